@@ -1,0 +1,32 @@
+# make run: set up and run the tiny recipe.   make test: set up and test.   make setup: only the environment in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: run test setup lint clean bench
+
+run: .venv/.ready
+	$(BIN)/loam run configs/tiny.yaml
+
+test: .venv/.ready lint
+	$(BIN)/python -m pytest
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/.ready
+	$(BIN)/python -m tests.bench
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Loam needs Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch .venv/.ready
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,1 @@
+"""The web dashboard: reads the index and the manifests."""

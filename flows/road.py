@@ -1,0 +1,99 @@
+"""The road as data: every node, the stage it runs and the nodes it reads. The one list of nodes and edges.
+
+Plan, flows, dashboard and report walk it. Imports neither prefect nor anything heavy; stage modules are imported on demand.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stages.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from stages.core.stage import Stage, StageConfig
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the road. inputs: role in the stage -> node it reads."""
+
+    name: str
+    inputs: Mapping[str, str]
+
+    @property
+    def stage_name(self) -> str:
+        return self.name.partition("@")[0]
+
+
+MODELS = {"base": "pretrain", "sft": "sft", "dpo": "dpo"}  # model -> the node whose checkpoint it is
+
+
+def road() -> tuple[Node, ...]:
+    """All nodes in an order in which every node comes after those it reads."""
+    nodes = [
+        Node("benchmarks", {}),
+        Node("crawl", {}),
+        Node("extract", {"warc": "crawl"}),
+        Node("filter", {"documents": "extract"}),
+        Node("dedup", {"documents": "filter"}),
+        Node("decontaminate", {"documents": "dedup", "benchmarks": "benchmarks"}),
+        Node("train_tokenizer", {"documents": "decontaminate"}),
+        Node("encode", {"documents": "decontaminate", "tokenizer": "train_tokenizer"}),
+        Node("mix", {"tokens": "encode"}),
+        Node("conversations", {"benchmarks": "benchmarks"}),
+        Node("preferences", {"benchmarks": "benchmarks"}),
+        Node("pretrain", {"mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"}),
+        Node("sft", {"checkpoint": "pretrain", "conversations": "conversations", "tokenizer": "train_tokenizer"}),
+        Node("reference", {"checkpoint": "sft", "preferences": "preferences", "tokenizer": "train_tokenizer"}),
+        Node("dpo", {"checkpoint": "sft", "logprobs": "reference", "preferences": "preferences", "tokenizer": "train_tokenizer"}),
+    ]
+    for model, trained in MODELS.items():
+        nodes.append(Node(f"export@{model}", {"checkpoint": trained, "tokenizer": "train_tokenizer"}))
+    for model in MODELS:
+        reads = {
+            "model": f"export@{model}",
+            "benchmarks": "benchmarks",
+            "mixture": "mix",
+            "tokens": "encode",
+            "tokenizer": "train_tokenizer",
+        }
+        nodes.append(Node(f"evaluate@{model}", reads))
+    data = {
+        "documents": "decontaminate",
+        "mixture": "mix",
+        "benchmarks": "benchmarks",
+        "conversations": "conversations",
+        "preferences": "preferences",
+    }
+    nodes.append(Node("contamination", data | {model: f"evaluate@{model}" for model in MODELS}))
+    nodes.append(Node("report", {node.name: node.name for node in nodes}))
+    return tuple(nodes)
+
+
+def stage_of(node: Node) -> Stage:
+    """The stage a node runs; imports its module."""
+    stage: Stage = importlib.import_module(f"stages.{node.stage_name}").STAGE
+    return stage
+
+
+def config_classes() -> dict[str, type[StageConfig]]:
+    """node -> config class, for reading recipes."""
+    return {node.name: stage_of(node).config for node in road()}
+
+
+def upstream(names: Sequence[str]) -> tuple[Node, ...]:
+    """The named nodes and all they need, in road order. Raises RecipeError for an unknown node."""
+    by_name = {node.name: node for node in road()}
+    needed: set[str] = set()
+    queue = list(names)
+    while queue:
+        name = queue.pop()
+        if name not in by_name:
+            raise RecipeError(f"There is no node {name!r}.", do=f"The nodes are: {', '.join(by_name)}.")
+        if name not in needed:
+            needed.add(name)
+            queue.extend(by_name[name].inputs.values())
+    return tuple(node for node in road() if node.name in needed)

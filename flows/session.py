@@ -1,0 +1,76 @@
+"""One opened recipe on one home: what `loam run`, `loam plan`, `loam stage` and the two flows share."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.road import Node, config_classes, road, stage_of, upstream
+from stages.ask.plan import Plan, Step, make_plan
+from stages.core import lineage, runs
+from stages.core.errors import RecipeError
+from stages.core.recipe import Recipe, load_recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Session:
+    """A checked recipe and the home it works on."""
+
+    home: Path
+    recipe: Recipe
+
+    def steps(self, until: str = "") -> list[Step]:
+        """The nodes up to and with `until` (all without it), in road order."""
+        nodes = upstream([until]) if until else road()
+        return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
+
+    def plan(self, until: str = "") -> Plan:
+        return make_plan(self.home, self.recipe, self.steps(until))
+
+
+def default_home(home: str = "") -> Path:
+    """--home, else LOAM_HOME, else data/ in the clone."""
+    return Path(home or os.environ.get("LOAM_HOME") or ROOT / "data").expanduser().absolute()
+
+
+def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:
+    """Loads a recipe; raises RecipeError before any work."""
+    return Session(default_home(home), load_recipe(recipe, config_classes(), settings))
+
+
+def refuse_lacks(plan: Plan) -> None:
+    """One message about everything the plan found missing."""
+    if plan.lacks:
+        what = (
+            plan.lacks[0]
+            if len(plan.lacks) == 1
+            else "The recipe needs what is not here:" + "".join(f"\n  - {lack}" for lack in plan.lacks)
+        )
+        raise RecipeError(what, do="Provide them, or change the recipe (`--set node.key=value`).")
+
+
+def split_settings(text: str) -> list[str]:
+    """The flat `set` parameter of a deployment ("a.b=1 c.d='[x, y]'") as a list of settings."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise RecipeError(f"set={text!r} cannot be read: {error}.", do="Quote values with blanks, as in a shell.") from None
+
+
+def record_all_hits(session: Session, plan: Plan, command: dict[str, object]) -> str:
+    """Records a run in which every node is a hit; returns its id."""
+    run_id = runs.start_run(session.home, session.recipe, command)
+    for step in plan.steps:
+        assert step.artifact is not None
+        runs.record_node(session.home, run_id, step.node, "cached", f"{step.node}/{step.artifact.path.name}")
+    runs.end_run(session.home, run_id, "done")
+    lineage.update(session.home)
+    return run_id
+
+
+__all__ = ["Node", "Session", "default_home", "open_session", "record_all_hits", "refuse_lacks", "split_settings"]

@@ -1,0 +1,83 @@
+"""The one Prefect task: runs a node through the runner and forwards its logs, progress and books to Prefect.
+
+One task run per node, named after it. A hit is shown as Cached. Log lines of training ranks arrive while they train;
+each node leaves a Prefect artifact with a link to its folder and a table of its books, and a progress artifact that moves.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.states import Completed
+
+from flows.show import WATCHER, books_text, line_of, size_text
+from stages.core.lineage import book_rows
+from stages.core.runner import Event, Report, Result
+
+PROGRESS_EVERY_S = 3.0
+
+
+@task(name="node", task_run_name="{node}", cache_policy=NO_CACHE, persist_result=False)
+def step(node: str, perform: Callable[[Report], Result]) -> Any:
+    """Runs `perform` (the node's work) and returns its Result inside a Prefect state; what it raises fails the task."""
+    report = _forward(node)
+    report(Event("start", node, {}))
+    result = perform(report)
+    report(Event("end", node, end_values(result)))
+    if result.state == "cached":
+        return Completed(name="Cached", data=result, message=result.artifact.path.name)
+    create_markdown_artifact(_markdown(node, result), key=_artifact_key(node), description=f"Books of {node}")
+    return Completed(data=result)
+
+
+def end_values(result: Result) -> dict[str, Any]:
+    """What the last line of a node says."""
+    manifest = result.artifact.manifest
+    text = books_text(result.books) or f"{manifest['rows']:,} rows, {size_text(manifest['bytes'])}"
+    return {"state": result.state, "seconds": result.seconds, "text": text}
+
+
+def _forward(node: str) -> Report:
+    """A report function that shows events here and sends lines and progress to the Prefect server."""
+    logger, watcher = get_run_logger(), WATCHER.get()
+    progress: dict[str, Any] = {"id": None, "at": time.monotonic()}
+
+    def report(event: Event) -> None:
+        watcher(event)
+        if event.kind in ("log", "end"):
+            logger.info("%s", line_of(event))
+        if event.kind != "progress" or not event.values["total"] or time.monotonic() - progress["at"] < PROGRESS_EVERY_S:
+            return
+        progress["at"] = time.monotonic()
+        percent = min(100.0, 100 * event.values["done"] / event.values["total"])
+        logger.info("%s", line_of(event))
+        if progress["id"] is None:
+            progress["id"] = create_progress_artifact(percent, key=f"{_artifact_key(node)}-progress", description=f"Progress of {node}")
+        else:
+            update_progress_artifact(progress["id"], percent)
+
+    return report
+
+
+def _markdown(node: str, result: Result) -> str:
+    manifest = result.artifact.manifest
+    rows = "".join(
+        f"| {entry} | {reason or ''} | {count:,} | {'' if chars is None else f'{chars:,}'} |\n"
+        for entry, reason, count, chars in book_rows(dict(result.books))
+    )
+    books = f"\n| entry | reason | {result.books['unit']} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
+    numbers = "".join(f"| {name} | {value} |\n" for name, value in sorted(manifest["summary"].items()))
+    summary = f"\n| summary | |\n|---|---|\n{numbers}" if numbers else ""
+    return (
+        f"[{node}/{result.artifact.path.name}]({result.artifact.path.as_uri()}) {result.state} in {result.seconds:.1f} s\n{books}{summary}"
+    )
+
+
+def _artifact_key(node: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", node.lower())

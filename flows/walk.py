@@ -1,0 +1,79 @@
+"""Walking the road: every node in order through `perform`, with the run recorded and the home held. Knows nothing of Prefect.
+
+Guarantee: whatever ends the walk, the run's record says so, and the index holds what was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from flows.session import Session
+from stages.ask.plan import Step
+from stages.core import lineage, manifest, runs
+from stages.core.errors import StageError
+from stages.core.runner import Report, Result, prepare, run_node
+from stages.core.stage import Artifact
+
+Perform = Callable[[str, Callable[[Report], Result]], Result]
+
+
+def walk(
+    session: Session,
+    steps: Sequence[Step],
+    perform: Perform,
+    command: dict[str, Any],
+    force: Collection[str] = (),
+    ready: Mapping[str, Artifact] | None = None,
+) -> str:
+    """Runs the steps in order and returns the run id.
+
+    force: nodes to build again although they are hits. ready: artifacts of nodes that are not among the steps.
+    """
+    with runs.home_lock(session.home) as name_lock:
+        run_id = runs.start_run(session.home, session.recipe, command)
+        name_lock(run_id)
+        state = "interrupted"
+        try:
+            artifacts = dict(ready or {})
+            for step in steps:
+                artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force)
+            state = "done"
+        except Exception:
+            state = "failed"
+            raise
+        finally:
+            runs.end_run(session.home, run_id, state)
+            lineage.update(session.home)
+        return run_id
+
+
+def again(session: Session, node: str, perform: Perform, command: dict[str, Any], force: bool) -> str:
+    """Runs one node on the artifacts that are there; refuses when one it reads is not built."""
+    steps = session.steps(node)
+    target = steps[-1]
+    ready = {p.node: p.artifact for p in session.plan(node).steps if p.artifact is not None}
+    missing = sorted(set(target.reads.values()) - set(ready))
+    if missing:
+        raise StageError(
+            f"{node} reads {', '.join(missing)}, which is not built for this recipe.",
+            where=f"home {session.home}",
+            do=f"Run `loam run {session.recipe.name} --until {node}` first.",
+        )
+    return walk(session, [target], perform, command, [node] if force else [], ready)
+
+
+def _one(session: Session, step: Step, artifacts: Mapping[str, Artifact], perform: Perform, run_id: str, force: bool) -> Artifact:
+    home, recipe = session.home, session.recipe
+    inputs = {role: artifacts[read] for role, read in step.reads.items()}
+    job = prepare(home, step.node, step.stage, recipe.sections[step.node], recipe.seed, recipe.runtime, inputs)
+    try:
+        result = perform(step.node, lambda report: run_node(home, job, run_id, report, force))
+    except BaseException as error:
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        runs.record_node(home, run_id, step.node, "failed", message=what)
+        raise
+    runs.record_node(home, run_id, step.node, result.state, manifest.artifact_id(result.artifact), result.seconds)
+    if result.state != "cached":
+        lineage.update(home)
+    return result.artifact

@@ -1,0 +1,1 @@
+"""What runs: one module per stage, and the libraries below them."""

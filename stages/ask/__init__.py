@@ -1,0 +1,1 @@
+"""Questions, read-only: plan, trace, compare, chat, doctor."""

@@ -1,0 +1,1 @@
+"""The contract: stage, artifact, manifest, key, runner, recipe, shards, lineage, errors."""

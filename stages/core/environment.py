@@ -1,0 +1,55 @@
+"""What a record says about the machine: Python, platform, processors, memory, accelerators, package versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def hardware() -> dict[str, Any]:
+    """Processor model, cores this process may use, memory in bytes, GPU names."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        model = next((line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")), model)
+    return {
+        "machine": platform.machine(),
+        "processor": model,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": gpus(),
+    }
+
+
+@cache
+def gpus() -> list[str]:
+    """Names of the NVIDIA GPUs the driver shows, without importing torch."""
+    root = Path("/proc/driver/nvidia/gpus")
+    names: list[str] = []
+    for info in sorted(root.glob("*/information")) if root.is_dir() else []:
+        names.extend(line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("Model"))
+    return names
+
+
+def environment(distributions: Sequence[str] = ()) -> dict[str, Any]:
+    """Python, platform and hardware, with the versions of the named distributions."""
+    return {
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in sorted(distributions)},
+        "hardware": hardware(),
+    }
+
+
+def all_packages() -> dict[str, str]:
+    """Every installed distribution and its version."""
+    found = {(d.metadata["Name"] or "").lower(): d.version for d in metadata.distributions()}
+    return {name: found[name] for name in sorted(found) if name}

@@ -1,0 +1,50 @@
+"""Errors as Loam shows them: what happened, where, and what to do about it.
+
+Guarantee: every error of ours prints as at most three lines (what / where / what to do) and carries its exit code
+(DESIGN: 1 a stage failed, 2 usage or recipe error, 3 verification failed).
+"""
+
+from __future__ import annotations
+
+
+class LoamError(Exception):
+    """An error with a place and a remedy. `exit_code` is what the command line returns for it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
+        super().__init__(what)
+        self.what, self.where, self.do = what, where, do
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  where: {self.where}")
+        if self.do:
+            lines.append(f"  to do: {self.do}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple:  # keeps place and remedy when a worker process raises it
+        return _rebuild, (type(self), self.what, self.where, self.do)
+
+
+class RecipeError(LoamError):
+    """The recipe or the command line is wrong; raised before any work."""
+
+    exit_code = 2
+
+
+class StageError(LoamError):
+    """A stage cannot go on: its input or the machine does not allow it."""
+
+    exit_code = 1
+
+
+class VerificationError(LoamError):
+    """Recorded and actual bytes differ, or a data stage was not deterministic."""
+
+    exit_code = 3
+
+
+def _rebuild(kind: type[LoamError], what: str, where: str, do: str) -> LoamError:
+    return kind(what, where=where, do=do)

@@ -1,0 +1,115 @@
+"""What a recipe names outside the home folder, and how it enters a key: by content, never by name or date.
+
+Local files by sha256, remembered by (path, size, mtime_ns, inode) in <home>/hashes.json, so that a second plan does not
+read them again. Remote files (s3://, https://) by ETag and size. Packages by installed version; "stdlib" is this Python.
+Cost: reading each new local file once, about 1 GB/s.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from stages.core.errors import RecipeError
+from stages.core.stage import External, ExternalFile
+
+Remembered = dict[str, tuple[list[int], str]]
+
+
+def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, Sequence[str]]]:
+    """(dotted field, form, values) of every external field of a config, nested models included."""
+    for name, info in type(config).model_fields.items():
+        value = getattr(config, name)
+        marks = [m for m in info.metadata if isinstance(m, External)] or [
+            m for arg in get_args(info.annotation) for m in getattr(arg, "__metadata__", ()) if isinstance(m, External)
+        ]
+        if marks and value is not None:
+            yield prefix + name, marks[0].form, value
+        elif isinstance(value, BaseModel):
+            yield from external_fields(value, f"{prefix}{name}.")
+
+
+def resolve_files(values: Sequence[str], memory: Remembered, where: str) -> tuple[ExternalFile, ...]:
+    """Expands globs (sorted) and identifies every file. A pattern that names nothing is a RecipeError."""
+    found: list[ExternalFile] = []
+    for value in values:
+        if "://" in value:
+            found.append(_remote(value, where))
+            continue
+        paths = sorted(p for p in glob.glob(value, recursive=True) if Path(p).is_file())
+        if not paths:
+            kind = "pattern matches no file" if glob.has_magic(value) else "file does not exist"
+            raise RecipeError(f"The {kind}: {value}", where=where, do="Correct the path (relative paths start at the current folder).")
+        found.extend(
+            ExternalFile(os.fspath(Path(p).absolute()), Path(p).stat().st_size, f"sha256:{remembered_sha256(Path(p), memory)}")
+            for p in paths
+        )
+    return tuple(found)
+
+
+def package_versions(names: Sequence[str], where: str) -> dict[str, str]:
+    """Installed version of each distribution; "stdlib" gives the version of the running Python."""
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = platform.python_version() if name == "stdlib" else metadata.version(name)
+        except metadata.PackageNotFoundError:
+            raise RecipeError(
+                f"The package {name!r} is not installed.", where=where, do=f"Install it or take {name!r} out of the recipe."
+            ) from None
+    return versions
+
+
+def load_memory(home: Path) -> Remembered:
+    """The hash memory of a home; empty when absent or unreadable (it only saves time)."""
+    try:
+        return {k: (list(v[0]), str(v[1])) for k, v in json.loads((home / "hashes.json").read_text()).items()}
+    except (FileNotFoundError, json.JSONDecodeError, IndexError, TypeError, AttributeError):
+        return {}
+
+
+def save_memory(home: Path, memory: Mapping[str, Any]) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    temporary = home / f".hashes-{os.getpid()}.json"
+    temporary.write_text(json.dumps(memory))
+    os.replace(temporary, home / "hashes.json")
+
+
+def remembered_sha256(path: Path, memory: Remembered) -> str:
+    """Hex sha256 of a file, read only if size, mtime_ns or inode differ from the remembered ones."""
+    stat = path.stat()
+    mark, name = [stat.st_size, stat.st_mtime_ns, stat.st_ino], os.fspath(path.absolute())
+    if name in memory and memory[name][0] == mark:
+        return memory[name][1]
+    digest = sha256_file(path)
+    memory[name] = (mark, digest)
+    return digest
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remote(uri: str, where: str) -> ExternalFile:
+    """Identity of a remote file: its ETag (or Last-Modified) and size, without reading it."""
+    import fsspec
+
+    try:
+        file_system, path = fsspec.core.url_to_fs(uri)
+        info = file_system.info(path)
+    except (OSError, ValueError, ImportError) as error:
+        raise RecipeError(f"Cannot reach {uri}: {error}", where=where, do="Check the URI, the network and your credentials.") from None
+    tag = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("Last-Modified") or ""
+    size = int(info.get("size") or 0)
+    return ExternalFile(uri, size, f"etag:{str(tag).strip(chr(34))}:{size}")

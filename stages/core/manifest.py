@@ -1,0 +1,118 @@
+"""The manifest: the truth about an artifact, written last, before the folder is renamed into place.
+
+Guarantee: a folder below artifacts/ with a manifest.json is whole; its files were fsynced and have the recorded sha256.
+Layout: <home>/artifacts/<node>/<first 12 digits of the key>/, a further realisation of the same key with ".2", ".3" behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stages.core.errors import VerificationError
+from stages.core.external import sha256_file
+from stages.core.stage import Artifact
+
+NAME = "manifest.json"
+
+
+def read_artifact(path: Path) -> Artifact:
+    """The artifact in a folder. Raises VerificationError when its manifest cannot be read."""
+    try:
+        return Artifact(path, json.loads((path / NAME).read_text(encoding="utf-8")))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise VerificationError(
+            f"The manifest is damaged: {error}", where=str(path / NAME), do="Remove the folder and run the recipe again."
+        ) from None
+
+
+def artifact_id(artifact: Artifact) -> str:
+    """ "<node>/<folder>": the readable name by which lineage and the command line know an artifact."""
+    return f"{artifact.manifest['node']}/{artifact.path.name}"
+
+
+def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
+    """All published realisations of a key, the newest last."""
+    root = home / "artifacts" / node
+    folders = [p for p in root.glob(f"{key[:12]}*") if (p / NAME).is_file()]
+    found = [read_artifact(p) for p in sorted(folders, key=_realisation)]
+    return [a for a in found if a.manifest["key"] == key]
+
+
+def all_artifacts(home: Path) -> Iterator[Artifact]:
+    """Every published artifact of a home, in order of node and folder."""
+    for path in sorted((home / "artifacts").glob(f"*/*/{NAME}")):
+        yield read_artifact(path.parent)
+
+
+def list_files(folder: Path) -> list[dict[str, Any]]:
+    """path, bytes, sha256 of every file below a folder in path order; each is fsynced."""
+    entries = []
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        entries.append({"path": path.relative_to(folder).as_posix(), "bytes": path.stat().st_size, "sha256": digest})
+    return entries
+
+
+def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] = ()) -> str:
+    """Hex sha256 over sorted (path, bytes, sha256) of an artifact's files, or of those that `identity` names."""
+    chosen = [f for f in files if not identity or any(f["path"] == i or f["path"].startswith(f"{i}/") for i in identity)]
+    lines = sorted(json.dumps([f["path"], f["bytes"], f["sha256"]]) for f in chosen)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def publish(home: Path, out: Path, manifest: Mapping[str, Any]) -> Artifact:
+    """Writes the manifest into `out`, makes it durable and renames the folder into place."""
+    root = home / "artifacts" / str(manifest["node"])
+    root.mkdir(parents=True, exist_ok=True)
+    with (out / NAME).open("w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=1, ensure_ascii=False)
+        file.flush()
+        os.fsync(file.fileno())
+    for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
+        _fsync_folder(folder)
+    number = 1
+    while True:
+        final = root / (str(manifest["key"])[:12] + (f".{number}" if number > 1 else ""))
+        if not final.exists():
+            break
+        number += 1
+    os.rename(out, final)
+    _fsync_folder(root)
+    return read_artifact(final)
+
+
+def verify(artifact: Artifact) -> list[str]:
+    """What is wrong with an artifact's files, one line each; empty when every recorded byte is there."""
+    wrong = []
+    recorded = {f["path"]: f for f in artifact.manifest["files"]}
+    for name, entry in recorded.items():
+        path = artifact.path / name
+        if not path.is_file():
+            wrong.append(f"{path}: missing")
+        elif path.stat().st_size != entry["bytes"]:
+            wrong.append(f"{path}: {path.stat().st_size} bytes, recorded {entry['bytes']}")
+        elif sha256_file(path) != entry["sha256"]:
+            wrong.append(f"{path}: bytes differ from the recorded sha256")
+    for path in sorted(artifact.path.rglob("*")):
+        if path.is_file() and path.name != NAME and path.relative_to(artifact.path).as_posix() not in recorded:
+            wrong.append(f"{path}: not in the manifest")
+    return wrong
+
+
+def _realisation(path: Path) -> int:
+    return int(path.suffix[1:] or 1)
+
+
+def _fsync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

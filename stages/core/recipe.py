@@ -1,0 +1,197 @@
+"""The recipe: one YAML file that decides the model, read, checked and completed with defaults before any work.
+
+Guarantee: an unknown or misspelt key is an error that names the nearest key; every value has its type; a recipe that
+loads can be written down in full (`Recipe.resolved`). Defaults live in the config classes and nowhere else.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from stages.core.errors import RecipeError
+from stages.core.stage import StageConfig
+
+
+class Runtime(StageConfig):
+    """How the recipe is executed here. Never part of a key; never changes a data stage's bytes."""
+
+    workers: int = Field(2, ge=1)
+    """Processes for sharded data work."""
+    nodes: int = Field(1, ge=1)
+    """Machines that train together."""
+    gpus: int = Field(0, ge=0)
+    """GPUs per machine; 0 trains on the CPU."""
+    cpu_ranks: int = Field(2, ge=1)
+    """Training processes when gpus is 0, one thread each (two threads in one process ran four times slower when busy)."""
+    micro_batch_rows: int = Field(16, ge=1)
+    """Rows per forward pass and rank; with the ranks it divides the global batch, the rest is gradient accumulation."""
+    eval_batch_rows: int = Field(32, ge=1)
+    """Sequences per forward pass when scoring."""
+    zero_stage: int = Field(3, ge=3, le=3)
+    """DeepSpeed ZeRO stage; Loam's checkpoints are written from stage 3 partitions."""
+    offload_optimizer: bool = False
+    """Keep optimizer state in host memory."""
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe. sections: node -> config. source: where it was read from, for messages and the run record."""
+
+    name: str
+    seed: int
+    runtime: Runtime
+    sections: Mapping[str, StageConfig]
+    source: str
+    description: str = ""
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole recipe with every default written out, as plain JSON values."""
+        head = {"name": self.name, "seed": self.seed, "description": self.description, "runtime": self.runtime.model_dump(mode="json")}
+        return head | {node: config.model_dump(mode="json") for node, config in self.sections.items()}
+
+
+def find_recipe(name: str) -> Path:
+    """The path of a recipe given as a path or as the name of a file in configs/ ("tiny")."""
+    configs = Path(__file__).resolve().parents[2] / "configs"
+    for candidate in (Path(name), configs / name, configs / f"{name}.yaml"):
+        if candidate.is_file():
+            return candidate
+    known = ", ".join(sorted(p.stem for p in configs.glob("*.yaml")))
+    raise RecipeError(f"There is no recipe {name!r}.", where=str(configs), do=f"Give the path of a YAML file or one of: {known}.")
+
+
+def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: Sequence[str] = ()) -> Recipe:
+    """Reads a recipe and applies `--set node.key=value` settings.
+
+    classes: node -> config class, for all nodes of the road. Raises RecipeError before any work.
+    """
+    path = find_recipe(name)
+    raw = _parse(path)
+    for setting in settings:
+        _apply(raw, setting, classes)
+    head_keys = {"name", "seed", "runtime", "description"}
+    for key in raw:
+        if key not in classes and key not in head_keys:
+            nearest = _nearest(str(key), [*classes, *head_keys])
+            raise RecipeError(f"Unknown section {key!r}.", where=str(path), do=nearest or f"The sections are: {', '.join(classes)}.")
+    seed = raw.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise RecipeError(f"seed is {seed!r}.", where=f"{path}: seed", do="Give a whole number of at least 0.")
+    return Recipe(
+        name=str(raw.get("name", path.stem)),
+        seed=seed,
+        runtime=validated(Runtime, raw.get("runtime"), f"{path}: runtime"),
+        sections={node: validated(config, raw.get(node), f"{path}: {node}") for node, config in classes.items()},
+        source=str(path),
+        description=str(raw.get("description", "")),
+    )
+
+
+def validated(config: type[StageConfig], values: Any, where: str) -> Any:
+    """An instance of a config class, or a RecipeError that names the field and what to write instead."""
+    if values is None:
+        values = {}
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"The section is {values!r}.", where=where, do="Write it as `key: value` lines.")
+    try:
+        return config.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            owner = _owner(config, first["loc"][:-1])
+            names = list(owner.model_fields) if owner else []
+            hint = _nearest(str(first["loc"][-1]), names) or f"The keys here are: {', '.join(names)}."
+            raise RecipeError(f"Unknown key {place!r}.", where=where, do=hint) from None
+        what = first["msg"].removeprefix("Value error, ")
+        given = "" if first["type"] in ("value_error", "missing") else f" (given: {first['input']!r})"
+        do = f"Set {place} in the recipe or with --set." if place else "Change the section accordingly."
+        raise RecipeError(f"{place + ': ' if place else ''}{what}{given}", where=where, do=do) from None
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    import yaml
+
+    class UniqueKeys(yaml.SafeLoader):
+        """safe_load that refuses a key given twice (YAML would keep the last one in silence)."""
+
+    def mapping(loader: UniqueKeys, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [loader.construct_object(key, deep=True) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        twice = {str(key) for key in keys if keys.count(key) > 1}
+        if twice:
+            line = node.start_mark.line + 1
+            raise RecipeError(f"The key {sorted(twice)[0]!r} is given twice.", where=f"{path}:{line}", do="Keep one of the two.")
+        loader.flatten_mapping(node)
+        return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+    UniqueKeys.add_constructor("tag:yaml.org,2002:map", mapping)
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=UniqueKeys)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise RecipeError("The recipe is not YAML.", where=str(path), do=f"Mend this: {error}") from None
+    if not isinstance(raw, dict):
+        raise RecipeError("The recipe is empty.", where=str(path), do="Start from a copy of configs/tiny.yaml.")
+    raw.pop("anchors", None)  # a place for YAML anchors that several sections share
+    return raw
+
+
+def _apply(raw: dict[str, Any], setting: str, classes: Mapping[str, type[StageConfig]]) -> None:
+    """One `node.key=value`; the value is YAML ("[a, b]", "3", "null")."""
+    import yaml
+
+    name, equals, text = setting.partition("=")
+    path = name.strip().split(".")
+    if not equals or not all(path):
+        raise RecipeError(f"--set {setting!r} is not node.key=value.", do="Write for example --set pretrain.steps=20.")
+    heads = [*classes, "runtime", "seed", "name", "description"]
+    if path[0] not in heads:
+        raise RecipeError(
+            f"--set {setting!r}: unknown section {path[0]!r}.", do=_nearest(path[0], heads) or f"The sections are: {', '.join(heads)}."
+        )
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"--set {setting!r}: the value is not YAML.", do=f"Quote it. {error}") from None
+    here = raw
+    for part in path[:-1]:
+        below = here.get(part)
+        if below is None:
+            below = {}
+        if not isinstance(below, dict):
+            raise RecipeError(f"--set {setting!r}: {part} has no keys below it.", do=f"Set {part} itself.")
+        here[part] = dict(below)  # a section may be shared with another one through a YAML anchor
+        here = here[part]
+    here[path[-1]] = value
+
+
+def _owner(config: type[BaseModel], location: Sequence[Any]) -> type[BaseModel] | None:
+    """The model class at a location inside `config` (lists and options are looked through)."""
+    import typing
+
+    here: Any = config
+    for part in location:
+        if isinstance(part, int) or not (isinstance(here, type) and issubclass(here, BaseModel)) or part not in here.model_fields:
+            continue
+        queue, here = [here.model_fields[part].annotation], None
+        while queue:
+            kind = queue.pop(0)
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                here = kind
+                break
+            queue.extend(typing.get_args(kind))
+        if here is None:
+            return None
+    return here
+
+
+def _nearest(word: str, words: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    return f"Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,253 @@
+"""Runs one node: key, hit or miss, scratch, the stage itself, books, publication.
+
+Guarantee: an artifact appears whole or not at all; a hit runs nothing; a killed stage started again with the same key and
+code gets its scratch back, with other code it starts clean. Cost beside the stage: hashing its files once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stages.core import code, external, key, manifest
+from stages.core.environment import environment
+from stages.core.errors import LoamError, RecipeError, StageError, VerificationError
+from stages.core.recipe import Runtime
+from stages.core.stage import Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+
+PROGRESS_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a node tells whoever watches. kind: start | progress | log | metric | end; `values` by kind."""
+
+    kind: str
+    node: str
+    values: Mapping[str, Any]
+
+
+Report = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A node with everything that decides its artifact resolved; `key` follows from `parts`."""
+
+    node: str
+    stage: Stage
+    config: StageConfig
+    seed: int
+    runtime: Runtime
+    inputs: Mapping[str, Artifact]
+    files: Mapping[str, tuple[ExternalFile, ...]]
+    parts: Mapping[str, Any]
+    key: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """state: cached (a hit) | done | identical (forced, same digest) | differs (forced training, a second realisation)."""
+
+    state: str
+    artifact: Artifact
+    seconds: float = 0.0
+    books: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int, runtime: Runtime, inputs: Mapping[str, Artifact]) -> Job:
+    """Resolves external inputs and derives the key. Raises RecipeError when something named is not there."""
+    for role, kind in stage.inputs.items():
+        if role not in inputs or inputs[role].manifest["kind"] != kind:
+            raise StageError(
+                f"Input {role!r} of kind {kind!r} is missing.", where=f"node {node}", do="This is a fault of the road, not of the recipe."
+            )
+    files, packages = resolve_externals(home, node, config)
+    digests = {role: artifact.manifest["digest"] for role, artifact in inputs.items()}
+    parts = key.key_parts(node, stage, config, seed, files, packages, digests)
+    return Job(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts), code.code_digest(stage.run.__module__))
+
+
+def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[str, tuple[ExternalFile, ...]], dict[str, dict[str, str]]]:
+    """Every external field of a config, resolved: (field -> files, field -> package versions)."""
+    fields = list(external.external_fields(config))
+    if not fields:
+        return {}, {}
+    memory = external.load_memory(home)
+    before = dict(memory)
+    files = {name: external.resolve_files(values, memory, f"{node}.{name}") for name, form, values in fields if form == "files"}
+    packages = {name: external.package_versions(values, f"{node}.{name}") for name, form, values in fields if form == "packages"}
+    if memory != before:
+        external.save_memory(home, memory)
+    return files, packages
+
+
+def find_hit(home: Path, job: Job) -> Artifact | None:
+    """The newest published artifact of the job's key, or None."""
+    found = manifest.find_artifacts(home, job.node, job.key)
+    return found[-1] if found else None
+
+
+def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = False) -> Result:
+    """Runs a job unless its artifact exists; with `force` builds it again beside the old one and compares.
+
+    Raises what the stage raised; VerificationError when a forced data stage gives other bytes.
+    """
+    hit = find_hit(home, job)
+    if hit and not force:
+        return Result("cached", hit, 0.0, hit.manifest["books"] or {})
+    started = time.monotonic()
+    scratch = _scratch(home, job, force)
+    out, work = scratch / "out", scratch / "work"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    work.mkdir(exist_ok=True)
+    clock = _now()
+    try:
+        outcome = _call(job, out, work, report)
+        files = manifest.list_files(out)
+        record = _manifest(job, outcome, files, run_id, clock)
+        if hit and record["digest"] == hit.manifest["digest"]:
+            shutil.rmtree(scratch)
+            return Result("identical", hit, time.monotonic() - started, hit.manifest["books"] or {})
+        if hit and job.stage.deterministic:
+            raise VerificationError(
+                f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
+                where=f"{out} differs from {hit.path}",
+                do="Compare the two folders; the old artifact was kept.",
+            )
+        artifact = manifest.publish(home, out, record)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            shutil.rmtree(out, ignore_errors=True)
+            raise StageError(
+                f"No space left on the disk while {job.node} was writing.",
+                where=str(error.filename or scratch),
+                do="Free space or set another home with --home; the finished part is kept and the next run goes on from it.",
+            ) from error
+        raise
+    shutil.rmtree(scratch)
+    return Result("differs" if hit else "done", artifact, time.monotonic() - started, record["books"] or {})
+
+
+def _scratch(home: Path, job: Job, force: bool) -> Path:
+    """The job's scratch folder; what other code left in it is discarded, not mixed."""
+    folder = home / "scratch" / f"{job.node}-{job.key[:12]}{'-force' if force else ''}"
+    mark = {"key": job.key, "code": job.code}
+    try:
+        same = json.loads((folder / "job.json").read_text()) == mark
+    except (FileNotFoundError, json.JSONDecodeError):
+        same = False
+    if not same:
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir(parents=True)
+            (folder / "job.json").write_text(json.dumps(mark))
+        except PermissionError as error:
+            raise RecipeError(
+                "The home folder cannot be written.", where=str(error.filename), do="Mend its permissions or set --home."
+            ) from None
+    return folder
+
+
+def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
+    """The stage itself, with a context whose functions report, count and keep."""
+    last = [0.0]
+    bad: list[dict[str, str]] = []
+    limit = getattr(job.config, "max_bad_records", 0)
+
+    def progress(done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
+        now = time.monotonic()
+        if now - last[0] >= PROGRESS_EVERY_S or (total is not None and done >= total):
+            last[0] = now
+            report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": note}))
+
+    def metric(name: str, value: float, step: int | None = None) -> None:
+        report(Event("metric", job.node, {"name": name, "value": value, "step": step}))
+
+    def drop(reason: str, where: str, record: str) -> None:
+        bad.append({"reason": reason, "where": where, "record": record[:2000]})
+        if len(bad) > limit:
+            kept = work / "bad_records.jsonl"
+            _write_lines(kept, bad)
+            raise StageError(
+                f"{job.node}: {reason}" + (f" ({len(bad)} bad records, the recipe allows {limit})" if limit else ""),
+                where=where,
+                do=f"Mend the record, or raise {job.node}.max_bad_records to leave such records out. They are kept in {kept}.",
+            )
+
+    context = Context(
+        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, progress=progress, metric=metric, drop=drop,
+        log=lambda line: report(Event("log", job.node, {"line": line})), files=lambda name: job.files[name],
+    )  # fmt: skip
+    outcome = job.stage.run(job.config, job.inputs, out, context)
+    if bad:
+        _write_lines(out / "bad_records.jsonl", bad)
+    if outcome.books and (fault := outcome.books.imbalance()):
+        raise StageError(
+            f"The books of {job.node} do not balance: {fault}.",
+            where=f"node {job.node}",
+            do="This is a fault of the stage; nothing was published.",
+        )
+    return outcome
+
+
+def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: str, started: str) -> dict[str, Any]:
+    return {
+        "node": job.node,
+        "stage": job.stage.name,
+        "kind": job.stage.output,
+        "key": job.key,
+        "digest": manifest.content_digest(files, outcome.identity),
+        "identity": list(outcome.identity),
+        "version": job.stage.version,
+        "version_notes": list(job.stage.versions),
+        "config": job.config.model_dump(mode="json"),
+        "seed": job.seed,
+        "key_parts": dict(job.parts),
+        "inputs": {
+            role: {
+                "artifact": manifest.artifact_id(a),
+                "node": a.manifest["node"],
+                "key": a.manifest["key"],
+                "digest": a.manifest["digest"],
+            }
+            for role, a in sorted(job.inputs.items())
+        },
+        "external": {name: [asdict(f) for f in found] for name, found in job.files.items()},
+        "rows": outcome.rows,
+        "tokens": outcome.tokens,
+        "books": asdict(outcome.books) if outcome.books else None,
+        "summary": dict(outcome.summary),
+        "files": files,
+        "bytes": sum(f["bytes"] for f in files),
+        "run_id": run_id,
+        "code": {**code.git_state(), "stage": job.code},
+        "runtime": job.runtime.model_dump(mode="json"),
+        "environment": environment(tuple(job.stage.distributions)),
+        "started": started,
+        "ended": _now(),
+    }
+
+
+def _write_lines(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+__all__ = ["Event", "Job", "LoamError", "Report", "Result", "find_hit", "prepare", "resolve_externals", "run_node"]

@@ -1,0 +1,184 @@
+"""The contract between a stage and the runner: config, inputs, outcome, context, and the record that declares a stage.
+
+A stage is a plain function `run(config, inputs, out, ctx) -> Outcome`. It reads published artifacts (`inputs`, by role),
+writes files into the folder `out`, and touches nothing else but `ctx.scratch`. The runner does the rest: key, hit or miss,
+books, manifest, publication, index. Everything that decides the bytes is in config, seed, inputs and the named
+distributions; everything in `ctx.runtime` must not change the bytes of a data stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from stages.core.recipe import Runtime
+
+KINDS = (
+    "warc", "benchmarks", "conversations", "preferences", "documents", "classifier", "tokenizer", "tokens", "mixture",
+    "checkpoint", "logprobs", "model", "scores", "contamination", "report",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class External:
+    """Marks a config field whose values name things outside the home folder. They enter the key by content, not by name.
+
+    files: paths, globs or fsspec URIs; resolved to `ExternalFile`s, keyed by sha256 (local) or ETag and size (remote).
+    packages: installed distributions ("stdlib" is the running Python); keyed by their versions.
+    """
+
+    form: Literal["files", "packages"]
+
+
+ExternalFiles = Annotated[tuple[str, ...], External("files")]
+Packages = Annotated[tuple[str, ...], External("packages")]
+
+
+@dataclass(frozen=True)
+class ExternalFile:
+    """One resolved external input. `identity` is what enters the key: "sha256:…" or "etag:…:<bytes>"."""
+
+    uri: str
+    bytes: int
+    identity: str
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest for a local file; for a remote one the sha256 of its identity (its bytes were not read)."""
+        import hashlib
+
+        kind, _, value = self.identity.partition(":")
+        return value if kind == "sha256" else hashlib.sha256(self.identity.encode()).hexdigest()
+
+
+class StageConfig(BaseModel):
+    """Base of every config section: frozen, unknown keys forbidden, the docstring under a field is its help text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True)
+class Books:
+    """What came in and what became of it. rows_in = kept + changed + dropped, and the same in characters.
+
+    chars_removed is what changing kept rows took away (negative where it added). The runner refuses books that do not balance.
+    """
+
+    unit: str = "documents"
+    rows_in: int = 0
+    kept: int = 0
+    changed: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    chars_in: int = 0
+    chars_out: int = 0
+    chars_removed: int = 0
+    chars_dropped: Mapping[str, int] = field(default_factory=dict)
+
+    def imbalance(self) -> str:
+        """A sentence that says what does not balance; empty when the books balance."""
+        rows = self.kept + self.changed + sum(self.dropped.values())
+        if rows != self.rows_in:
+            return f"{self.rows_in} {self.unit} in, but kept {self.kept} + changed {self.changed} + dropped {sum(self.dropped.values())} = {rows}"
+        chars = self.chars_out + self.chars_removed + sum(self.chars_dropped.values())
+        if chars != self.chars_in:
+            return (
+                f"{self.chars_in} characters in, but out {self.chars_out} + removed {self.chars_removed} "
+                f"+ dropped {sum(self.chars_dropped.values())} = {chars}"
+            )
+        return ""
+
+    def __add__(self, other: Books) -> Books:
+        return Books(
+            unit=self.unit,
+            rows_in=self.rows_in + other.rows_in,
+            kept=self.kept + other.kept,
+            changed=self.changed + other.changed,
+            dropped=_merged(self.dropped, other.dropped),
+            chars_in=self.chars_in + other.chars_in,
+            chars_out=self.chars_out + other.chars_out,
+            chars_removed=self.chars_removed + other.chars_removed,
+            chars_dropped=_merged(self.chars_dropped, other.chars_dropped),
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage tells the runner when it is done.
+
+    rows, tokens: size of the artifact in its own unit. books: None where no records are kept or dropped.
+    summary: scalar results for the metric table, the report and `lineage show` (plain numbers and strings).
+    identity: names of the files in `out` over which the digest is taken; empty means all files (DESIGN: a warc
+    artifact's digest leaves out dates, so it names only its list of records).
+    """
+
+    rows: int = 0
+    tokens: int = 0
+    books: Books | None = None
+    summary: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    identity: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A published artifact: `path` is its folder, `manifest` the parsed manifest.json."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        return self.manifest["summary"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a running stage may use besides its config and inputs. Frozen; made by the runner.
+
+    progress(done, total, unit, note): how far the stage is; call it as often as you like, the runner thins it out.
+    log(line): one line for the user. metric(name, value, step): a number over time, kept in the artifact's metrics.jsonl.
+    drop(reason, where, record): a record that cannot be read; counted, kept in bad_records.jsonl, fails the stage past
+    the recipe's `max_bad_records`. files(field): the resolved files of an external field ("warcs").
+    scratch: a folder that survives a kill and is handed back when the stage is started again with the same key and code.
+    """
+
+    node: str
+    seed: int
+    runtime: Runtime
+    scratch: Path
+    progress: Callable[..., None]
+    log: Callable[[str], None]
+    metric: Callable[..., None]
+    drop: Callable[[str, str, str], None]
+    files: Callable[[str], tuple[ExternalFile, ...]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The declaration of a stage, the last statement of its module: `STAGE = Stage(...)`.
+
+    inputs: role -> kind. output: kind. versions: one line per change of behaviour, the newest last; their number is the
+    stage's version and enters the key. distributions: installed distributions whose version decides the output's bytes.
+    deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
+    """
+
+    name: str
+    config: type[StageConfig]
+    run: Callable[[Any, Mapping[str, Artifact], Path, Context], Outcome]
+    inputs: Mapping[str, str]
+    output: str
+    versions: tuple[str, ...]
+    distributions: tuple[str, ...] = ()
+    deterministic: bool = True
+
+    @property
+    def version(self) -> int:
+        return len(self.versions)
+
+
+def _merged(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {k: a.get(k, 0) + b.get(k, 0) for k in sorted({*a, *b})}

@@ -1,0 +1,1 @@
+"""Pure torch: model, objectives, data order, trainer, checkpoints."""

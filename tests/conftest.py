@@ -1,0 +1,46 @@
+"""Fixtures that all tests share: the real corpora, and a stage run through the real runner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+
+from stages.core.recipe import Runtime, validated
+from stages.core.runner import Event, prepare, run_node
+from stages.core.stage import Artifact, Stage
+
+CORPORA = Path(__file__).resolve().parents[2] / "shared" / "corpora"
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """Real crawls, chat, preference and benchmark files; tests skip where they are absent."""
+    if not CORPORA.is_dir():
+        pytest.skip("the real corpora are not on this machine")
+    return CORPORA
+
+
+def run_stage(
+    stage: Stage,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, Artifact],
+    home: Path,
+    *,
+    node: str = "",
+    seed: int = 7,
+    runtime: Mapping[str, Any] | None = None,
+    events: list[Event] | None = None,
+    force: bool = False,
+) -> Artifact:
+    """Runs a stage as the road would and returns its published artifact. External files are named in `config` by path."""
+    checked = validated(stage.config, dict(config), f"test: {stage.name}")
+    run = Runtime.model_validate({"workers": 1, "cpu_ranks": 1} | dict(runtime or {}))
+    job = prepare(home, node or stage.name, stage, checked, seed, run, inputs)
+    return run_node(home, job, "test-run", (events if events is not None else []).append, force=force).artifact

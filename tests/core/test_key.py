@@ -1,0 +1,99 @@
+"""Identity: what changes a key and what must not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.core import key
+from stages.core.errors import RecipeError
+from stages.core.external import external_fields, load_memory
+from stages.core.recipe import Runtime, validated
+from stages.core.runner import Job, prepare
+from tests.conftest import run_stage
+from tests.core.toys import COUNT, WORDS
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c), max_leaves=8)
+
+
+def job(home: Path, config: dict | None = None, seed: int = 1, runtime: dict | None = None, stage=WORDS, node: str = "words") -> Job:
+    return prepare(home, node, stage, validated(stage.config, config or {}, "test"), seed, Runtime.model_validate(runtime or {}), {})
+
+
+@given(st.dictionaries(st.text(), JSON))
+def test_a_key_does_not_depend_on_the_order_of_its_parts(parts: dict) -> None:
+    assert key.key_of(parts) == key.key_of(dict(reversed(list(parts.items()))))
+
+
+@given(st.dictionaries(st.text(min_size=1), st.integers(), min_size=1), st.data())
+def test_every_changed_part_changes_the_key_and_is_named(parts: dict, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(parts)))
+    other = {**parts, name: parts[name] + 1}
+    assert key.key_of(parts) != key.key_of(other)
+    assert key.key_differences(other, parts) == [f"{name}: {parts[name]} -> {parts[name] + 1}"]
+
+
+def test_config_seed_node_version_and_distribution_change_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = job(tmp_path).key
+    changed = {
+        "config": job(tmp_path, {"words": ["alpha"]}).key,
+        "seed": job(tmp_path, seed=2).key,
+        "node": job(tmp_path, node="words@other").key,
+        "version": job(tmp_path, stage=dataclasses.replace(WORDS, versions=("first version", "second"))).key,
+        "package": job(tmp_path, {"packages": ["pyarrow"]}).key,
+    }
+    monkeypatch.setattr(key.metadata, "version", lambda name: "0.0.0")
+    changed["distribution"] = job(tmp_path).key
+    assert len({base, *changed.values()}) == len(changed) + 1
+
+
+@pytest.mark.parametrize("field", sorted(Runtime.model_fields))
+def test_no_runtime_field_changes_the_key(tmp_path: Path, field: str) -> None:
+    default = Runtime().model_dump()[field]
+    other = default if field == "zero_stage" else (not default) if isinstance(default, bool) else default + 1
+    assert job(tmp_path, runtime={field: other}).key == job(tmp_path).key
+
+
+def test_an_external_file_enters_by_content_not_by_name_or_date(tmp_path: Path) -> None:
+    a, b, c = (tmp_path / name for name in ("a.txt", "b.txt", "c.txt"))
+    a.write_text("one\ntwo")
+    b.write_text("one\ntwo")
+    c.write_text("one\nTWO")
+    keys = {name.name: job(tmp_path / "home", {"files": [str(name)]}).key for name in (a, b, c)}
+    assert keys["a.txt"] == keys["b.txt"] != keys["c.txt"]
+    a.touch()
+    assert job(tmp_path / "home2", {"files": [str(a)]}).key == keys["a.txt"]
+
+
+def test_hashes_are_remembered_by_size_date_and_inode(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one")
+    job(tmp_path / "home", {"files": [str(file)]})
+    assert list(load_memory(tmp_path / "home")) == [str(file)]
+    (tmp_path / "home" / "hashes.json").write_text("{ damaged")
+    assert load_memory(tmp_path / "home") == {}
+
+
+def test_a_file_or_pattern_that_names_nothing_is_a_recipe_error(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="file does not exist: .*gone.txt") as caught:
+        job(tmp_path, {"files": [str(tmp_path / "gone.txt")]})
+    assert "words.files" in str(caught.value)
+    with pytest.raises(RecipeError, match=r"pattern matches no file: .*\*\.warc"):
+        job(tmp_path, {"files": [str(tmp_path / "*.warc")]})
+    with pytest.raises(RecipeError, match="package 'no-such-thing' is not installed"):
+        job(tmp_path, {"packages": ["no-such-thing"]})
+
+
+def test_external_fields_are_found() -> None:
+    found = {name: form for name, form, _ in external_fields(validated(WORDS.config, {"files": ["x"]}, "test"))}
+    assert found == {"files": "files", "packages": "packages"}
+
+
+def test_an_input_enters_by_its_content_digest(tmp_path: Path) -> None:
+    three = run_stage(WORDS, {}, {}, tmp_path)
+    two = run_stage(WORDS, {"words": ["alpha", "beta"]}, {}, tmp_path)
+    assert run_stage(COUNT, {}, {"words": three}, tmp_path).manifest["key"] != run_stage(COUNT, {}, {"words": two}, tmp_path).manifest["key"]

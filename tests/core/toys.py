@@ -1,0 +1,74 @@
+"""Two toy stages for tests of the runner: one draws a line per word, one counts lines. Real Stage records, no shortcuts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.core.shards import collect, run_shards
+from stages.core.stage import Artifact, Books, Context, ExternalFiles, Outcome, Packages, Stage, StageConfig
+
+
+class WordsConfig(StageConfig):
+    """Which words."""
+
+    words: tuple[str, ...] = ("alpha", "beta", "gamma")
+    """One file each."""
+    files: ExternalFiles = ()
+    """Files whose lines are words too."""
+    packages: Packages = ()
+    """Distributions that decide nothing but the key."""
+    max_bad_records: int = 0
+    """How many words may be empty."""
+    fail_at: str = ""
+    """A word at which the shard fails while the file named by LOAM_TEST_FAIL exists."""
+    unbalanced: bool = False
+    """Whether the books are wrong on purpose."""
+
+
+class CountConfig(StageConfig):
+    """How to count."""
+
+    factor: int = 1
+    """Multiplies the count."""
+
+
+def write_word(folder: Path, task: Any) -> dict[str, Any]:
+    """One shard: one word in one file."""
+    if task["fail"] and Path(task["fail"]).exists():
+        raise RuntimeError(f"shard of {task['word']} was told to fail")
+    (folder / "word.txt").write_text(task["word"])
+    return {"chars": len(task["word"])}
+
+
+def run_words(config: WordsConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes one file per word."""
+    words = list(config.words)
+    for file in ctx.files("files"):
+        words += Path(file.uri).read_text().split("\n")
+    kept = []
+    for position, word in enumerate(words):
+        if word:
+            kept.append(word)
+        else:
+            ctx.drop("empty word", f"word {position}", word)
+    switch = os.environ.get("LOAM_TEST_FAIL", "")
+    shards = run_shards(write_word, [{"word": w, "fail": switch if w == config.fail_at else ""} for w in kept], ctx, "words")
+    collect(shards, "word.txt", out)
+    chars = sum(s.result["chars"] for s in shards)
+    books = Books("words", len(words), len(kept), 0, {"empty": len(words) - len(kept)}, chars, chars + config.unbalanced)
+    return Outcome(rows=len(kept), books=books, summary={"longest": max(map(len, kept))})
+
+
+def run_count(config: CountConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Counts the words of its input."""
+    number = len(list((inputs["words"].path / "word").iterdir())) * config.factor
+    (out / "count.txt").write_text(str(number))
+    ctx.log(f"{number} words")
+    return Outcome(rows=number)
+
+
+WORDS = Stage("words", WordsConfig, run_words, {}, "documents", ("first version",), ("pyarrow",))
+COUNT = Stage("count", CountConfig, run_count, {"words": "documents"}, "tokens", ("first version",))
