@@ -25,15 +25,15 @@ from stages.core.stage import External, ExternalFile
 Remembered = dict[str, tuple[list[int], str]]
 
 
-def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, Sequence[str]]]:
-    """(dotted field, form, values) of every external field of a config, nested models included."""
+def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, External, Sequence[str]]]:
+    """(dotted field, mark, values) of every external field of a config, nested models included."""
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
         marks = [m for m in info.metadata if isinstance(m, External)] or [
             m for arg in get_args(info.annotation) for m in getattr(arg, "__metadata__", ()) if isinstance(m, External)
         ]
         if marks and value is not None:
-            yield prefix + name, marks[0].form, value
+            yield prefix + name, marks[0], value
         elif isinstance(value, BaseModel):
             yield from external_fields(value, f"{prefix}{name}.")
 
@@ -109,7 +109,8 @@ def _remote(uri: str, where: str) -> ExternalFile:
         file_system, path = fsspec.core.url_to_fs(uri)
         info = file_system.info(path)
     except (OSError, ValueError, ImportError) as error:
-        raise RecipeError(f"Cannot reach {uri}: {error}", where=where, do="Check the URI, the network and your credentials.") from None
+        reason = f": {error}" if str(error) not in ("", uri) else "."
+        raise RecipeError(f"Cannot reach {uri}{reason}", where=where, do="Check the URI, the network and your credentials.") from None
     tag = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("Last-Modified") or ""
     size = int(info.get("size") or 0)
     return ExternalFile(uri, size, f"etag:{str(tag).strip(chr(34))}:{size}")

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,13 @@ def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[
         return {}, {}
     memory = external.load_memory(home)
     before = dict(memory)
-    files = {name: external.resolve_files(values, memory, f"{node}.{name}") for name, form, values in fields if form == "files"}
-    packages = {name: external.package_versions(values, f"{node}.{name}") for name, form, values in fields if form == "packages"}
+    files, packages = {}, {}
+    for name, mark, values in fields:
+        if mark.form == "packages":
+            packages[name] = external.package_versions(values, f"{node}.{name}")
+        else:
+            found = external.resolve_files(values, memory, f"{node}.{name}")
+            files[name] = tuple(replace(f, name=f.uri.rpartition("/")[2]) for f in found) if mark.named else found
     if memory != before:
         external.save_memory(home, memory)
     return files, packages

@@ -86,9 +86,16 @@ def _execute(job: Callable[..., None], count: int, ctx: Context, label: str, tot
     import threading
 
     from datatrove.executor import LocalPipelineExecutor
-    from datatrove.utils.logging import logger
 
-    logger.remove()  # its lines are for datatrove's own users; progress and errors reach ours through ctx and the raise
+    class Quiet(LocalPipelineExecutor):
+        """datatrove's executor without its log lines: progress and errors reach the user through ctx and the raise."""
+
+        def _run_for_rank(self, rank: int, local_rank: int = 0, node_rank: int = -1) -> Any:
+            from datatrove.utils.logging import logger
+
+            logger.disable("datatrove")
+            return super()._run_for_rank(rank, local_rank, node_rank)
+
     stop = threading.Event()
 
     def watch() -> None:
@@ -99,9 +106,7 @@ def _execute(job: Callable[..., None], count: int, ctx: Context, label: str, tot
     watcher.start()
     try:
         with tempfile.TemporaryDirectory(dir=ctx.scratch, prefix="executor-") as logs:
-            LocalPipelineExecutor(
-                pipeline=[job], tasks=count, workers=min(ctx.runtime.workers, count), logging_dir=logs, skip_completed=False
-            ).run()
+            Quiet(pipeline=[job], tasks=count, workers=min(ctx.runtime.workers, count), logging_dir=logs, skip_completed=False).run()
     finally:
         stop.set()
         watcher.join()

@@ -30,22 +30,29 @@ class External:
 
     files: paths, globs or fsspec URIs; resolved to `ExternalFile`s, keyed by sha256 (local) or ETag and size (remote).
     packages: installed distributions ("stdlib" is the running Python); keyed by their versions.
+    named: the file's base name decides the output too (a task is named after its file), so it enters the key.
     """
 
     form: Literal["files", "packages"]
+    named: bool = False
 
 
 ExternalFiles = Annotated[tuple[str, ...], External("files")]
+NamedFiles = Annotated[tuple[str, ...], External("files", named=True)]
 Packages = Annotated[tuple[str, ...], External("packages")]
 
 
 @dataclass(frozen=True)
 class ExternalFile:
-    """One resolved external input. `identity` is what enters the key: "sha256:…" or "etag:…:<bytes>"."""
+    """One resolved external input. `identity` is what enters the key: "sha256:…" or "etag:…:<bytes>".
+
+    name: the base name where it enters the key too (NamedFiles), else empty.
+    """
 
     uri: str
     bytes: int
     identity: str
+    name: str = ""
 
     @property
     def sha256(self) -> str:

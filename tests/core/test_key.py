@@ -17,7 +17,9 @@ from stages.core.runner import Job, prepare
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c), max_leaves=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c), max_leaves=8
+)
 
 
 def job(home: Path, config: dict | None = None, seed: int = 1, runtime: dict | None = None, stage=WORDS, node: str = "words") -> Job:
@@ -69,6 +71,14 @@ def test_an_external_file_enters_by_content_not_by_name_or_date(tmp_path: Path) 
     assert job(tmp_path / "home2", {"files": [str(a)]}).key == keys["a.txt"]
 
 
+def test_a_base_name_enters_only_where_it_decides_the_output(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
+    a.write_text("same")
+    b.write_text("same")
+    assert job(tmp_path / "home", {"files": [str(a)]}).key == job(tmp_path / "home", {"files": [str(b)]}).key
+    assert job(tmp_path / "home", {"named": [str(a)]}).key != job(tmp_path / "home", {"named": [str(b)]}).key
+
+
 def test_hashes_are_remembered_by_size_date_and_inode(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
@@ -89,11 +99,13 @@ def test_a_file_or_pattern_that_names_nothing_is_a_recipe_error(tmp_path: Path) 
 
 
 def test_external_fields_are_found() -> None:
-    found = {name: form for name, form, _ in external_fields(validated(WORDS.config, {"files": ["x"]}, "test"))}
-    assert found == {"files": "files", "packages": "packages"}
+    found = {name: mark.form for name, mark, _ in external_fields(validated(WORDS.config, {}, "test"))}
+    assert found == {"files": "files", "named": "files", "packages": "packages"}
 
 
 def test_an_input_enters_by_its_content_digest(tmp_path: Path) -> None:
     three = run_stage(WORDS, {}, {}, tmp_path)
     two = run_stage(WORDS, {"words": ["alpha", "beta"]}, {}, tmp_path)
-    assert run_stage(COUNT, {}, {"words": three}, tmp_path).manifest["key"] != run_stage(COUNT, {}, {"words": two}, tmp_path).manifest["key"]
+    assert (
+        run_stage(COUNT, {}, {"words": three}, tmp_path).manifest["key"] != run_stage(COUNT, {}, {"words": two}, tmp_path).manifest["key"]
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.shards import collect, run_shards
-from stages.core.stage import Artifact, Books, Context, ExternalFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.stage import Artifact, Books, Context, ExternalFiles, NamedFiles, Outcome, Packages, Stage, StageConfig
 
 
 class WordsConfig(StageConfig):
@@ -18,6 +18,8 @@ class WordsConfig(StageConfig):
     """One file each."""
     files: ExternalFiles = ()
     """Files whose lines are words too."""
+    named: NamedFiles = ()
+    """Files whose names matter."""
     packages: Packages = ()
     """Distributions that decide nothing but the key."""
     max_bad_records: int = 0

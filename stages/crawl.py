@@ -1,0 +1,234 @@
+"""crawl: the raw web pages everything starts from, as WARC files: given ones, a web site, or the documentation of this machine.
+
+Sources, alone or together: `warcs` (WARC or WET files, local or by URI), `site` (crawled here) and `docs` (a documentation
+site made from installed Python packages, served on 127.0.0.1, really crawled, then stopped). Guarantee: given files are listed
+with their checksums, never copied; an own crawl is standard WARC, and its digest is taken over (URL, status, payload digest,
+record id), so a repeated crawl of the same pages is the same artifact. Cost: one read of the head of each given file; the
+site's answering time for a crawl. Source: DESIGN §3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, model_validator
+
+from stages.core.errors import StageError
+from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.tables import schema, write_rows
+
+if TYPE_CHECKING:
+    from stages.text.spider import Limits
+
+PAGES = {"url": "string", "outcome": "string", "status": "int32", "mime": "string", "bytes": "int64", "record_id": "uuid", "note": "string"}
+DOCS_DATE = "2000-01-01T00:00:00Z"  # the pages follow from package versions, not from a day: a fixed date makes the WARC files reproducible
+
+
+class DocsConfig(StageConfig):
+    """A documentation site of installed packages: a corpus every machine has."""
+
+    source: str = "docs"
+    """Name of the source in documents and mixture weights."""
+    packages: Packages = Field(min_length=1)
+    """Distributions whose docstrings become pages; "stdlib" is the running Python's library."""
+    editions: tuple[str, ...] = Field(("stable", "latest"), min_length=1)
+    """Editions of the site; each repeats the pages of the others, with differences."""
+    max_pages: int = Field(1500, ge=1)
+    """Module pages in all editions together."""
+    min_page_chars: int = Field(1000, ge=1)
+    """Modules with less documentation have no page (characters)."""
+
+
+class SiteConfig(StageConfig):
+    """A web site to crawl: same hosts as the seeds only, robots.txt obeyed."""
+
+    source: str = "site"
+    """Name of the source in documents and mixture weights."""
+    seeds: tuple[str, ...] = Field(min_length=1)
+    """URLs to start from."""
+    max_pages: int = Field(1000, ge=1)
+    """URLs fetched at most."""
+    max_bytes: int = Field(1_000_000_000, ge=1)
+    """Payload fetched at most, in all (bytes)."""
+    max_page_bytes: int = Field(5_000_000, ge=1)
+    """Longer pages are cut here and marked WARC-Truncated (bytes; Common Crawl's limit since 2025)."""
+    delay_s: float = Field(1.0, ge=0)
+    """Pause before each request (seconds); a longer Crawl-delay in robots.txt is obeyed."""
+    timeout_s: float = Field(30.0, gt=0)
+    """A request is given up after this long (seconds)."""
+    user_agent: str = "loam-crawler/1.0"
+    """Sent with each request and matched against robots.txt; name a contact in it when you crawl others' sites."""
+
+    @model_validator(mode="after")
+    def _seeds_are_urls(self) -> SiteConfig:
+        for seed in self.seeds:
+            if not seed.startswith(("http://", "https://")):
+                raise ValueError(f"the seed {seed!r} is not an http:// or https:// URL; correct crawl.site.seeds")
+        return self
+
+
+class CrawlConfig(StageConfig):
+    """Where the raw pages come from: at least one of warcs, site and docs."""
+
+    warcs: ExternalFiles = ()
+    """WARC or WET files: paths, globs or URIs (s3://, https://)."""
+    source: str = "web"
+    """Name of the source that `warcs` are."""
+    site: SiteConfig | None = None
+    """A web site to crawl."""
+    docs: DocsConfig | None = None
+    """The documentation of installed packages."""
+    shards: int = Field(4, ge=1)
+    """WARC files that an own crawl is written to; later stages work on a file at a time."""
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> CrawlConfig:
+        if not self.warcs and self.site is None and self.docs is None:
+            raise ValueError("there is nothing to crawl; set crawl.warcs to WARC files, crawl.site to a site, or crawl.docs to packages")
+        names = [self.source] * bool(self.warcs) + [own.source for own in (self.site, self.docs) if own]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two sources have one name ({', '.join(names)}); give each its own in crawl.source, site.source, docs.source")
+        return self
+
+
+def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes warc/ (own crawls), files.json, identity.jsonl and pages/."""
+    files, identity = _given(ctx.files("warcs") if config.warcs else (), config.source)
+    books = Books(unit="urls")
+    pages = 0
+    for own, limits, visit in _own_crawls(config):
+        with visit() as (seeds, addresses, date):
+            found, lines, counts = _crawl(seeds, limits, addresses, date, own.source, config.shards, len(files), out, ctx)
+        files += found
+        identity += lines
+        books = books + counts
+        pages += counts.kept
+    (out / "files.json").write_text(json.dumps(files, indent=1) + "\n")
+    (out / "identity.jsonl").write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in identity))
+    summary = {"files": len(files), "bytes": sum(f["bytes"] for f in files), "pages": pages, "sources": len({f["source"] for f in files})}
+    return Outcome(rows=len(identity), books=books if pages else None, summary=summary, identity=("identity.jsonl",))
+
+
+def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """files.json entries and identity lines of given files, each checked to begin with a WARC record."""
+    import fsspec
+
+    from stages.text.warc import NotWarcError, check_warc
+
+    files, identity = [], []
+    for file in warcs:
+        try:
+            with fsspec.open(file.uri, "rb") as stream:
+                check_warc(stream, file.uri.rpartition("/")[2])
+        except NotWarcError as error:
+            raise StageError(
+                f"{error}.", where=file.uri, do="Take it out of crawl.warcs, or convert it (warcio recompress makes WARC of ARC)."
+            ) from None
+        except OSError as error:
+            raise StageError(f"A WARC file cannot be read: {error}.", where=file.uri, do="Check the path and your rights.") from None
+        files.append({"uri": file.uri, "bytes": file.bytes, "identity": file.identity, "source": source})
+        identity.append({"source": source, "bytes": file.bytes, "identity": file.identity})
+    return files, identity
+
+
+def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, Limits, Any]]:
+    """(section, limits, context manager of (seeds, addresses, date)) for each own crawl of the recipe."""
+    from stages.text.docsite import HOST, SiteError, running_site
+    from stages.text.spider import Limits
+
+    if config.site:
+        site = config.site
+
+        @contextmanager
+        def visit_site() -> Iterator[tuple[tuple[str, ...], dict[str, str], str]]:
+            yield site.seeds, {}, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+        yield site, Limits(site.max_pages, site.max_bytes, site.max_page_bytes, site.delay_s, site.timeout_s, site.user_agent), visit_site
+    if config.docs:
+        docs = config.docs
+
+        @contextmanager
+        def visit_docs() -> Iterator[tuple[tuple[str, ...], dict[str, str], str]]:
+            try:
+                with running_site(docs.packages, docs.editions, docs.max_pages, docs.min_page_chars) as port:
+                    yield (f"http://{HOST}/",), {HOST: f"127.0.0.1:{port}"}, DOCS_DATE
+            except SiteError as error:
+                raise StageError(f"{error}.", where="crawl.docs", do="Check crawl.docs.packages and that 127.0.0.1 can be used.") from None
+
+        # indexes and links that lead nowhere come on top of the module pages
+        yield docs, Limits(docs.max_pages * 2 + 100, 10**10, 10**8, 0.0, 60.0, "loam-crawler/1.0"), visit_docs
+
+
+def _crawl(
+    seeds: tuple[str, ...],
+    limits: Limits,
+    addresses: Mapping[str, str],
+    date: str,
+    source: str,
+    shards: int,
+    first: int,
+    out: Path,
+    ctx: Context,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Books]:
+    """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet."""
+    from stages.text.spider import crawl_site
+    from stages.text.warcwriter import file_number, open_warc, payload_digest, write_capture
+
+    (out / "warc").mkdir(exist_ok=True)
+    names = [f"warc/{first + i:05d}.warc.gz" for i in range(shards)]
+    rows: list[dict[str, Any]] = []
+    identity: list[dict[str, Any]] = []
+    info = {"software": "loam", "format": "WARC File Format 1.1", "robots": "obeyed", "http-header-user-agent": limits.user_agent}
+
+    def progress(done: int, known: int, url: str) -> None:
+        ctx.progress(done, known, "pages", url)
+
+    with ExitStack() as stack:
+        writers = [open_warc(stack.enter_context((out / name).open("wb")), name, date, info) for name in names]
+        for capture in crawl_site(seeds, limits, addresses, progress):
+            row = {"url": capture.url, "outcome": capture.outcome, "status": capture.status, "mime": capture.mime, "bytes": len(capture.body),
+                   "note": capture.note or None}  # fmt: skip
+            if capture.outcome == "fetched":
+                number = file_number(capture.url, shards)
+                row["record_id"] = write_capture(writers[number], capture, date, 0)
+                identity.append({"warc": first + number, "uri": capture.url, "status": capture.status, "payload_digest": payload_digest(capture.body),
+                                 "record_id": str(row["record_id"]), "source": source})  # fmt: skip
+            rows.append(row)
+    counts = {outcome: sum(1 for row in rows if row["outcome"] == outcome) for outcome in ("fetched", "robots", "failed")}
+    if not any(200 <= row["status"] < 300 and not row["url"].endswith("/robots.txt") for row in rows):
+        raise _nothing_crawled(rows, seeds)
+    write_rows(out / "pages" / f"{source}.parquet", schema(**PAGES), rows)
+    identity.sort(key=lambda line: line["warc"])  # file and order of a record decide the shard and order of its document
+    files = [{"path": name, "bytes": (out / name).stat().st_size, "identity": _sha256(out / name), "source": source} for name in names]
+    dropped = {reason: counts[reason] for reason in ("robots", "failed") if counts[reason]}
+    return files, identity, Books(unit="urls", rows_in=len(rows), kept=counts["fetched"], dropped=dropped)
+
+
+def _nothing_crawled(rows: list[dict[str, Any]], seeds: tuple[str, ...]) -> StageError:
+    seen = "; ".join(f"{row['url']}: {row['note'] or row['status'] or row['outcome']}" for row in rows[:3])
+    return StageError(
+        "The crawl got no page.", where=f"seeds {', '.join(seeds)} ({seen})", do="Check the seeds, the network and what robots.txt allows."
+    )
+
+
+def _sha256(path: Path) -> str:
+    import hashlib
+
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+STAGE = Stage(
+    name="crawl",
+    config=CrawlConfig,
+    run=run,
+    inputs={},
+    output="warc",
+    versions=("given WARC files, a site, or the documentation of installed packages",),
+    distributions=("warcio",),
+)

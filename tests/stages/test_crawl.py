@@ -1,0 +1,137 @@
+"""Given files, an own crawl, and every way in which there is nothing to crawl."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from warcio.archiveiterator import ArchiveIterator
+
+from stages.core.errors import RecipeError, StageError
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows
+from stages.crawl import STAGE
+from tests.conftest import run_stage
+from tests.text.test_spider import PAGES, serving
+
+DOCS = {"packages": ["datasketch"], "max_pages": 12, "min_page_chars": 200}
+
+
+def lines(artifact: Artifact, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (artifact.path / name).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def docs_crawl(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return run_stage(STAGE, {"docs": DOCS, "shards": 2}, {}, tmp_path_factory.mktemp("docs"))
+
+
+def test_documentation_is_crawled_into_warc(docs_crawl: Artifact) -> None:
+    files = json.loads((docs_crawl.path / "files.json").read_text())
+    assert [f["path"] for f in files] == ["warc/00000.warc.gz", "warc/00001.warc.gz"]
+    responses = {}
+    for file in files:
+        with (docs_crawl.path / file["path"]).open("rb") as stream:
+            for record in ArchiveIterator(stream, check_digests="raise"):
+                if record.rec_type == "response":
+                    responses[record.rec_headers.get_header("WARC-Target-URI")] = record.rec_headers.get_header("WARC-Record-ID")
+    identity = lines(docs_crawl, "identity.jsonl")
+    assert {row["uri"]: f"<urn:uuid:{row['record_id']}>" for row in identity} == responses
+    assert [row["record_id"] for row in identity] == [value.removeprefix("<urn:uuid:")[:-1] for value in responses.values()]  # file by file
+    assert {row["warc"] for row in identity} == {0, 1}
+    assert "http://docs.loam.invalid/stable/datasketch/index.html" in responses
+    assert sum(uri.count("/datasketch.") for uri in responses) == 12
+    assert not [uri for uri in responses if "/search" in uri]
+
+
+def test_outcomes_of_all_urls(docs_crawl: Artifact) -> None:
+    pages = list(read_rows(docs_crawl.path / "pages" / "docs.parquet"))
+    books = docs_crawl.manifest["books"]
+    assert books["rows_in"] == len(pages) == books["kept"] + 1
+    assert books["dropped"] == {"robots": 1}
+    assert {row["url"] for row in pages if row["outcome"] == "robots"} == {"http://docs.loam.invalid/search?q="}
+    assert any(row["status"] == 404 for row in pages)
+
+
+def test_a_repeated_crawl_is_the_same_crawl(docs_crawl: Artifact, tmp_path: Path) -> None:
+    again = run_stage(STAGE, {"docs": DOCS, "shards": 2}, {}, tmp_path)
+    assert again.manifest["digest"] == docs_crawl.manifest["digest"]
+    assert [f["sha256"] for f in again.manifest["files"]] == [f["sha256"] for f in docs_crawl.manifest["files"]]
+
+
+def test_the_number_of_shards_is_part_of_what_a_crawl_is(docs_crawl: Artifact, tmp_path: Path) -> None:
+    assert run_stage(STAGE, {"docs": DOCS, "shards": 3}, {}, tmp_path).manifest["digest"] != docs_crawl.manifest["digest"]
+
+
+def test_a_site_is_crawled_by_its_seeds(tmp_path: Path) -> None:
+    with serving(PAGES) as addresses:
+        seed = f"http://{addresses['site.invalid']}/"
+        crawl = run_stage(STAGE, {"site": {"seeds": [seed], "delay_s": 0}, "shards": 1}, {}, tmp_path)
+    assert sorted(row["uri"].removeprefix(seed) for row in lines(crawl, "identity.jsonl")) == [
+        "",
+        "a",
+        "b",
+        "deep/x",
+        "long",
+        "moved",
+        "robots.txt",
+    ]
+    assert crawl.summary["pages"] == 7
+
+
+def test_given_files_are_listed_not_copied(corpora: Path, tmp_path: Path) -> None:
+    pattern = str(corpora / "crawl" / "CRAWL-2026-0000[01].warc.gz")
+    crawl = run_stage(STAGE, {"warcs": [pattern], "source": "manuals"}, {}, tmp_path)
+    files = json.loads((crawl.path / "files.json").read_text())
+    assert [f["uri"].rpartition("/")[2] for f in files] == ["CRAWL-2026-00000.warc.gz", "CRAWL-2026-00001.warc.gz"]
+    assert files[0]["source"] == "manuals"
+    assert crawl.manifest["bytes"] < 10_000
+    assert "corpora" not in (crawl.path / "identity.jsonl").read_text()
+
+
+def test_files_and_documentation_together(corpora: Path, tmp_path: Path) -> None:
+    config = {"warcs": [str(corpora / "crawl" / "real" / "whirlwind.warc.gz")], "docs": DOCS, "shards": 1}
+    files = json.loads((run_stage(STAGE, config, {}, tmp_path).path / "files.json").read_text())
+    assert [(f["source"], f.get("path")) for f in files] == [("web", None), ("docs", "warc/00001.warc.gz")]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "there is nothing to crawl; set crawl.warcs"),
+        ({"site": {"seeds": ["ftp://x/"]}}, "the seed 'ftp://x/' is not an http:// or https:// URL"),
+        ({"site": {"seeds": []}}, "at least 1 item"),
+        ({"docs": {"packages": ["numpy"], "source": "a"}, "site": {"seeds": ["http://x/"], "source": "a"}}, "two sources have one name"),
+        ({"warcs": ["no/such/*.warc.gz"]}, "pattern matches no file: no/such"),
+        ({"docs": {"packages": ["no-such-package"]}}, "'no-such-package' is not installed"),
+    ],
+)
+def test_recipes_that_cannot_be_crawled(config: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=message.replace("*", "\\*")):
+        run_stage(STAGE, config, {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<html>a page</html>", "f.warc.gz is not a WARC file: it begins with b'<html>a page</html>'"),
+        (b"", "f.warc.gz is empty"),
+        (gzip.compress(b"filedesc://x 0.0.0.0 1"), "f.warc.gz is an ARC file"),
+    ],
+)
+def test_a_file_that_is_no_warc(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "f.warc.gz").write_bytes(content)
+    with pytest.raises(StageError, match=message) as caught:
+        run_stage(STAGE, {"warcs": [str(tmp_path / "f.warc.gz")]}, {}, tmp_path / "home")
+    assert caught.value.where.endswith("f.warc.gz")
+    assert "Take it out of crawl.warcs" in caught.value.do
+    assert not list((tmp_path / "home" / "artifacts").glob("crawl/*"))
+
+
+def test_a_crawl_without_a_page(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="The crawl got no page") as caught:
+        run_stage(STAGE, {"site": {"seeds": ["http://127.0.0.1:1/"], "delay_s": 0}}, {}, tmp_path)
+    assert "ConnectError" in caught.value.where

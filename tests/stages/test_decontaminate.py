@@ -1,0 +1,108 @@
+"""Benchmark items leave the documents, in both modes, and nothing passes unseen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.core.errors import RecipeError, StageError
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows, schema, write_rows
+from stages.decontaminate import STAGE, clean_text
+from stages.text.ngrams import build_index, find, load_index, save_index
+from tests.conftest import run_stage
+from tests.stages.made import artifact, documents
+
+LONG = "the quick brown fox jumps over the lazy dog while seven wizards quietly watch from a distant hill"
+SHORT = "every cloud has a silver lining they say"
+PADDING = " ".join(f"filler{i}" for i in range(40))
+
+
+def benchmarks(path: Path, texts: dict[str, list[str]]) -> Artifact:
+    rows = [{"task": "quiz", "item_id": item, "texts": list(given)} for item, given in texts.items()]
+    write_rows(path / "items.parquet", schema(task="string", item_id="string", texts="list<string>"), rows)
+    return artifact(path, "benchmarks")
+
+
+def run(tmp_path: Path, docs: list[list[str]], items: dict[str, list[str]], **config: Any) -> Artifact:
+    inputs = {"documents": documents(tmp_path / "docs", docs), "benchmarks": benchmarks(tmp_path / "items", items)}
+    return run_stage(STAGE, config, inputs, tmp_path)
+
+
+def texts(found: Artifact) -> list[str]:
+    return [row["text"] for path in sorted((found.path / "documents").glob("*")) for row in read_rows(path)]
+
+
+def test_spans_are_cut_and_recorded(tmp_path: Path) -> None:
+    dirty = f"{PADDING}. {LONG.upper()}! {PADDING}"
+    found = run(tmp_path, [[dirty, PADDING], [f"{PADDING} Every cloud - has a silver lining, they say... {PADDING}"]],
+                {"a": [LONG], "b": ["x", SHORT]}, mode="span", min_words=8)  # fmt: skip
+    assert texts(found) == [f"{PADDING}. ! {PADDING}", PADDING, f"{PADDING} ... {PADDING}"]
+    hits = list(read_rows(found.path / "hits.parquet"))
+    assert [(h["task"], h["item_id"], h["words"], h["round"]) for h in hits] == [("quiz", "a", LONG, 1), ("quiz", "b", SHORT, 1)]
+    assert dirty[hits[0]["start"] : hits[0]["end"]] == LONG.upper()
+    decisions = list(read_rows(found.path / "decisions" / "00000.parquet"))
+    assert [(d["verdict"], d["reason"], d["hits"], d["chars_cut"]) for d in decisions] == [
+        ("changed", "spans_cut", 1, len(LONG)), ("kept", None, 0, 0),
+    ]  # fmt: skip
+    assert found.summary["item_texts_too_short"] == 1
+    assert found.summary["items_found"] == 2
+
+
+def test_document_mode_drops_and_short_remains_are_dropped(tmp_path: Path) -> None:
+    docs = [[f"{LONG} {PADDING}", PADDING]]
+    whole = run(tmp_path / "a", docs, {"a": [LONG]}, mode="document")
+    assert texts(whole) == [PADDING]
+    assert whole.manifest["books"]["dropped"] == {"contaminated": 1}
+    cut = run(tmp_path / "b", [[f"{LONG} little is left", PADDING]], {"a": [LONG]}, mode="span", min_left_chars=20)
+    assert cut.manifest["books"]["dropped"] == {"too_little_left": 1}
+
+
+def test_a_match_made_by_cutting_is_cut_too() -> None:
+    index = build_index([("t", "a", ["one two three four"]), ("t", "b", ["left right up down"])], n=13, min_words=4)
+    text, found, rounds = clean_text(index, "left right one two three four up down end", cut=True)
+    assert (text.split(), rounds) == (["end"], 2)
+    assert [(number, match.item_id) for number, match in found] == [(1, "a"), (2, "b")]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=60),
+    st.lists(st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=2, max_size=6), max_size=4),
+)
+def test_nothing_is_left_after_cutting(words: list[str], items: list[list[str]]) -> None:
+    index = build_index([("t", str(i), [" ".join(item)]) for i, item in enumerate([*items, ["a", "b", "c"]])], n=4, min_words=2)
+    text, _, _ = clean_text(index, " ".join(words), cut=True)
+    assert find(index, text) == []
+
+
+def test_an_index_survives_the_disk(tmp_path: Path) -> None:
+    index = build_index(
+        [("t", "a", [LONG, SHORT]), ("u", "b", ["Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich"])], n=6, min_words=5
+    )
+    save_index(index, tmp_path / "index")
+    again = load_index(tmp_path / "index")
+    text = f"{PADDING} {LONG} {SHORT} ZWÖLF Boxkämpfer jagen Viktor quer über"
+    assert find(again, text) == find(index, text)
+    assert len(find(index, text)) == 3
+    assert (again.texts, again.short_texts, again.items) == (index.texts, index.short_texts, index.items)
+
+
+def test_an_empty_index_is_an_error_not_a_pass(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="Nothing to decontaminate against: .*none of the 1 texts of 1 items has 8 words") as caught:
+        run(tmp_path, [[PADDING]], {"a": ["too short"]})
+    assert "decontaminate.min_words" in caught.value.do
+
+
+def test_nothing_left_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="Decontamination left no document"):
+        run(tmp_path, [[LONG]], {"a": [LONG]})
+
+
+def test_min_words_above_n_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="min_words is 20, more than ngram_words 13"):
+        run(tmp_path, [[PADDING]], {"a": [LONG]}, min_words=20)
