@@ -1,0 +1,203 @@
+"""Gathers the benchmark items that the recipe is measured on, and that its training data must not contain.
+
+Guarantee: every item of every file is in the artifact (scored or not, all are indexed for decontamination); which items are
+scored depends on their words, not on the order of a file. Cost: one pass over the files; for docstrings, parsing the
+packages' sources (about 0.5 s per MB). Source: formats as named in stages/text/tasks.py; held-out answers as in
+stages/text/heldout.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from stages.core.errors import StageError
+from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
+
+if TYPE_CHECKING:
+    from stages.text.tasks import Item
+
+COMPLETE = "docs_complete"
+WHAT = "docs_what"
+CHOICES = 4
+
+
+class HeldOutAnswers(StageConfig):
+    """Tasks made from the documentation of installed packages."""
+
+    packages: Packages
+    """Distributions whose docstrings are read ("stdlib" is the running Python's library); the same as the crawl's."""
+    items: int = Field(600, ge=CHOICES)
+    """Held-out answers; each makes one item of either task. 600 give a standard error of 0.02 at an accuracy of 0.35."""
+    min_words: int = Field(5, ge=4)
+    """Shortest held-out answer in words; below it ordinary phrases begin."""
+    max_words: int = Field(30, ge=5)
+    """Longest held-out answer in words."""
+
+
+class Benchmarks(StageConfig):
+    """Task files by path, and tasks from held-out answers of documentation."""
+
+    files: ExternalFiles = ()
+    """JSONL files (plain or .gz), one task each, named by the file name up to its first dot."""
+    docstrings: HeldOutAnswers | None = None
+    """Tasks from the documentation of installed packages; null makes none."""
+    max_scored_items: int = Field(1000, ge=1)
+    """Items scored per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of at most 0.016."""
+    max_bad_records: int = Field(0, ge=0)
+    """Broken lines that may be left out."""
+
+
+def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes items.parquet and tasks.json; with docstrings also answers.parquet."""
+    from stages.core.records import counting
+    from stages.core.tables import schema, write_rows
+
+    files = ctx.files("files")
+    if not files and config.docstrings is None:
+        raise StageError(
+            "There is no benchmark: neither files nor docstrings are given.",
+            where="benchmarks.files",
+            do="Name task files, for example --set 'benchmarks.files=[bench/*.jsonl]'; without items nothing can be decontaminated or scored.",
+        )
+    ctx, bad = counting(ctx)
+    tasks: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        rows += _read_file(file, config, ctx, tasks)
+    if config.docstrings:
+        ctx.log("reading the documentation of " + ", ".join(config.docstrings.packages))
+        for name, items in _from_docstrings(config.docstrings, ctx.seed, out).items():
+            rows += _add_task(name, items, config.max_scored_items, ctx.seed, tasks)
+    shape = schema(
+        task="string", item_id="string", kind="string", context="string", choices="list<string>", gold="int32", question="string",
+        answer="string", texts="list<string>", split="string", scored="bool",
+    )  # fmt: skip
+    write_rows(out / "items.parquet", shape, rows)
+    (out / "tasks.json").write_text(json.dumps(tasks, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    chars = sum(len(row["question"]) + len(row["answer"]) for row in rows)
+    dropped = {"bad record": len(bad)} if bad else {}
+    books = Books("items", rows_in=len(rows) + len(bad), kept=len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
+    summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(t["scored_items"] for t in tasks)}
+    return Outcome(rows=len(rows), books=books, summary=summary)
+
+
+def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from stages.core.records import base_name, read_records
+    from stages.text.tasks import FORMATS, NOT_SCORED, BadItemError, format_of, read_item
+
+    name = base_name(file).partition(".")[0]
+    if name in {task["name"] for task in tasks}:
+        raise StageError(f"Two benchmark files make the task {name!r}.", where=file.uri, do="Rename one: a task is named by its file up to the first dot.")
+    form, items = "", []
+    for record in read_records([file], ctx):
+        form = form or format_of(record.value)
+        if not form:
+            raise StageError(
+                f"{base_name(file)} has a format that Loam does not know: its fields are {', '.join(map(str, record.value))}.",
+                where=f"{file.uri}:{record.line}",
+                do=f"Give JSON Lines with one of these sets of fields: {'; '.join(FORMATS)}.",
+            )
+        try:
+            items.append(read_item(form, record.value))
+        except BadItemError as error:
+            ctx.drop(str(error), record.where, record.text())
+    if not items:
+        raise StageError(f"{base_name(file)} holds no benchmark item.", where=file.uri, do="Give a JSON Lines file with one item per line.")
+    rows = _add_task(name, items, 0 if form in NOT_SCORED else config.max_scored_items, ctx.seed, tasks)
+    tasks[-1]["format"] = form
+    tasks[-1]["description"] = NOT_SCORED.get(form, tasks[-1]["description"])
+    return rows
+
+
+def _add_task(name: str, items: Sequence[Item], limit: int, seed: int, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of one task, and its entry in tasks.json. limit: items to score, chosen by hash of their words."""
+    from stages.text.draw import draw
+
+    ids = list(_item_ids(items))
+    scored = set(sorted(ids, key=lambda i: (draw(seed, "scored items", i), i))[:limit])
+    kind = items[0].kind
+    choice = kind == "multiple_choice"
+    chance = sum(1 / len(i.choices) for i in items) / len(items) if choice else 0.0
+    described = {
+        COMPLETE: "the second half of a documentation sentence that is held out from training, among halves of near length",
+        WHAT: "what a documented object does, in a sentence that is held out from training; reported, no gate",
+    }
+    metric = "acc_mutual_info" if name in described else "acc_norm" if choice else "acc"
+    tasks.append({
+        "name": name, "kind": kind, "metric": metric if scored else None, "gate": name == COMPLETE, "chance": round(chance, 6),
+        "description": described.get(name, "from a file"), "items": len(items), "scored_items": len(scored),
+    })  # fmt: skip
+    return [
+        {"task": name, "item_id": item_id, "kind": item.kind, "context": item.context, "choices": list(item.choices), "gold": item.gold,
+         "question": item.question, "answer": item.answer, "texts": list(item.texts), "split": "test", "scored": item_id in scored}
+        for item_id, item in zip(ids, items, strict=True)
+    ]  # fmt: skip
+
+
+def _item_ids(items: Sequence[Item]) -> Iterator[str]:
+    """16 hex digits of the words of an item; the same item twice in a task gets a number behind."""
+    from hashlib import blake2b
+
+    seen: dict[str, int] = {}
+    for item in items:
+        name = blake2b("\n".join([item.context, *item.choices, item.answer]).encode(), digest_size=8).hexdigest()
+        seen[name] = seen.get(name, 0) + 1
+        yield name if seen[name] == 1 else f"{name}-{seen[name]}"
+
+
+def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, list[Item]]:
+    """Both tasks over the same held-out answers. All answers, held out or not, go to answers.parquet for the stages that make chats."""
+    from stages.core.external import package_versions
+    from stages.core.tables import schema, write_rows
+    from stages.text.chat import complete_prompt, what_prompt
+    from stages.text.heldout import answer_row, answers, halves, hold_out, read_described
+
+    versions = package_versions(config.packages, "benchmarks.docstrings.packages")
+    described, counts = read_described(config.packages)
+    found = answers(described, counts, config.min_words, config.max_words)
+    shape = schema(package="string", version="string", name="string", kind="string", ordinal="int32", text="string", key="string", lead="list<string>")
+    write_rows(out / "answers.parquet", shape, (answer_row(a) | {"version": versions[a.of.package]} for a in found))
+    held = hold_out(found, config.items, seed)
+    if len(held) < config.items:
+        raise StageError(
+            f"The packages have {len(held)} answers of {config.min_words} to {config.max_words} words that occur once; {config.items} were asked for.",
+            where="benchmarks.docstrings",
+            do="Lower benchmarks.docstrings.items or name more packages.",
+        )
+    keys = [answer.key for answer in held]
+    parts = [halves(answer.text) for answer in held]
+    complete = _choices([complete_prompt(first) for first, _ in parts], [second for _, second in parts], keys, held, seed)
+    what = _choices([what_prompt(answer.of.name) for answer in held], [answer.text for answer in held], keys, held, seed)
+    return {COMPLETE: complete, WHAT: what}
+
+
+def _choices(questions: Sequence[str], right: Sequence[str], keys: Sequence[str], held: Sequence[Any], seed: int) -> list[Item]:
+    """Items with three wrong answers of near length each; the right one's place is drawn."""
+    from stages.text.draw import draw
+    from stages.text.heldout import wrong_answers
+    from stages.text.tasks import Item
+
+    items = []
+    for number, wrong in enumerate(wrong_answers(right, keys, CHOICES - 1, seed)):
+        gold = draw(seed, "place of the right answer", keys[number]) % CHOICES
+        choices = [right[j] for j in wrong]
+        choices.insert(gold, right[number])
+        question = questions[number]
+        items.append(Item("multiple_choice", question, tuple(choices), gold, question, right[number], (held[number].text,)))
+    return items
+
+
+STAGE = Stage(
+    name="benchmarks",
+    config=Benchmarks,
+    run=run,
+    inputs={},
+    output="benchmarks",
+    versions=("first version",),
+    distributions=("pyarrow",),
+)

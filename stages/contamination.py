@@ -1,0 +1,160 @@
+"""Looks for every benchmark item in everything the models were trained on, and gives each score also on the clean items.
+
+Guarantee: an item is flagged exactly when one of its n-grams occurs, with the words that match as evidence; only documents
+that the mixture chose are searched, and all conversations and pairs of the training split. Scores are recomputed from the
+items' own values: full = clean and flagged together. Cost: about 10 MB/s per core over the training text.
+Source: n-grams of 13 words, Brown et al. 2020, appendix C; clean-subset scores as in the same appendix.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from stages.core.shards import run_shards
+from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+
+if TYPE_CHECKING:
+    from stages.text.ngrams import Index
+
+MODELS = ("base", "sft", "dpo")
+
+
+class Contamination(StageConfig):
+    """How a match is defined; the same numbers as in decontaminate."""
+
+    ngram_words: int = Field(13, ge=2)
+    """Words per n-gram (GPT-3's 13; Brown et al. 2020)."""
+    min_words: int = Field(8, ge=1)
+    """Item texts shorter than ngram_words are matched whole, but not below this many words (GPT-3 goes down to 8)."""
+
+
+def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes flags.parquet (one row per item and place) and scores.json (every score on full, clean and flagged items)."""
+    from stages.core.records import benchmark_items, nothing_to_look_for
+    from stages.core.tables import read_rows, write_rows
+    from stages.text.ngrams import EmptyIndexError, build_index, save_index
+
+    items = inputs["benchmarks"].path / "items.parquet"
+    files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
+    try:
+        index = build_index(benchmark_items(inputs["benchmarks"].path), config.ngram_words, config.min_words)
+    except EmptyIndexError as error:
+        raise nothing_to_look_for(error, ctx.node) from None
+    saved = ctx.scratch / "index"
+    shutil.rmtree(saved, ignore_errors=True)
+    save_index(index, saved)
+    mixture = str(inputs["mixture"].path / "row_spans" / "train.parquet")
+    shards = run_shards(search_documents, [{"documents": str(p), "index": str(saved), "mixture": mixture} for p in files], ctx, "documents")
+    flags = [flag for shard in shards for flag in read_rows(shard.path / "flags.parquet")]
+    for role in ("conversations", "preferences"):
+        flags += _search(index, role, _dialogues(inputs[role].path / f"{role}.parquet", role))
+    write_rows(out / "flags.parquet", _shape(), flags)
+    flagged = {(flag["task"], flag["item_id"]) for flag in flags}
+    scores = [
+        score
+        for model in MODELS
+        for score in _rescored(model, inputs[model].path, _scored_items(items), flagged)
+    ]
+    (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
+    total = sum(1 for _ in read_rows(items, ["task"]))
+    by_place = {role: sum(flag["where"] == role for flag in flags) for role in ("documents", "conversations", "preferences")}
+    summary = {"items": total, "flagged_items": len(flagged), "documents_searched": sum(s.result["documents"] for s in shards)}
+    return Outcome(rows=len(flags), summary=summary | {f"flags_in_{role}": n for role, n in by_place.items()})
+
+
+def search_documents(folder: Path, task: dict[str, Any]) -> dict[str, Any]:
+    """One documents shard: flags.parquet of the items in the documents that the mixture trains on."""
+    import pyarrow.parquet as pq
+
+    from stages.core.tables import read_rows, write_rows
+    from stages.text.ngrams import load_index
+
+    shard = int(Path(task["documents"]).stem)  # a shard keeps its number from documents to tokens
+    chosen = set(pq.read_table(task["mixture"], columns=["doc_id"], filters=[("shard", "=", shard)]).column("doc_id").to_pylist())
+    rows = [row for row in read_rows(Path(task["documents"]), ["doc_id", "url", "text"]) if row["doc_id"] in chosen]
+    write_rows(folder / "flags.parquet", _shape(), _search(load_index(Path(task["index"])), "documents", ((r["doc_id"], r["url"], r["text"]) for r in rows)))
+    return {"documents": len(rows)}
+
+
+def _search(index: Index, where: str, texts: Iterable[tuple[Any, str | None, str]]) -> list[dict[str, Any]]:
+    """A flag per item and record: the longest match, and the share of the record's characters that it covers."""
+    from stages.text.ngrams import find
+
+    flags = []
+    for doc_id, url, text in texts:
+        longest: dict[tuple[str, str], Any] = {}
+        for match in find(index, text):
+            known = longest.get((match.task, match.item_id))
+            if known is None or match.end - match.start > known.end - known.start:
+                longest[match.task, match.item_id] = match
+        for (task, item), match in sorted(longest.items()):
+            flag = {"task": task, "item_id": item, "where": where, "doc_id": doc_id, "url": url, "words": match.words}
+            flags.append(flag | {"overlap_frac": (match.end - match.start) / len(text)})
+    return flags
+
+
+def _dialogues(path: Path, role: str) -> Iterable[tuple[Any, None, str]]:
+    """(doc_id, None, text) of every record trained on; a pair counts with both of its answers."""
+    from stages.core.tables import read_rows
+    from stages.text.dialogue import contents
+
+    for row in read_rows(path):
+        if row["split"] != "train":
+            continue
+        if role == "conversations":
+            yield row["doc_id"], None, contents(json.loads(row["messages"]))
+        else:
+            prompt = contents(json.loads(row["prompt"]))
+            yield row["doc_id"], None, f"{prompt}\n{row['chosen']}\n{prompt}\n{row['rejected']}"
+
+
+def _scored_items(items: Path) -> set[tuple[str, str]]:
+    from stages.core.tables import read_rows
+
+    return {(row["task"], row["item_id"]) for row in read_rows(items, ["task", "item_id", "scored"]) if row["scored"]}
+
+
+def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Every benchmark score of one model on all, the clean, and the flagged items; an empty subset has no value."""
+    import numpy as np
+
+    from stages.core.tables import read_rows
+    from stages.text.estimates import mean
+
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    for row in read_rows(scores / "samples.parquet"):
+        if (row["task"], row["item_id"]) in scored:
+            values.setdefault((row["task"], row["metric"]), {})[row["item_id"]] = row["value"]
+    results = []
+    for (task, metric), own in values.items():
+        dirty = {item for item in own if (task, item) in flagged}
+        for subset, chosen in (("full", set(own)), ("clean", set(own) - dirty), ("flagged", dirty)):
+            value, error = mean(np.array([own[item] for item in sorted(chosen)])) if chosen else (None, None)
+            results.append({"model": model, "task": task, "metric": metric, "subset": subset, "value": value, "stderr": error, "n": len(chosen)})
+    return results
+
+
+def _shape() -> Any:
+    from stages.core.tables import schema
+
+    return schema(task="string", item_id="string", where="string", doc_id="uuid", url="string", words="string", overlap_frac="float64")
+
+
+STAGE = Stage(
+    name="contamination",
+    config=Contamination,
+    run=run,
+    inputs={
+        "documents": "documents", "mixture": "mixture", "benchmarks": "benchmarks", "conversations": "conversations",
+        "preferences": "preferences", "base": "scores", "sft": "scores", "dpo": "scores",
+    },
+    output="contamination",
+    versions=("first version",),
+    distributions=("pyarrow",),
+)  # fmt: skip

@@ -1,0 +1,196 @@
+"""Scores one exported model: benchmark items through lm-eval, and the validation documents in bits per byte.
+
+Guarantee: every number can be taken apart, since samples.parquet holds each item's own value; bits per byte count every
+token of a document's text once (not its end-of-text token) over the UTF-8 bytes of the text. Cost: one forward pass per
+different request. Source: lm-eval 0.4.13; Kneser-Ney as in stages/text/kneser_ney.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stages.text.validation import Validation
+
+VALIDATION = "validation"
+UNIGRAM = "unigram"
+KNESER_NEY = "kneser_ney_3gram"
+
+
+class Evaluate(StageConfig):
+    """Which form the questions take, and what stands beside the model."""
+
+    chat: bool = False
+    """Put every question through the chat template, as a user would ask; for models that were tuned on chats."""
+    baselines: bool = False
+    """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram of the training tokens."""
+    baseline_tokens: int = Field(20_000_000, ge=1000)
+    """Training tokens counted for the baselines at most, in pieces chosen at random; more take a minute and a gigabyte per 100 M."""
+
+
+def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes scores.json, samples.parquet and harness.json."""
+    from transformers import AutoTokenizer
+
+    from stages.core.tables import schema, write_rows
+    from stages.lm.score import load_model
+    from stages.text.validation import read_validation
+
+    folder = inputs["model"].path
+    model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
+    seq_len = json.loads((inputs["mixture"].path / "mix.json").read_text())["seq_len"]
+    max_length = min(seq_len, model.config.max_position_embeddings)
+    validation = read_validation(inputs["mixture"].path, inputs["tokens"].path)
+    scores, samples = _score_tasks(config, model, AutoTokenizer.from_pretrained(folder), inputs["benchmarks"].path, max_length, ctx)
+    nll = {"": _model_nll(model, validation, max_length, ctx)}
+    if config.baselines:
+        nll |= _baseline_nll(validation, inputs["mixture"].path, inputs["tokens"].path, config.baseline_tokens, ctx)
+    for name, values in nll.items():
+        scores += _validation_scores(name, values, validation)
+        samples += _validation_samples(name, values, validation)
+    (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
+    write_rows(out / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), samples)
+    _write_harness(out / "harness.json", config, scores, max_length)
+    summary = {f"{s['task']}/{s['metric']}": s["value"] for s in scores if s["primary"] or s["task"] == VALIDATION}
+    return Outcome(rows=len(samples), summary=summary)
+
+
+def _score_tasks(
+    config: Evaluate, model: Any, tokenizer: Any, benchmarks: Path, max_length: int, ctx: Context
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """scores.json entries and samples of every task that is scored."""
+    from stages.core.tables import read_rows
+    from stages.lm.harness import make_lm, run_tasks
+
+    described = {task["name"]: task for task in json.loads((benchmarks / "tasks.json").read_text()) if task["scored_items"]}
+    items: dict[str, list[dict[str, Any]]] = {name: [] for name in described}
+    for row in read_rows(benchmarks / "items.parquet", ["task", "item_id", "context", "choices", "gold", "answer", "scored"]):
+        if row.pop("scored"):
+            items[row.pop("task")].append(row)
+    if not items:
+        return [], []
+    lm = make_lm(model, tokenizer, max_length, ctx.runtime.eval_batch_rows, lambda done, total: ctx.progress(done, total, "requests", "tasks"))
+    found = run_tasks(lm, items, {name: task["kind"] for name, task in described.items()}, config.chat)
+    scores: list[dict[str, Any]] = []
+    samples: list[dict[str, Any]] = []
+    for name, task in described.items():
+        own = {metric: {s["doc"]["item_id"]: float(s[metric]) for s in found.samples[name]} for metric in found.metrics[name]}
+        values = dict(found.metrics[name])
+        if task["kind"] == "continuation":
+            own["nll"] = {s["doc"]["item_id"]: -float(s["filtered_resps"][0][0]) for s in found.samples[name]}
+            values["perplexity"] = _perplexity(list(own["nll"].values()))
+        for metric, (value, error) in values.items():
+            primary = metric == task["metric"]
+            chance = task["chance"] if metric.startswith("acc") and task["kind"] == "multiple_choice" else None
+            scores.append(_score(name, metric, value, error, len(items[name]), chance, primary and task["gate"], primary))
+        samples += [
+            {"task": name, "item_id": item, "metric": metric, "value": value} for metric in own for item, value in own[metric].items()
+        ]
+    return scores, samples
+
+
+def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context) -> np.ndarray:
+    """Negative log-likelihood of each document's text, in nats."""
+    import numpy as np
+
+    from stages.lm.harness import windows
+    from stages.lm.score import token_logprobs
+
+    parts, owner = [], []
+    for number, ids in enumerate(validation.ids):
+        for window in windows(ids.tolist(), max_length):
+            parts.append(window)
+            owner.append(number)
+    scored = token_logprobs(model, parts, ctx.runtime.eval_batch_rows, lambda done, total: ctx.progress(done, total, "windows", "validation"))
+    return np.bincount(owner, weights=[-float(logp.sum()) for logp, _ in scored], minlength=len(validation.ids))
+
+
+def _baseline_nll(validation: Validation, mixture: Path, tokens: Path, limit: int, ctx: Context) -> dict[str, np.ndarray]:
+    import numpy as np
+
+    from stages.text.kneser_ney import fit, piece_logprobs, unigram_logprobs
+    from stages.text.validation import read_training_pieces
+
+    pieces, vocab_size = read_training_pieces(mixture, tokens, limit, ctx.seed)
+    ctx.log(f"counting {sum(map(len, pieces)):,} training tokens for the baselines")
+    counts = np.bincount(np.concatenate(pieces), minlength=vocab_size)
+    trigram = fit(pieces, vocab_size)
+    return {
+        UNIGRAM: np.array([-unigram_logprobs(counts, ids[1:]).sum() for ids in validation.ids]),
+        KNESER_NEY: np.array([-piece_logprobs(trigram, ids).sum() for ids in validation.ids]),
+    }
+
+
+def _validation_scores(name: str, nll: np.ndarray, validation: Validation) -> list[dict[str, Any]]:
+    from stages.text.estimates import ratio
+
+    prefix = f"{name}_" if name else ""
+    bits, bits_error = ratio(nll / math.log(2), validation.bytes)
+    per_token, token_error = ratio(nll, validation.tokens)
+    perplexity = math.exp(per_token)
+    error = None if token_error is None else perplexity * token_error
+    n = len(validation.ids)
+    return [
+        _score(VALIDATION, f"{prefix}bits_per_byte", bits, bits_error, n, None, False, not name),
+        _score(VALIDATION, f"{prefix}perplexity", perplexity, error, n, None, False, False),
+    ]
+
+
+def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> list[dict[str, Any]]:
+    columns = {f"{name}_nll": nll} if name else {"nll": nll, "bytes": validation.bytes, "tokens": validation.tokens}
+    return [
+        {"task": VALIDATION, "item_id": str(doc_id), "metric": metric, "value": float(value)}
+        for metric, values in columns.items()
+        for doc_id, value in zip(validation.doc_ids, values, strict=True)
+    ]
+
+
+def _perplexity(nll: list[float]) -> tuple[float, float | None]:
+    import numpy as np
+
+    from stages.text.estimates import mean
+
+    value, error = mean(np.array(nll))
+    return math.exp(value), None if error is None else math.exp(value) * error
+
+
+def _score(
+    task: str, metric: str, value: float, stderr: float | None, n: int, chance: float | None, gate: bool, primary: bool
+) -> dict[str, Any]:
+    return {"task": task, "metric": metric, "value": value, "stderr": stderr, "n": n, "chance": chance, "gate": gate, "primary": primary}
+
+
+def _write_harness(path: Path, config: Evaluate, scores: list[dict[str, Any]], max_length: int) -> None:
+    from importlib.metadata import version
+
+    names = sorted({s["task"] for s in scores} - {VALIDATION})
+    described = {
+        "lm_eval": version("lm-eval"),
+        "tasks": {name: {"version": 1.0, "num_fewshot": 0} for name in names},
+        "chat_template": config.chat,
+        "max_length": max_length,
+        "context_begins_with": "one beginning-of-text token",
+    }
+    path.write_text(json.dumps(described, indent=1) + "\n")
+
+
+STAGE = Stage(
+    name="evaluate",
+    config=Evaluate,
+    run=run,
+    inputs={"model": "model", "benchmarks": "benchmarks", "mixture": "mixture", "tokens": "tokens", "tokenizer": "tokenizer"},
+    output="scores",
+    versions=("first version",),
+    distributions=("lm-eval", "torch", "transformers", "tokenizers"),
+    deterministic=False,
+)

@@ -1,0 +1,184 @@
+"""The row plan: which tokens are trained on, how often, in which packed row, and which documents are held out for validation.
+
+Guarantee: the token count of every source is exact; every chosen token occurs exactly once per epoch; no piece crosses a
+document, no row exceeds seq_len; a document is in train or in validation, never both. Cost: about 100 bytes of memory per
+document, one numpy pass; no second copy of the tokens. Source: best-fit packing, Ding et al. 2024 (stages/text/pack.py);
+the limit of four epochs, Muennighoff et al. 2023, "Scaling Data-Constrained Language Models".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, model_validator
+
+from stages.core.errors import StageError
+from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stages.text.rows import Spans
+
+
+class Mix(StageConfig):
+    """Weights per source, exact counts, packing, and the validation part."""
+
+    seq_len: int = Field(4096, ge=8)
+    """Tokens per row: the context length of pre-training."""
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Relative weight of each source in the training tokens; empty takes every source in proportion to its size."""
+    total_tokens: int | None = Field(None, ge=1)
+    """Training tokens over all sources; null takes every source exactly once."""
+    max_epochs: float = Field(4.0, gt=0)
+    """How often a source may be repeated; past four epochs repetition stops paying (Muennighoff et al. 2023)."""
+    validation_frac: float = Field(0.005, gt=0, lt=0.5)
+    """Share of documents held out for validation, chosen by hash of doc_id and seed."""
+    max_validation_documents: int = Field(2_000, ge=1)
+    """Held-out documents at most."""
+
+    @model_validator(mode="after")
+    def _weights_need_a_total(self) -> Mix:
+        if self.weights and self.total_tokens is None:
+            raise ValueError("weights decide shares of total_tokens: set mix.total_tokens, or leave mix.weights empty to take every source once")
+        if any(weight < 0 for weight in self.weights.values()) or (self.weights and not sum(self.weights.values())):
+            raise ValueError("mix.weights are not negative, and at least one is above 0")
+        return self
+
+
+def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Chooses documents, cuts and packs them, and writes both parts with their counts."""
+    import numpy as np
+
+    from stages.text.rows import cut_to_tokens, read_spans, select_validation
+
+    spans = read_spans(sorted((inputs["tokens"].path / "spans").glob("*.parquet")))
+    held_out = select_validation(spans, config.validation_frac, config.max_validation_documents, ctx.seed)
+    if held_out.all():
+        raise StageError(
+            f"{held_out.size} documents are too few to hold one out for validation and train on the rest.",
+            where="mix",
+            do="Give the crawl more pages, or loosen the filters.",
+        )
+    pool = np.flatnonzero(~held_out)
+    counts = _train_tokens(config, spans, pool)
+    pieces, sources = [], {}
+    for source, (number, wanted, available) in counts.items():
+        documents = pool[spans.source[pool] == number]
+        pieces.append(cut_to_tokens(spans, documents, wanted, ctx.seed))
+        share = config.weights.get(source, available / int(spans.length[pool].sum()))
+        sources[source] = {"weight": share, "available_tokens": available, "train_tokens": wanted, "epochs": wanted / available if available else 0.0}
+        ctx.progress(len(sources), len(counts), "sources", source)
+    train = _write_part(out, "train", spans, np.concatenate(pieces), config.seq_len)
+    validation_documents = np.flatnonzero(held_out)
+    whole = np.stack([validation_documents, np.zeros_like(validation_documents), spans.length[validation_documents]], axis=1)
+    validation = _write_part(out, "validation", spans, whole, config.seq_len)
+    described = {
+        "seq_len": config.seq_len,
+        "phases": [{"start_row": 0, "rows": train["rows"]}],
+        "sources": sources,
+        "train": train,
+        "validation": {"documents": int(held_out.sum()), "bytes": int(spans.bytes[held_out].sum())} | validation,
+    }
+    (out / "mix.json").write_text(json.dumps(described, indent=1) + "\n")
+    documents_trained = int(np.unique(np.concatenate(pieces)[:, 0]).size)
+    return Outcome(
+        rows=train["rows"],
+        tokens=train["tokens"],
+        summary={
+            "train_rows": train["rows"],
+            "train_tokens": train["tokens"],
+            "train_documents": documents_trained,
+            "row_fill_frac": round(train["tokens"] / (train["rows"] * config.seq_len), 6),
+            "validation_documents": int(held_out.sum()),
+            "validation_tokens": validation["tokens"],
+            "epochs_most_repeated": round(max(s["epochs"] for s in sources.values()), 6),
+        },
+    )
+
+
+def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tuple[int, int, int]]:
+    """source -> (its number, training tokens, available tokens); raises where weights or epochs do not fit the sources."""
+    import numpy as np
+
+    from stages.text.rows import apportion
+
+    available = np.bincount(spans.source[pool], weights=spans.length[pool], minlength=len(spans.names)).astype(np.int64)
+    unknown = sorted(set(config.weights) - set(spans.names))
+    if unknown:
+        raise StageError(
+            f"mix.weights names {unknown[0]!r}, which is no source of the documents.",
+            where="mix.weights",
+            do=f"The sources are: {', '.join(spans.names)} (crawl.source names them).",
+        )
+    if config.total_tokens is None:
+        wanted = available.tolist()
+    else:
+        weights = [config.weights.get(name, 0.0) for name in spans.names] if config.weights else available.tolist()
+        wanted = apportion(config.total_tokens, weights)
+    for name, tokens, most in zip(spans.names, wanted, available.tolist(), strict=True):
+        if tokens > most * config.max_epochs:
+            raise StageError(
+                f"The mixture takes {tokens:,} tokens of source {name!r}, which has {most:,}: {tokens / max(most, 1):.2f} epochs, "
+                f"more than mix.max_epochs = {config.max_epochs:g}.",
+                where="mix.total_tokens",
+                do="Lower mix.total_tokens or the weight of this source, crawl more of it, or raise mix.max_epochs.",
+            )
+    return {
+        name: (number, tokens, int(most))
+        for number, (name, tokens, most) in enumerate(zip(spans.names, wanted, available, strict=True))
+        if tokens
+    }
+
+
+def _write_part(out: Path, part: str, spans: Spans, taken: np.ndarray, seq_len: int) -> dict[str, int]:
+    """Packs (document, offset, length) slices into rows and writes <part>/*.npy and row_spans/<part>.parquet."""
+    import numpy as np
+
+    from stages.text.rows import pack_rows
+
+    document, pieces, offsets = pack_rows(spans, taken, seq_len)
+    folder = out / part
+    folder.mkdir(parents=True)
+    np.save(folder / "pieces.npy", pieces)
+    np.save(folder / "rows.npy", offsets)
+    _write_row_spans(out / "row_spans" / f"{part}.parquet", part, spans, document, pieces, offsets)
+    return {"rows": len(offsets) - 1, "pieces": len(pieces), "tokens": int(pieces[:, 2].sum())}
+
+
+def _write_row_spans(path: Path, part: str, spans: Spans, document: np.ndarray, pieces: np.ndarray, offsets: np.ndarray) -> None:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from stages.core.tables import schema
+
+    shape = schema(part="string", row="int64", piece="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64")
+    per_row = np.diff(offsets)
+    columns: dict[str, Any] = {
+        "part": pa.repeat(pa.scalar(part, pa.string()), len(pieces)),
+        "row": np.repeat(np.arange(len(per_row)), per_row),
+        "piece": (np.arange(len(pieces)) - np.repeat(offsets[:-1], per_row)).astype(np.int32),
+        "doc_id": pa.ExtensionArray.from_storage(pa.uuid(), spans.doc_id.take(pa.array(document))),
+        "source": pa.array(spans.names, pa.string()).take(pa.array(spans.source[document])),
+        "shard": pieces[:, 0].astype(np.int32),
+        "start": pieces[:, 1],
+        "length": pieces[:, 2],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table([pa.array(columns[name]) if isinstance(columns[name], np.ndarray) else columns[name] for name in shape.names], schema=shape)
+    pq.write_table(table, path, compression="zstd", row_group_size=1 << 17)
+
+
+STAGE = Stage(
+    name="mix",
+    config=Mix,
+    run=run,
+    inputs={"tokens": "tokens"},
+    output="mixture",
+    versions=("first version",),
+    distributions=("numpy", "pyarrow"),
+)

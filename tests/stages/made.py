@@ -1,0 +1,49 @@
+"""Small artifacts for stage tests, made of documents in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid5
+
+from stages.core.stage import Artifact
+from stages.core.tables import schema, write_rows
+
+SPACE = UUID(int=0)
+
+
+def artifact(path: Path, kind: str, node: str = "", summary: Mapping[str, Any] | None = None) -> Artifact:
+    """A folder as a published artifact, with a digest over its files."""
+    path.mkdir(parents=True, exist_ok=True)
+    hashed = hashlib.sha256()
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        hashed.update(file.relative_to(path).as_posix().encode() + b"\0" + file.read_bytes())
+    digest = hashed.hexdigest()
+    return Artifact(path, {"kind": kind, "node": node or kind, "key": digest, "digest": digest, "summary": dict(summary or {}), "files": []})
+
+
+def documents(path: Path, shards: Sequence[Iterable[str | tuple[str, str]]]) -> Artifact:
+    """A documents artifact; each text may come as (source, text)."""
+    shape = schema(
+        doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string"
+    )
+    for number, texts in enumerate(shards):
+        rows = []
+        for line, given in enumerate(texts):
+            source, text = given if isinstance(given, tuple) else ("crawl", given)
+            rows.append({
+                "doc_id": uuid5(SPACE, f"{number}/{line}/{text}"), "source": source, "url": f"http://x/{number}/{line}",
+                "date": "2026-01-01", "lang": "en", "lang_score": 1.0, "text": text,
+            })  # fmt: skip
+        write_rows(path / "documents" / f"{number:05d}.parquet", shape, rows)
+    return artifact(path, "documents")
+
+
+def jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> str:
+    """Writes a JSONL file and returns its path as a string."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return str(path)

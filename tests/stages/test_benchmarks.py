@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.benchmarks import COMPLETE, STAGE, WHAT
+from stages.core.errors import RecipeError, StageError
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows
+from stages.text.heldout import normalised, read_described
+from tests.conftest import run_stage
+from tests.stages import made
+
+PACKAGE = "pydantic"
+QUESTIONS = [{"query": f"Which number is {i}?", "choices": ["none", str(i), "all"], "gold": 1} for i in range(30)]
+
+
+def items_of(artifact: Artifact, task: str) -> list[dict[str, Any]]:
+    return [row for row in read_rows(artifact.path / "items.parquet") if row["task"] == task]
+
+
+def tasks_of(artifact: Artifact) -> dict[str, dict[str, Any]]:
+    return {task["name"]: task for task in json.loads((artifact.path / "tasks.json").read_text())}
+
+
+def test_files_become_tasks_named_by_the_file(tmp_path: Path) -> None:
+    files = [
+        made.jsonl(tmp_path / "arc.v2.jsonl", QUESTIONS),
+        made.jsonl(tmp_path / "gsm8k.jsonl", [{"question": "How many?", "answer": "#### 4"}]),
+    ]
+    artifact = run_stage(STAGE, {"files": files, "max_scored_items": 10}, {}, tmp_path / "home")
+    tasks = tasks_of(artifact)
+    assert list(tasks) == ["arc", "gsm8k"]
+    assert tasks["arc"]["chance"] == pytest.approx(1 / 3, abs=1e-6)
+    assert (tasks["arc"]["metric"], tasks["arc"]["scored_items"], tasks["arc"]["items"], tasks["arc"]["gate"]) == ("acc_norm", 10, 30, False)
+    assert (tasks["gsm8k"]["metric"], tasks["gsm8k"]["scored_items"]) == (None, 0) and "not scored" in tasks["gsm8k"]["description"]
+    assert sum(row["scored"] for row in items_of(artifact, "arc")) == 10
+    assert len({row["item_id"] for row in items_of(artifact, "arc")}) == 30
+    assert items_of(artifact, "gsm8k")[0]["texts"] == ["How many?", "How many? #### 4"]
+    assert artifact.manifest["books"]["kept"] == 31
+
+
+def test_the_scored_items_do_not_depend_on_their_order(tmp_path: Path) -> None:
+    scored = []
+    for name, records in (("a", QUESTIONS), ("b", QUESTIONS[::-1])):
+        artifact = run_stage(STAGE, {"files": [made.jsonl(tmp_path / name / "q.jsonl", records)], "max_scored_items": 7}, {}, tmp_path / "home")
+        scored.append({row["context"] for row in items_of(artifact, "q") if row["scored"]})
+    assert scored[0] == scored[1] and len(scored[0]) == 7
+
+
+def test_held_out_answers_are_honest(tmp_path: Path) -> None:
+    artifact = run_stage(STAGE, {"docstrings": {"packages": [PACKAGE], "items": 40}}, {}, tmp_path)
+    counts = read_described([PACKAGE])[1]
+    tasks = tasks_of(artifact)
+    assert tasks[COMPLETE]["gate"] and not tasks[WHAT]["gate"]
+    assert {t["metric"] for t in tasks.values()} == {"acc_mutual_info"} and {t["chance"] for t in tasks.values()} == {0.25}
+    complete, what = items_of(artifact, COMPLETE), items_of(artifact, WHAT)
+    assert len(complete) == len(what) == 40
+    assert [row["texts"] for row in complete] == [row["texts"] for row in what]
+    for row in [*complete, *what]:
+        assert counts[normalised(row["texts"][0])] == 1
+        assert len(set(row["choices"])) == 4 and row["choices"][row["gold"]] == row["answer"]
+    for row in complete:
+        assert f"{row['context'].removeprefix('Complete: ')} {row['answer']}" == row["texts"][0]
+    assert {row["gold"] for row in complete} == {0, 1, 2, 3}
+
+
+def test_broken_items_are_counted_past_the_limit_they_fail(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join([json.dumps(QUESTIONS[0]), "{", json.dumps(QUESTIONS[1] | {"gold": 9}), json.dumps(QUESTIONS[2])]))
+    artifact = run_stage(STAGE, {"files": [str(path)], "max_bad_records": 2}, {}, tmp_path / "home")
+    assert artifact.manifest["books"]["dropped"] == {"bad record": 2} and artifact.manifest["rows"] == 2
+    with pytest.raises(StageError, match="the line is not JSON") as caught:
+        run_stage(STAGE, {"files": [str(path)]}, {}, tmp_path / "home")
+    assert "q.jsonl:2" in str(caught.value) and "benchmarks.max_bad_records" in str(caught.value)
+
+
+def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
+    path = made.jsonl(tmp_path / "sst.jsonl", [{"sentence": "x", "label": 1}])
+    with pytest.raises(StageError, match="sst.jsonl has a format that Loam does not know: its fields are sentence, label") as caught:
+        run_stage(STAGE, {"files": [path]}, {}, tmp_path / "home")
+    assert "query/choices/gold; ctx/endings/label; context/continuation" in str(caught.value)
+
+
+def test_no_benchmark_an_empty_file_a_missing_file_and_two_of_one_name(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="neither files nor docstrings are given"):
+        run_stage(STAGE, {}, {}, tmp_path / "home")
+    with pytest.raises(StageError, match="holds no benchmark item"):
+        run_stage(STAGE, {"files": [made.jsonl(tmp_path / "q.jsonl", [])]}, {}, tmp_path / "home")
+    with pytest.raises(RecipeError, match="file does not exist"):
+        run_stage(STAGE, {"files": [str(tmp_path / "none.jsonl")]}, {}, tmp_path / "home")
+    files = [made.jsonl(tmp_path / name / "q.jsonl", QUESTIONS) for name in "ab"]
+    with pytest.raises(StageError, match="Two benchmark files make the task 'q'"):
+        run_stage(STAGE, {"files": files}, {}, tmp_path / "home")
+
+
+def test_too_few_answers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"The packages have \d+ answers of 5 to 30 words that occur once; 100000 were asked for"):
+        run_stage(STAGE, {"docstrings": {"packages": [PACKAGE], "items": 100_000}}, {}, tmp_path)
+
+
+def test_the_real_files_are_read(tmp_path: Path, corpora: Path) -> None:
+    files = [str(corpora / "bench" / name) for name in ("*.jsonl", "HumanEval.jsonl.gz", "hellaswag_val.jsonl.gz")]
+    tasks = tasks_of(run_stage(STAGE, {"files": files, "max_scored_items": 50}, {}, tmp_path))
+    assert {name: task["items"] for name, task in tasks.items()} == {
+        "arc_challenge": 1172, "arc_easy": 2376, "commonsense_qa": 1221, "copa": 100, "gsm8k_test": 1319, "lambada_openai": 5153,
+        "openbook_qa": 500, "winogrande": 1267, "HumanEval": 164, "hellaswag_val": 10042,
+    }  # fmt: skip
+    assert {name for name, task in tasks.items() if not task["scored_items"]} == {"gsm8k_test", "winogrande", "HumanEval"}

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.benchmarks import STAGE as BENCHMARKS
+from stages.contamination import STAGE
+from stages.core.errors import StageError
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows, schema, write_rows
+from tests.conftest import run_stage
+from tests.stages import made
+
+WORDS = [
+    "apple", "bridge", "candle", "desert", "engine", "forest", "garden", "hammer",
+    "island", "jacket", "kitchen", "ladder", "mirror", "needle", "orange", "pencil",
+]  # fmt: skip
+QUESTIONS = [" ".join(WORDS[(i * 5 + j * (i + 1)) % 16] + str(i) for j in range(15)) for i in range(6)]
+"""Six items of 15 words; each is scored right or wrong by SCORES."""
+SCORES = {"base": [1, 0, 1, 0, 1, 0], "sft": [1, 1, 1, 0, 0, 0], "dpo": [1, 1, 1, 1, 1, 0]}
+
+
+def mixture(path: Path, documents: Artifact, left_out: set[str]) -> Artifact:
+    """Row spans of all documents but those whose text is in `left_out`, which stand in validation."""
+    shape = schema(part="string", row="int64", piece="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64")
+    rows = [
+        row | {"part": "train", "row": i, "piece": 0, "shard": n, "start": 0, "length": 9}
+        for n, file in enumerate(sorted((documents.path / "documents").glob("*.parquet")))
+        for i, row in enumerate(read_rows(file))
+    ]
+    write_rows(path / "row_spans" / "train.parquet", shape, [r for r in rows if r["text"] not in left_out])
+    write_rows(path / "row_spans" / "validation.parquet", shape, [r for r in rows if r["text"] in left_out])
+    return made.artifact(path, "mixture")
+
+
+def dialogues(path: Path, role: str, texts: list[tuple[str, str]]) -> Artifact:
+    shape = schema(doc_id="uuid", source="string", messages="string", prompt="string", chosen="string", rejected="string", split="string")
+    rows: list[dict[str, Any]] = []
+    for i, (split, text) in enumerate(texts):
+        prompt = [{"role": "user", "content": "Say it."}]
+        row = {"doc_id": made.uuid5(made.SPACE, f"{role}{i}"), "source": "x", "split": split}
+        if role == "conversations":
+            row["messages"] = json.dumps([*prompt, {"role": "assistant", "content": text}])
+        else:
+            row |= {"prompt": json.dumps(prompt), "chosen": "fine", "rejected": text}
+        rows.append(row)
+    write_rows(path / f"{role}.parquet", shape, rows)
+    return made.artifact(path, role)
+
+
+def inputs(root: Path) -> dict[str, Artifact]:
+    items = [{"query": q, "choices": ["yes", "no"], "gold": 0} for q in QUESTIONS]
+    benchmarks = run_stage(BENCHMARKS, {"files": [made.jsonl(root / "quiz.jsonl", items)]}, {}, root / "home")
+    leak, unseen = f"See: <b>{QUESTIONS[0].upper()}</b>!", f"Only for validation: {QUESTIONS[3]}"
+    documents = made.documents(root / "docs", [["Nothing here."] * 3 + [leak], [unseen, "short", f"partly {' '.join(QUESTIONS[5].split()[:12])} x"]])
+    made_of = {
+        "documents": documents,
+        "mixture": mixture(root / "mix", documents, {unseen}),
+        "benchmarks": benchmarks,
+        "conversations": dialogues(root / "chats", "conversations", [("train", "all good"), ("train", f"sure {QUESTIONS[1]}"), ("validation", QUESTIONS[3])]),
+        "preferences": dialogues(root / "pairs", "preferences", [("train", " ".join(QUESTIONS[2].split()[1:14]))]),
+    }
+    ids = {row["context"]: row["item_id"] for row in read_rows(benchmarks.path / "items.parquet")}
+    for model, values in SCORES.items():
+        rows = [{"task": "quiz", "item_id": ids[q], "metric": "acc", "value": v} for q, v in zip(QUESTIONS, values, strict=True)]
+        rows.append({"task": "validation", "item_id": "x", "metric": "nll", "value": 3.0})
+        write_rows(root / model / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), rows)
+        made_of[model] = made.artifact(root / model, "scores", f"evaluate@{model}")
+    return made_of
+
+
+def test_planted_leaks_are_flagged_with_evidence_and_scores_come_three_ways(tmp_path: Path) -> None:
+    given = inputs(tmp_path)
+    artifact = run_stage(STAGE, {}, given, tmp_path / "home")
+    names = {row["item_id"]: QUESTIONS.index(row["context"]) for row in read_rows(given["benchmarks"].path / "items.parquet")}
+    flags = list(read_rows(artifact.path / "flags.parquet"))
+    assert [(flag["where"], names[flag["item_id"]]) for flag in flags] == [("documents", 0), ("conversations", 1), ("preferences", 2)]
+    assert flags[0]["words"] == QUESTIONS[0] and flags[0]["url"] == "http://x/0/3" and 0.8 < flags[0]["overlap_frac"] < 1
+    assert flags[2]["words"] == " ".join(QUESTIONS[2].split()[1:14]) and flags[1]["url"] is None
+    assert artifact.summary["flagged_items"] == 3 and artifact.summary["documents_searched"] == 6
+    scores = {(s["model"], s["subset"]): s for s in json.loads((artifact.path / "scores.json").read_text())}
+    assert len(scores) == 9
+    for model, values in SCORES.items():
+        for subset, part in (("full", values), ("flagged", values[:3]), ("clean", values[3:])):
+            score = scores[model, subset]
+            assert score["value"] == pytest.approx(np.mean(part)) and score["n"] == len(part) and score["task"] == "quiz"
+            assert score["stderr"] == pytest.approx(np.std(part, ddof=1) / np.sqrt(len(part)))
+
+
+def test_without_leaks_nothing_is_flagged_and_the_flagged_subset_is_empty(tmp_path: Path) -> None:
+    given = inputs(tmp_path)
+    given["documents"] = made.documents(tmp_path / "clean", [["Nothing here."]])
+    given["mixture"] = mixture(tmp_path / "mix2", given["documents"], set())
+    for role in ("conversations", "preferences"):
+        given[role] = dialogues(tmp_path / f"{role}2", role, [("train", "all good")])
+    artifact = run_stage(STAGE, {}, given, tmp_path / "home")
+    assert artifact.summary["flagged_items"] == 0 and artifact.manifest["rows"] == 0
+    scores = json.loads((artifact.path / "scores.json").read_text())
+    assert {(s["value"], s["n"]) for s in scores if s["subset"] == "flagged"} == {(None, 0)}
+    full, clean = ([s["value"] for s in scores if s["subset"] == subset] for subset in ("full", "clean"))
+    assert full == clean
+
+
+def test_an_empty_index_is_an_error(tmp_path: Path) -> None:
+    given = inputs(tmp_path)
+    files = [made.jsonl(tmp_path / "s.jsonl", [{"context": "a", "continuation": "b"}])]
+    given["benchmarks"] = run_stage(BENCHMARKS, {"files": files}, {}, tmp_path / "home")
+    with pytest.raises(StageError, match="There is no benchmark item to look for") as caught:
+        run_stage(STAGE, {}, given, tmp_path / "home")
+    assert "lower contamination.min_words" in str(caught.value)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.benchmarks import STAGE as BENCHMARKS
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows
+from stages.encode import STAGE as ENCODE
+from stages.evaluate import STAGE
+from stages.mix import STAGE as MIX
+from tests.conftest import run_stage
+from tests.stages import made, tiny_model
+
+ITEMS = [{"query": f"The function {w} returns", "choices": ["the length", "its sum", "copy"], "gold": i % 3} for i, w in enumerate("abcdefghij")]
+GOES_ON = [{"context": f"The {w} of its", "continuation": "argument"} for w in ("sum", "copy", "name")]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    root = tmp_path_factory.mktemp("evaluate")
+    model = made.artifact(tiny_model.write(root / "model", max_positions=48), "model")
+    tokenizer = made.artifact(root / "model", "tokenizer")
+    texts = [f"The function number {i} returns the {['sum', 'copy', 'name'][i % 3]} of its argument. " * (1 + i % 9) for i in range(90)]
+    tokens = run_stage(ENCODE, {}, {"documents": made.documents(root / "docs", [texts[:40], texts[40:], []]), "tokenizer": tokenizer}, root / "home")
+    mixture = run_stage(MIX, {"seq_len": 40, "validation_frac": 0.2}, {"tokens": tokens}, root / "home")
+    files = [made.jsonl(root / "choose.jsonl", ITEMS), made.jsonl(root / "go_on.jsonl", GOES_ON)]
+    files.append(made.jsonl(root / "gsm8k.jsonl", [{"question": "2+2?", "answer": "4"}]))
+    benchmarks = run_stage(BENCHMARKS, {"files": files, "max_scored_items": 8}, {}, root / "home")
+    return {"model": model, "benchmarks": benchmarks, "mixture": mixture, "tokens": tokens, "tokenizer": tokenizer}
+
+
+def scores_of(artifact: Artifact) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(s["task"], s["metric"]): s for s in json.loads((artifact.path / "scores.json").read_text())}
+
+
+def samples_of(artifact: Artifact) -> dict[tuple[str, str], dict[str, float]]:
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in read_rows(artifact.path / "samples.parquet"):
+        found.setdefault((row["task"], row["metric"]), {})[row["item_id"]] = row["value"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def scored(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return run_stage(STAGE, {"baselines": True}, inputs, tmp_path_factory.mktemp("scored"))
+
+
+def test_every_score_is_the_mean_of_its_samples(scored: Artifact) -> None:
+    scores, samples = scores_of(scored), samples_of(scored)
+    assert {m for t, m in scores if t == "choose"} == {"acc", "acc_norm", "acc_mutual_info"}
+    assert {m for t, m in scores if t == "go_on"} == {"acc", "perplexity"} and not any(t == "gsm8k" for t, _ in scores)
+    for (task, metric), score in scores.items():
+        if metric.startswith("acc"):
+            values = np.array(list(samples[task, metric].values()))
+            assert score["value"] == pytest.approx(values.mean()) and score["n"] == len(values) == (8 if task == "choose" else 3)
+            assert score["stderr"] == pytest.approx(values.std(ddof=1) / math.sqrt(len(values)))
+    assert scores["choose", "acc"]["chance"] == pytest.approx(1 / 3, abs=1e-6) and scores["choose", "acc_norm"]["primary"]
+    assert scores["go_on", "perplexity"]["value"] == pytest.approx(math.exp(np.mean(list(samples["go_on", "nll"].values()))))
+    assert scored.summary["validation/bits_per_byte"] == scores["validation", "bits_per_byte"]["value"]
+    harness = json.loads((scored.path / "harness.json").read_text())
+    assert harness["lm_eval"] == "0.4.13" and harness["chat_template"] is False and list(harness["tasks"]) == ["choose", "go_on"]
+
+
+def test_bits_per_byte_equal_a_plain_forward_pass(scored: Artifact, inputs: dict[str, Artifact]) -> None:
+    import torch
+
+    from stages.lm.score import load_model
+    from stages.text.validation import read_validation
+
+    model = load_model(inputs["model"].path, "cpu")
+    validation = read_validation(inputs["mixture"].path, inputs["tokens"].path)
+    held = list(read_rows(inputs["mixture"].path / "row_spans" / "validation.parquet"))
+    assert set(validation.doc_ids) == {row["doc_id"] for row in held} and len(validation.doc_ids) == 18
+    eos = json.loads((inputs["tokens"].path / "tokens.json").read_text())["eos"]
+    samples = samples_of(scored)
+    total = 0.0
+    for doc_id, ids in zip(validation.doc_ids, validation.ids, strict=True):
+        assert eos not in ids
+        nll, start = 0.0, 0
+        while start < len(ids) - 1:  # 40 tokens at a time, the last window reaching back
+            stop = min(start + 40, len(ids) - 1)
+            part = torch.tensor(ids[max(0, stop - 40) : stop + 1])
+            with torch.no_grad():
+                logp = model(part[None, :-1]).logits[0].log_softmax(-1).gather(1, part[1:, None])
+            nll -= float(logp[-(stop - start) :].sum())
+            start = stop
+        assert samples["validation", "nll"][str(doc_id)] == pytest.approx(nll, rel=1e-4)
+        total += nll
+    bits = scores_of(scored)["validation", "bits_per_byte"]
+    assert bits["value"] == pytest.approx(total / math.log(2) / validation.bytes.sum(), rel=1e-5) and bits["stderr"] > 0
+    assert scores_of(scored)["validation", "perplexity"]["value"] == pytest.approx(math.exp(total / validation.tokens.sum()), rel=1e-4)
+
+
+def test_baselines_stand_beside_on_the_same_documents(scored: Artifact) -> None:
+    scores = scores_of(scored)
+    model, unigram, trigram = (scores["validation", f"{p}bits_per_byte"]["value"] for p in ("", "unigram_", "kneser_ney_3gram_"))
+    assert trigram < unigram < model  # a random model knows less than counts
+    samples = samples_of(scored)
+    assert samples["validation", "kneser_ney_3gram_nll"].keys() == samples["validation", "nll"].keys()
+
+
+def test_fewer_baseline_tokens_count_fewer_pieces(inputs: dict[str, Artifact]) -> None:
+    from stages.text.validation import read_training_pieces
+
+    every, vocab_size = read_training_pieces(inputs["mixture"].path, inputs["tokens"].path, 10**9, 0)
+    some, _ = read_training_pieces(inputs["mixture"].path, inputs["tokens"].path, 500, 0)
+    assert vocab_size == 310 and sum(map(len, some)) <= 500 < sum(map(len, every)) == json.loads((inputs["mixture"].path / "mix.json").read_text())["train"]["tokens"]
+
+
+def test_the_chat_template_changes_the_question_and_the_batch_does_not(inputs: dict[str, Artifact], scored: Artifact, tmp_path: Path) -> None:
+    chat = run_stage(STAGE, {"chat": True}, inputs, tmp_path)
+    assert json.loads((chat.path / "harness.json").read_text())["chat_template"] is True
+    assert samples_of(chat)["go_on", "nll"] != samples_of(scored)["go_on", "nll"]
+    assert ("validation", "unigram_bits_per_byte") not in scores_of(chat)
+    small = run_stage(STAGE, {"baselines": True}, inputs, tmp_path, runtime={"eval_batch_rows": 3})
+    for key, score in scores_of(small).items():
+        assert score["value"] == pytest.approx(scores_of(scored)[key]["value"], rel=1e-5)

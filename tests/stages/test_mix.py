@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.core.errors import RecipeError, StageError
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows
+from stages.encode import STAGE as ENCODE
+from stages.mix import STAGE
+from stages.text.bpe import save, train_bpe
+from tests.conftest import run_stage
+from tests.stages import made
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    root = tmp_path_factory.mktemp("mix")
+    (root / "tokenizer").mkdir()
+    save(train_bpe(["the sum of the two other texts"] * 5, 270), root / "tokenizer")
+    texts = [("web" if i % 3 else "wiki", f"text {i} " * (1 + i % 17)) for i in range(120)]
+    docs = made.documents(root / "docs", [texts[:50], texts[50:]])
+    return run_stage(ENCODE, {}, {"documents": docs, "tokenizer": made.artifact(root / "tokenizer", "tokenizer")}, root / "home")
+
+
+def mixed(tokens: Artifact, home: Path, **config: Any) -> tuple[Artifact, dict[str, Any]]:
+    artifact = run_stage(STAGE, {"seq_len": 64, "validation_frac": 0.1} | config, {"tokens": tokens}, home)
+    return artifact, json.loads((artifact.path / "mix.json").read_text())
+
+
+def row_spans(artifact: Artifact, part: str) -> list[dict[str, Any]]:
+    return list(read_rows(artifact.path / "row_spans" / f"{part}.parquet"))
+
+
+def test_once_over_everything_covers_train_and_validation_without_overlap(tokens: Artifact, tmp_path: Path) -> None:
+    artifact, mix = mixed(tokens, tmp_path)
+    spans = {s["doc_id"]: s for n in (0, 1) for s in read_rows(tokens.path / "spans" / f"{n:05d}.parquet")}
+    train, validation = row_spans(artifact, "train"), row_spans(artifact, "validation")
+    assert not {r["doc_id"] for r in train} & {r["doc_id"] for r in validation}
+    assert {r["doc_id"] for r in [*train, *validation]} == set(spans)
+    assert len({r["doc_id"] for r in validation}) == mix["validation"]["documents"] == 12
+    for doc_id, span in spans.items():
+        covered = sorted((r["start"], r["length"]) for r in [*train, *validation] if r["doc_id"] == doc_id)
+        assert covered[0][0] == span["start"] and sum(length for _, length in covered) == span["length"]
+    assert mix["phases"] == [{"start_row": 0, "rows": mix["train"]["rows"]}]
+    assert mix["validation"]["bytes"] == sum(spans[d]["bytes"] for d in {r["doc_id"] for r in validation})
+    assert all(s["epochs"] == 1 for s in mix["sources"].values())
+    assert abs(sum(s["weight"] for s in mix["sources"].values()) - 1) < 1e-12
+    assert artifact.manifest["tokens"] == mix["train"]["tokens"] == sum(r["length"] for r in train)
+
+
+def test_arrays_and_row_spans_say_the_same(tokens: Artifact, tmp_path: Path) -> None:
+    artifact, mix = mixed(tokens, tmp_path)
+    for part in ("train", "validation"):
+        pieces = np.load(artifact.path / part / "pieces.npy", mmap_mode="r")
+        rows = np.load(artifact.path / part / "rows.npy", mmap_mode="r")
+        assert pieces.dtype == rows.dtype == np.int64 and len(rows) == mix[part]["rows"] + 1
+        listed = row_spans(artifact, part)
+        assert [[r["shard"], r["start"], r["length"]] for r in listed] == pieces.tolist()
+        for r in range(len(rows) - 1):
+            assert [x["piece"] for x in listed if x["row"] == r] == list(range(rows[r + 1] - rows[r]))
+            assert pieces[rows[r] : rows[r + 1], 2].sum() <= 64
+
+
+def test_weights_give_exact_counts_and_epochs(tokens: Artifact, tmp_path: Path) -> None:
+    _, once = mixed(tokens, tmp_path)
+    total = int(once["sources"]["wiki"]["available_tokens"] * 3.3)
+    artifact, mix = mixed(tokens, tmp_path, weights={"wiki": 2, "web": 1}, total_tokens=total)
+    assert sum(s["train_tokens"] for s in mix["sources"].values()) == total == mix["train"]["tokens"]
+    assert abs(mix["sources"]["wiki"]["train_tokens"] - total * 2 / 3) < 1
+    assert mix["sources"]["wiki"]["epochs"] == pytest.approx(2.2, abs=0.01)
+    per_source = {name: sum(r["length"] for r in row_spans(artifact, "train") if r["source"] == name) for name in ("wiki", "web")}
+    assert per_source == {name: s["train_tokens"] for name, s in mix["sources"].items()}
+
+
+def test_too_many_epochs_are_refused(tokens: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"which has [\d,]+: [\d.]+ epochs, more than mix.max_epochs = 4") as caught:
+        mixed(tokens, tmp_path, total_tokens=10**6)
+    assert "Lower mix.total_tokens" in str(caught.value)
+
+
+def test_an_unknown_source_is_refused(tokens: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="mix.weights names 'books', which is no source") as caught:
+        mixed(tokens, tmp_path, weights={"books": 1}, total_tokens=100)
+    assert "The sources are: web, wiki" in str(caught.value)
+
+
+def test_weights_without_a_total_are_refused_before_any_work(tokens: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="set mix.total_tokens, or leave mix.weights empty"):
+        mixed(tokens, tmp_path, weights={"web": 1})
+    with pytest.raises(RecipeError, match="mix.weights are not negative"):
+        mixed(tokens, tmp_path, weights={"web": -1}, total_tokens=10)
+
+
+def test_one_document_is_too_few(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    save(train_bpe(["the sum of the two other texts"] * 5, 270), tmp_path / "tokenizer")
+    inputs = {"documents": made.documents(tmp_path / "docs", [["one"]]), "tokenizer": made.artifact(tmp_path / "tokenizer", "tokenizer")}
+    with pytest.raises(StageError, match="1 documents are too few to hold one out"):
+        mixed(run_stage(ENCODE, {}, inputs, tmp_path / "home"), tmp_path / "home")

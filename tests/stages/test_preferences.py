@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.benchmarks import STAGE as BENCHMARKS
+from stages.conversations import STAGE as CONVERSATIONS
+from stages.core.errors import StageError
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows
+from stages.preferences import STAGE
+from stages.text.heldout import normalised
+from tests.conftest import run_stage
+from tests.stages import made
+
+PACKAGE = "pydantic"
+LEAK = "The quick brown fox jumps over the lazy dog and then walks slowly home again at night."
+
+
+@pytest.fixture(scope="module")
+def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    root = tmp_path_factory.mktemp("benchmarks")
+    files = [made.jsonl(root / "fox.jsonl", [{"context": LEAK.rpartition(" ")[0], "continuation": "night."}])]
+    return run_stage(BENCHMARKS, {"files": files, "docstrings": {"packages": [PACKAGE], "items": 40}}, {}, root / "home")
+
+
+def rows_of(artifact: Artifact) -> list[dict[str, Any]]:
+    return list(read_rows(artifact.path / "preferences.parquet"))
+
+
+def pairs(n: int) -> list[dict[str, Any]]:
+    return [{"prompt": f"Question {i}?", "chosen": f"Right {i}.", "rejected": f"Wrong {i}."} for i in range(n)]
+
+
+def test_planted_leaks_in_either_answer_are_dropped(tmp_path: Path, benchmarks: Artifact) -> None:
+    records = pairs(60)
+    records[3]["chosen"] = records[5]["rejected"] = records[6]["prompt"] = f"well: {LEAK}"
+    records[8]["rejected"] = "<|end_of_text|>"
+    config = {"files": [made.jsonl(tmp_path / "p.jsonl", records)]}
+    artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert artifact.manifest["books"]["dropped"] == {"held-out": 3, "special token": 1}
+    decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
+    assert [i for i, d in enumerate(decisions) if d["verdict"] == "dropped"] == [3, 5, 6, 8]
+    rows = rows_of(artifact)
+    assert len(rows) == 56 and json.loads(rows[0]["prompt"]) == [{"role": "user", "content": "Question 0?"}]
+
+
+def test_docstring_pairs_are_plausible_and_clean(tmp_path: Path, benchmarks: Artifact) -> None:
+    docs = {"docstrings": {"what": 100, "complete": 200}, "min_words": 5, "validation_frac": 0.2}
+    artifact = run_stage(STAGE, docs, {"benchmarks": benchmarks}, tmp_path)
+    rows = rows_of(artifact)
+    items = [row for row in read_rows(benchmarks.path / "items.parquet") if row["task"] != "fox"]
+    held = {normalised(row["texts"][0]) for row in items}
+    halves = {normalised(row["answer"]) for row in items}
+    assert artifact.summary["held_out_dropped"] > 0 and len(rows) > 150
+    for row in rows:
+        prompt = json.loads(row["prompt"])[0]["content"]
+        assert normalised(row["chosen"]) != normalised(row["rejected"])
+        if prompt.startswith("Complete: "):
+            assert normalised(f"{prompt.removeprefix('Complete: ')} {row['chosen']}") not in held
+        else:
+            assert {normalised(row["chosen"]), normalised(row["rejected"])}.isdisjoint(held | halves)
+    gaps = sorted(abs(len(row["chosen"]) - len(row["rejected"])) for row in rows)
+    assert gaps[len(gaps) // 2] <= 8
+
+
+def test_a_held_out_pairs_answer_is_not_trained_on_in_the_conversations(tmp_path: Path, benchmarks: Artifact) -> None:
+    docs = {"docstrings": {"what": 200, "complete": 400}, "min_words": 5, "validation_frac": 0.2}
+    inputs = {"benchmarks": benchmarks}
+    later = {normalised(r["chosen"]) for r in rows_of(run_stage(STAGE, docs, inputs, tmp_path)) if r["split"] == "validation"}
+    chats = list(read_rows(run_stage(CONVERSATIONS, docs, inputs, tmp_path).path / "conversations.parquet"))
+    first = docs["docstrings"] | {"answer_sentences": 1}
+    plain = list(read_rows(run_stage(CONVERSATIONS, docs | {"docstrings": first}, inputs, tmp_path).path / "conversations.parquet"))
+    assert len(later) > 30
+    for rows in (chats, plain):
+        trained = [json.loads(r["messages"])[-1]["content"] for r in rows if r["split"] == "train" and "What does" in r["messages"]]
+        assert not later & {normalised(text) for text in trained}
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"chosen": "Wrong 1."}, "chosen and rejected are identical"),
+    ({"rejected": None}, "the field 'rejected' is not a list of messages"),
+])  # fmt: skip
+def test_a_broken_pair_names_file_and_line(tmp_path: Path, benchmarks: Artifact, change: dict[str, Any], message: str) -> None:
+    records = pairs(50)
+    records[1] |= change
+    with pytest.raises(StageError, match=message) as caught:
+        run_stage(STAGE, {"files": [made.jsonl(tmp_path / "p.jsonl", records)]}, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert "p.jsonl:2" in str(caught.value) and "preferences.max_bad_records" in str(caught.value)
+
+
+def test_nothing_given_and_too_few_pairs(tmp_path: Path, benchmarks: Artifact) -> None:
+    with pytest.raises(StageError, match="There are no preference pairs: neither files nor docstrings"):
+        run_stage(STAGE, {}, {"benchmarks": benchmarks}, tmp_path / "home")
+    with pytest.raises(StageError, match="1 pairs are left, . of them for validation"):
+        run_stage(STAGE, {"files": [made.jsonl(tmp_path / "p.jsonl", pairs(1))]}, {"benchmarks": benchmarks}, tmp_path / "home")
+
+
+def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None:
+    files = run_stage(BENCHMARKS, {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": LEAK, "continuation": "b"}])]}, {}, tmp_path / "home")
+    with pytest.raises(StageError, match="preferences.docstrings needs the answers that the benchmarks read"):
+        run_stage(STAGE, {"docstrings": {}}, {"benchmarks": files}, tmp_path / "home")
+
+
+def test_the_real_files_are_read(tmp_path: Path, corpora: Path, benchmarks: Artifact) -> None:
+    config = {"files": [str(corpora / "preference" / "*.gz")], "max_bad_records": 5}
+    artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path)
+    assert artifact.manifest["books"]["rows_in"] == 6325
+    assert artifact.summary["validation"] > 500
