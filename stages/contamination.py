@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
+from stages.core.overlap import OverlapConfig
 from stages.core.shards import run_shards
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.stage import Artifact, Context, Outcome, Stage
 
 if TYPE_CHECKING:
     from stages.text.ngrams import Index
@@ -25,13 +24,8 @@ if TYPE_CHECKING:
 MODELS = ("base", "sft", "dpo")
 
 
-class Contamination(StageConfig):
+class Contamination(OverlapConfig):
     """How a match is defined; the same numbers as in decontaminate."""
-
-    ngram_words: int = Field(13, ge=2)
-    """Words per n-gram (GPT-3's 13; Brown et al. 2020)."""
-    min_words: int = Field(8, ge=1)
-    """Item texts shorter than ngram_words are matched whole, but not below this many words (GPT-3 goes down to 8)."""
 
 
 def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -56,11 +50,7 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
         flags += _search(index, role, _dialogues(inputs[role].path / f"{role}.parquet", role))
     write_rows(out / "flags.parquet", _shape(), flags)
     flagged = {(flag["task"], flag["item_id"]) for flag in flags}
-    scores = [
-        score
-        for model in MODELS
-        for score in _rescored(model, inputs[model].path, _scored_items(items), flagged)
-    ]
+    scores = [score for model in MODELS for score in _rescored(model, inputs[model].path, _scored_items(items), flagged)]
     (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
     total = sum(1 for _ in read_rows(items, ["task"]))
     by_place = {role: sum(flag["where"] == role for flag in flags) for role in ("documents", "conversations", "preferences")}
@@ -78,7 +68,11 @@ def search_documents(folder: Path, task: dict[str, Any]) -> dict[str, Any]:
     shard = int(Path(task["documents"]).stem)  # a shard keeps its number from documents to tokens
     chosen = set(pq.read_table(task["mixture"], columns=["doc_id"], filters=[("shard", "=", shard)]).column("doc_id").to_pylist())
     rows = [row for row in read_rows(Path(task["documents"]), ["doc_id", "url", "text"]) if row["doc_id"] in chosen]
-    write_rows(folder / "flags.parquet", _shape(), _search(load_index(Path(task["index"])), "documents", ((r["doc_id"], r["url"], r["text"]) for r in rows)))
+    write_rows(
+        folder / "flags.parquet",
+        _shape(),
+        _search(load_index(Path(task["index"])), "documents", ((r["doc_id"], r["url"], r["text"]) for r in rows)),
+    )
     return {"documents": len(rows)}
 
 
@@ -136,7 +130,9 @@ def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: s
         dirty = {item for item in own if (task, item) in flagged}
         for subset, chosen in (("full", set(own)), ("clean", set(own) - dirty), ("flagged", dirty)):
             value, error = mean(np.array([own[item] for item in sorted(chosen)])) if chosen else (None, None)
-            results.append({"model": model, "task": task, "metric": metric, "subset": subset, "value": value, "stderr": error, "n": len(chosen)})
+            results.append(
+                {"model": model, "task": task, "metric": metric, "subset": subset, "value": value, "stderr": error, "n": len(chosen)}
+            )
     return results
 
 

@@ -19,6 +19,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from pydantic import Field
 
 from stages.core.errors import StageError
+from stages.core.overlap import OverlapConfig
 from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 
 if TYPE_CHECKING:
@@ -37,17 +38,13 @@ class DocstringChats(StageConfig):
     """Sentences of an answer to "What does X do?" at most."""
 
 
-class Conversations(StageConfig):
+class Conversations(OverlapConfig):
     """Chat files by path, and conversations from documentation."""
 
     files: ExternalFiles = ()
     """JSONL files (plain or .gz): {"messages": [{"role", "content"}, …]} per line, optionally "source"."""
     docstrings: DocstringChats | None = None
     """Conversations from the documentation that benchmarks.docstrings names; null makes none."""
-    ngram_words: int = Field(13, ge=2)
-    """Words per n-gram when looking for benchmark items (GPT-3's 13; Brown et al. 2020)."""
-    min_words: int = Field(8, ge=1)
-    """Item texts shorter than ngram_words are matched whole, but not below this many words (GPT-3 goes down to 8)."""
     validation_frac: float = Field(0.1, gt=0, lt=0.5)
     """Share of conversations held out from training, chosen by hash of the answer; set preferences.validation_frac to the same."""
     max_bad_records: int = Field(0, ge=0)
@@ -92,7 +89,9 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
         found = "" if reason else _held_out(index, text)
         reason = reason or ("held-out" if found else "")
         sizes[reason] = sizes.get(reason, 0) + len(text)
-        decisions.append({"doc_id": chat.doc_id, "verdict": "dropped" if reason else "kept", "reason": reason or None, "item": found or None})
+        decisions.append(
+            {"doc_id": chat.doc_id, "verdict": "dropped" if reason else "kept", "reason": reason or None, "item": found or None}
+        )
         if not reason:
             split = "validation" if is_drawn(ctx.seed, "chat split", split_key(chat.answer), config.validation_frac) else "train"
             messages = json.dumps(chat.messages, ensure_ascii=False)
@@ -102,7 +101,11 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
     write_rows(out / "decisions" / "00000.parquet", shape, decisions)
     books = decision_books("conversations", decisions, sizes, len(bad))
     if not kept:
-        raise StageError("No conversation is left.", where=f"{ctx.node}: {dict(books.dropped)}", do="Give other chat files than the benchmarks themselves.")
+        raise StageError(
+            "No conversation is left.",
+            where=f"{ctx.node}: {dict(books.dropped)}",
+            do="Give other chat files than the benchmarks themselves.",
+        )
     validation = sum(row["split"] == "validation" for row in kept)
     summary = {"train": len(kept) - validation, "validation": validation, "held_out_dropped": books.dropped.get("held-out", 0)}
     return Outcome(rows=len(kept), books=books, summary=summary)
@@ -132,7 +135,7 @@ def _chats(config: Conversations, benchmarks: Path, ctx: Context) -> Iterator[Ch
 
 
 def _from_docstrings(config: DocstringChats, path: Path, ctx: Context) -> Iterator[Chat]:
-    """"What does X do?" and "Complete: …" over all answers; those of benchmark items are dropped by whoever reads on."""
+    """ "What does X do?" and "Complete: …" over all answers; those of benchmark items are dropped by whoever reads on."""
     from stages.core.records import no_answers
     from stages.core.tables import read_rows
     from stages.text.chat import complete_prompt, what_prompt

@@ -9,16 +9,18 @@ Source: n = 13 and the discarding of short remains are GPT-3's (Brown et al. 202
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
 from stages.core.errors import StageError
+from stages.core.overlap import OverlapConfig
+from stages.core.records import benchmark_items, nothing_to_look_for
 from stages.core.shards import collect, run_shards
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.stage import Artifact, Context, Outcome, Stage
 from stages.core.tables import read_rows, schema, write_rows
 
 HITS = {
@@ -33,23 +35,13 @@ HITS = {
 }
 
 
-class DecontaminateConfig(StageConfig):
+class DecontaminateConfig(OverlapConfig):
     """What counts as a benchmark item in a document, and what is done about it."""
 
-    ngram_words: int = Field(13, ge=2)
-    """Words of an item text that, in a row, make a hit (GPT-3: 13)."""
-    min_words: int = Field(8, ge=1)
-    """Item texts shorter than ngram_words are matched whole, but not below this many words (GPT-3 goes down to 8)."""
     mode: Literal["span", "document"] = "document"
     """span cuts the matching words out of the document; document drops it."""
     min_left_chars: int = Field(200, ge=1)
     """A document cut below this length is dropped (characters; GPT-3 discards pieces below 200)."""
-
-    @model_validator(mode="after")
-    def _short_items_are_shorter(self) -> DecontaminateConfig:
-        if self.min_words > self.ngram_words:
-            raise ValueError(f"min_words is {self.min_words}, more than ngram_words {self.ngram_words}; lower decontaminate.min_words")
-        return self
 
 
 def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -57,13 +49,9 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
     from stages.text.ngrams import EmptyIndexError, build_index, save_index
 
     try:
-        index = build_index(read_items(inputs["benchmarks"].path), config.ngram_words, config.min_words)
+        index = build_index(benchmark_items(inputs["benchmarks"].path), config.ngram_words, config.min_words)
     except EmptyIndexError as error:
-        raise StageError(
-            f"Nothing to decontaminate against: {error}.",
-            where="node benchmarks",
-            do="Add tasks to the benchmarks section, or lower decontaminate.min_words.",
-        ) from None
+        raise nothing_to_look_for(error, ctx.node) from None
     folder = ctx.scratch / "index"
     shutil.rmtree(folder, ignore_errors=True)
     save_index(index, folder)
@@ -90,12 +78,6 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
         "chars_cut": books.chars_removed,
     }  # fmt: skip
     return Outcome(rows=rows, books=books, summary=summary)
-
-
-def read_items(benchmarks: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """(task, item_id, texts) of every item of a benchmarks artifact, in its order."""
-    for row in read_rows(benchmarks / "items.parquet", ["task", "item_id", "texts"]):
-        yield row["task"], row["item_id"], row["texts"] or []
 
 
 def clean_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from pydantic import Field
 
 from stages.core.errors import StageError
+from stages.core.overlap import OverlapConfig
 from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 
 if TYPE_CHECKING:
@@ -34,17 +35,13 @@ class DocstringPairs(StageConfig):
     """Pairs for "Complete: <first half of a sentence>" at most, chosen by hash."""
 
 
-class Preferences(StageConfig):
+class Preferences(OverlapConfig):
     """Preference files by path, and pairs from documentation."""
 
     files: ExternalFiles = ()
     """JSONL files (plain or .gz): {"prompt", "chosen", "rejected"} per line, texts or messages, optionally "source"."""
     docstrings: DocstringPairs | None = None
     """Pairs from the documentation that benchmarks.docstrings names; null makes none."""
-    ngram_words: int = Field(13, ge=2)
-    """Words per n-gram when looking for benchmark items (GPT-3's 13; Brown et al. 2020)."""
-    min_words: int = Field(8, ge=1)
-    """Item texts shorter than ngram_words are matched whole, but not below this many words (GPT-3 goes down to 8)."""
     validation_frac: float = Field(0.1, gt=0, lt=0.5)
     """Share of pairs held out from training, chosen by hash of the chosen answer; preference accuracy is measured on them.
     Set conversations.validation_frac to the same."""

@@ -93,7 +93,7 @@ def test_an_index_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_an_empty_index_is_an_error_not_a_pass(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="Nothing to decontaminate against: .*none of the 1 texts of 1 items has 8 words") as caught:
+    with pytest.raises(StageError, match="There is no benchmark item to look for: .*none of the 1 texts of 1 items has 8 words") as caught:
         run(tmp_path, [[PADDING]], {"a": ["too short"]})
     assert "decontaminate.min_words" in caught.value.do
 
