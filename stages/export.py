@@ -1,0 +1,125 @@
+"""export: a checkpoint as a Hugging Face model folder: safetensors, config, generation config and the tokenizer.
+
+Guarantee: refused unless the folder, loaded again by transformers without network, gives the trained model's logits within
+`tolerance`. Loads with AutoModelForCausalLM and AutoTokenizer. Cost: the weights twice in memory.
+Source: transformers' LlamaForCausalLM and Qwen3ForCausalLM.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from stages.core.errors import StageError, VerificationError
+from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CHECK_ROWS = 4
+CHECK_TOKENS = 256
+
+
+class ExportConfig(StageConfig):
+    """Settings of the export stage."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the exported weights; both sides of the check are rounded to it."""
+    tolerance: float = Field(2e-4, gt=0)
+    """Largest difference of two logits, as a fraction of the largest logit. Sums over the width in another order differ by about
+    1e-6 in fp32; bfloat16 needs about 5e-2."""
+
+
+def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Converts, writes, loads again and compares."""
+    from stages.lm import checkpoint, flops
+    from stages.lm.arch import read_model_config
+    from stages.lm.convert import hugging_face_model
+
+    _quiet()
+    source, tokenizer = inputs["checkpoint"].path, inputs["tokenizer"].path
+    shape = read_model_config(source / "model.json")
+    try:
+        weights = checkpoint.consolidate(source / "checkpoint")
+    except checkpoint.CheckpointError as error:
+        raise VerificationError(str(error), where=str(source), do="Train again: loam stage with --force.") from error
+    special = _special_ids(tokenizer, shape.vocab_size, ctx)
+    model = hugging_face_model(shape, weights, special, config.dtype)
+    model.generation_config.eos_token_id = [special["eos"], special["end_of_turn"]]
+    model.generation_config.pad_token_id = special["pad"]
+    model.save_pretrained(out)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(tokenizer / name, out / name)
+    difference, largest = _compare(shape, weights, config, out, ctx)
+    if not difference <= config.tolerance * largest:
+        raise VerificationError(
+            f"The exported model is not the trained one: logits differ by {difference:.3g}, the largest is {largest:.3g}.",
+            where=f"node {ctx.node}",
+            do=f"Nothing was published. {ctx.node}.tolerance is {config.tolerance:g}; raise it only where the dtype explains this.",
+        )
+    return Outcome(
+        rows=flops.parameter_count(shape),
+        summary={
+            "parameters": flops.parameter_count(shape),
+            "architecture": type(model).__name__,
+            "dtype": config.dtype,
+            "largest_logit_difference": difference,
+            "largest_logit": largest,
+        },
+    )
+
+
+def _compare(shape: Any, weights: dict[str, Tensor], config: ExportConfig, out: Path, ctx: Context) -> tuple[float, float]:
+    """(largest difference, largest logit) between our model and the folder as transformers reads it, on random tokens."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from stages.lm.convert import largest_difference
+    from stages.lm.model import build
+
+    dtype = getattr(torch, config.dtype)
+    ours = build(shape, weights).to(dtype)
+    theirs = AutoModelForCausalLM.from_pretrained(out, local_files_only=True, dtype=dtype)
+    generator = torch.Generator().manual_seed(ctx.seed)
+    length = min(CHECK_TOKENS, shape.max_positions)
+    tokens = torch.randint(shape.vocab_size, (CHECK_ROWS, length), generator=generator)
+    return largest_difference(ours, theirs, tokens)
+
+
+def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, int]:
+    from tokenizers import Tokenizer
+
+    from stages.lm.pairs import token_id
+    from stages.text import chat
+
+    loaded = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    if loaded.get_vocab_size() != vocab_size:
+        raise StageError(
+            f"The tokenizer has {loaded.get_vocab_size()} entries, but the model was trained with {vocab_size}.",
+            where=f"node {ctx.node}",
+            do="Use the tokenizer of the pretraining run.",
+        )
+    names = {"bos": chat.BOS, "eos": chat.EOS, "end_of_turn": chat.END_OF_TURN, "pad": chat.PAD}
+    return {name: token_id(loaded, token) for name, token in names.items()}
+
+
+def _quiet() -> None:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
+STAGE = Stage(
+    name="export",
+    config=ExportConfig,
+    run=run,
+    inputs={"checkpoint": "checkpoint", "tokenizer": "tokenizer"},
+    output="model",
+    versions=("Llama or Qwen3 in safetensors, logits compared after loading again",),
+    distributions=("torch", "transformers", "safetensors", "tokenizers"),
+)

@@ -1,0 +1,173 @@
+"""Batches of packed rows from memory-mapped tokens. NumPy until the last step.
+
+On disk: token shards (little-endian uint16 or uint32), pieces.npy int64 [n_pieces, 3] (shard, start, length), rows.npy int64
+[n_rows + 1] offsets into the pieces, and where not every token is trained a uint8 mask shard beside each token shard
+(1 = train on predicting this token). Guarantee: a label is the next token of the same piece, -100 at a piece's last token,
+on padding and where the mask says so; positions restart with every piece; docs tell the pieces of a row apart, -1 is
+padding. Cost: one copy of the tokens read. Source: nanochat's dataloader for the idea of stateless reads.
+
+Shape legend: B rows, L tokens of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+IGNORE = -100
+PADDING_DOC = -1
+
+
+class DataError(ValueError):
+    """Row or token files that do not fit together."""
+
+
+@dataclass(frozen=True)
+class RowFiles:
+    """Names the files of one set of rows (plain strings, so that it goes through JSON). masks is empty where all tokens are trained.
+
+    references: a .npy of float64 [n_rows, pieces per row], log-probabilities under the reference model (DPO only).
+    """
+
+    tokens: tuple[str, ...]
+    dtype: str
+    pieces: str
+    rows: str
+    seq_len: int
+    pad_id: int
+    masks: tuple[str, ...] = ()
+    references: str = ""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """tokens, positions, docs, labels: int64 [B, L]. rows: int64 [B], -1 for a row that only fills up. references: [B, P] or None."""
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    docs: np.ndarray
+    labels: np.ndarray
+    rows: np.ndarray
+    references: np.ndarray | None = None
+
+    @property
+    def targets(self) -> int:
+        """Tokens that are trained on."""
+        return int((self.labels != IGNORE).sum())
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads rows of one RowFiles. Frozen; the memory maps open on first use."""
+
+    files: RowFiles
+
+    @cached_property
+    def pieces(self) -> np.ndarray:
+        return np.load(self.files.pieces, mmap_mode="r")
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        return np.load(self.files.rows, mmap_mode="r")
+
+    @cached_property
+    def _tokens(self) -> list[np.ndarray]:
+        return [np.memmap(path, dtype=np.dtype(self.files.dtype).newbyteorder("<"), mode="r") for path in self.files.tokens]
+
+    @cached_property
+    def _masks(self) -> list[np.ndarray]:
+        return [np.memmap(path, dtype=np.uint8, mode="r") for path in self.files.masks]
+
+    @cached_property
+    def _references(self) -> np.ndarray | None:
+        return np.load(self.files.references) if self.files.references else None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def batch(self, rows: Sequence[int] | np.ndarray, trim_to: int = 0) -> Batch:
+        """The rows as one batch. A row of -1 is all padding. trim_to: cut L to a multiple of this that holds the longest row."""
+        rows = np.asarray(rows, np.int64)
+        length = self.files.seq_len if not trim_to else self._trimmed(rows, trim_to)
+        shape = (len(rows), length)
+        batch = Batch(
+            tokens=np.full(shape, self.files.pad_id, np.int64),
+            positions=np.zeros(shape, np.int64),
+            docs=np.full(shape, PADDING_DOC, np.int64),
+            labels=np.full(shape, IGNORE, np.int64),
+            rows=rows,
+            references=None if self._references is None else self._references[np.maximum(rows, 0)],
+        )
+        for slot, row in enumerate(rows):
+            if row >= 0:
+                self._fill(batch, slot, int(row))
+        return batch
+
+    def row_tokens(self, rows: np.ndarray) -> np.ndarray:
+        """Tokens held by each row, padding not counted: int64 [len(rows)]."""
+        ends = np.concatenate([[0], np.cumsum(self.pieces[:, 2])])
+        return ends[self.offsets[np.asarray(rows) + 1]] - ends[self.offsets[np.asarray(rows)]]
+
+    def _trimmed(self, rows: np.ndarray, multiple: int) -> int:
+        real = rows[rows >= 0]
+        longest = int(self.row_tokens(real).max()) if len(real) else 1
+        return min(self.files.seq_len, -(-longest // multiple) * multiple)
+
+    def _fill(self, batch: Batch, slot: int, row: int) -> None:
+        at = 0
+        for number, piece in enumerate(range(int(self.offsets[row]), int(self.offsets[row + 1]))):
+            shard, start, length = (int(v) for v in self.pieces[piece])
+            end = at + length
+            if end > self.files.seq_len:
+                raise DataError(f"Row {row} holds more than seq_len {self.files.seq_len} tokens; the mixture was made for another length.")
+            ids = self._tokens[shard][start : start + length]
+            if len(ids) != length:
+                raise DataError(f"Row {row}: piece {piece} reaches beyond the end of {Path(self.files.tokens[shard]).name}.")
+            batch.tokens[slot, at:end] = ids
+            batch.positions[slot, at:end] = np.arange(length)
+            batch.docs[slot, at:end] = number
+            batch.labels[slot, at : end - 1] = ids[1:]
+            if self.files.masks:
+                untrained = self._masks[shard][start + 1 : start + length] == 0
+                batch.labels[slot, at : end - 1][untrained] = IGNORE
+            at = end
+
+
+def write_row_files(
+    folder: Path,
+    items: Sequence[tuple[np.ndarray, np.ndarray]],
+    row_of: np.ndarray,
+    seq_len: int,
+    pad_id: int,
+    references: np.ndarray | None = None,
+) -> RowFiles:
+    """Writes (ids, mask) items as token, mask, pieces and rows files; item i goes into row row_of[i], in order of the items.
+
+    references: float64 [n_rows, pieces per row] or None.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    in_rows = np.argsort(row_of, kind="stable")
+    lengths = np.array([len(items[i][0]) for i in in_rows], np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])[:-1] if len(lengths) else lengths
+    top = max((int(ids.max()) for ids, _ in items), default=0)
+    dtype = "uint16" if top < 1 << 16 else "uint32"
+    _concatenated([items[i][0] for i in in_rows]).astype(np.dtype(dtype).newbyteorder("<")).tofile(folder / "tokens.bin")
+    _concatenated([items[i][1] for i in in_rows]).astype(np.uint8).tofile(folder / "mask.bin")
+    np.save(folder / "pieces.npy", np.stack([np.zeros_like(lengths), starts, lengths], 1))
+    counts = np.bincount(row_of, minlength=int(row_of.max()) + 1) if len(row_of) else np.zeros(0, np.int64)
+    np.save(folder / "rows.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+    if references is not None:
+        np.save(folder / "references.npy", references)
+    return RowFiles(
+        tokens=(str(folder / "tokens.bin"),), dtype=dtype, pieces=str(folder / "pieces.npy"), rows=str(folder / "rows.npy"),
+        seq_len=seq_len, pad_id=pad_id, masks=(str(folder / "mask.bin"),),
+        references="" if references is None else str(folder / "references.npy"),
+    )  # fmt: skip
+
+
+def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)

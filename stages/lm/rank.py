@@ -1,0 +1,50 @@
+"""The entry of one training rank: `python -m stages.lm.rank JOB PARENT_PID`, started by lm/launch.
+
+Guarantee: dies with its parent; says why it gives up in its event file and exits 1. Imports neither prefect nor
+stages.core.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main(argv: list[str]) -> int:
+    """Runs this process's share of the job."""
+    die_with_parent(int(argv[1]))
+    from stages.lm.events import open_events
+    from stages.lm.job import JobError, read_job
+
+    job = read_job(Path(argv[0]))
+    events = open_events(Path(job.scratch), int(os.environ["RANK"]))
+    import torch
+
+    from stages.lm import checkpoint, data, engine, order, trainer
+
+    refused = (JobError, trainer.TrainingError, checkpoint.CheckpointError, data.DataError, order.OrderError, torch.OutOfMemoryError)
+    try:
+        started = engine.start(job, job.accumulation() if job.kind == "train" else 1)
+        (trainer.train if job.kind == "train" else trainer.score)(job, started, events)
+    except refused as error:
+        events.write("error", text=str(error), rows=getattr(error, "rows", []))
+        return 1
+    engine.stop()
+    return 0
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks the kernel to end this process when the thread that started it ends; leaves at once if it already has."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

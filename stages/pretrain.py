@@ -1,0 +1,198 @@
+"""pretrain: trains a Llama-style model from its seed on the rows of the mixture.
+
+Guarantee: the steps side table names the row of every trained position; a killed run goes on from its last resume point
+with the same curve. The artifact's identity is the weights, the shape and the order, never the clock.
+Cost: 6 FLOPs per matmul parameter and token, plus attention (lm/flops). Source: Llama 3 (arXiv 2407.21783).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from stages.core.errors import StageError
+from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.training import TrainingConfig
+
+if TYPE_CHECKING:
+    from stages.lm.data import RowFiles
+    from stages.lm.job import Job, Machine
+    from stages.lm.order import Phase
+
+
+NAMED_DOCUMENTS = 8  # of a bad batch
+
+
+class Model(StageConfig):
+    """The shape of the model; its vocabulary comes from the tokenizer, its context from the mixture's seq_len."""
+
+    depth: int = Field(ge=1)
+    """Transformer blocks."""
+    width: int = Field(ge=1)
+    """Channels of the residual stream."""
+    heads: int = Field(ge=1)
+    """Attention heads; width / heads must be even."""
+    kv_heads: int = Field(ge=1)
+    """Key-value heads (grouped-query attention, arXiv 2305.13245); divides heads."""
+    ffn_width: int = Field(ge=1)
+    """Channels inside the SwiGLU feed-forward."""
+    rope_theta: float = Field(10_000.0, gt=0)
+    """Base of the rotary frequencies (arXiv 2104.09864); 500,000 in Llama 3."""
+    norm_eps: float = Field(1e-5, gt=0)
+    """Epsilon of RMSNorm, as in Llama."""
+    tied_embeddings: bool = False
+    """Whether the output head shares the embedding table, as in small Llama 3.2 models."""
+    qk_norm: bool = False
+    """RMSNorm on queries and keys, as in Qwen3; exported as Qwen3ForCausalLM."""
+
+
+class PretrainConfig(TrainingConfig):
+    """Settings of the pretrain stage."""
+
+    model: Model
+    """Shape of the model."""
+
+
+def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Trains, then writes checkpoint/, model.json, metrics and the steps side table."""
+    from stages.core import tables
+    from stages.lm import session
+    from stages.lm.arch import write_model_config
+    from stages.lm.order import Order
+
+    try:
+        job = _job(config, inputs, out, ctx, session.machine_of(ctx.runtime))
+        lines = session.run(job, ctx)
+    except session.FAILED as error:
+        where = f"node {ctx.node}" + _documents(inputs, getattr(error, "rows", []))
+        raise StageError(str(error), where=where, do=session.remedy(error, ctx.scratch)) from error
+    write_model_config(job.model, out / "model.json")
+    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tables.write_rows(out / "metrics.parquet", tables.schema(**session.METRIC_COLUMNS), session.metric_rows(lines))
+    order = Order(job.phases, job.seed, job.global_batch_rows)
+    tables.write_rows(out / "steps" / "00000.parquet", tables.schema(**session.STEP_COLUMNS), session.step_rows(order, job.steps))
+    tokens = session.metric_rows(lines)[-1]["tokens"]
+    return Outcome(
+        rows=job.steps * job.global_batch_rows,
+        tokens=tokens,
+        summary=_summary(job, lines, tokens, order, _mix(inputs)),
+        identity=("checkpoint", "model.json", "steps"),  # the metrics hold clock values
+    )
+
+
+def _job(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context, machine: Machine) -> Job:
+    from stages.lm import session
+    from stages.lm.arch import ModelConfig, ShapeError
+    from stages.lm.data import RowReader
+    from stages.lm.job import Job
+    from stages.lm.order import Order
+
+    mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
+    try:
+        shape = ModelConfig(vocab_size=vocab_size, max_positions=mix["seq_len"], **config.model.model_dump())
+    except ShapeError as error:
+        raise StageError(str(error), where=f"{ctx.node}.model") from error
+    train, validation = _rows(inputs, "train", mix["seq_len"]), _rows(inputs, "validation", mix["seq_len"])
+    phases = _phases(mix)
+    rows = sum(phase.rows for phase in phases)
+    if rows < config.global_batch_rows:
+        raise StageError(
+            f"The mixture has {rows} rows of {mix['seq_len']} tokens, not enough for one global batch of {config.global_batch_rows}.",
+            where=f"{ctx.node}.global_batch_rows",
+            do="Use more data or a smaller global_batch_rows.",
+        )
+    order = Order(phases, ctx.seed, config.global_batch_rows)
+    steps = config.budget.in_steps(config.global_batch_rows, mix["seq_len"], order.steps_per_pass)
+    return Job(
+        kind="train", model=shape, objective="language_modelling", train=train, validation=validation if len(RowReader(validation)) else None,
+        machine=machine, seed=ctx.seed, scratch=str(ctx.scratch), out=str(out), phases=phases, steps=steps,
+        data_identity=f"{inputs['mixture'].manifest['digest']} {inputs['tokens'].manifest['digest']}", **session.job_settings(config),
+    )  # fmt: skip
+
+
+def _summary(job: Job, lines: list[dict[str, Any]], tokens: int, order: Any, mix: dict[str, Any]) -> dict[str, float | int | str | None]:
+    from stages.lm import flops, session
+    from stages.lm.meters import bits_per_byte
+
+    steps = [line for line in lines if "loss" in line]
+    evaluations = session.evaluations(lines)
+    validation_loss = evaluations[-1]["validation_loss"] if evaluations else None
+    held_out = mix.get("validation", {})
+    bits = None
+    if validation_loss is not None and held_out.get("bytes"):
+        bits = bits_per_byte(validation_loss, held_out["tokens"], held_out["documents"], held_out["bytes"])
+    return {
+        "parameters": flops.parameter_count(job.model),
+        "steps": job.steps,
+        "tokens": tokens,
+        "passes": round(job.steps / order.steps_per_pass, 3),
+        "rows_left_over_per_pass": order.rows_left_over,
+        "flops": flops.flops_per_token(job.model, job.train.seq_len) * tokens,
+        "final_loss": steps[-1]["loss"],
+        "validation_loss": validation_loss,
+        "validation_bits_per_byte": bits,
+        "ranks": job.machine.ranks,
+    }
+
+
+def _documents(inputs: Mapping[str, Artifact], rows: list[int]) -> str:
+    """Names the documents of a bad batch; "" where there is none."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    if not rows:
+        return ""
+    columns = ["row", "doc_id"]
+    found = pq.read_table(inputs["mixture"].path / "row_spans" / "train.parquet", columns=columns, filters=pc.field("row").isin(rows))
+    documents = sorted({str(doc_id) for doc_id in found["doc_id"].to_pylist()})
+    return f", documents {', '.join(documents[:NAMED_DOCUMENTS])}" + (" …" if len(documents) > NAMED_DOCUMENTS else "")
+
+
+def _mix(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+    return json.loads((inputs["mixture"].path / "mix.json").read_text())
+
+
+def _vocabulary(inputs: Mapping[str, Artifact], ctx: Context) -> int:
+    """The vocabulary that tokenizer and tokens agree on."""
+    from tokenizers import Tokenizer
+
+    ours = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")).get_vocab_size()
+    theirs = json.loads((inputs["tokens"].path / "tokens.json").read_text())["vocab_size"]
+    if ours != theirs:
+        raise StageError(
+            f"The tokenizer has {ours} entries, but the tokens were made with a vocabulary of {theirs}.",
+            where=f"node {ctx.node}",
+            do="Encode the documents again with this tokenizer.",
+        )
+    return theirs
+
+
+def _phases(mix: dict[str, Any]) -> tuple[Phase, ...]:
+    from stages.lm.order import Phase
+
+    return tuple(Phase(phase["start_row"], phase["rows"]) for phase in mix["phases"])
+
+
+def _rows(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> RowFiles:
+    from stages.lm.data import RowFiles
+
+    tokens, folder = inputs["tokens"].path, inputs["mixture"].path / part
+    about = json.loads((tokens / "tokens.json").read_text())
+    shards = tuple(str(tokens / "tokens" / f"{number:05d}.bin") for number in range(len(about["shards"])))
+    return RowFiles(shards, about["dtype"], str(folder / "pieces.npy"), str(folder / "rows.npy"), seq_len, about["pad"])
+
+
+STAGE = Stage(
+    name="pretrain",
+    config=PretrainConfig,
+    run=run,
+    inputs={"mixture": "mixture", "tokens": "tokens", "tokenizer": "tokenizer"},
+    output="checkpoint",
+    versions=("ZeRO-3 training from the seed",),
+    distributions=("torch", "deepspeed", "safetensors"),
+    deterministic=False,
+)

@@ -1,0 +1,110 @@
+"""reference: log-probabilities of the preference pairs under the sft model, computed once for dpo.
+
+Guarantee: one row per pair that fits the context, in the order of the preference file; the sum over the tokens of the
+answer and its end-of-turn token. Cost: one forward pass over the pairs (a third of one epoch of DPO).
+Source: DPO (arXiv 2305.18290), the reference policy of equation 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from stages.core.errors import StageError
+from stages.core.stage import Artifact, Books, Context, Outcome, Stage, StageConfig
+
+BEYOND = "beyond max_pairs"
+
+
+class ReferenceConfig(StageConfig):
+    """Settings of the reference stage."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the forward pass; the same as dpo's, or the first step starts away from zero margin."""
+    max_pairs: int | None = Field(None, ge=1)
+    """Pairs to score of each split, chosen by hash of doc_id; dpo trains on no others. null scores all."""
+
+
+def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Scores all pairs and writes logprobs.parquet."""
+    from tokenizers import Tokenizer
+
+    from stages.core import tables
+    from stages.lm import pairs, session
+    from stages.lm.arch import read_model_config
+    from stages.lm.job import Job
+    from stages.text import chat
+
+    shape = read_model_config(inputs["checkpoint"].path / "model.json")
+    tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
+
+    def render(messages: Any) -> tuple[list[int], list[int]]:
+        return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids, last_only=True)
+
+    records = list(tables.read_rows(inputs["preferences"].path / "preferences.parquet"))
+    chosen = pairs.choose(records, config.max_pairs)
+    encoded = pairs.encode_pairs(chosen, render, shape.max_positions)
+    if not encoded.records:
+        raise StageError(
+            f"None of {len(records)} preference pairs fits the context of {shape.max_positions} tokens (prompt and answer together).",
+            where=f"node {ctx.node}",
+            do="Use shorter pairs, or a model with a longer context.",
+        )
+    try:
+        job = Job(
+            kind="log_probs", model=shape, objective="preference", machine=session.machine_of(ctx.runtime), seed=ctx.seed,
+            train=pairs.write_pair_rows(ctx.scratch / "data", encoded, shape.max_positions, pairs.token_id(tokenizer, chat.PAD)),
+            scratch=str(ctx.scratch), out=str(out), init_from=str(inputs["checkpoint"].path / "checkpoint"), precision=config.precision,
+        )  # fmt: skip
+        session.run(job, ctx)
+    except session.FAILED as error:
+        raise StageError(str(error), where=f"node {ctx.node}", do=session.remedy(error, ctx.scratch)) from error
+    found = session.scores(job)
+    columns = tables.schema(doc_id="uuid", chosen_logp="float64", rejected_logp="float64", chosen_tokens="int32", rejected_tokens="int32")
+    rows = [  # fmt: skip
+        {
+            "doc_id": record["doc_id"],
+            "chosen_logp": values[0],
+            "rejected_logp": values[1],
+            "chosen_tokens": int(values[2]),
+            "rejected_tokens": int(values[3]),
+        }
+        for record, values in zip(encoded.records, found.tolist(), strict=True)
+    ]
+    tables.write_rows(out / "logprobs.parquet", columns, rows)
+    higher = sum(row["chosen_logp"] > row["rejected_logp"] for row in rows)
+    return Outcome(
+        rows=len(rows),
+        tokens=int(found[:, 2:].sum()),
+        books=_books(records, chosen, encoded),
+        summary={"pairs": len(rows), "logprob_accuracy": higher / len(rows), "left_out": len(encoded.dropped)},
+    )
+
+
+def _books(records: list[dict[str, Any]], chosen: list[dict[str, Any]], encoded: Any) -> Books:
+    def chars(record: dict[str, Any]) -> int:
+        return len(record["prompt"]) + len(record["chosen"]) + len(record["rejected"])
+
+    counts, lost = encoded.reasons(), {}
+    if len(chosen) < len(records):
+        counts[BEYOND] = len(records) - len(chosen)
+        lost[BEYOND] = sum(map(chars, records)) - sum(map(chars, chosen))
+    for record, reason in encoded.dropped:
+        lost[reason] = lost.get(reason, 0) + chars(record)
+    total = sum(chars(record) for record in records)
+    return Books("pairs", len(records), len(encoded.records), 0, counts, total, total - sum(lost.values()), 0, lost)
+
+
+STAGE = Stage(
+    name="reference",
+    config=ReferenceConfig,
+    run=run,
+    inputs={"checkpoint": "checkpoint", "preferences": "preferences", "tokenizer": "tokenizer"},
+    output="logprobs",
+    versions=("sum over the answer and its end-of-turn token",),
+    distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
+    deterministic=False,
+)

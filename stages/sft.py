@@ -1,0 +1,173 @@
+"""sft: trains the base model on conversations, the loss on what the assistant says.
+
+Guarantee: every assistant token and its end-of-turn token is trained and nothing else (a model whose stop token is masked
+never stops: TRL issue 5988); conversations share rows but never see each other. One too long for the context is left out
+whole, counted and listed in decisions/. Cost: as pretraining, per token.
+Source: the chat format is the tokenizer's (text/chat); packing after arXiv 2404.10830.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.core.errors import StageError
+from stages.core.stage import Artifact, Books, Context, Outcome, Stage
+from stages.core.training import TrainingConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stages.lm.arch import ModelConfig
+    from stages.lm.data import RowFiles
+    from stages.lm.pairs import Encoded
+
+
+class SftConfig(TrainingConfig):
+    """Settings of the sft stage; a row is as long as the base model's context."""
+
+
+def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Renders and packs the conversations, trains, writes a checkpoint with its metrics and side tables."""
+    from stages.core import tables
+    from stages.lm import pairs, session
+    from stages.lm.arch import read_model_config, write_model_config
+    from stages.lm.job import Job
+    from stages.lm.order import Order, Phase
+
+    try:
+        machine = session.machine_of(ctx.runtime)
+        shape = read_model_config(inputs["checkpoint"].path / "model.json")
+        train, validation, row_of = _encode(inputs, shape, ctx)
+        files = _write_rows(inputs, shape, ctx, train, validation, row_of)
+        phases = (Phase(0, int(row_of["train"].max(initial=-1)) + 1),)
+        order = Order(phases, ctx.seed, config.global_batch_rows)
+        job = Job(
+            kind="train", model=shape, objective="language_modelling", train=files["train"], validation=files.get("validation"), machine=machine,
+            seed=ctx.seed, scratch=str(ctx.scratch), out=str(out), phases=phases, init_from=str(inputs["checkpoint"].path / "checkpoint"),
+            steps=config.budget.in_steps(config.global_batch_rows, shape.max_positions, order.steps_per_pass),
+            data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), **session.job_settings(config),
+        )  # fmt: skip
+        lines = session.run(job, ctx)
+    except session.FAILED as error:
+        raise StageError(str(error), where=f"node {ctx.node}", do=session.remedy(error, ctx.scratch)) from error
+    write_model_config(shape, out / "model.json")
+    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tables.write_rows(out / "metrics.parquet", tables.schema(**session.METRIC_COLUMNS), session.metric_rows(lines))
+    tables.write_rows(out / "steps" / "00000.parquet", tables.schema(**session.STEP_COLUMNS), session.step_rows(order, job.steps))
+    for part, encoded in (("train", train), ("validation", validation)):
+        spans = pairs.row_span_rows(part, encoded, row_of[part])
+        tables.write_rows(out / "row_spans" / f"{part}.parquet", tables.schema(**pairs.ROW_SPAN_COLUMNS), spans)
+    books = _books_and_decisions(train, validation, out)
+    return Outcome(
+        rows=job.steps * job.global_batch_rows,
+        tokens=session.metric_rows(lines)[-1]["tokens"],
+        books=books,
+        summary=_summary(job, lines, order, train),
+        identity=("checkpoint", "model.json", "steps", "row_spans", "decisions"),  # the metrics hold clock values
+    )
+
+
+def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> tuple[Encoded, Encoded, dict[str, np.ndarray]]:
+    """The conversations of both splits as tokens, and the packed row of each."""
+    import numpy as np
+    from tokenizers import Tokenizer
+
+    from stages.core import tables
+    from stages.lm import pairs
+    from stages.text import chat
+    from stages.text.pack import pack
+
+    tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
+    if tokenizer.get_vocab_size() != shape.vocab_size:
+        raise StageError(
+            f"The tokenizer has {tokenizer.get_vocab_size()} entries, but the model was trained with {shape.vocab_size}.",
+            where=f"node {ctx.node}",
+            do="Use the tokenizer of the pretraining run.",
+        )
+    records = list(tables.read_rows(inputs["conversations"].path / "conversations.parquet"))
+
+    def render(messages: Any) -> tuple[list[int], list[int]]:
+        return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+
+    split = {
+        part: pairs.encode_conversations([r for r in records if r["split"] == part], render, shape.max_positions)
+        for part in ("train", "validation")
+    }
+    row_of = {part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), shape.max_positions) for part, e in split.items()}
+    for part, encoded in split.items():
+        dropped = ", ".join(f"{n} {reason}" for reason, n in encoded.reasons().items())
+        ctx.log(
+            f"{part}: {len(encoded.items)} conversations in {int(row_of[part].max(initial=-1)) + 1} rows"
+            + (f"; left out: {dropped}" if dropped else "")
+        )
+    return split["train"], split["validation"], row_of
+
+
+def _write_rows(
+    inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context, train: Encoded, validation: Encoded, row_of: dict[str, np.ndarray]
+) -> dict[str, RowFiles]:
+    from tokenizers import Tokenizer
+
+    from stages.lm.data import write_row_files
+    from stages.lm.pairs import token_id
+    from stages.text.chat import PAD
+
+    pad = token_id(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")), PAD)
+    parts = {"train": train, "validation": validation}
+    return {
+        part: write_row_files(ctx.scratch / "data" / part, encoded.items, row_of[part], shape.max_positions, pad)
+        for part, encoded in parts.items()
+        if encoded.items or part == "train"
+    }
+
+
+def _books_and_decisions(train: Encoded, validation: Encoded, out: Path) -> Books:
+    """One decision per conversation; the books count conversations and the characters of their messages."""
+    from stages.core import tables
+
+    kept = [(record, "kept", None) for encoded in (train, validation) for record in encoded.records]
+    dropped = [(record, "dropped", reason) for encoded in (train, validation) for record, reason in encoded.dropped]
+    shape = tables.schema(doc_id="uuid", url="string", source="string", verdict="string", reason="string", chars="int64")
+    rows = [
+        {"doc_id": record["doc_id"], "source": record["source"], "verdict": verdict, "reason": reason, "chars": len(record["messages"])}
+        for record, verdict, reason in kept + dropped
+    ]
+    tables.write_rows(out / "decisions" / "00000.parquet", shape, rows)
+    counts: dict[str, int] = {}
+    chars: dict[str, int] = {}
+    for row in rows[len(kept) :]:
+        counts[row["reason"]] = counts.get(row["reason"], 0) + 1
+        chars[row["reason"]] = chars.get(row["reason"], 0) + row["chars"]
+    total = sum(row["chars"] for row in rows)
+    return Books("conversations", len(rows), len(kept), 0, counts, total, total - sum(chars.values()), 0, chars)
+
+
+def _summary(job: Any, lines: list[dict[str, Any]], order: Any, train: Encoded) -> dict[str, float | int | str | None]:
+    from stages.lm import session
+
+    found = session.evaluations(lines)
+    return {
+        "steps": job.steps,
+        "passes": round(job.steps / order.steps_per_pass, 3),
+        "conversations": len(train.items),
+        "rows_left_over_per_pass": order.rows_left_over,
+        "final_loss": [line for line in lines if "loss" in line][-1]["loss"],
+        "validation_loss_before": found[0]["validation_loss"] if found else None,
+        "validation_loss": found[-1]["validation_loss"] if found else None,
+        "ranks": job.machine.ranks,
+    }
+
+
+STAGE = Stage(
+    name="sft",
+    config=SftConfig,
+    run=run,
+    inputs={"checkpoint": "checkpoint", "conversations": "conversations", "tokenizer": "tokenizer"},
+    output="checkpoint",
+    versions=("loss on assistant tokens and their end-of-turn token, packed rows",),
+    distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
+    deterministic=False,
+)

@@ -1,0 +1,99 @@
+"""Ranks as processes: they fail with one sentence, and none outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+
+from stages.lm.arch import ModelConfig
+from stages.lm.data import write_row_files
+from stages.lm.job import Job, JobError, Machine, write_job
+from stages.lm.launch import LaunchError, environment, free_port, kill, launch
+from stages.lm.order import Phase
+from stages.lm.session import machine_of
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """A job that would train for hours."""
+    items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]
+    rows = write_row_files(tmp_path / "rows", items, np.arange(8), 16, 0)
+    return Job(
+        kind="train", model=ModelConfig(11, 1, 8, 2, 1, 8, 16), objective="language_modelling", train=rows, machine=Machine(2, "cpu", 2), seed=1,
+        scratch=str(tmp_path / "scratch"), out=str(tmp_path / "out"), phases=(Phase(0, 8),), steps=1_000_000, global_batch_rows=4, learning_rate=1e-3,
+    )  # fmt: skip
+
+
+def test_a_failing_rank_is_heard_and_the_others_are_ended(job: Job) -> None:
+    heard = []
+    with pytest.raises(LaunchError, match="Checkpoint nowhere has no trainer.json"):
+        launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event["kind"]))
+    assert "error" in heard
+    assert not [c for c in psutil.Process().children() if c.is_running() and "stages.lm.rank" in " ".join(c.cmdline())]
+
+
+def test_ranks_die_with_their_parent(job: Job, tmp_path: Path) -> None:
+    path = write_job(job, tmp_path / "outer.json")
+    code = (
+        "import sys; from pathlib import Path; from stages.lm.job import read_job; from stages.lm.launch import launch;"
+        "launch(read_job(Path(sys.argv[1])), lambda rank, event: print(event['kind'], flush=True))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    while parent.stdout.readline().strip() != "step":
+        assert parent.poll() is None
+    ranks = [c for c in psutil.Process(parent.pid).children() if "stages.lm.rank" in " ".join(c.cmdline())]
+    assert len(ranks) == 2
+    assert all(os.getpgid(rank.pid) == os.getpgid(parent.pid) == os.getpgid(0) for rank in ranks)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    gone, alive = psutil.wait_procs(ranks, timeout=20)
+    assert len(gone) == 2 and not alive
+
+
+def test_a_rank_without_its_parent_leaves(job: Job, tmp_path: Path) -> None:
+    path = write_job(job, tmp_path / "outer.json")
+    done = subprocess.run([sys.executable, "-m", "stages.lm.rank", str(path), "1"], capture_output=True, check=False)
+    assert done.returncode == 1
+
+
+def test_kill_ends_what_does_not_listen() -> None:
+    deaf = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(99)"],
+                            stdout=subprocess.PIPE)  # fmt: skip
+    assert deaf.stdout is not None and deaf.stdout.readline()
+    started = time.monotonic()
+    kill([deaf])
+    assert deaf.returncode == -signal.SIGKILL and started > 0
+
+
+def test_environment_of_a_rank() -> None:
+    found = environment(1, 2, free_port(), "cpu")
+    assert (found["RANK"], found["WORLD_SIZE"], found["DS_ACCELERATOR"], found["OMP_NUM_THREADS"]) == (
+        "1",
+        "2",
+        "cpu",
+        os.environ["OMP_NUM_THREADS"],
+    )
+
+
+def test_accumulation() -> None:
+    base = SimpleNamespace(
+        nodes=1, gpus=0, cpu_ranks=3, micro_batch_rows=4, eval_batch_rows=8, offload_optimizer=False, activation_checkpointing=False
+    )
+    machine = machine_of(base)
+    assert (machine.ranks, machine.device) == (3, "cpu")
+    shape = ModelConfig(11, 1, 8, 2, 1, 8, 16)
+    job = Job("train", shape, "language_modelling", None, machine, 0, "", "", global_batch_rows=24)  # type: ignore[arg-type]
+    assert job.accumulation() == 2
+    with pytest.raises(JobError, match="global_batch_rows 25 is not divisible by 3 ranks × runtime.micro_batch_rows 4 = 12"):
+        replace(job, global_batch_rows=25).accumulation()

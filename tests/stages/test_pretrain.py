@@ -1,0 +1,171 @@
+"""pretrain: what it writes, what it refuses, and that a killed run goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from stages import pretrain
+from stages.core.errors import RecipeError, StageError
+from stages.core.runner import Event
+from stages.core.tables import read_rows
+from stages.lm import flops
+from stages.lm.arch import read_model_config
+from stages.lm.meters import read_metrics
+from stages.lm.order import Order, Phase
+from tests.conftest import run_stage
+from tests.stages.conftest import PRETRAIN, RUNTIME, TRAINING, Chain
+from tests.stages.made import artifact
+
+
+def test_the_artifact_is_whole(chain: Chain) -> None:
+    path, summary = chain.pretrained.path, chain.pretrained.summary
+    assert {p.name for p in path.iterdir()} >= {"checkpoint", "model.json", "metrics.jsonl", "metrics.parquet", "steps"}
+    shape = read_model_config(path / "model.json")
+    assert (shape.vocab_size, shape.max_positions) == (300, 96)
+    assert summary["parameters"] == flops.parameter_count(shape)
+    assert summary["steps"] == 12 and summary["validation_loss"] < math.log(300)
+    assert summary["flops"] == flops.flops_per_token(shape, 96) * summary["tokens"]
+    assert summary["final_loss"] < read_metrics(path / "metrics.jsonl")[1]["loss"]
+
+
+def test_loss_by_step_in_sql(chain: Chain) -> None:
+    rows = duckdb.sql(f"select step, tokens, loss, validation_loss from '{chain.pretrained.path}/metrics.parquet' order by step").fetchall()
+    assert [row[0] for row in rows] == list(range(1, 13))
+    assert [row[0] for row in rows if row[3] is not None] == [5, 10, 12]
+    assert rows[-1][1] == chain.pretrained.manifest["tokens"] > 0
+
+
+def test_the_steps_table_is_the_order(chain: Chain) -> None:
+    steps = list(read_rows(chain.pretrained.path / "steps" / "00000.parquet"))
+    mix = json.loads((chain.mixture.path / "mix.json").read_text())
+    order = Order(tuple(Phase(p["start_row"], p["rows"]) for p in mix["phases"]), 7, 8)
+    assert [row["row"] for row in steps] == [int(r) for step in range(12) for r in order.rows_of_step(step)]
+    assert [row["step"] for row in steps] == [step for step in range(1, 13) for _ in range(8)]
+
+
+def test_the_digest_names_no_clock(chain: Chain) -> None:
+    named = chain.pretrained.manifest["identity"]
+    assert "model.json" in named and not any("metrics" in name for name in named)
+
+
+def test_bits_per_byte(chain: Chain) -> None:
+    held_out = json.loads((chain.mixture.path / "mix.json").read_text())["validation"]
+    summary = chain.pretrained.summary
+    nats = summary["validation_loss"] * (held_out["tokens"] - held_out["documents"])
+    assert summary["validation_bits_per_byte"] == pytest.approx(nats / math.log(2) / held_out["bytes"])
+
+
+def test_progress_metrics_and_log_lines_reach_the_user(chain: Chain) -> None:
+    kinds = {event.kind for event in chain.events}
+    lines = [event.values["line"] for event in chain.events if event.kind == "log"]
+    assert kinds == {"log", "metric", "progress"}
+    assert any("1 ranks on cpu, each holds 100.0%" in line for line in lines)
+    assert any(line.startswith("step 12/12: loss ") for line in lines)
+
+
+def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
+    """The rank is killed at step 7; the node run again ends with the curve of a run that was not killed."""
+    killed = []
+
+    class Killer(list):
+        def append(self, event: Event) -> None:
+            super().append(event)
+            if not killed and event.kind == "metric" and event.values["step"] == 7:
+                killed.append(ranks_below(os.getpid()))
+                for rank in killed[0]:
+                    os.kill(rank, signal.SIGKILL)
+
+    # the same settings but slower evaluation, so that the kill lands between the resume point of step 5 and the end
+    config = {**PRETRAIN, "budget": {"steps": 60}, "checkpoint_every_steps": 5, "eval_every_steps": 1}
+    with pytest.raises(StageError, match="Training rank 0 ended by signal SIGKILL") as caught:
+        run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=Killer())
+    assert "goes on from its last resume point" in caught.value.do
+    assert killed and not list(tmp_path.glob("artifacts/*/*"))
+    events: list[Event] = []
+    again = run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=events)
+    assert any("going on from step" in event.values.get("line", "") for event in events)
+    whole = run_stage(pretrain.STAGE, config, chain.data(), tmp_path / "whole", runtime=RUNTIME)
+    assert again.manifest["digest"] == whole.manifest["digest"]
+    curves = [
+        [(line["step"], line.get("loss"), line.get("validation_loss")) for line in read_metrics(a.path / "metrics.jsonl")]
+        for a in (again, whole)
+    ]
+    assert curves[0] == curves[1]
+
+
+def ranks_below(pid: int) -> list[int]:
+    """Process ids of the training ranks that this process started."""
+    import psutil
+
+    return [child.pid for child in psutil.Process(pid).children() if "stages.lm.rank" in " ".join(child.cmdline())]
+
+
+def test_too_few_rows(chain: Chain, tmp_path: Path) -> None:
+    config = {**PRETRAIN, "global_batch_rows": 100_000}
+    with pytest.raises(StageError, match=r"not enough for one global batch of 100000") as caught:
+        run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME)
+    assert "smaller global_batch_rows" in caught.value.do
+
+
+def test_a_global_batch_that_does_not_divide(chain: Chain, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="global_batch_rows 8 is not divisible by 3 ranks × runtime.micro_batch_rows 4 = 12"):
+        run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime={**RUNTIME, "cpu_ranks": 3})
+
+
+def test_a_vocabulary_that_does_not_match(chain: Chain, tmp_path: Path) -> None:
+    shutil.copytree(chain.tokens.path, tmp_path / "tokens")
+    about = json.loads((tmp_path / "tokens" / "tokens.json").read_text())
+    (tmp_path / "tokens" / "tokens.json").write_text(json.dumps({**about, "vocab_size": 299}))
+    inputs = {**chain.data(), "tokens": artifact(tmp_path / "tokens", "tokens")}
+    with pytest.raises(StageError, match="The tokenizer has 300 entries, but the tokens were made with a vocabulary of 299"):
+        run_stage(pretrain.STAGE, PRETRAIN, inputs, tmp_path, runtime=RUNTIME)
+
+
+def test_gpus_that_are_not_there(chain: Chain, tmp_path: Path) -> None:
+    import torch
+
+    missing = torch.cuda.device_count() + 8
+    with pytest.raises(StageError, match=rf"The recipe trains on 1 × {missing} GPUs, but this machine has .* that torch can use"):
+        run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime={**RUNTIME, "gpus": missing})
+
+
+def test_several_machines(chain: Chain, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="The recipe trains on 2 machines, but Loam starts the ranks of one"):
+        run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime={**RUNTIME, "nodes": 2})
+
+
+def test_an_impossible_shape(chain: Chain, tmp_path: Path) -> None:
+    config = {**PRETRAIN, "model": {**PRETRAIN["model"], "kv_heads": 3}}
+    with pytest.raises(StageError, match="model.heads 4 is not divisible by model.kv_heads 3"):
+        run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME)
+
+
+def test_a_batch_that_cannot_be_trained_names_its_documents(chain: Chain, tmp_path: Path) -> None:
+    config = {**PRETRAIN, "learning_rate": 1e30, "warmup_steps": 0}
+    with pytest.raises(StageError, match=r"not finite; rows \d+") as caught:
+        run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME)
+    spans = {str(span["doc_id"]) for span in read_rows(chain.mixture.path / "row_spans" / "train.parquet")}
+    named = caught.value.where.partition("documents ")[2].removesuffix(" …").split(", ")
+    assert named and set(named) <= spans
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"budget": {}}, "exactly one of steps, tokens and epochs; none is set"),
+        ({"budget": {"steps": 3, "tokens": 5}}, "exactly one of steps, tokens and epochs; steps and tokens is set"),
+        ({"budget": {"steps": 2}}, "warmup_steps 2 must be below budget.steps 2"),
+    ],
+)
+def test_budgets(chain: Chain, tmp_path: Path, change: dict, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        run_stage(pretrain.STAGE, {**PRETRAIN, **change}, chain.data(), tmp_path, runtime=RUNTIME)
+    assert TRAINING["warmup_steps"] == 2

@@ -1,0 +1,73 @@
+"""reference: the log-probabilities of an independent forward pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from stages import reference
+from stages.core.errors import StageError
+from stages.core.tables import read_rows, schema, write_rows
+from stages.lm import checkpoint
+from stages.lm.arch import read_model_config
+from stages.lm.convert import hugging_face_model
+from tests.conftest import run_stage
+from tests.stages.conftest import RUNTIME, Chain
+from tests.stages.made import artifact
+
+
+def test_log_probs_equal_transformers(chain: Chain) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(chain.tokenizer.path)
+    weights = checkpoint.consolidate(chain.tuned.path / "checkpoint")
+    model = hugging_face_model(read_model_config(chain.tuned.path / "model.json"), weights, {"bos": 0, "eos": 1, "pad": 2}, "float32")
+    records = {r["doc_id"]: r for r in read_rows(chain.preferences.path / "preferences.parquet")}
+    rows = list(read_rows(chain.logprobs.path / "logprobs.parquet"))
+    for row in rows[:8]:
+        record = records[row["doc_id"]]
+        prompt = json.loads(record["prompt"])
+        for side in ("chosen", "rejected"):
+            before = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False)
+            whole = tokenizer.apply_chat_template(
+                [*prompt, {"role": "assistant", "content": record[side]}], tokenize=True, return_dict=False
+            )
+            ids = torch.tensor([whole])
+            with torch.no_grad():
+                logits = model(ids).logits.log_softmax(-1)
+            expected = sum(float(logits[0, at - 1, whole[at]]) for at in range(len(before), len(whole)))
+            assert row[f"{side}_logp"] == pytest.approx(expected, abs=1e-4)
+            assert row[f"{side}_tokens"] == len(whole) - len(before)
+
+
+def test_books_and_order(chain: Chain) -> None:
+    rows = list(read_rows(chain.logprobs.path / "logprobs.parquet"))
+    records = [r["doc_id"] for r in read_rows(chain.preferences.path / "preferences.parquet")]
+    assert [row["doc_id"] for row in rows] == [r for n, r in enumerate(records) if n != 3]
+    assert chain.logprobs.manifest["books"]["dropped"] == {"longer than the context": 1}
+
+
+def test_only_so_many_pairs(chain: Chain, tmp_path: Path) -> None:
+    inputs = {"checkpoint": chain.tuned, "preferences": chain.preferences, "tokenizer": chain.tokenizer}
+    some = run_stage(reference.STAGE, {"max_pairs": 5}, inputs, tmp_path, runtime=RUNTIME)
+    books = some.manifest["books"]
+    assert books["rows_in"] == 60 and books["kept"] + books["dropped"].get("longer than the context", 0) == 10
+    assert books["dropped"]["beyond max_pairs"] == 50
+    whole = {row["doc_id"]: row["chosen_logp"] for row in read_rows(chain.logprobs.path / "logprobs.parquet")}
+    for row in read_rows(some.path / "logprobs.parquet"):
+        assert row["chosen_logp"] == pytest.approx(whole[row["doc_id"]], abs=1e-4)
+
+
+def test_no_pair_that_fits(chain: Chain, tmp_path: Path) -> None:
+    from uuid import UUID
+
+    shape = schema(doc_id="uuid", source="string", prompt="string", chosen="string", rejected="string", split="string")
+    prompt = json.dumps([{"role": "user", "content": "Why? " * 300}])
+    row = {"doc_id": UUID(int=1), "source": "x", "prompt": prompt, "chosen": "a", "rejected": "b", "split": "train"}
+    write_rows(tmp_path / "pairs" / "preferences.parquet", shape, [row])
+    inputs = {"checkpoint": chain.tuned, "preferences": artifact(tmp_path / "pairs", "preferences"), "tokenizer": chain.tokenizer}
+    with pytest.raises(StageError, match="None of 1 preference pairs fits the context of 96 tokens"):
+        run_stage(reference.STAGE, {}, inputs, tmp_path, runtime=RUNTIME)

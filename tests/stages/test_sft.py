@@ -1,0 +1,120 @@
+"""sft: only the assistant's words and their end are trained; nothing is lost without a count."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages import sft, train_tokenizer
+from stages.core.errors import StageError
+from stages.core.tables import read_rows
+from stages.lm.data import IGNORE, RowReader
+from stages.lm.job import read_job
+from tests.conftest import run_stage
+from tests.stages.conftest import RUNTIME, SFT, Chain, conversations, sentences
+from tests.stages.made import documents
+
+
+@pytest.fixture(scope="module")
+def kept_scratch(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scratch of an sft run that failed at its end, so that its rows can be looked at."""
+    home = tmp_path_factory.mktemp("sft")
+    inputs = {"checkpoint": chain.pretrained, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
+    with pytest.raises(StageError, match="is not divisible by 3 ranks"):
+        run_stage(sft.STAGE, SFT, inputs, home, runtime={**RUNTIME, "cpu_ranks": 3})
+    return next((home / "scratch").iterdir()) / "work"
+
+
+def test_loss_on_assistant_tokens_and_their_end_of_turn_only(chain: Chain, kept_scratch: Path) -> None:
+    from tokenizers import Tokenizer
+
+    from stages.lm.data import RowFiles
+
+    tokenizer = Tokenizer.from_file(str(chain.tokenizer.path / "tokenizer.json"))
+    folder = kept_scratch / "data" / "train"
+    files = RowFiles(
+        (str(folder / "tokens.bin"),), "uint16", str(folder / "pieces.npy"), str(folder / "rows.npy"), 96, 0, (str(folder / "mask.bin"),)
+    )
+    reader = RowReader(files)
+    batch = reader.batch(np.arange(len(reader)))
+    found = []
+    for row in range(len(reader)):
+        for doc in range(batch.docs[row].max() + 1):
+            labels = batch.labels[row][batch.docs[row] == doc]
+            found.append(tokenizer.decode(labels[labels != IGNORE].tolist(), skip_special_tokens=False))
+    records = [r for r in read_rows(chain.conversations.path / "conversations.parquet") if r["split"] == "train"]
+    expected = [json.loads(r["messages"])[1]["content"] + "<|eot_id|>" for r in records]
+    assert sorted(found) == sorted(e for e in expected if len(e) < 500)
+
+
+def test_books_and_decisions(chain: Chain) -> None:
+    books = chain.tuned.manifest["books"]
+    assert books["rows_in"] == 60 and books["kept"] == 59
+    assert books["dropped"] == {"longer than the context": 1}
+    decisions = list(read_rows(chain.tuned.path / "decisions" / "00000.parquet"))
+    assert [row["verdict"] for row in decisions].count("dropped") == 1 and len(decisions) == 60
+
+
+def test_training_helped(chain: Chain) -> None:
+    summary = chain.tuned.summary
+    assert summary["validation_loss"] < summary["validation_loss_before"]
+    assert summary["passes"] == pytest.approx(2, abs=0.01)
+
+
+def test_every_trained_row_leads_to_its_conversations(chain: Chain) -> None:
+    spans = list(read_rows(chain.tuned.path / "row_spans" / "train.parquet"))
+    rows = {row["row"] for row in read_rows(chain.tuned.path / "steps" / "00000.parquet")}
+    assert rows <= {span["row"] for span in spans}
+    ids = {r["doc_id"] for r in read_rows(chain.conversations.path / "conversations.parquet") if r["split"] == "train"}
+    assert {span["doc_id"] for span in spans} < ids
+    assert len(spans) == len(ids) - 1
+
+
+def test_the_spans_are_where_they_say(chain: Chain, kept_scratch: Path) -> None:
+    spans = list(read_rows(chain.tuned.path / "row_spans" / "train.parquet"))
+    pieces = np.load(kept_scratch / "data" / "train" / "pieces.npy")
+    offsets = np.load(kept_scratch / "data" / "train" / "rows.npy")
+    for span in spans:
+        assert pieces[offsets[span["row"]] + span["piece"]].tolist() == [0, span["start"], span["length"]]
+
+
+def test_too_few_conversations(chain: Chain, tmp_path: Path) -> None:
+    few = conversations(tmp_path / "few", count=2, long=False)
+    with pytest.raises(StageError, match="No phase holds one global batch: the largest has 1 rows, and global_batch_rows is 8"):
+        run_stage(
+            sft.STAGE, SFT, {"checkpoint": chain.pretrained, "conversations": few, "tokenizer": chain.tokenizer}, tmp_path, runtime=RUNTIME
+        )
+
+
+def test_another_tokenizer_is_refused(chain: Chain, tmp_path: Path) -> None:
+    other = run_stage(train_tokenizer.STAGE, {"vocab_size": 290}, {"documents": documents(tmp_path / "d", [sentences(150, 5)])}, tmp_path)
+    inputs = {"checkpoint": chain.pretrained, "conversations": chain.conversations, "tokenizer": other}
+    with pytest.raises(StageError, match="The tokenizer has 290 entries, but the model was trained with 300"):
+        run_stage(sft.STAGE, SFT, inputs, tmp_path, runtime=RUNTIME)
+
+
+def test_a_base_model_without_its_shards_is_refused(chain: Chain, tmp_path: Path) -> None:
+    from tests.stages.made import artifact
+
+    shutil.copytree(chain.pretrained.path, tmp_path / "base")
+    next((tmp_path / "base" / "checkpoint" / "shards").iterdir()).unlink()
+    base = artifact(tmp_path / "base", "checkpoint")
+    with pytest.raises(StageError, match="was written by 1 ranks, but holds 0 shards"):
+        inputs = {"checkpoint": base, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
+        run_stage(sft.STAGE, SFT, inputs, tmp_path, runtime=RUNTIME)
+
+
+def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: Path) -> None:
+    from stages.lm.arch import read_model_config
+    from stages.lm.data import RowFiles
+    from stages.lm.job import Job, Machine, write_job
+    from stages.lm.order import Phase
+
+    rows = RowFiles(("a", "b"), "uint16", "p", "r", 8, 0, ("m", "n"))
+    shape = read_model_config(chain.tuned.path / "model.json")
+    job = Job("train", shape, "preference", rows, Machine(2), 1, "s", "o", (Phase(0, 4),), rows, beta=0.1)
+    assert read_job(write_job(job, tmp_path / "job.json")) == job
