@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run test setup lint clean bench
+.PHONY: run test test-browser setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -17,8 +17,9 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/.ready
-	$(BIN)/python -m tests.bench
+test-browser: .venv/.ready
+	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || { echo "Install Chromium first."; exit 1; }
+	$(BIN)/python -m pytest -m browser
 
 setup: .venv/.ready
 

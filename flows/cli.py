@@ -205,10 +205,11 @@ def report_command(options: argparse.Namespace) -> int:
 
 def dashboard_command(options: argparse.Namespace) -> int:
     from dashboards.app import serve
-
+    from flows.road import road
     from flows.session import default_home
 
-    serve(default_home(options.home), options.port)
+    print(f"http://127.0.0.1:{options.port}  (Ctrl-C stops it)", flush=True)
+    serve(default_home(options.home), [node.name for node in road()], options.port)
     return 0
 
 
@@ -305,16 +306,11 @@ def _home(options: argparse.Namespace) -> Path:
 
 
 def _prepare_prefect(home: Path) -> None:
-    """Settings that must stand before prefect is imported: quiet, offline, its home below ours, time for a cold start."""
-    settings = {
-        "PREFECT_HOME": str(home / "prefect"),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "100",
-        "PREFECT_CLI_PROMPT": "false",
-    }
-    for name, value in settings.items():
+    """Sets the environment before prefect is imported; its own console lines are left to ours."""
+    from flows.environment import prefect_settings
+
+    (home / "prefect").mkdir(parents=True, exist_ok=True)  # the server does not make the folder of its database
+    for name, value in {**prefect_settings(home), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "100"}.items():
         os.environ.setdefault(name, value)
 
 

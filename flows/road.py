@@ -34,7 +34,9 @@ MODELS = {"base": "pretrain", "sft": "sft", "dpo": "dpo"}  # model -> the node w
 def road() -> tuple[Node, ...]:
     """All nodes in an order in which every node comes after those it reads."""
     nodes = [
-        Node("benchmarks", {}),
+        Node("benchmarks", {}),  # files given by hand come first: what is wrong with them shows before the long work
+        Node("conversations", {"benchmarks": "benchmarks"}),
+        Node("preferences", {"benchmarks": "benchmarks"}),
         Node("crawl", {}),
         Node("extract", {"warc": "crawl"}),
         Node("filter", {"documents": "extract"}),
@@ -43,8 +45,6 @@ def road() -> tuple[Node, ...]:
         Node("train_tokenizer", {"documents": "decontaminate"}),
         Node("encode", {"documents": "decontaminate", "tokenizer": "train_tokenizer"}),
         Node("mix", {"tokens": "encode"}),
-        Node("conversations", {"benchmarks": "benchmarks"}),
-        Node("preferences", {"benchmarks": "benchmarks"}),
         Node("pretrain", {"mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"}),
         Node("sft", {"checkpoint": "pretrain", "conversations": "conversations", "tokenizer": "train_tokenizer"}),
         Node("reference", {"checkpoint": "sft", "preferences": "preferences", "tokenizer": "train_tokenizer"}),

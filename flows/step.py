@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 from prefect import get_run_logger, task
@@ -24,7 +25,7 @@ PROGRESS_EVERY_S = 3.0
 
 
 @task(name="node", task_run_name="{node}", cache_policy=NO_CACHE, persist_result=False)
-def step(node: str, perform: Callable[[Report], Result]) -> Any:
+def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
     """Runs `perform` (the node's work) and returns its Result inside a Prefect state; what it raises fails the task."""
     report = _forward(node)
     report(Event("start", node, {}))
@@ -36,10 +37,17 @@ def step(node: str, perform: Callable[[Report], Result]) -> Any:
     return Completed(data=result)
 
 
+def step(node: str, perform: Callable[[Report], Result]) -> Result:
+    """One node as a task run of the current flow; raises what the node raised."""
+    result: Result = node_task(node, perform, return_state=True).result()
+    return result
+
+
 def end_values(result: Result) -> dict[str, Any]:
     """What the last line of a node says."""
     manifest = result.artifact.manifest
-    text = books_text(result.books) or f"{manifest['rows']:,} rows, {size_text(manifest['bytes'])}"
+    figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
+    text = books_text(result.books) or ", ".join([f"{manifest['rows']:,} rows", size_text(manifest["bytes"]), *figures[-4:]])
     return {"state": result.state, "seconds": result.seconds, "text": text}
 
 
@@ -47,6 +55,14 @@ def _forward(node: str) -> Report:
     """A report function that shows events here and sends lines and progress to the Prefect server."""
     logger, watcher = get_run_logger(), WATCHER.get()
     progress: dict[str, Any] = {"id": None, "at": time.monotonic()}
+
+    context = copy_context()  # progress comes from threads too, and Prefect knows the task run by context variable
+
+    def show(percent: float) -> None:
+        if progress["id"] is None:
+            progress["id"] = create_progress_artifact(percent, key=f"{_artifact_key(node)}-progress", description=f"Progress of {node}")
+        else:
+            update_progress_artifact(progress["id"], percent)
 
     def report(event: Event) -> None:
         watcher(event)
@@ -57,10 +73,7 @@ def _forward(node: str) -> Report:
         progress["at"] = time.monotonic()
         percent = min(100.0, 100 * event.values["done"] / event.values["total"])
         logger.info("%s", line_of(event))
-        if progress["id"] is None:
-            progress["id"] = create_progress_artifact(percent, key=f"{_artifact_key(node)}-progress", description=f"Progress of {node}")
-        else:
-            update_progress_artifact(progress["id"], percent)
+        context.copy().run(show, percent)
 
     return report
 

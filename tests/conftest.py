@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from stages.core.recipe import Runtime, validated
 from stages.core.runner import Event, prepare, run_node
 from stages.core.stage import Artifact, Stage
 
-CORPORA = Path(__file__).resolve().parents[2] / "shared" / "corpora"
+PROJECT = Path(__file__).resolve().parents[1]
+CORPORA = PROJECT.parent / "shared" / "corpora"
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +47,21 @@ def run_stage(
     run = Runtime.model_validate({"workers": 1, "cpu_ranks": 1} | dict(runtime or {}))
     job = prepare(home, node or stage.name, stage, checked, seed, run, inputs)
     return run_node(home, job, "test-run", (events if events is not None else []).append, force=force).artifact
+
+
+def loam(*words: str, home: Path | None = None, check: bool = True, timeout: float = 1500) -> subprocess.CompletedProcess[str]:
+    """Runs the command line as a user would; with `check` a failure shows what it printed."""
+    command = [sys.executable, "-m", "flows.cli", *words, *(["--home", str(home)] if home else [])]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=timeout)
+    assert not check or done.returncode == 0, (
+        f"loam {' '.join(words)} gave {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    )
+    return done
+
+
+@pytest.fixture(scope="session")
+def tiny_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which the whole tiny recipe was run. LOAM_TEST_HOME names one to keep between test runs."""
+    home = Path(os.environ.get("LOAM_TEST_HOME") or tmp_path_factory.mktemp("tiny") / "home")
+    loam("run", "tiny", home=home)
+    return home

@@ -104,24 +104,29 @@ def why_miss(home: Path, job: Job) -> list[str]:
 def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     """Rows (what, value) on the training: parameters, tokens, FLOPs, memory per rank, and, once mixed, tokens and epochs per source."""
     from stages.lm import flops
+    from stages.lm.arch import ModelConfig
 
     pretrain: Any = recipe.sections["pretrain"]
     built = {step.node: step.artifact for step in plan.steps}
-    vocab = getattr(recipe.sections["train_tokenizer"], "vocab_size", 0)
-    seq_len = getattr(recipe.sections["mix"], "seq_len", 0)
-    size = flops.training_size(pretrain.model.model_dump(), vocab_size=vocab, seq_len=seq_len)
-    rows = [("parameters", f"{size.parameters:,} ({size.matmul_parameters:,} in matrix products)")]
-    tokens = pretrain.planned_tokens(seq_len)
-    ranks = recipe.runtime.nodes * recipe.runtime.gpus or recipe.runtime.cpu_ranks
-    if tokens:
-        rows.append(("pretraining tokens", f"{tokens:,}"))
-        rows.append(("pretraining FLOPs", f"{tokens * size.flops_per_token:.2e}"))
-        if recipe.runtime.gpus:
-            hours = tokens * size.flops_per_token / (400e12 * 3600)  # 400 TFLOP/s per H100 in bf16: torchtitan's and Llama 3's reports
+    seq_len = int(getattr(recipe.sections["mix"], "seq_len"))  # noqa: B009 - a stage's config is known by name only here
+    vocab = int(getattr(recipe.sections["train_tokenizer"], "vocab_size"))  # noqa: B009
+    shape = ModelConfig(vocab_size=vocab, max_positions=seq_len, **pretrain.model.model_dump())
+    ranks, gpus = recipe.runtime.nodes * recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
+    rows = [("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)")]
+    budget, batch = pretrain.budget, pretrain.global_batch_rows
+    if budget.epochs is None:
+        tokens = budget.in_steps(batch, seq_len, 0) * batch * seq_len
+        work = tokens * flops.flops_per_token(shape, seq_len)
+        rows += [("pretraining tokens", f"{tokens:,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]
+        if gpus:  # 400 TFLOP/s per H100 in bf16: what Llama 3 (arXiv 2407.21783, table 4) reports
+            hours = work / (400e12 * 3600)
             rows.append(("GPU hours at 400 TFLOP/s", f"{hours:,.0f} ({hours / ranks / 24:.1f} days on {ranks} GPUs)"))
-    rows.append(
-        ("state per rank", f"{size.parameters * 16 / ranks / 2**30:.2f} GiB (fp32 weights, gradients, two moments over {ranks} ranks)")
+    memory = flops.training_memory_bytes(
+        shape, ranks, recipe.runtime.micro_batch_rows, seq_len, pretrain.precision, recipe.runtime.activation_checkpointing
     )
+    rows.append(("memory per rank", f"about {memory / 2**30:.2f} GiB on {ranks} ranks"))
+    rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape) / 1e6:,.1f} MB"))
+    rows += _measured(built)
     mix = built.get("mix")
     if mix is not None:
         for source, numbers in json.loads((mix.path / "mix.json").read_text())["sources"].items():
@@ -132,3 +137,14 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
                 )
             )
     return rows
+
+
+def _measured(built: Mapping[str, Artifact | None]) -> list[tuple[str, str]]:
+    """What the nodes that are hits took when they were built, and what they hold on the disk."""
+    from datetime import datetime
+
+    there = [a.manifest for a in built.values() if a is not None]
+    if not there:
+        return []
+    seconds = sum((datetime.fromisoformat(m["ended"]) - datetime.fromisoformat(m["started"])).total_seconds() for m in there)
+    return [("built so far", f"{len(there)} of {len(built)} nodes in {seconds:,.0f} s, {sum(m['bytes'] for m in there) / 1e6:,.1f} MB")]

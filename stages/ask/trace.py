@@ -39,7 +39,7 @@ def trace_doc(home: Path, doc_id: str) -> dict[str, Any]:
     """One document: its verdicts in road order, its token spans, and the rows and steps of pretraining that held it."""
     verdicts = lineage.records(
         home,
-        "SELECT decisions.node, url, verdict, reason FROM decisions JOIN current USING (artifact_id) WHERE doc_id = $1::UUID "
+        "SELECT decisions.node, url, verdict, reason FROM decisions JOIN current USING (artifact_id) WHERE doc_id = $1::UUID AND list_contains($2, decisions.node) "
         "ORDER BY list_position($2, decisions.node)",
         [doc_id, list(ROAD)],
     )
@@ -58,13 +58,14 @@ def trace_doc(home: Path, doc_id: str) -> dict[str, Any]:
     result["rows"] = _if_there(
         home,
         "row_spans",
-        "SELECT part, row, piece, length FROM row_spans JOIN current USING (artifact_id) WHERE doc_id = $1::UUID ORDER BY part, row, piece",
+        "SELECT part, row, piece, length FROM row_spans JOIN current USING (artifact_id) WHERE row_spans.node = 'mix' AND doc_id = $1::UUID ORDER BY part, row, piece",
         [doc_id],
     )
     result["steps"] = _if_there(
         home,
         "steps",
-        "SELECT DISTINCT s.step FROM row_spans r JOIN steps s ON r.row = s.row JOIN current c ON c.artifact_id = s.artifact_id "
+        "SELECT DISTINCT s.step FROM row_spans r JOIN steps s ON r.row = s.row AND s.node = 'pretrain' AND r.node = 'mix' "
+        "JOIN current c ON c.artifact_id = s.artifact_id "
         "JOIN current d ON d.artifact_id = r.artifact_id WHERE r.part = 'train' AND r.doc_id = $1::UUID ORDER BY 1",
         [doc_id],
         single=True,
@@ -79,14 +80,15 @@ def trace_step(home: Path, step: int) -> list[dict[str, Any]]:
     rows = lineage.records(
         home,
         "SELECT s.position, s.row, r.piece, r.doc_id::VARCHAR AS doc_id, d.url, r.source, r.length AS tokens FROM steps s "
-        "JOIN current cs ON cs.artifact_id = s.artifact_id JOIN row_spans r ON r.row = s.row AND r.part = 'train' "
+        "JOIN current cs ON cs.artifact_id = s.artifact_id JOIN row_spans r ON r.row = s.row AND r.part = 'train' AND r.node = 'mix' "
         "JOIN current cr ON cr.artifact_id = r.artifact_id LEFT JOIN (SELECT DISTINCT doc_id, url FROM decisions JOIN current USING (artifact_id) "
-        "WHERE decisions.node = 'extract') d ON d.doc_id = r.doc_id WHERE s.step = ? ORDER BY s.position, r.piece",
+        "WHERE decisions.node = 'extract') d ON d.doc_id = r.doc_id WHERE s.node = 'pretrain' AND s.step = ? ORDER BY s.position, r.piece",
         [step],
     )
     if not rows:
-        last = lineage.query(home, "SELECT max(step) FROM steps JOIN current USING (artifact_id)")[1][0][0]
-        raise StageError(f"There is no step {step}.", where="pretrain", do=f"The steps are 0 to {last}.")
+        sql = "SELECT min(step), max(step) FROM steps JOIN current USING (artifact_id) WHERE steps.node = 'pretrain'"
+        first, last = lineage.query(home, sql)[1][0]
+        raise StageError(f"There is no step {step}.", where="pretrain", do=f"The steps are {first} to {last}.")
     return rows
 
 

@@ -86,6 +86,9 @@ def _execute(job: Callable[..., None], count: int, ctx: Context, label: str, tot
     import threading
 
     from datatrove.executor import LocalPipelineExecutor
+    from datatrove.utils.logging import logger
+
+    logger.disable("datatrove")
 
     class Quiet(LocalPipelineExecutor):
         """datatrove's executor without its log lines: progress and errors reach the user through ctx and the raise."""

@@ -1,0 +1,254 @@
+"""report: one self-contained HTML page and a Markdown summary of a run, written from manifests and side tables only.
+
+Guarantee: every figure on the page is read from an artifact; nothing is computed anew but differences and standard errors.
+No script, no outside file, no date of its own. Cost: under a second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+
+MODELS = ("base", "sft", "dpo")
+DATA_NODES = ("crawl", "extract", "filter", "dedup", "decontaminate", "benchmarks", "conversations", "preferences")
+BASELINES = ("unigram", "kneser_ney_3gram")  # of evaluate, in bits per byte on the same documents
+TRAINING_NODES = ("pretrain", "sft", "dpo")
+INPUTS = {
+    "benchmarks": "benchmarks", "crawl": "warc", "extract": "documents", "filter": "documents", "dedup": "documents",
+    "decontaminate": "documents", "train_tokenizer": "tokenizer", "encode": "tokens", "mix": "mixture",
+    "conversations": "conversations", "preferences": "preferences", "pretrain": "checkpoint", "sft": "checkpoint",
+    "reference": "logprobs", "dpo": "checkpoint", "export@base": "model", "export@sft": "model", "export@dpo": "model",
+    "evaluate@base": "scores", "evaluate@sft": "scores", "evaluate@dpo": "scores", "contamination": "contamination",
+}  # fmt: skip
+
+
+class ReportConfig(StageConfig):
+    """The report has one setting."""
+
+    title: str = "Report card"
+    """Heading of the page."""
+
+
+def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes report.html, report.md and results.json (the rows that `loam run` prints)."""
+    from stages.text.page import render
+    from stages.text.report_page import BODY, markdown
+
+    scores = {model: _json(inputs[f"evaluate@{model}"], "scores.json") for model in MODELS}
+    checks = quality_checks(scores, inputs["dpo"].summary)
+    results = result_rows(scores, inputs["dpo"].summary)
+    values = {
+        "title": config.title,
+        "results": results,
+        "all_results": result_rows(scores, {}, every_metric=True),
+        "checks": checks,
+        "cards": _cards(inputs),
+        "funnel": _funnel(inputs),
+        "mixture": _mixture(inputs),
+        "charts": _charts(inputs),
+        "training": _training(inputs),
+        "contamination": _contamination(inputs["contamination"]),
+        "harness": _json(inputs["evaluate@sft"], "harness.json"),
+        "artifacts": _artifacts(inputs),
+        "settings": {node: json.dumps(a.manifest["config"], indent=1, ensure_ascii=False) for node, a in inputs.items()},
+        "environment": _environment(inputs),
+    }
+    (out / "report.html").write_text(render(BODY, config.title, **values), encoding="utf-8")
+    (out / "report.md").write_text(markdown(values), encoding="utf-8")
+    (out / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for check in checks:
+        ctx.log(f"{'reached' if check['reached'] else 'NOT reached'}: {check['claim']} ({check['evidence']})")
+    return Outcome(rows=len(results), summary={"checks": len(checks), "checks_reached": sum(check["reached"] for check in checks)})
+
+
+def result_rows(scores: Mapping[str, list[dict[str, Any]]], dpo: Mapping[str, Any], every_metric: bool = False) -> list[dict[str, str]]:
+    """One row per task with its primary metric (or with every metric), a column per model, chance or baselines beside it."""
+    about = {(s["task"], s["metric"]): s for model in MODELS for s in scores[model] if (s["primary"] or every_metric) and not _baseline(s)}
+    rows = []
+    for (task, metric), score in about.items():
+        found = {model: next((s for s in scores[model] if (s["task"], s["metric"]) == (task, metric)), None) for model in MODELS}
+        beside = [f"chance {score['chance']:.3f}"] if score["chance"] is not None else []
+        beside += [
+            f"{_baseline(s)} {s['value']:.3f}" for s in scores["base"] if s["task"] == task and s["metric"] == f"{_baseline(s)}_{metric}"
+        ]
+        rows.append({"task": task, "metric": metric} | {m: _score(s) for m, s in found.items()} | {"beside it": ", ".join(beside)})
+    for name, label in (
+        ("reward_accuracy", "reward accuracy"),
+        ("reward_margin", "reward margin"),
+        ("logprob_accuracy", "log-prob accuracy"),
+    ):
+        after = dpo.get(f"validation_{name}")
+        if after is not None:
+            before = dpo[f"validation_{name}_before"]
+            pairs = f"{dpo['validation_pairs']} held-out pairs"
+            rows.append(
+                {"task": "preferences", "metric": label, "base": "", "sft": f"{before:.3f}", "dpo": f"{after:.3f}", "beside it": pairs}
+            )
+    return rows
+
+
+def quality_checks(scores: Mapping[str, list[dict[str, Any]]], dpo: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the models must show to mean something, each with its evidence: {"claim", "reached", "evidence"}."""
+    checks = []
+    bits = {_baseline(s): s["value"] for s in scores["base"] if s["metric"].endswith("bits_per_byte")}
+    for baseline in (b for b in bits if b):
+        claim = f"The base model beats the {baseline.replace('_', ' ')} model in bits per byte on held-out text"
+        checks.append({"claim": claim, "reached": bits[""] < bits[baseline], "evidence": f"{bits['']:.3f} against {bits[baseline]:.3f}"})
+    for score in (s for s in scores["sft"] if s["gate"] and s["stderr"]):
+        distance = (score["value"] - score["chance"]) / score["stderr"]
+        claim = f"The sft model beats chance on {score['task']} ({score['metric']}) by more than three standard errors"
+        evidence = f"{score['value']:.3f} ± {score['stderr']:.3f}, {distance:.1f} standard errors above {score['chance']:.2f}"
+        checks.append({"claim": claim, "reached": distance > 3, "evidence": evidence})
+    if dpo.get("validation_reward_margin") is not None:
+        before, after = dpo["validation_reward_margin_before"], dpo["validation_reward_margin"]
+        evidence = f"margin {after:.3f} from {before:.3f}, accuracy {dpo['validation_reward_accuracy']:.3f}"
+        checks.append({"claim": "DPO raises the reward margin on held-out pairs", "reached": after > before, "evidence": evidence})
+    return checks
+
+
+def _baseline(score: Mapping[str, Any]) -> str:
+    """The baseline that a score belongs to ("unigram"), empty for the model's own."""
+    return next((name for name in BASELINES if score["metric"].startswith(f"{name}_")), "")
+
+
+def _score(score: Mapping[str, Any] | None) -> str:
+    if score is None:
+        return ""
+    spread = f" ± {score['stderr']:.3f}" if score.get("stderr") else ""
+    return f"{score['value']:.3f}{spread}"
+
+
+def _json(artifact: Artifact, name: str) -> Any:
+    return json.loads((artifact.path / name).read_text(encoding="utf-8"))
+
+
+def _cards(inputs: Mapping[str, Artifact]) -> list[tuple[str, str]]:
+    """The run in six figures."""
+    kept, pretrain = inputs["decontaminate"].manifest, inputs["pretrain"].summary
+    return [
+        ("documents after cleaning", f"{kept['rows']:,}"),
+        ("tokens in the corpus", f"{inputs['encode'].manifest['tokens']:,}"),
+        ("parameters", f"{pretrain['parameters']:,}"),
+        ("tokens trained on", f"{pretrain['tokens']:,}"),
+        ("training FLOPs", f"{pretrain['flops']:.2e}"),
+        ("seconds in all nodes", f"{sum(_seconds(a) for a in inputs.values()):,.0f}"),
+    ]
+
+
+def _funnel(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
+    """The books of every data node that has some."""
+    rows = []
+    for node in DATA_NODES:
+        books = inputs[node].manifest["books"]
+        if books:
+            dropped = sorted(books["dropped"].items(), key=lambda item: (-item[1], item[0]))
+            rows.append(
+                {
+                    "node": node,
+                    "unit": books["unit"],
+                    "in": f"{books['rows_in']:,}",
+                    "kept": f"{books['kept']:,}",
+                    "changed": f"{books['changed']:,}",
+                    "dropped": f"{sum(books['dropped'].values()):,}",
+                    "characters out": f"{books['chars_out']:,}",
+                    "by reason": ", ".join(f"{reason} {count:,}" for reason, count in dropped if count),
+                }
+            )
+    return rows
+
+
+def _mixture(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
+    mix = _json(inputs["mix"], "mix.json")
+    trained = inputs["pretrain"].summary["passes"]
+    return [
+        {
+            "source": source,
+            "weight": f"{numbers['weight']:.3f}",
+            "tokens available": f"{numbers['available_tokens']:,}",
+            "tokens in the mixture": f"{numbers['train_tokens']:,}",
+            "epochs in the mixture": f"{numbers['epochs']:.2f}",
+            "epochs trained": f"{numbers['epochs'] * trained:.2f}",
+        }
+        for source, numbers in mix["sources"].items()
+    ]
+
+
+def _charts(inputs: Mapping[str, Artifact]) -> list[str]:
+    from stages.core.tables import read_rows
+    from stages.text.chart import line_chart, thinned
+
+    charts = []
+    for node in TRAINING_NODES:
+        rows = list(read_rows(inputs[node].path / "metrics.parquet", ["step", "loss", "validation_loss"]))
+        train = [(float(r["step"]), r["loss"]) for r in rows if r["loss"] is not None]
+        validation = [(float(r["step"]), r["validation_loss"]) for r in rows if r["validation_loss"] is not None]
+        charts.append(line_chart({"train": thinned(train), "validation": validation}, f"{node}: loss by step", "step", "loss"))
+    return charts
+
+
+def _training(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
+    rows = []
+    for node in TRAINING_NODES:
+        for name, value in inputs[node].summary.items():
+            rows.append({"node": node, "figure": name.replace("_", " "), "value": _figure(value)})
+    return rows
+
+
+def _contamination(artifact: Artifact) -> dict[str, Any]:
+    """Scores on all items, on those without overlap, and on those with; and how many items were flagged."""
+    rows = []
+    for score in _json(artifact, "scores.json"):
+        value = "" if score["value"] is None else _score(score)
+        rows.append({k: str(score[k]) for k in ("model", "task", "metric", "subset")} | {"score": value, "items": f"{score['n']:,}"})
+    return {"scores": rows, "summary": {name.replace("_", " "): _figure(value) for name, value in artifact.summary.items()}}
+
+
+def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
+    return [
+        {
+            "node": node,
+            "key": a.manifest["key"][:12],
+            "digest": a.manifest["digest"][:12],
+            "rows": f"{a.manifest['rows']:,}",
+            "tokens": f"{a.manifest['tokens']:,}" if a.manifest["tokens"] else "",
+            "MB": f"{a.manifest['bytes'] / 1e6:,.2f}",
+            "seconds": f"{_seconds(a):.1f}",
+            "built by": a.manifest["run_id"],
+        }
+        for node, a in inputs.items()
+    ]
+
+
+def _environment(inputs: Mapping[str, Artifact]) -> dict[str, str]:
+    """Where the base model was trained, and every package version that decided bytes."""
+    manifest = inputs["pretrain"].manifest
+    about, hardware = manifest["environment"], manifest["environment"]["hardware"]
+    packages = {k: v for a in inputs.values() for k, v in a.manifest["environment"]["packages"].items()}
+    return {
+        "processor": f"{hardware['processor']}, {hardware['cores']} cores, {hardware['memory_bytes'] / 2**30:.0f} GiB",
+        "GPUs": ", ".join(hardware["gpus"]) or "none",
+        "ranks": str(inputs["pretrain"].summary["ranks"]),
+        "Python": about["python"],
+        "code": manifest["code"]["commit"][:12] + (" with changes" if manifest["code"]["dirty"] else ""),
+        "seed": str(manifest["seed"]),
+        "packages": ", ".join(f"{name} {version}" for name, version in sorted(packages.items())),
+    }
+
+
+def _seconds(artifact: Artifact) -> float:
+    from datetime import datetime
+
+    return (datetime.fromisoformat(artifact.manifest["ended"]) - datetime.fromisoformat(artifact.manifest["started"])).total_seconds()
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+STAGE = Stage("report", ReportConfig, run, INPUTS, "report", ("HTML, Markdown and results from the manifests",), ("jinja2",))

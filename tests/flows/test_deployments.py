@@ -1,0 +1,119 @@
+"""A real Prefect server and worker: both deployments go through, one task per node, hits Cached, artifacts left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.environment import prefect_settings
+from flows.road import road
+from stages.core.errors import StageError
+from tests.conftest import PROJECT, loam
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def server(tiny_home: Path) -> Iterator[dict[str, str]]:
+    """`loam serve` on a free port with the tiny home; yields the environment for clients."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "flows.cli", "serve", "--port", str(port), "--home", str(tiny_home)]
+    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    printed = []
+    for line in process.stdout:
+        printed.append(line)
+        if "prefect deployment run" in line:
+            break
+    else:
+        raise AssertionError("loam serve ended: " + "".join(printed))
+    yield {**os.environ, **prefect_settings(tiny_home), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    assert process.wait(timeout=60) == 0
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def deploy(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "prefect", "deployment", "run", *words, "--watch"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600, cwd=PROJECT)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+def ask(environment: dict[str, str], path: str, **body: Any) -> Any:
+    answer = httpx.post(f"{environment['PREFECT_API_URL']}/{path}/filter", json=body, timeout=30)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def newest_run(environment: dict[str, str], flow: str) -> dict[str, Any]:
+    return ask(environment, "flow_runs", flows={"name": {"any_": [flow]}}, sort="START_TIME_DESC", limit=1)[0]
+
+
+def test_the_whole_road_as_a_deployment_shows_one_cached_task_per_node(server: dict[str, str]) -> None:
+    deploy(server, "pretrain/full", "-p", "recipe=tiny")
+    run = newest_run(server, "pretrain")
+    tasks = ask(server, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
+    assert sorted(t["name"] for t in tasks) == sorted(node.name for node in road())
+    assert {t["state_name"] for t in tasks} == {"Cached"}
+
+
+def test_one_node_again_as_a_deployment_is_built_and_leaves_its_books(server: dict[str, str], tiny_home: Path) -> None:
+    deploy(server, "stage/any", "-p", "node=dedup", "-p", "recipe=tiny")
+    run = newest_run(server, "stage")
+    tasks = ask(server, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
+    assert [(t["name"], t["state_name"]) for t in tasks] == [("dedup", "Completed")]
+    artifacts = ask(server, "artifacts", flow_runs={"id": {"any_": [run["id"]]}})
+    books = next(a for a in artifacts if a["key"] == "dedup")
+    assert "exact_duplicate" in books["data"] and "file://" in books["data"]
+    runs = json.loads(loam("lineage", "runs", "--json", home=tiny_home).stdout)
+    assert runs[0]["state"] == "done" and runs[0]["built"] == 1
+
+
+def test_log_lines_of_the_ranks_arrive_while_they_train(server: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dpo", "-p", "recipe=tiny"]
+    subprocess.run(command, env=server, check=True, capture_output=True, cwd=PROJECT)
+    seen_while_running = False
+    end = time.monotonic() + 300
+    while time.monotonic() < end:
+        run = newest_run(server, "stage")
+        lines = [entry["message"] for entry in ask(server, "logs", logs={"flow_run_id": {"any_": [run["id"]]}}, limit=200)]
+        if run["state_type"] == "RUNNING" and any(line.startswith("dpo") and "step" in line and "loss" in line for line in lines):
+            seen_while_running = True
+        if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED"):
+            break
+        time.sleep(1)
+    assert run["state_type"] == "COMPLETED" and seen_while_running
+
+
+def test_a_failing_node_fails_the_run_with_its_message(server: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dedpu", "-p", "recipe=tiny", "--watch"]
+    done = subprocess.run(command, env=server, capture_output=True, text=True, check=False, timeout=300, cwd=PROJECT)
+    assert done.returncode == 1
+    assert "There is no node 'dedpu'" in newest_run(server, "stage")["state"]["message"]
+
+
+def test_serve_refuses_a_taken_port(tmp_path: Path) -> None:
+    from flows.serve import serve
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(StageError, match="is taken") as caught:
+            serve(tmp_path, taken.getsockname()[1])
+    assert "--port" in str(caught.value)

@@ -1,0 +1,135 @@
+"""The whole tiny recipe, run as a user would, and every question one may ask about it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from flows.road import road
+from tests.conftest import PROJECT, loam
+
+
+def artifact(home: Path, node: str) -> Path:
+    name = json.loads(loam("lineage", "show", node, "--json", home=home).stdout)["path"]
+    return Path(name)
+
+
+def test_the_second_run_is_all_hits_without_prefect(tiny_home: Path) -> None:
+    before = sorted((tiny_home / "prefect").rglob("*.db")) and max(p.stat().st_mtime_ns for p in (tiny_home / "prefect").rglob("*.db"))
+    done = loam("run", "tiny", home=tiny_home)
+    assert "all 23 nodes are hits" in done.stderr and "report  " in done.stdout
+    assert (
+        sorted((tiny_home / "prefect").rglob("*.db")) and max(p.stat().st_mtime_ns for p in (tiny_home / "prefect").rglob("*.db"))
+    ) == before
+
+
+def test_the_numbers_mean_something(tiny_home: Path) -> None:
+    """Base beats the unigram model, sft beats chance by three standard errors, dpo raises the margin: the report's own checks."""
+    report = artifact(tiny_home, "report")
+    text = (report / "report.md").read_text()
+    assert "- reached: The base model beats the unigram" in text
+    assert "- reached: The sft model beats chance on docs_complete (acc_mutual_info) by more than three standard errors" in text
+    assert "- reached: DPO raises the reward margin on held-out pairs" in text
+
+
+def test_the_report_is_one_file_that_needs_nothing_else(tiny_home: Path) -> None:
+    page = (artifact(tiny_home, "report") / "report.html").read_text()
+    assert "<svg" in page and "<script" not in page and "src=" not in page and "http-equiv" not in page and "<link" not in page
+    for node in road()[:-1]:
+        assert node.name in page
+
+
+def test_nothing_of_the_held_out_items_is_left(tiny_home: Path) -> None:
+    shown = json.loads(loam("lineage", "show", "contamination", "--json", home=tiny_home).stdout)
+    flagged = {k: v for k, v in shown["summary"].items() if "flagged" in k}
+    assert flagged and all(v == 0 for v in flagged.values()), shown["summary"]
+
+
+def test_every_file_is_as_recorded(tiny_home: Path) -> None:
+    done = loam("lineage", "verify", home=tiny_home)
+    assert ", 0 differ" in done.stdout
+
+
+def test_up_and_down_reach_the_ends_of_the_road(tiny_home: Path) -> None:
+    up = {r["node"] for r in json.loads(loam("lineage", "up", "dpo", "--json", home=tiny_home).stdout)}
+    assert {"crawl", "benchmarks", "pretrain", "sft", "reference", "mix"} <= up and "report" not in up
+    down = {r["node"] for r in json.loads(loam("lineage", "down", "dedup", "--json", home=tiny_home).stdout)}
+    assert {"encode", "dpo", "evaluate@dpo", "report"} <= down and "crawl" not in down
+
+
+def test_why_names_the_changed_field(tiny_home: Path) -> None:
+    done = loam("lineage", "why", "filter", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
+    assert json.loads(done.stdout) == [{"node": "filter", "state": "hit", "why": ""}]
+    done = loam("lineage", "why", "dedup", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
+    assert json.loads(done.stdout)[-1]["why"].startswith("config.threshold: 0.")
+    plan = json.loads(loam("plan", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home).stdout)
+    states = {s["node"]: s["state"] for s in plan["steps"]}
+    assert (states["filter"], states["dedup"], states["decontaminate"], states["benchmarks"]) == ("hit", "miss", "waits", "hit")
+
+
+def test_a_step_is_traced_to_pages_and_a_page_to_steps(tiny_home: Path) -> None:
+    rows = json.loads(loam("trace", "--step", "3", "--json", home=tiny_home).stdout)
+    assert rows and all(r["url"] for r in rows)
+    documents = json.loads(loam("trace", "--url", rows[0]["url"], "--json", home=tiny_home).stdout)
+    found = next(d for d in documents if d["doc_id"] == rows[0]["doc_id"])
+    assert 3 in found["steps"] and [v["node"] for v in found["verdicts"]] == ["extract", "filter", "dedup", "decontaminate"]
+    assert found["verdicts"][-1]["verdict"] in ("kept", "changed") and found["tokens"]
+    assert "pretrain       steps" in loam("trace", "--doc", rows[0]["doc_id"], home=tiny_home).stdout
+    beyond = loam("trace", "--step", "999999", home=tiny_home, check=False)
+    assert beyond.returncode == 1 and "The steps are 1 to" in beyond.stderr
+
+
+def test_a_plain_duckdb_client_reads_the_index(tiny_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    connection = duckdb.connect(str(tiny_home / "lineage.duckdb"), read_only=True)
+    for sql in readme_queries():
+        assert connection.execute(sql).fetchall(), sql
+    connection.close()
+
+
+def readme_queries() -> list[str]:
+    """The SQL blocks of the README."""
+    text = (PROJECT / "README.md").read_text()
+    blocks = [block.split("```")[0] for block in text.split("```sql\n")[1:]]
+    assert len(blocks) == 5
+    return blocks
+
+
+def test_one_stage_again_is_identical(tiny_home: Path) -> None:
+    done = loam("stage", "dedup", "tiny", "--force", home=tiny_home)
+    assert "identical" in done.stderr
+
+
+def test_a_stage_whose_inputs_are_not_built_is_refused(tiny_home: Path) -> None:
+    done = loam("stage", "dedup", "tiny", "--set", "extract.min_chars=17", home=tiny_home, check=False)
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+
+
+def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> None:
+    """Ctrl-C in the middle of sft: exit code 130, no process left, and the same command finishes the job."""
+    settings = ["--set", "sft.learning_rate=0.0011", "--until", "sft"]
+    command = [sys.executable, "-m", "flows.cli", "run", "tiny", *settings, "--home", str(tiny_home)]
+    running = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert running.stderr is not None
+    for line in running.stderr:
+        if line.startswith("sft") and "step 20/" in line:
+            os.killpg(running.pid, signal.SIGINT)
+            break
+    rest = running.stderr.read()
+    assert running.wait(timeout=60) == 130, rest
+    assert "interrupted" in rest and "Traceback" not in rest
+    time.sleep(1)
+    alive = subprocess.run(["pgrep", "-f", f"stages.lm.rank.*{tiny_home}"], capture_output=True, text=True, check=False).stdout
+    assert alive == ""
+    runs = json.loads(loam("lineage", "runs", "--json", home=tiny_home).stdout)
+    assert runs[0]["state"] == "interrupted"
+    loam("run", "tiny", *settings, home=tiny_home)
+    loam("run", "tiny", home=tiny_home)

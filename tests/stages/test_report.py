@@ -1,0 +1,119 @@
+"""The report: what it claims, what it shows, and that it needs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.core.stage import Artifact
+from stages.core.tables import schema, write_rows
+from stages.report import INPUTS, STAGE, quality_checks, result_rows
+from tests.conftest import run_stage
+
+
+def score(task: str, metric: str, value: float, **more: Any) -> dict[str, Any]:
+    return {"task": task, "metric": metric, "value": value, "stderr": 0.02, "n": 600, "chance": 0.25, "gate": False, "primary": True} | more
+
+
+def scores(bits: float, accuracy: float) -> list[dict[str, Any]]:
+    bare = {"chance": None, "stderr": 0.01}
+    return [
+        score("docs_complete", "acc_mutual_info", accuracy, gate=True),
+        score("docs_complete", "acc", 0.26, primary=False),
+        score("validation", "bits_per_byte", bits, **bare),
+        score("validation", "unigram_bits_per_byte", 2.7, primary=False, **bare),
+        score("validation", "kneser_ney_3gram_bits_per_byte", 1.6, primary=False, **bare),
+    ]
+
+
+DPO = {
+    "validation_reward_margin_before": 0.0, "validation_reward_margin": 0.2, "validation_reward_accuracy_before": 0.0,
+    "validation_reward_accuracy": 0.6, "validation_logprob_accuracy_before": 0.5, "validation_logprob_accuracy": 0.55, "validation_pairs": 100,
+    "ranks": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bits", "accuracy", "reached"), [(1.8, 0.33, [True, False, True, True]), (2.8, 0.30, [False, False, False, True])]
+)
+def test_checks_say_what_was_and_what_was_not_reached(bits: float, accuracy: float, reached: list[bool]) -> None:
+    found = quality_checks({m: scores(bits, accuracy) for m in ("base", "sft", "dpo")}, DPO)
+    assert [c["reached"] for c in found] == reached
+    assert "2.5 standard errors above 0.25" in found[2]["evidence"] if accuracy == 0.30 else "4.0 standard errors" in found[2]["evidence"]
+
+
+def test_dpo_that_lowers_the_margin_is_not_reached() -> None:
+    found = quality_checks({m: scores(1.8, 0.3) for m in ("base", "sft", "dpo")}, DPO | {"validation_reward_margin": -0.1})
+    assert found[-1]["reached"] is False
+
+
+def test_results_show_primary_metrics_with_chance_and_baselines() -> None:
+    rows = result_rows({m: scores(1.8, 0.33) for m in ("base", "sft", "dpo")}, DPO)
+    assert [(r["task"], r["metric"]) for r in rows[:2]] == [("docs_complete", "acc_mutual_info"), ("validation", "bits_per_byte")]
+    assert rows[0]["sft"] == "0.330 ± 0.020" and rows[0]["beside it"] == "chance 0.250"
+    assert rows[1]["beside it"] == "unigram 2.700, kneser_ney_3gram 1.600"
+    assert {
+        "task": "preferences",
+        "metric": "reward margin",
+        "base": "",
+        "sft": "0.000",
+        "dpo": "0.200",
+        "beside it": "100 held-out pairs",
+    } in rows
+
+
+def whole_road(home: Path) -> dict[str, Artifact]:
+    """An artifact per node with what the report reads."""
+    found = {}
+    for node, kind in INPUTS.items():
+        folder = home / node
+        folder.mkdir(parents=True)
+        found[node] = Artifact(folder, manifest(node, kind))
+        if node.startswith("evaluate@"):
+            (folder / "scores.json").write_text(json.dumps(scores(1.8, 0.33)))
+            (folder / "harness.json").write_text(json.dumps({"lm_eval": "0.4", "max_length": 256}))
+        if node in ("pretrain", "sft", "dpo"):
+            rows = [{"step": i, "loss": 5.0 / i, "validation_loss": 4.0 if i == 2 else None} for i in (1, 2, 3)]
+            write_rows(folder / "metrics.parquet", schema(step="int64", loss="float64", validation_loss="float64"), rows)
+    source = {"weight": 1.0, "available_tokens": 10, "train_tokens": 9, "epochs": 0.9}
+    (found["mix"].path / "mix.json").write_text(json.dumps({"sources": {"a <source>": source}}))
+    subset = {"model": "sft", "task": "t", "metric": "acc", "subset": "flagged", "value": None, "stderr": None, "n": 0}
+    (found["contamination"].path / "scores.json").write_text(json.dumps([subset]))
+    return found
+
+
+def manifest(node: str, kind: str) -> dict[str, Any]:
+    books = {
+        "unit": "pages", "rows_in": 3, "kept": 1, "changed": 1, "dropped": {"too-short": 1}, "chars_in": 9, "chars_out": 5, "chars_removed": 1,
+        "chars_dropped": {"too-short": 3},
+    }  # fmt: skip
+    summary = (
+        {"parameters": 7, "tokens": 8, "flops": 9.0, "passes": 1.5, "ranks": 2} if node == "pretrain" else DPO if node == "dpo" else {}
+    )
+    return {
+        "node": node, "kind": kind, "key": f"{node:f<64}", "digest": f"{node:d<64}", "summary": summary, "books": books if kind == "documents" else None,
+        "rows": 2, "tokens": 0, "bytes": 100, "started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:05+00:00", "run_id": "r1",
+        "config": {"setting": "<value>"}, "seed": 1, "code": {"commit": "abc", "dirty": ""},
+        "environment": {"python": "3.11", "packages": {"x": "1"}, "hardware": {"processor": "p", "cores": 2, "memory_bytes": 2**34, "gpus": []}},
+    }  # fmt: skip
+
+
+def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path) -> None:
+    artifact = run_stage(STAGE, {"title": "My <model>"}, whole_road(tmp_path / "road"), tmp_path / "home")
+    page = (artifact.path / "report.html").read_text()
+    assert "My &lt;model&gt;" in page and "<title>My &lt;model&gt;" in page and "a &lt;source&gt;" in page and "&lt;value&gt;" in page
+    assert page.count("<svg") == 3 and "too-short 1" in page and "not reached" in page
+    assert "<script" not in page and "src=" not in page and "<link" not in page
+    short = (artifact.path / "report.md").read_text()
+    assert "| docs_complete | acc_mutual_info | 0.330 ± 0.020 |" in short and "- not reached: The base model beats the kneser" in short
+    assert json.loads((artifact.path / "results.json").read_text())[0]["task"] == "docs_complete"
+    assert artifact.summary == {"checks": 4, "checks_reached": 3}
+
+
+def test_is_the_same_when_built_again(tmp_path: Path) -> None:
+    inputs = whole_road(tmp_path / "road")
+    first = run_stage(STAGE, {}, inputs, tmp_path / "home")
+    assert run_stage(STAGE, {}, inputs, tmp_path / "home", force=True).path == first.path
