@@ -75,10 +75,17 @@ def serve(home: Path, nodes: Sequence[str], port: int) -> None:
     """Serves until interrupted. Raises StageError when the port is taken."""
     import uvicorn
 
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            raise StageError(f"Port {port} is taken.", where="127.0.0.1", do="Stop what uses it or choose another with --port.") from None
+    with bound(port) as listener:
         uvicorn.Server(uvicorn.Config(make_app(home, nodes), log_level="warning")).run(sockets=[listener])
+
+
+def bound(port: int) -> socket.socket:
+    """A socket bound to a port of 127.0.0.1. Raises StageError when the port is taken."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError:
+        listener.close()
+        raise StageError(f"Port {port} is taken.", where="127.0.0.1", do="Stop what uses it or choose another with --port.") from None
+    return listener

@@ -43,7 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     with_set.add_argument("--set", action="append", default=[], metavar="NODE.KEY=VALUE", help="change one recipe value; the value is YAML")
     as_json = argparse.ArgumentParser(add_help=False)
     as_json.add_argument("--json", action="store_true", help="print JSON")
-    parser = argparse.ArgumentParser(prog="loam", description="From raw crawl to evaluated checkpoint.")
+    parser = argparse.ArgumentParser(prog="loam", description="From raw crawl to evaluated checkpoint.", formatter_class=_wide)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def add(
@@ -101,6 +101,10 @@ def _add_lineage(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
         "name", nargs="?", default="", help=name_help + ", or a run id (default: all)"
     )
     add("reindex", lineage_reindex, "build the index anew from the manifests", as_json, to=queries)
+
+
+def _wide(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, max_help_position=28, width=110)
 
 
 def run_command(options: argparse.Namespace) -> int:

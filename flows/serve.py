@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from dashboards.app import bound
 from flows.environment import prefect_settings
 from flows.session import ROOT
 from stages.core.errors import StageError
@@ -24,7 +24,7 @@ POOL = "loam"
 def serve(home: Path, port: int) -> int:
     """Runs until interrupted or terminated; returns 0. Raises StageError when the port is taken or the server does not start."""
     url = f"http://127.0.0.1:{port}/api"
-    _refuse_taken(port)
+    bound(port).close()  # refuses a taken port before anything starts
     (home / "prefect").mkdir(parents=True, exist_ok=True)  # the server does not make the folder of its database
     environment = {**os.environ, **prefect_settings(home), "PREFECT_API_URL": url, "LOAM_HOME": str(home), "LOAM_ROOT": str(ROOT)}
     children: list[subprocess.Popen[bytes]] = []
@@ -87,15 +87,6 @@ def _wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
         where=url,
         do="Read its lines above; a full disk or a damaged prefect folder in the home are common.",
     )
-
-
-def _refuse_taken(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            raise StageError(f"Port {port} is taken.", where="127.0.0.1", do="Stop what uses it or choose another with --port.") from None
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -92,7 +92,11 @@ def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, tasks: list
 
     name = base_name(file).partition(".")[0]
     if name in {task["name"] for task in tasks}:
-        raise StageError(f"Two benchmark files make the task {name!r}.", where=file.uri, do="Rename one: a task is named by its file up to the first dot.")
+        raise StageError(
+            f"Two benchmark files make the task {name!r}.",
+            where=file.uri,
+            do="Rename one: a task is named by its file up to the first dot.",
+        )
     form, items = "", []
     for record in read_records([file], ctx):
         form = form or format_of(record.value)
@@ -160,7 +164,9 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     versions = package_versions(config.packages, "benchmarks.docstrings.packages")
     described, counts = read_described(config.packages)
     found = answers(described, counts, config.min_words, config.max_words)
-    shape = schema(package="string", version="string", name="string", kind="string", ordinal="int32", text="string", key="string", lead="list<string>")
+    shape = schema(
+        package="string", version="string", name="string", kind="string", ordinal="int32", text="string", key="string", lead="list<string>"
+    )
     write_rows(out / "answers.parquet", shape, (answer_row(a) | {"version": versions[a.of.package]} for a in found))
     held = hold_out(found, config.items, seed)
     if len(held) < config.items:

@@ -8,7 +8,6 @@ Source: DPO (arXiv 2305.18290).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from pydantic import Field
 
 from stages.core.errors import StageError
 from stages.core.stage import Artifact, Context, Outcome, Stage
-from stages.core.training import TrainingConfig
+from stages.core.training import TrainingConfig, write_training_tables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +37,6 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     import numpy as np
     from tokenizers import Tokenizer
 
-    from stages.core import tables
     from stages.lm import pairs, session
     from stages.lm.arch import read_model_config, write_model_config
     from stages.lm.job import Job
@@ -67,12 +65,12 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     except session.FAILED as error:
         raise StageError(str(error), where=f"node {ctx.node}", do=session.remedy(error, ctx.scratch)) from error
     write_model_config(shape, out / "model.json")
-    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tables.write_rows(out / "metrics.parquet", tables.schema(**session.METRIC_COLUMNS), session.metric_rows(lines))
-    tables.write_rows(out / "steps" / "00000.parquet", tables.schema(**session.STEP_COLUMNS), session.step_rows(order, job.steps))
-    for part, (encoded, _) in parts.items():
-        spans = pairs.row_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2))
-        tables.write_rows(out / "row_spans" / f"{part}.parquet", tables.schema(**pairs.ROW_SPAN_COLUMNS), spans)
+    spans = {
+        part: (pairs.ROW_SPAN_COLUMNS, pairs.row_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)))
+        for part, (encoded, _) in parts.items()
+    }
+    steps = (session.STEP_COLUMNS, session.step_rows(order, job.steps))
+    write_training_tables(out, lines, (session.METRIC_COLUMNS, session.metric_rows(lines)), steps, spans)
     return Outcome(
         rows=job.steps * job.global_batch_rows,
         tokens=session.metric_rows(lines)[-1]["tokens"],

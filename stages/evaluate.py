@@ -79,7 +79,9 @@ def _score_tasks(
             items[row.pop("task")].append(row)
     if not items:
         return [], []
-    lm = make_lm(model, tokenizer, max_length, ctx.runtime.eval_batch_rows, lambda done, total: ctx.progress(done, total, "requests", "tasks"))
+    lm = make_lm(
+        model, tokenizer, max_length, ctx.runtime.eval_batch_rows, lambda done, total: ctx.progress(done, total, "requests", "tasks")
+    )
     found = run_tasks(lm, items, {name: task["kind"] for name, task in described.items()}, config.chat)
     scores: list[dict[str, Any]] = []
     samples: list[dict[str, Any]] = []
@@ -111,7 +113,9 @@ def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context
         for window in windows(ids.tolist(), max_length):
             parts.append(window)
             owner.append(number)
-    scored = token_logprobs(model, parts, ctx.runtime.eval_batch_rows, lambda done, total: ctx.progress(done, total, "windows", "validation"))
+    scored = token_logprobs(
+        model, parts, ctx.runtime.eval_batch_rows, lambda done, total: ctx.progress(done, total, "windows", "validation")
+    )
     return np.bincount(owner, weights=[-float(logp.sum()) for logp, _ in scored], minlength=len(validation.ids))
 
 

@@ -43,7 +43,9 @@ class Mix(StageConfig):
     @model_validator(mode="after")
     def _weights_need_a_total(self) -> Mix:
         if self.weights and self.total_tokens is None:
-            raise ValueError("weights decide shares of total_tokens: set mix.total_tokens, or leave mix.weights empty to take every source once")
+            raise ValueError(
+                "weights decide shares of total_tokens: set mix.total_tokens, or leave mix.weights empty to take every source once"
+            )
         if any(weight < 0 for weight in self.weights.values()) or (self.weights and not sum(self.weights.values())):
             raise ValueError("mix.weights are not negative, and at least one is above 0")
         return self
@@ -70,7 +72,12 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
         documents = pool[spans.source[pool] == number]
         pieces.append(cut_to_tokens(spans, documents, wanted, ctx.seed))
         share = config.weights.get(source, available / int(spans.length[pool].sum()))
-        sources[source] = {"weight": share, "available_tokens": available, "train_tokens": wanted, "epochs": wanted / available if available else 0.0}
+        sources[source] = {
+            "weight": share,
+            "available_tokens": available,
+            "train_tokens": wanted,
+            "epochs": wanted / available if available else 0.0,
+        }
         ctx.progress(len(sources), len(counts), "sources", source)
     train = _write_part(out, "train", spans, np.concatenate(pieces), config.seq_len)
     validation_documents = np.flatnonzero(held_out)
@@ -169,7 +176,9 @@ def _write_row_spans(path: Path, part: str, spans: Spans, document: np.ndarray, 
         "length": pieces[:, 2],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table([pa.array(columns[name]) if isinstance(columns[name], np.ndarray) else columns[name] for name in shape.names], schema=shape)
+    table = pa.table(
+        [pa.array(columns[name]) if isinstance(columns[name], np.ndarray) else columns[name] for name in shape.names], schema=shape
+    )
     pq.write_table(table, path, compression="zstd", row_group_size=1 << 17)
 
 

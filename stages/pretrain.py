@@ -16,7 +16,7 @@ from pydantic import Field
 
 from stages.core.errors import StageError
 from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
-from stages.core.training import TrainingConfig
+from stages.core.training import TrainingConfig, write_training_tables
 
 if TYPE_CHECKING:
     from stages.lm.data import RowFiles
@@ -59,7 +59,6 @@ class PretrainConfig(TrainingConfig):
 
 def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Trains, then writes checkpoint/, model.json, metrics and the steps side table."""
-    from stages.core import tables
     from stages.lm import session
     from stages.lm.arch import write_model_config
     from stages.lm.order import Order
@@ -71,10 +70,9 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
         where = f"node {ctx.node}" + _documents(inputs, getattr(error, "rows", []))
         raise StageError(str(error), where=where, do=session.remedy(error, ctx.scratch)) from error
     write_model_config(job.model, out / "model.json")
-    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tables.write_rows(out / "metrics.parquet", tables.schema(**session.METRIC_COLUMNS), session.metric_rows(lines))
     order = Order(job.phases, job.seed, job.global_batch_rows)
-    tables.write_rows(out / "steps" / "00000.parquet", tables.schema(**session.STEP_COLUMNS), session.step_rows(order, job.steps))
+    steps = (session.STEP_COLUMNS, session.step_rows(order, job.steps))
+    write_training_tables(out, lines, (session.METRIC_COLUMNS, session.metric_rows(lines)), steps, {})
     tokens = session.metric_rows(lines)[-1]["tokens"]
     return Outcome(
         rows=job.steps * job.global_batch_rows,

@@ -8,14 +8,13 @@ Source: the chat format is the tokenizer's (text/chat); packing after arXiv 2404
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.core.errors import StageError
 from stages.core.stage import Artifact, Books, Context, Outcome, Stage
-from stages.core.training import TrainingConfig
+from stages.core.training import TrainingConfig, write_training_tables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +30,6 @@ class SftConfig(TrainingConfig):
 
 def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Renders and packs the conversations, trains, writes a checkpoint with its metrics and side tables."""
-    from stages.core import tables
     from stages.lm import pairs, session
     from stages.lm.arch import read_model_config, write_model_config
     from stages.lm.job import Job
@@ -54,12 +52,10 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     except session.FAILED as error:
         raise StageError(str(error), where=f"node {ctx.node}", do=session.remedy(error, ctx.scratch)) from error
     write_model_config(shape, out / "model.json")
-    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tables.write_rows(out / "metrics.parquet", tables.schema(**session.METRIC_COLUMNS), session.metric_rows(lines))
-    tables.write_rows(out / "steps" / "00000.parquet", tables.schema(**session.STEP_COLUMNS), session.step_rows(order, job.steps))
-    for part, encoded in (("train", train), ("validation", validation)):
-        spans = pairs.row_span_rows(part, encoded, row_of[part])
-        tables.write_rows(out / "row_spans" / f"{part}.parquet", tables.schema(**pairs.ROW_SPAN_COLUMNS), spans)
+    parts = {"train": train, "validation": validation}
+    spans = {part: (pairs.ROW_SPAN_COLUMNS, pairs.row_span_rows(part, encoded, row_of[part])) for part, encoded in parts.items()}
+    steps = (session.STEP_COLUMNS, session.step_rows(order, job.steps))
+    write_training_tables(out, lines, (session.METRIC_COLUMNS, session.metric_rows(lines)), steps, spans)
     books = _books_and_decisions(train, validation, out)
     return Outcome(
         rows=job.steps * job.global_batch_rows,

@@ -42,7 +42,9 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
     chosen, train_bytes, available_bytes = _sample(files, config.max_train_bytes, ctx.seed)
     documents = int(sum(int(mask.sum()) for mask in chosen))
     if not documents:
-        raise StageError("There are no documents to train a tokenizer on.", where="documents", do="Look at the drop reasons of the stages before.")
+        raise StageError(
+            "There are no documents to train a tokenizer on.", where="documents", do="Look at the drop reasons of the stages before."
+        )
     ctx.log(f"training on {documents:,} documents, {train_bytes / 1e6:,.1f} MB of {available_bytes / 1e6:,.1f} MB")
     try:
         tokenizer = train_bpe(_texts(files, chosen, ctx, documents), config.vocab_size, config.min_frequency)

@@ -5,8 +5,11 @@ Guarantee: a budget has exactly one unit. Defaults stand here once; what differs
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -75,3 +78,17 @@ class TrainingConfig(StageConfig):
         if self.budget.steps is not None and self.warmup_steps >= self.budget.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be below budget.steps {self.budget.steps}")
         return self
+
+
+Table = tuple[Mapping[str, str], Iterable[Mapping[str, Any]]]
+
+
+def write_training_tables(out: Path, lines: Iterable[Mapping[str, Any]], metrics: Table, steps: Table, spans: Mapping[str, Table]) -> None:
+    """metrics.jsonl (the lines as they came), metrics.parquet, steps/00000.parquet, row_spans/<part>.parquet: (columns, rows) each."""
+    from stages.core.tables import schema, write_rows
+
+    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(out / "metrics.parquet", schema(**metrics[0]), metrics[1])
+    write_rows(out / "steps" / "00000.parquet", schema(**steps[0]), steps[1])
+    for part, (columns, rows) in spans.items():
+        write_rows(out / "row_spans" / f"{part}.parquet", schema(**columns), rows)

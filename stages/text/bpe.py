@@ -17,9 +17,7 @@ from stages.text.chat import BOS, EOS, PAD, SPECIAL_TOKENS, TEMPLATE
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
 BATCH_DOCUMENTS = 256
 
@@ -40,7 +38,9 @@ def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> 
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     if vocab_size < SMALLEST_VOCABULARY:
-        raise ValueError(f"A byte-level vocabulary has at least {SMALLEST_VOCABULARY} tokens (256 bytes and the special ones), not {vocab_size}.")
+        raise ValueError(
+            f"A byte-level vocabulary has at least {SMALLEST_VOCABULARY} tokens (256 bytes and the special ones), not {vocab_size}."
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(LLAMA3_SPLIT), behavior="isolated"),

@@ -63,7 +63,7 @@ def _curves(lines: Mapping[str, Points], place: object, width: int) -> list[str]
     for before, after in zip(labels, labels[1:], strict=False):
         after[0] = max(after[0], before[0] + 14)
     parts.extend(
-        f'<text class="label" x="{width - RIGHT + 6}" y="{y + 4:.1f}" fill="{colour}">{escape(str(name))}</text>'
+        f'<text class="label" x="{width - RIGHT + 6}" y="{y + 4:.1f}" style="fill: {colour}">{escape(str(name))}</text>'
         for y, name, colour in labels
     )
     return parts

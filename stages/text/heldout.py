@@ -87,7 +87,15 @@ def answer_row(answer: Answer) -> dict[str, str | int | list[str]]:
     """An answer as a row of a table; `answer_of` is its inverse but for sentences after the first paragraph."""
     of = answer.of
     lead = list(of.sentences[: of.lead]) if answer.ordinal == 0 else []
-    return {"package": of.package, "name": of.name, "kind": of.kind, "ordinal": answer.ordinal, "text": answer.text, "key": answer.key, "lead": lead}
+    return {
+        "package": of.package,
+        "name": of.name,
+        "kind": of.kind,
+        "ordinal": answer.ordinal,
+        "text": answer.text,
+        "key": answer.key,
+        "lead": lead,
+    }
 
 
 def answer_of(row: Mapping[str, Any]) -> Answer:

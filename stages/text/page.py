@@ -18,11 +18,11 @@ th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); vertical
 td.number, th.number { text-align: right; white-space: nowrap; }
 code, pre { font: 13px/1.45 ui-monospace, monospace; } pre { background: var(--panel); padding: 12px; border-radius: 6px; overflow-x: auto; white-space: pre-wrap; }
 .good { color: var(--good); } .bad { color: var(--bad); } .wait { color: var(--wait); }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 12px; margin: 20px 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(155px, 1fr)); gap: 12px; margin: 20px 0; }
 .card { background: var(--panel); border-radius: 8px; padding: 12px 14px; } .card b { display: block; font-size: 22px; line-height: 1.25; }
 svg.chart { width: 100%; max-width: 900px; height: auto; display: block; margin: 8px 0; }
 svg.chart text { font: 12px system-ui, sans-serif; fill: var(--soft); } svg.chart text.title { font-weight: 600; fill: var(--ink); }
-svg.chart text.label { fill: currentColor; font-weight: 600; } svg.chart .grid { stroke: var(--line); stroke-width: 1; }
+svg.chart text.label { font-weight: 600; } svg.chart .grid { stroke: var(--line); stroke-width: 1; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--soft); }
 a { color: inherit; }
 """

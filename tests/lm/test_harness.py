@@ -16,7 +16,9 @@ CHOICES = [
     {"item_id": str(i), "context": f"The function {w} returns", "choices": ["the length.", f" its {w}", "the last argument of it", "é 12 x"], "gold": i % 4}
     for i, w in enumerate(("length", "sum", "copy", "name", "first", "last", "12345", "x y"))
 ]  # fmt: skip
-CONTINUED = [{"item_id": str(i), "context": f"The {w} of its first", "answer": "argument" if i else "a"} for i, w in enumerate(("sum", "copy", "z"))]
+CONTINUED = [
+    {"item_id": str(i), "context": f"The {w} of its first", "answer": "argument" if i else "a"} for i, w in enumerate(("sum", "copy", "z"))
+]
 
 
 @pytest.fixture(scope="module")

@@ -22,14 +22,14 @@ def artifact(path: Path, kind: str, node: str = "", summary: Mapping[str, Any] |
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         hashed.update(file.relative_to(path).as_posix().encode() + b"\0" + file.read_bytes())
     digest = hashed.hexdigest()
-    return Artifact(path, {"kind": kind, "node": node or kind, "key": digest, "digest": digest, "summary": dict(summary or {}), "files": []})
+    return Artifact(
+        path, {"kind": kind, "node": node or kind, "key": digest, "digest": digest, "summary": dict(summary or {}), "files": []}
+    )
 
 
 def documents(path: Path, shards: Sequence[Iterable[str | tuple[str, str]]]) -> Artifact:
     """A documents artifact; each text may come as (source, text)."""
-    shape = schema(
-        doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string"
-    )
+    shape = schema(doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string")
     for number, texts in enumerate(shards):
         rows = []
         for line, given in enumerate(texts):

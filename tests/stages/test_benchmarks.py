@@ -35,7 +35,12 @@ def test_files_become_tasks_named_by_the_file(tmp_path: Path) -> None:
     tasks = tasks_of(artifact)
     assert list(tasks) == ["arc", "gsm8k"]
     assert tasks["arc"]["chance"] == pytest.approx(1 / 3, abs=1e-6)
-    assert (tasks["arc"]["metric"], tasks["arc"]["scored_items"], tasks["arc"]["items"], tasks["arc"]["gate"]) == ("acc_norm", 10, 30, False)
+    assert (tasks["arc"]["metric"], tasks["arc"]["scored_items"], tasks["arc"]["items"], tasks["arc"]["gate"]) == (
+        "acc_norm",
+        10,
+        30,
+        False,
+    )
     assert (tasks["gsm8k"]["metric"], tasks["gsm8k"]["scored_items"]) == (None, 0) and "not scored" in tasks["gsm8k"]["description"]
     assert sum(row["scored"] for row in items_of(artifact, "arc")) == 10
     assert len({row["item_id"] for row in items_of(artifact, "arc")}) == 30
@@ -46,7 +51,9 @@ def test_files_become_tasks_named_by_the_file(tmp_path: Path) -> None:
 def test_the_scored_items_do_not_depend_on_their_order(tmp_path: Path) -> None:
     scored = []
     for name, records in (("a", QUESTIONS), ("b", QUESTIONS[::-1])):
-        artifact = run_stage(STAGE, {"files": [made.jsonl(tmp_path / name / "q.jsonl", records)], "max_scored_items": 7}, {}, tmp_path / "home")
+        artifact = run_stage(
+            STAGE, {"files": [made.jsonl(tmp_path / name / "q.jsonl", records)], "max_scored_items": 7}, {}, tmp_path / "home"
+        )
         scored.append({row["context"] for row in items_of(artifact, "q") if row["scored"]})
     assert scored[0] == scored[1] and len(scored[0]) == 7
 

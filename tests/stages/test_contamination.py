@@ -56,12 +56,16 @@ def inputs(root: Path) -> dict[str, Artifact]:
     items = [{"query": q, "choices": ["yes", "no"], "gold": 0} for q in QUESTIONS]
     benchmarks = run_stage(BENCHMARKS, {"files": [made.jsonl(root / "quiz.jsonl", items)]}, {}, root / "home")
     leak, unseen = f"See: <b>{QUESTIONS[0].upper()}</b>!", f"Only for validation: {QUESTIONS[3]}"
-    documents = made.documents(root / "docs", [["Nothing here."] * 3 + [leak], [unseen, "short", f"partly {' '.join(QUESTIONS[5].split()[:12])} x"]])
+    documents = made.documents(
+        root / "docs", [["Nothing here."] * 3 + [leak], [unseen, "short", f"partly {' '.join(QUESTIONS[5].split()[:12])} x"]]
+    )
     made_of = {
         "documents": documents,
         "mixture": mixture(root / "mix", documents, {unseen}),
         "benchmarks": benchmarks,
-        "conversations": dialogues(root / "chats", "conversations", [("train", "all good"), ("train", f"sure {QUESTIONS[1]}"), ("validation", QUESTIONS[3])]),
+        "conversations": dialogues(
+            root / "chats", "conversations", [("train", "all good"), ("train", f"sure {QUESTIONS[1]}"), ("validation", QUESTIONS[3])]
+        ),
         "preferences": dialogues(root / "pairs", "preferences", [("train", " ".join(QUESTIONS[2].split()[1:14]))]),
     }
     ids = {row["context"]: row["item_id"] for row in read_rows(benchmarks.path / "items.parquet")}

@@ -86,14 +86,18 @@ def test_nothing_given_nothing_left_and_nothing_to_look_for(tmp_path: Path, benc
     leaked = {"files": [made.jsonl(tmp_path / "leak.jsonl", [chat("Say it.", LEAK)])]}
     with pytest.raises(StageError, match="No conversation is left"):
         run_stage(STAGE, leaked, {"benchmarks": benchmarks}, tmp_path / "home")
-    short = run_stage(BENCHMARKS, {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": "a", "continuation": "b"}])]}, {}, tmp_path / "home")
+    short = run_stage(
+        BENCHMARKS, {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": "a", "continuation": "b"}])]}, {}, tmp_path / "home"
+    )
     with pytest.raises(StageError, match="There is no benchmark item to look for") as caught:
         run_stage(STAGE, leaked, {"benchmarks": short}, tmp_path / "home")
     assert "conversations.min_words" in str(caught.value)
 
 
 def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None:
-    files = run_stage(BENCHMARKS, {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": LEAK, "continuation": "b"}])]}, {}, tmp_path / "home")
+    files = run_stage(
+        BENCHMARKS, {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": LEAK, "continuation": "b"}])]}, {}, tmp_path / "home"
+    )
     with pytest.raises(StageError, match="conversations.docstrings needs the answers that the benchmarks read") as caught:
         run_stage(STAGE, {"docstrings": {}}, {"benchmarks": files}, tmp_path / "home")
     assert "Set benchmarks.docstrings" in str(caught.value)

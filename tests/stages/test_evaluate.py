@@ -17,7 +17,9 @@ from stages.mix import STAGE as MIX
 from tests.conftest import run_stage
 from tests.stages import made, tiny_model
 
-ITEMS = [{"query": f"The function {w} returns", "choices": ["the length", "its sum", "copy"], "gold": i % 3} for i, w in enumerate("abcdefghij")]
+ITEMS = [
+    {"query": f"The function {w} returns", "choices": ["the length", "its sum", "copy"], "gold": i % 3} for i, w in enumerate("abcdefghij")
+]
 GOES_ON = [{"context": f"The {w} of its", "continuation": "argument"} for w in ("sum", "copy", "name")]
 
 
@@ -27,7 +29,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     model = made.artifact(tiny_model.write(root / "model", max_positions=48), "model")
     tokenizer = made.artifact(root / "model", "tokenizer")
     texts = [f"The function number {i} returns the {['sum', 'copy', 'name'][i % 3]} of its argument. " * (1 + i % 9) for i in range(90)]
-    tokens = run_stage(ENCODE, {}, {"documents": made.documents(root / "docs", [texts[:40], texts[40:], []]), "tokenizer": tokenizer}, root / "home")
+    tokens = run_stage(
+        ENCODE, {}, {"documents": made.documents(root / "docs", [texts[:40], texts[40:], []]), "tokenizer": tokenizer}, root / "home"
+    )
     mixture = run_stage(MIX, {"seq_len": 40, "validation_frac": 0.2}, {"tokens": tokens}, root / "home")
     files = [made.jsonl(root / "choose.jsonl", ITEMS), made.jsonl(root / "go_on.jsonl", GOES_ON)]
     files.append(made.jsonl(root / "gsm8k.jsonl", [{"question": "2+2?", "answer": "4"}]))
@@ -110,10 +114,18 @@ def test_fewer_baseline_tokens_count_fewer_pieces(inputs: dict[str, Artifact]) -
 
     every, vocab_size = read_training_pieces(inputs["mixture"].path, inputs["tokens"].path, 10**9, 0)
     some, _ = read_training_pieces(inputs["mixture"].path, inputs["tokens"].path, 500, 0)
-    assert vocab_size == 310 and sum(map(len, some)) <= 500 < sum(map(len, every)) == json.loads((inputs["mixture"].path / "mix.json").read_text())["train"]["tokens"]
+    assert (
+        vocab_size == 310
+        and sum(map(len, some))
+        <= 500
+        < sum(map(len, every))
+        == json.loads((inputs["mixture"].path / "mix.json").read_text())["train"]["tokens"]
+    )
 
 
-def test_the_chat_template_changes_the_question_and_the_batch_does_not(inputs: dict[str, Artifact], scored: Artifact, tmp_path: Path) -> None:
+def test_the_chat_template_changes_the_question_and_the_batch_does_not(
+    inputs: dict[str, Artifact], scored: Artifact, tmp_path: Path
+) -> None:
     chat = run_stage(STAGE, {"chat": True}, inputs, tmp_path)
     assert json.loads((chat.path / "harness.json").read_text())["chat_template"] is True
     assert samples_of(chat)["go_on", "nll"] != samples_of(scored)["go_on", "nll"]

@@ -100,7 +100,9 @@ def test_nothing_given_and_too_few_pairs(tmp_path: Path, benchmarks: Artifact) -
 
 
 def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None:
-    files = run_stage(BENCHMARKS, {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": LEAK, "continuation": "b"}])]}, {}, tmp_path / "home")
+    files = run_stage(
+        BENCHMARKS, {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": LEAK, "continuation": "b"}])]}, {}, tmp_path / "home"
+    )
     with pytest.raises(StageError, match="preferences.docstrings needs the answers that the benchmarks read"):
         run_stage(STAGE, {"docstrings": {}}, {"benchmarks": files}, tmp_path / "home")
 

@@ -105,12 +105,12 @@ def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path
     artifact = run_stage(STAGE, {"title": "My <model>"}, whole_road(tmp_path / "road"), tmp_path / "home")
     page = (artifact.path / "report.html").read_text()
     assert "My &lt;model&gt;" in page and "<title>My &lt;model&gt;" in page and "a &lt;source&gt;" in page and "&lt;value&gt;" in page
-    assert page.count("<svg") == 3 and "too-short 1" in page and "not reached" in page
+    assert page.count("<svg") == 3 and "too-short 1" in page and "not so" in page
     assert "<script" not in page and "src=" not in page and "<link" not in page
     short = (artifact.path / "report.md").read_text()
-    assert "| docs_complete | acc_mutual_info | 0.330 ± 0.020 |" in short and "- not reached: The base model beats the kneser" in short
+    assert "| docs_complete | acc_mutual_info | 0.330 ± 0.020 |" in short and "- not so: The base model beats the kneser" in short
     assert json.loads((artifact.path / "results.json").read_text())[0]["task"] == "docs_complete"
-    assert artifact.summary == {"checks": 4, "checks_reached": 3}
+    assert artifact.summary == {"checks": 3, "checks_reached": 3}
 
 
 def test_is_the_same_when_built_again(tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ def test_every_token_exactly_once_per_epoch_and_no_piece_crosses_a_document(
 
 @settings(max_examples=200, deadline=None)
 @given(documents, st.data())
-def test_counts_are_exact_and_no_document_is_repeated_more_than_one_epoch_ahead(docs: tuple[list[int], list[int]], data: st.DataObject) -> None:
+def test_counts_are_exact_and_no_document_is_repeated_more_than_one_epoch_ahead(
+    docs: tuple[list[int], list[int]], data: st.DataObject
+) -> None:
     lengths = docs[0]
     tokens = data.draw(st.integers(1, 3 * sum(lengths)))
     spans = spans_of(*docs)

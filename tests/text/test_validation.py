@@ -24,7 +24,10 @@ def made_of(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifac
     root = tmp_path_factory.mktemp("validation")
     (root / "tokenizer").mkdir()
     save(train_bpe(["the text of some texts"] * 5, 265), root / "tokenizer")
-    inputs = {"documents": made.documents(root / "docs", [TEXTS[:30], TEXTS[30:]]), "tokenizer": made.artifact(root / "tokenizer", "tokenizer")}
+    inputs = {
+        "documents": made.documents(root / "docs", [TEXTS[:30], TEXTS[30:]]),
+        "tokenizer": made.artifact(root / "tokenizer", "tokenizer"),
+    }
     tokens = run_stage(ENCODE, {}, inputs, root / "home")
     return run_stage(MIX, {"seq_len": 16, "validation_frac": 0.4}, {"tokens": tokens}, root / "home"), tokens, root
 
