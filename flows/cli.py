@@ -44,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     as_json = argparse.ArgumentParser(add_help=False)
     as_json.add_argument("--json", action="store_true", help="print JSON")
     parser = argparse.ArgumentParser(prog="loam", description="From raw crawl to evaluated checkpoint.", formatter_class=_wide)
+    parser.add_argument("-V", "--version", action=_Version, help="print Loam's version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def add(
@@ -101,6 +102,19 @@ def _add_lineage(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
         "name", nargs="?", default="", help=name_help + ", or a run id (default: all)"
     )
     add("reindex", lineage_reindex, "build the index anew from the manifests", as_json, to=queries)
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:  # noqa: A002 - argparse's own name
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        from importlib.metadata import version
+
+        print(f"loam {version('loam')}")
+        parser.exit()
 
 
 def _wide(prog: str) -> argparse.HelpFormatter:

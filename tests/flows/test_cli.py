@@ -50,6 +50,12 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest
     assert not list((tmp_path / "home").glob("artifacts/*")) if (tmp_path / "home").exists() else True
 
 
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith("loam 0.")
+
+
 def test_usage_errors_are_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["fly"], ["trace"], ["run"]):
         with pytest.raises(SystemExit) as ended:
