@@ -40,10 +40,8 @@ class Evaluate(StageConfig):
 
 def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes scores.json, samples.parquet and harness.json."""
-    from transformers import AutoTokenizer
-
     from stages.core.tables import schema, write_rows
-    from stages.lm.score import load_model
+    from stages.lm.score import load_model, load_tokenizer
     from stages.text.validation import read_validation
 
     folder = inputs["model"].path
@@ -51,7 +49,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     seq_len = json.loads((inputs["mixture"].path / "mix.json").read_text())["seq_len"]
     max_length = min(seq_len, model.config.max_position_embeddings)
     validation = read_validation(inputs["mixture"].path, inputs["tokens"].path)
-    scores, samples = _score_tasks(config, model, AutoTokenizer.from_pretrained(folder), inputs["benchmarks"].path, max_length, ctx)
+    scores, samples = _score_tasks(config, model, load_tokenizer(folder), inputs["benchmarks"].path, max_length, ctx)
     nll = {"": _model_nll(model, validation, max_length, ctx)}
     if config.baselines:
         nll |= _baseline_nll(validation, inputs["mixture"].path, inputs["tokens"].path, config.baseline_tokens, ctx)

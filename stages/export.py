@@ -38,9 +38,9 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     """Converts, writes, loads again and compares."""
     from stages.lm import checkpoint, flops
     from stages.lm.arch import read_model_config
-    from stages.lm.convert import hugging_face_model
+    from stages.lm.convert import hugging_face_model, quiet_transformers
 
-    _quiet()
+    quiet_transformers()
     source, tokenizer = inputs["checkpoint"].path, inputs["tokenizer"].path
     shape = read_model_config(source / "model.json")
     try:
@@ -105,13 +105,6 @@ def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, in
         )
     names = {"bos": chat.BOS, "eos": chat.EOS, "end_of_turn": chat.END_OF_TURN, "pad": chat.PAD}
     return {name: token_id(loaded, token) for name, token in names.items()}
-
-
-def _quiet() -> None:
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
 
 
 STAGE = Stage(

@@ -6,6 +6,7 @@ Source: the parameter names of transformers 5; the rotary layout is the same (mo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,3 +73,12 @@ def largest_difference(ours: torch.nn.Module, theirs: Any, tokens_BL: Tensor) ->
     mine = ours(tokens_BL, positions_BL, torch.zeros_like(tokens_BL)).float()
     other = theirs(input_ids=tokens_BL, use_cache=False).logits.float()
     return float((mine - other).abs().max()), float(mine.abs().max())
+
+
+def quiet_transformers() -> None:
+    """No progress bars and no remarks from transformers, nor from the deepspeed that it imports along."""
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()

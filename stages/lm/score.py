@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from stages.lm.convert import quiet_transformers
+
 LOGIT_ELEMENTS = 1 << 25
 
 Progress = Callable[[int, int], None]
@@ -21,12 +23,18 @@ Progress = Callable[[int, int], None]
 
 def load_model(folder: Path, device: str) -> Any:
     """An exported model for scoring: float32 on a CPU, as saved on a GPU; no remote code."""
+    quiet_transformers()
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32 if device == "cpu" else "auto", trust_remote_code=False)
     return model.to(device).eval()
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer beside an exported model, with its chat template."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 @torch.inference_mode()
