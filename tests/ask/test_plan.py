@@ -1,0 +1,69 @@
+"""The plan: hits, misses with their reason, nodes that wait, and what is lacking, without running anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stages.ask.plan import Plan, Step, make_plan, missing_devices
+from stages.core import environment
+from stages.core.recipe import Recipe, load_recipe
+from tests.conftest import run_stage
+from tests.core.toys import COUNT, WORDS
+
+STEPS = [Step("words", {}, WORDS), Step("count", {"words": "words"}, COUNT)]
+
+
+def recipe(tmp_path: Path, *settings: str) -> Recipe:
+    path = tmp_path / "r.yaml"
+    path.write_text("name: toy\nseed: 7\nwords: {words: [a, b]}\n")
+    return load_recipe(str(path), {"words": WORDS.config, "count": COUNT.config}, settings)
+
+
+def planned(tmp_path: Path, *settings: str) -> Plan:
+    return make_plan(tmp_path / "home", recipe(tmp_path, *settings), STEPS)
+
+
+def test_a_fresh_home_misses_and_waits(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    assert [(s.node, s.state, s.why) for s in plan.steps] == [("words", "miss", ("not built yet",)), ("count", "waits", ("after words",))]
+    assert not plan.complete and not (tmp_path / "home").exists()
+
+
+def test_hits_and_the_reason_of_a_miss(tmp_path: Path) -> None:
+    words = run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    run_stage(COUNT, {}, {"words": words}, tmp_path / "home")
+    assert planned(tmp_path).complete
+    changed = planned(tmp_path, "count.factor=3")
+    assert [s.state for s in changed.steps] == ["hit", "miss"] and changed.steps[1].why == ("config.factor: 1 -> 3",)
+    assert planned(tmp_path, "seed=8").steps[0].why == ("seed: 7 -> 8",)
+
+
+def test_a_miss_names_the_nearest_earlier_artifact(tmp_path: Path) -> None:
+    run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    run_stage(WORDS, {"words": ["z"], "max_bad_records": 4}, {}, tmp_path / "home")
+    assert planned(tmp_path, "words.max_bad_records=1").steps[0].why == ("config.max_bad_records: 0 -> 1",)
+
+
+def test_a_changed_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "more.txt"
+    file.write_text("x")
+    run_stage(WORDS, {"words": ["a", "b"], "files": [str(file)]}, {}, tmp_path / "home")
+    file.write_text("y")
+    why = planned(tmp_path, f"words.files=[{file}]").steps[0].why
+    assert len(why) == 1 and why[0].startswith("files.files: ") and "sha256:" in why[0]
+
+
+def test_what_is_missing_is_collected_not_raised(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "words.files=[nowhere/*.txt]", "words.packages=[no-such-thing]")
+    assert len(plan.lacks) == 1 and "nowhere/*.txt" in plan.lacks[0] and [s.state for s in plan.steps] == ["waits", "waits"]
+
+
+def test_gpus_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants = recipe(tmp_path, "runtime.gpus=4")
+    monkeypatch.setattr(environment, "gpus", lambda: ["one"])
+    assert missing_devices(wants, ["pretrain"]) == ["The recipe trains on 4 GPUs per machine; this machine has 1 (runtime.gpus)."]
+    assert missing_devices(wants, ["crawl"]) == []
+    monkeypatch.setattr(environment, "gpus", lambda: ["one"] * 4)
+    assert missing_devices(wants, ["pretrain"]) == []
