@@ -86,9 +86,7 @@ def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
     here = len(environment.gpus())
     if here >= recipe.runtime.gpus:
         return []
-    return [
-        f"The recipe trains on {recipe.runtime.nodes} machines with {recipe.runtime.gpus} GPUs each; this machine has {here} (runtime.gpus)."
-    ]
+    return [f"The recipe trains on {recipe.runtime.gpus} GPUs per machine; this machine has {here or 'none'} (runtime.gpus)."]
 
 
 def why_miss(home: Path, job: Job) -> list[str]:
