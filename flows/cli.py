@@ -324,8 +324,12 @@ def _home(options: argparse.Namespace) -> Path:
 
 
 def _prepare_prefect(home: Path) -> None:
-    """Sets the environment before prefect is imported; its own console lines are left to ours."""
+    """Sets the environment before prefect is imported; its own console lines are left to ours. Refuses a home that is in use."""
     from flows.environment import prefect_settings
+    from stages.core.runs import home_lock
+
+    with home_lock(home):
+        pass
 
     (home / "prefect").mkdir(parents=True, exist_ok=True)  # the server does not make the folder of its database
     for name, value in {**prefect_settings(home), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "100"}.items():

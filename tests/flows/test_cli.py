@@ -81,6 +81,16 @@ def test_the_full_recipe_plans_and_says_what_it_lacks(tmp_path: Path) -> None:
     assert not (tmp_path / "artifacts").exists()
 
 
+def test_a_home_in_use_is_refused_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from stages.core.runs import home_lock
+
+    with home_lock(tmp_path, "the-first"):
+        for words in (["run", "tiny"], ["stage", "crawl", "tiny"]):
+            assert main([*words, "--home", str(tmp_path)]) == 1
+            assert "Another run is working on this home" in capsys.readouterr().err
+    assert not (tmp_path / "prefect").exists()
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="There is no recipe"):
         main(["run", "nano", "--debug", "--home", str(tmp_path)])
