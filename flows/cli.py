@@ -129,7 +129,7 @@ def run_command(options: argparse.Namespace) -> int:
     if options.until:
         upstream([options.until])
     plan = session.plan(options.until)
-    refuse_lacks(plan)
+    refuse_lacks(session, plan)
     command = {"flow": "pretrain", "recipe": options.recipe, "until": options.until, "set": shlex.join(options.set), "force": ""}
     if plan.complete:
         from stages.core import runs
@@ -183,7 +183,7 @@ def plan_command(options: argparse.Namespace) -> int:
         print()
         for what, value in size:
             print(f"{what:<26} {value}")
-    refuse_lacks(plan)
+    refuse_lacks(session, plan)
     return 0
 
 
@@ -332,7 +332,7 @@ def _prepare_prefect(home: Path) -> None:
         pass
 
     (home / "prefect").mkdir(parents=True, exist_ok=True)  # the server does not make the folder of its database
-    for name, value in {**prefect_settings(home), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "100"}.items():
+    for name, value in {**prefect_settings(home), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}.items():
         os.environ.setdefault(name, value)
 
 

@@ -24,6 +24,6 @@ def pretrain(recipe: str = "full", until: str = "", set: str = "", force: str = 
     session = open_session(recipe, split_settings(set), home)
     forced = [name.strip() for name in force.split(",") if name.strip()]
     upstream(forced)
-    refuse_lacks(session.plan(until))
+    refuse_lacks(session, session.plan(until))
     command = {"flow": "pretrain", "recipe": recipe, "until": until, "set": set, "force": force}
     return walk(session, session.steps(until), step, command, forced)

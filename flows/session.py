@@ -43,7 +43,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     return Session(default_home(home), load_recipe(recipe, config_classes(), settings))
 
 
-def refuse_lacks(plan: Plan) -> None:
+def refuse_lacks(session: Session, plan: Plan) -> None:
     """One message about everything the plan found missing."""
     if plan.lacks:
         what = (
@@ -51,7 +51,7 @@ def refuse_lacks(plan: Plan) -> None:
             if len(plan.lacks) == 1
             else "The recipe needs what is not here:" + "".join(f"\n  - {lack}" for lack in plan.lacks)
         )
-        raise RecipeError(what, do="Provide them, or change the recipe (`--set node.key=value`).")
+        raise RecipeError(what, where=session.recipe.source, do="Provide them, or change the recipe (`--set node.key=value`).")
 
 
 def split_settings(text: str) -> list[str]:
