@@ -85,11 +85,10 @@ def result_rows(scores: Mapping[str, list[dict[str, Any]]], dpo: Mapping[str, An
     ):
         after = dpo.get(f"validation_{name}")
         if after is not None:
-            before = dpo[f"validation_{name}_before"]
+            rewarded = name.startswith("reward")  # rewards are relative to the sft model, so it has none of its own
+            before = "" if rewarded else f"{dpo[f'validation_{name}_before']:.3f}"
             pairs = f"{dpo['validation_pairs']} held-out pairs"
-            rows.append(
-                {"task": "preferences", "metric": label, "base": "", "sft": f"{before:.3f}", "dpo": f"{after:.3f}", "beside it": pairs}
-            )
+            rows.append({"task": "preferences", "metric": label, "base": "", "sft": before, "dpo": f"{after:.3f}", "beside it": pairs})
     return rows
 
 

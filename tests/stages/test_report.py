@@ -59,7 +59,7 @@ def test_results_show_primary_metrics_with_chance_and_baselines() -> None:
         "task": "preferences",
         "metric": "reward margin",
         "base": "",
-        "sft": "0.000",
+        "sft": "",
         "dpo": "0.200",
         "beside it": "100 held-out pairs",
     } in rows
