@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.show import print_nested, print_rows, print_table
-from stages.core.errors import LoamError, RecipeError
+from flows import questions
+from flows.show import print_table
+from stages.core.errors import LoamError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,44 +65,12 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("node", help="for example dedup or evaluate@sft")
     command.add_argument("recipe", help="a recipe file, or the name of one in configs/")
     command.add_argument("--force", action="store_true", help="build although the artifact exists, and compare")
-    _add_lineage(commands, add, as_json)
-    command = add("trace", trace_command, "where a record went, and what a training step saw", as_json)
-    what = command.add_mutually_exclusive_group(required=True)
-    what.add_argument("--url", help="all captures of a URL (end with %% for a prefix)")
-    what.add_argument("--doc", help="one document by doc_id")
-    what.add_argument("--step", type=int, help="the documents of one pretraining step")
-    command = add("report", report_command, "print the path of a run's report")
-    command.add_argument("of_run", nargs="?", default="", metavar="RUN", help="a run id (default: the newest report)")
+    questions.add_commands(commands, add, as_json)
     command = add("dashboard", dashboard_command, "the web dashboard on 127.0.0.1")
     command.add_argument("--port", type=int, default=8765)
     command = add("serve", serve_command, "Prefect server, process pool and worker, with prefect.yaml deployed")
     command.add_argument("--port", type=int, default=4200)
     return parser
-
-
-def _add_lineage(commands: Any, add: Callable[..., argparse.ArgumentParser], as_json: argparse.ArgumentParser) -> None:
-    lineage = commands.add_parser(
-        "lineage", help="questions to the record of runs and artifacts", description="Questions to the record of runs and artifacts."
-    )
-    queries = lineage.add_subparsers(metavar="QUERY", required=True)
-    name_help = "node, node/folder, or the start of a key or digest"
-    add("runs", lineage_runs, "all runs, newest first", as_json, to=queries)
-    for name, run, text in (
-        ("show", lineage_show, "one artifact or run"),
-        ("up", lineage_up, "everything an artifact was made from"),
-        ("down", lineage_down, "everything made from an artifact"),
-    ):
-        add(name, run, text, as_json, to=queries).add_argument("name", help=name_help)
-    with_set = argparse.ArgumentParser(add_help=False)
-    with_set.add_argument("--set", action="append", default=[], metavar="NODE.KEY=VALUE", help="change one recipe value")
-    command = add("why", lineage_why, "why a node of a recipe is a hit or a miss", as_json, with_set, to=queries)
-    command.add_argument("node")
-    command.add_argument("recipe")
-    add("sql", lineage_sql, "one read-only SQL query", as_json, to=queries).add_argument("sql")
-    add("verify", lineage_verify, "compare files with their recorded sha256", as_json, to=queries).add_argument(
-        "name", nargs="?", default="", help=name_help + ", or a run id (default: all)"
-    )
-    add("reindex", lineage_reindex, "build the index anew from the manifests", as_json, to=queries)
 
 
 class _Version(argparse.Action):
@@ -187,40 +156,6 @@ def plan_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def trace_command(options: argparse.Namespace) -> int:
-    from flows.session import default_home
-    from stages.ask import trace
-
-    home = default_home(options.home)
-    if options.step is not None:
-        print_rows(trace.trace_step(home, options.step), options.json)
-        return 0
-    found = trace.trace_url(home, options.url) if options.url else [trace.trace_doc(home, options.doc)]
-    if options.json:
-        print(json.dumps(found, indent=1, default=str))
-        return 0
-    for document in found:
-        print(f"{document['doc_id']}  {document['url']}")
-        for verdict in document["verdicts"]:
-            print(f"  {verdict['node']:<14} {verdict['verdict']:<8} {verdict['reason'] or ''}")
-        for span in document["tokens"]:
-            print(f"  encode         {span['length']:,} tokens at {span['start']:,} of shard {span['shard']}")
-        for row in document["rows"]:
-            print(f"  mix            {row['part']} row {row['row']}, piece {row['piece']}: {row['length']} tokens")
-        if document["steps"]:
-            steps = document["steps"]
-            print(f"  pretrain       steps {', '.join(map(str, steps[:20]))}{' …' if len(steps) > 20 else ''}")
-    return 0
-
-
-def report_command(options: argparse.Namespace) -> int:
-    from flows.session import default_home
-    from stages.ask.lineage import report_path
-
-    print(report_path(default_home(options.home), options.of_run))
-    return 0
-
-
 def dashboard_command(options: argparse.Namespace) -> int:
     from dashboards.app import serve
     from flows.road import road
@@ -236,91 +171,6 @@ def serve_command(options: argparse.Namespace) -> int:
     from flows.session import default_home
 
     return serve(default_home(options.home), options.port)
-
-
-def lineage_runs(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
-
-    print_rows(lineage.run_rows(_home(options)), options.json)
-    return 0
-
-
-def lineage_show(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
-
-    found = lineage.show(_home(options), options.name)
-    if options.json:
-        print(json.dumps(found, indent=1, default=str))
-    else:
-        print_nested(found)
-    return 0
-
-
-def lineage_up(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
-
-    print_rows(lineage.up(_home(options), options.name), options.json)
-    return 0
-
-
-def lineage_down(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
-
-    print_rows(lineage.down(_home(options), options.name), options.json)
-    return 0
-
-
-def lineage_why(options: argparse.Namespace) -> int:
-    from flows.road import upstream
-    from flows.session import open_session
-
-    upstream([options.node])
-    plan = open_session(options.recipe, options.set, options.home).plan(options.node)
-    rows = [
-        {"node": s.node, "state": s.state, "why": line}
-        for s in plan.steps
-        if s.state != "hit" or s.node == options.node
-        for line in (s.why or ("",))
-    ]
-    print_rows(rows, options.json)
-    return 0
-
-
-def lineage_sql(options: argparse.Namespace) -> int:
-    from stages.core import lineage
-
-    print_rows(lineage.records(_home(options), options.sql), options.json)
-    return 0
-
-
-def lineage_verify(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
-
-    checked, wrong = lineage.verify(_home(options), options.name)
-    if options.json:
-        print(json.dumps({"files": checked, "wrong": wrong}, indent=1))
-    else:
-        for line in wrong:
-            print(line)
-        print(f"{checked} files checked, {len(wrong)} differ")
-    return 3 if wrong else 0
-
-
-def lineage_reindex(options: argparse.Namespace) -> int:
-    from stages.core import lineage
-
-    home = _home(options)
-    if not (home / "artifacts").is_dir():
-        raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
-    artifacts, runs = lineage.reindex(home)
-    print(json.dumps({"artifacts": artifacts, "runs": runs}) if options.json else f"{artifacts} artifacts and {runs} runs indexed")
-    return 0
-
-
-def _home(options: argparse.Namespace) -> Path:
-    from flows.session import default_home
-
-    return default_home(options.home)
 
 
 def _prepare_prefect(home: Path) -> None:

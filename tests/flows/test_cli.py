@@ -20,7 +20,7 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         main(["--help"])
     text = capsys.readouterr().out
     assert ended.value.code == 0
-    for command in ("run", "plan", "stage", "lineage", "trace", "report", "dashboard", "serve"):
+    for command in ("run", "plan", "stage", "lineage", "trace", "report", "compare", "dashboard", "serve"):
         assert f"\n    {command} " in text
         with pytest.raises(SystemExit) as ended:
             main([command, "--help"])

@@ -1,0 +1,224 @@
+"""The questions of the command line: `loam lineage …`, `loam trace`, `loam report`. Parsing and printing only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flows.show import print_nested, print_rows, size_text
+from stages.core.errors import RecipeError
+
+
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_json: argparse.ArgumentParser) -> None:
+    """Adds `lineage`, `trace` and `report` to the parser. add: makes a command (see cli.build_parser)."""
+    lineage = commands.add_parser(
+        "lineage", help="questions to the record of runs and artifacts", description="Questions to the record of runs and artifacts."
+    )
+    queries = lineage.add_subparsers(metavar="QUERY", required=True)
+    name_help = "node, node/folder, or the start of a key or digest"
+    add("runs", lineage_runs, "all runs, newest first", as_json, to=queries)
+    for name, run, text in (
+        ("show", lineage_show, "one artifact or run"),
+        ("up", lineage_up, "everything an artifact was made from"),
+        ("down", lineage_down, "everything made from an artifact"),
+    ):
+        add(name, run, text, as_json, to=queries).add_argument("name", help=name_help)
+    command = add("diff", lineage_diff, "what differs between two artifacts", as_json, to=queries)
+    command.add_argument("a", help=name_help)
+    command.add_argument("b", help=name_help)
+    command = add("affected", lineage_affected, "artifacts and checkpoints that hold documents of matching URLs", as_json, to=queries)
+    command.add_argument("--url-pattern", required=True, metavar="PATTERN", help="a URL, with %% for any characters")
+    with_set = argparse.ArgumentParser(add_help=False)
+    with_set.add_argument("--set", action="append", default=[], metavar="NODE.KEY=VALUE", help="change one recipe value")
+    command = add("why", lineage_why, "why a node of a recipe is a hit or a miss", as_json, with_set, to=queries)
+    command.add_argument("node")
+    command.add_argument("recipe")
+    add("sql", lineage_sql, "one read-only SQL query", as_json, to=queries).add_argument("sql")
+    add("verify", lineage_verify, "compare files with their recorded sha256", as_json, to=queries).add_argument(
+        "name", nargs="?", default="", help=name_help + ", or a run id (default: all)"
+    )
+    add("reindex", lineage_reindex, "build the index anew from the manifests", as_json, to=queries)
+    command = add("gc", lineage_gc, "remove artifacts that no kept run needs; without --yes only shows them", as_json, to=queries)
+    command.add_argument(
+        "--keep-runs", type=_at_least_one, default=1, metavar="N", help="finished runs to keep of each recipe, the newest (default 1)"
+    )
+    command.add_argument("--yes", action="store_true", help="remove what is shown")
+    command = add("compare", compare_command, "two runs: config, data and score differences", as_json)
+    command.add_argument("a", metavar="RUN", help="a run id")
+    command.add_argument("b", metavar="RUN", help="another run id")
+    command = add("trace", trace_command, "where a record went, and what a training step saw", as_json)
+    what = command.add_mutually_exclusive_group(required=True)
+    what.add_argument("--url", help="all captures of a URL (end with %% for a prefix)")
+    what.add_argument("--doc", help="one document by doc_id")
+    what.add_argument("--step", type=int, help="the documents of one pretraining step")
+    command = add("report", report_command, "print the path of a run's report")
+    command.add_argument("of_run", nargs="?", default="", metavar="RUN", help="a run id (default: the newest report)")
+
+
+def trace_command(options: argparse.Namespace) -> int:
+    from flows.session import default_home
+    from stages.ask import trace
+
+    home = default_home(options.home)
+    if options.step is not None:
+        print_rows(trace.trace_step(home, options.step), options.json)
+        return 0
+    found = trace.trace_url(home, options.url) if options.url else [trace.trace_doc(home, options.doc)]
+    if options.json:
+        print(json.dumps(found, indent=1, default=str))
+        return 0
+    for document in found:
+        print(f"{document['doc_id']}  {document['url']}")
+        for verdict in document["verdicts"]:
+            print(f"  {verdict['node']:<14} {verdict['verdict']:<8} {verdict['reason'] or ''}")
+        for span in document["tokens"]:
+            print(f"  encode         {span['length']:,} tokens at {span['start']:,} of shard {span['shard']}")
+        for row in document["rows"]:
+            print(f"  mix            {row['part']} row {row['row']}, piece {row['piece']}: {row['length']} tokens")
+        if document["steps"]:
+            steps = document["steps"]
+            print(f"  pretrain       steps {', '.join(map(str, steps[:20]))}{' …' if len(steps) > 20 else ''}")
+    return 0
+
+
+def report_command(options: argparse.Namespace) -> int:
+    from flows.session import default_home
+    from stages.ask.lineage import report_path
+
+    print(report_path(default_home(options.home), options.of_run))
+    return 0
+
+
+def lineage_runs(options: argparse.Namespace) -> int:
+    from stages.ask import lineage
+
+    print_rows(lineage.run_rows(_home(options)), options.json)
+    return 0
+
+
+def lineage_show(options: argparse.Namespace) -> int:
+    from stages.ask import lineage
+
+    found = lineage.show(_home(options), options.name)
+    if options.json:
+        print(json.dumps(found, indent=1, default=str))
+    else:
+        print_nested(found)
+    return 0
+
+
+def lineage_up(options: argparse.Namespace) -> int:
+    from stages.ask import lineage
+
+    print_rows(lineage.up(_home(options), options.name), options.json)
+    return 0
+
+
+def lineage_down(options: argparse.Namespace) -> int:
+    from stages.ask import lineage
+
+    print_rows(lineage.down(_home(options), options.name), options.json)
+    return 0
+
+
+def lineage_why(options: argparse.Namespace) -> int:
+    from flows.road import upstream
+    from flows.session import open_session
+
+    upstream([options.node])
+    plan = open_session(options.recipe, options.set, options.home).plan(options.node)
+    rows = [
+        {"node": s.node, "state": s.state, "why": line}
+        for s in plan.steps
+        if s.state != "hit" or s.node == options.node
+        for line in (s.why or ("",))
+    ]
+    print_rows(rows, options.json)
+    return 0
+
+
+def lineage_sql(options: argparse.Namespace) -> int:
+    from stages.core import lineage
+
+    print_rows(lineage.records(_home(options), options.sql), options.json)
+    return 0
+
+
+def lineage_verify(options: argparse.Namespace) -> int:
+    from stages.ask import lineage
+
+    checked, wrong = lineage.verify(_home(options), options.name)
+    if options.json:
+        print(json.dumps({"files": checked, "wrong": wrong}, indent=1))
+    else:
+        for line in wrong:
+            print(line)
+        print(f"{checked} files checked, {len(wrong)} differ")
+    return 3 if wrong else 0
+
+
+def lineage_reindex(options: argparse.Namespace) -> int:
+    from stages.core import lineage
+
+    home = _home(options)
+    if not (home / "artifacts").is_dir():
+        raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
+    artifacts, runs = lineage.reindex(home)
+    print(json.dumps({"artifacts": artifacts, "runs": runs}) if options.json else f"{artifacts} artifacts and {runs} runs indexed")
+    return 0
+
+
+def lineage_diff(options: argparse.Namespace) -> int:
+    from stages.ask import compare
+
+    print_rows(compare.diff(_home(options), options.a, options.b), options.json)
+    return 0
+
+
+def compare_command(options: argparse.Namespace) -> int:
+    from stages.ask import compare
+
+    print_rows(compare.compare_runs(_home(options), options.a, options.b), options.json)
+    return 0
+
+
+def lineage_affected(options: argparse.Namespace) -> int:
+    from stages.ask.affected import affected
+
+    rows = affected(_home(options), options.url_pattern)
+    print_rows(rows, options.json)
+    if not options.json:
+        nodes = list(dict.fromkeys(row["node"] for row in rows))
+        print(f"\n{len(rows)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
+    return 0
+
+
+def lineage_gc(options: argparse.Namespace) -> int:
+    from stages.core.collect import collect, collectable
+
+    home = _home(options)
+    rows = collectable(home, options.keep_runs)
+    print_rows(rows, options.json)
+    total = sum(row["bytes"] for row in rows)
+    if options.yes and rows:
+        total = collect(home, [row["artifact_id"] for row in rows])
+    if not options.json:
+        print(
+            f"\n{len(rows)} artifacts, {size_text(total)}" + (" removed" if options.yes else "; add --yes to remove them" if rows else "")
+        )
+    return 0
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def _home(options: argparse.Namespace) -> Path:
+    from flows.session import default_home
+
+    return default_home(options.home)

@@ -1,0 +1,66 @@
+"""Takedown: which artifacts and checkpoints hold documents of matching URLs, and what a rerun without them would build again.
+
+Read-only. An artifact "holds" a document when its side tables name it; a model is "made from" it when what it was trained on
+holds it. Cost: one scan over decisions, token spans and row spans.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stages.core import lineage
+from stages.core.errors import StageError
+
+# View, condition under which a row of it means that the artifact holds the document.
+HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("row_spans", "true"))
+
+
+def affected(home: Path, pattern: str) -> list[dict[str, Any]]:
+    """One row per artifact: node, artifact, documents (held, None for what is made from them), relation (holds | made from), trained.
+
+    pattern: a URL, with % for any characters. trained: pretraining steps that saw such a document (None elsewhere).
+    Raises StageError when no document matches.
+    """
+    views = {row[0] for row in lineage.query(home, "SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
+    if "decisions" not in views or not lineage.query(home, "SELECT 1 FROM decisions WHERE url LIKE ? LIMIT 1", [pattern])[1]:
+        raise StageError(
+            f"No recorded document has a URL like {pattern}.", where=str(home), do="Write % for any characters, as in https://host/%."
+        )
+    matching = "SELECT DISTINCT doc_id FROM decisions WHERE url LIKE $1 AND doc_id IS NOT NULL"
+    held: dict[str, int] = {}
+    for view, condition in HOLDERS:
+        if view in views:
+            sql = f"SELECT artifact_id, count(DISTINCT doc_id) FROM {view} WHERE {condition} AND doc_id IN ({matching}) GROUP BY ALL"
+            held |= dict(lineage.query(home, sql, [pattern])[1])
+    steps = dict(_steps(home, pattern, matching)) if {"steps", "row_spans"} <= views else {}
+    everything = lineage.records(home, _DOWNSTREAM, [list(held)])
+    return [
+        {
+            "node": row["node"],
+            "artifact": row["artifact_id"],
+            "relation": "holds" if row["artifact_id"] in held else "made from",
+            "documents": held.get(row["artifact_id"]),
+            "steps": steps.get(row["artifact_id"]),
+        }
+        for row in everything
+    ]
+
+
+def _steps(home: Path, pattern: str, matching: str) -> list[tuple[Any, ...]]:
+    """(pretraining artifact, number of its steps that saw a matching document)."""
+    sql = (
+        "SELECT s.artifact_id, count(DISTINCT s.step) FROM steps s JOIN edge ON edge.child = s.artifact_id AND edge.role = 'mixture' "
+        f"JOIN row_spans r ON r.artifact_id = edge.parent AND r.row = s.row AND r.part = 'train' WHERE r.doc_id IN ({matching}) GROUP BY ALL"
+    )
+    return lineage.query(home, sql, [pattern])[1]
+
+
+_DOWNSTREAM = """
+WITH RECURSIVE reached(artifact_id) AS (
+  SELECT unnest($1::VARCHAR[])
+  UNION
+  SELECT edge.child FROM reached JOIN edge ON edge.parent = reached.artifact_id
+)
+SELECT node, artifact_id FROM reached JOIN artifact USING (artifact_id) ORDER BY started, artifact_id
+"""

@@ -1,0 +1,118 @@
+"""Differences of artifacts and runs, takedown, garbage collection: on toy homes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from flows.cli import main
+from stages.ask.affected import affected
+from stages.ask.compare import compare_runs, diff
+from stages.core import lineage, runs
+from stages.core.collect import collect, collectable
+from stages.core.errors import StageError
+from stages.core.recipe import load_recipe
+from stages.core.stage import Artifact
+from stages.core.tables import schema, write_rows
+from tests.conftest import run_stage
+from tests.core.toys import COUNT, WORDS
+
+
+def recorded(home: Path, name: str, *artifacts: Artifact) -> str:
+    """A finished run of the recipe `name` with these artifacts."""
+    path = home.parent / f"{name}.yaml"
+    path.write_text(f"name: {name}\n")
+    recipe = load_recipe(str(path), {"words": WORDS.config, "count": COUNT.config})
+    run = runs.start_run(home, recipe, {})
+    for artifact in artifacts:
+        runs.record_node(home, run, artifact.manifest["node"], "done", f"{artifact.manifest['node']}/{artifact.path.name}")
+    runs.end_run(home, run, "done")
+    lineage.update(home)
+    return run
+
+
+def branch(home: Path, words: list[str], factor: int = 1) -> list[Artifact]:
+    made = run_stage(WORDS, {"words": words}, {}, home)
+    return [made, run_stage(COUNT, {"factor": factor}, {"words": made}, home)]
+
+
+def test_diff_names_config_summary_and_content(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    recorded(home, "toy", *branch(home, ["a"]), *branch(home, ["a", "long"]))
+    one, two = (f"words/{p.name}" for p in sorted((home / "artifacts" / "words").iterdir()))
+    rows = {row["what"]: (row["a"], row["b"]) for row in diff(home, one, two)}
+    assert set(map(tuple, rows["config.words"])) == {("a",), ("a", "long")}
+    assert set(rows["summary.longest"]) == {1, 4} and "digest" in rows and "seed" not in rows and "code" not in rows
+    assert diff(home, one, one) == []
+    with pytest.raises(StageError, match="There is no artifact 'nothing'"):
+        diff(home, one, "nothing")
+
+
+def test_compare_shows_only_nodes_that_differ(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    first = recorded(home, "toy", *branch(home, ["a"]))
+    second = recorded(home, "toy", *branch(home, ["a"], factor=2))
+    third = recorded(home, "toy", *branch(home, ["a"])[:1])
+    rows = compare_runs(home, first, second)
+    assert {row["node"] for row in rows} == {"count"}
+    assert {"node": "count", "what": "config.factor", "a": 1, "b": 2} in rows and {"node": "count", "what": "rows", "a": 1, "b": 2} in rows
+    assert compare_runs(home, first, third) == [{"node": "count", "what": "reached", "a": True, "b": False}]
+    assert compare_runs(home, first, first) == []
+    with pytest.raises(StageError, match="There is no run 'never' with nodes here"):
+        compare_runs(home, first, "never")
+
+
+def test_gc_keeps_what_the_newest_run_of_each_recipe_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    shared, old = branch(home, ["a"])
+    first = recorded(home, "toy", shared, old)
+    other = branch(home, ["b"])
+    recorded(home, "other", *other)
+    new = run_stage(COUNT, {"factor": 3}, {"words": shared}, home)
+    second = recorded(home, "toy", new)  # its input counts although the run does not name it
+    assert [row["artifact_id"] for row in collectable(home, 1)] == [f"count/{old.path.name}"]
+    assert collectable(home, 2) == []
+    assert main(["lineage", "gc", "--home", str(home)]) == 0
+    assert "1 artifacts" in capsys.readouterr().out and old.path.exists()
+    assert main(["lineage", "gc", "--yes", "--home", str(home)]) == 0
+    assert "removed" in capsys.readouterr().out and not old.path.exists()
+    assert shared.path.exists() and new.path.exists() and all(a.path.exists() for a in other)
+    assert lineage.query(home, "SELECT count(*) FROM artifact")[1] == [(4,)]
+    assert len(lineage.query(home, "SELECT * FROM run")[1]) == 3
+    assert compare_runs(home, first, second)[-1] == {
+        "node": "count",
+        "what": "artifact",
+        "a": f"count/{old.path.name}",
+        "b": f"count/{new.path.name}",
+    }
+    with pytest.raises(SystemExit):
+        main(["lineage", "gc", "--keep-runs", "0"])
+
+
+def test_gc_waits_for_a_run_under_way(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    made = branch(home, ["a"])
+    with runs.home_lock(home), pytest.raises(StageError, match="Another run is working"):
+        collect(home, [f"count/{made[1].path.name}"])
+    assert made[1].path.exists()
+
+
+def test_affected_lists_holders_and_what_was_made_from_them(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    made = branch(home, ["a"])
+    elsewhere = run_stage(WORDS, {"words": ["z"]}, {}, home)
+    for artifact, url in ((made[0], "http://bad.example/x"), (elsewhere, "http://good.example/y")):
+        rows = [{"doc_id": UUID(int=7), "url": url, "verdict": "kept"}, {"doc_id": UUID(int=8), "url": url + "2", "verdict": "dropped"}]
+        rows = [row | {"doc_id": UUID(int=row["doc_id"].int + (100 if "good" in url else 0))} for row in rows]
+        write_rows(artifact.path / "decisions" / "00000.parquet", schema(doc_id="uuid", url="string", verdict="string"), rows)
+        manifest = json.loads((artifact.path / "manifest.json").read_text())
+        manifest["files"].append({"path": "decisions/00000.parquet", "bytes": 0, "sha256": ""})
+        (artifact.path / "manifest.json").write_text(json.dumps(manifest))
+    lineage.reindex(home)
+    rows = affected(home, "http://bad.example/%")
+    assert [(r["node"], r["relation"], r["documents"]) for r in rows] == [("words", "holds", 1), ("count", "made from", None)]
+    with pytest.raises(StageError, match="No recorded document has a URL like"):
+        affected(home, "http://nobody.example/%")
