@@ -1,7 +1,8 @@
 """Garbage collection: removes artifacts that no kept run needs. Shows first what and how much; runs stay on record.
 
-Kept are the newest finished runs of each recipe, with everything their artifacts were made from. Guarantee: holds the home,
-so that no run is under way; a manifest goes first, so that a kill leaves no artifact that looks whole.
+Kept are the newest finished runs of each recipe, with everything their artifacts were made from; a run that stopped early
+(`--until`, one stage) counts apart, so that it never stands in for the whole road. Guarantee: holds the home, so that no run is
+under way; a manifest goes first, so that a kill leaves no artifact that looks whole.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from stages.core import lineage, manifest, runs
 
 NEEDED = """
 WITH RECURSIVE kept AS (
-  SELECT run_id FROM (SELECT run_id, row_number() OVER (PARTITION BY recipe ORDER BY started DESC) AS age FROM run WHERE state = 'done') WHERE age <= $1
+  SELECT run_id FROM (SELECT run_id, row_number() OVER (
+    PARTITION BY recipe, command->>'flow', command->>'until', command->>'node' ORDER BY started DESC) AS age
+    FROM run WHERE state = 'done') WHERE age <= $1
 ), needed(artifact_id) AS (
   SELECT artifact_id FROM node_run JOIN kept USING (run_id) WHERE artifact_id <> ''
   UNION

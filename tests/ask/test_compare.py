@@ -21,12 +21,12 @@ from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS
 
 
-def recorded(home: Path, name: str, *artifacts: Artifact) -> str:
+def recorded(home: Path, name: str, *artifacts: Artifact, until: str = "") -> str:
     """A finished run of the recipe `name` with these artifacts."""
     path = home.parent / f"{name}.yaml"
     path.write_text(f"name: {name}\n")
     recipe = load_recipe(str(path), {"words": WORDS.config, "count": COUNT.config})
-    run = runs.start_run(home, recipe, {})
+    run = runs.start_run(home, recipe, {"flow": "pretrain", "until": until})
     for artifact in artifacts:
         runs.record_node(home, run, artifact.manifest["node"], "done", f"{artifact.manifest['node']}/{artifact.path.name}")
     runs.end_run(home, run, "done")
@@ -90,6 +90,13 @@ def test_gc_keeps_what_the_newest_run_of_each_recipe_needs(tmp_path: Path, capsy
     }
     with pytest.raises(SystemExit):
         main(["lineage", "gc", "--keep-runs", "0"])
+
+
+def test_gc_does_not_take_a_run_that_stopped_early_for_the_whole_road(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    recorded(home, "toy", *branch(home, ["a"]))
+    recorded(home, "toy", *branch(home, ["b"])[:1], until="words")
+    assert [row["node"] for row in collectable(home, 1)] == ["count"]  # of b, which no run names
 
 
 def test_gc_waits_for_a_run_under_way(tmp_path: Path) -> None:
