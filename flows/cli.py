@@ -107,12 +107,12 @@ def run_command(options: argparse.Namespace) -> int:
             run_id = record_all_hits(session, plan, command)
         print(f"all {len(plan.steps)} nodes are hits", file=sys.stderr)
     else:
-        _prepare_prefect(session.home)
+        hits = sum(step.state == "hit" for step in plan.steps)
+        print(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} hits; home {session.home}", file=sys.stderr)
+        _start_prefect(session.home)
         from flows.pretrain import pretrain
         from flows.show import watching
 
-        hits = sum(step.state == "hit" for step in plan.steps)
-        print(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} hits; home {session.home}", file=sys.stderr)
         with watching():
             run_id = pretrain(recipe=options.recipe, until=options.until, set=shlex.join(options.set), home=str(session.home))
     _print_results(session.home, run_id)
@@ -125,7 +125,7 @@ def stage_command(options: argparse.Namespace) -> int:
 
     upstream([options.node])
     session = open_session(options.recipe, options.set, options.home)
-    _prepare_prefect(session.home)
+    _start_prefect(session.home)
     from flows.show import watching
     from flows.stage import stage
 
@@ -173,17 +173,15 @@ def serve_command(options: argparse.Namespace) -> int:
     return serve(default_home(options.home), options.port)
 
 
-def _prepare_prefect(home: Path) -> None:
-    """Sets the environment before prefect is imported; its own console lines are left to ours. Refuses a home that is in use."""
-    from flows.environment import prefect_settings
+def _start_prefect(home: Path) -> None:
+    """A Prefect server for this run. Refuses a home that is in use before anything starts."""
+    from flows.server import use_server
     from stages.core.runs import home_lock
 
     with home_lock(home):
         pass
-
-    (home / "prefect").mkdir(parents=True, exist_ok=True)  # the server does not make the folder of its database
-    for name, value in {**prefect_settings(home), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # its console lines are left to ours
+    use_server(home)
 
 
 def _print_results(home: Path, run_id: str) -> None:

@@ -1,7 +1,6 @@
 """Settings that must stand in the environment before prefect is imported: its home below ours, no look-ups of outside names.
 
-Source: Prefect's settings reference; FINDINGS (a cold server needs more than its default 20 s; DO_NOT_TRACK alone does not
-stop the look-up).
+Source: Prefect's settings reference; DO_NOT_TRACK alone was seen not to stop the look-up of an outside name.
 """
 
 from __future__ import annotations
@@ -15,6 +14,5 @@ def prefect_settings(home: Path) -> dict[str, str]:
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
         "PREFECT_CLI_PROMPT": "false",
     }
