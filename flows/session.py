@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.road import Node, config_classes, road, stage_of, upstream
+from flows.road import config_classes, road, stage_of, upstream
 from stages.ask.plan import Plan, Step, make_plan
-from stages.core import lineage, runs
 from stages.core.errors import RecipeError
 from stages.core.recipe import Recipe, load_recipe
 
@@ -60,17 +59,3 @@ def split_settings(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise RecipeError(f"set={text!r} cannot be read: {error}.", do="Quote values with blanks, as in a shell.") from None
-
-
-def record_all_hits(session: Session, plan: Plan, command: dict[str, object]) -> str:
-    """Records a run in which every node is a hit; returns its id."""
-    run_id = runs.start_run(session.home, session.recipe, command)
-    for step in plan.steps:
-        assert step.artifact is not None
-        runs.record_node(session.home, run_id, step.node, "cached", f"{step.node}/{step.artifact.path.name}")
-    runs.end_run(session.home, run_id, "done")
-    lineage.update(session.home)
-    return run_id
-
-
-__all__ = ["Node", "Session", "default_home", "open_session", "record_all_hits", "refuse_lacks", "split_settings"]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, model_validator
 
 from stages.core.errors import StageError
+from stages.core.external import sha256_file
 from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
 from stages.core.tables import schema, write_rows
 
@@ -204,7 +205,10 @@ def _crawl(
         raise _nothing_crawled(rows, seeds)
     write_rows(out / "pages" / f"{source}.parquet", schema(**PAGES), rows)
     identity.sort(key=lambda line: line["warc"])  # file and order of a record decide the shard and order of its document
-    files = [{"path": name, "bytes": (out / name).stat().st_size, "identity": _sha256(out / name), "source": source} for name in names]
+    files = [
+        {"path": name, "bytes": (out / name).stat().st_size, "identity": f"sha256:{sha256_file(out / name)}", "source": source}
+        for name in names
+    ]
     dropped = {reason: counts[reason] for reason in ("robots", "failed") if counts[reason]}
     return files, identity, Books(unit="urls", rows_in=len(rows), kept=counts["fetched"], dropped=dropped)
 
@@ -214,13 +218,6 @@ def _nothing_crawled(rows: list[dict[str, Any]], seeds: tuple[str, ...]) -> Stag
     return StageError(
         "The crawl got no page.", where=f"seeds {', '.join(seeds)} ({seen})", do="Check the seeds, the network and what robots.txt allows."
     )
-
-
-def _sha256(path: Path) -> str:
-    import hashlib
-
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 STAGE = Stage(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
 import sys
@@ -53,3 +54,8 @@ def all_packages() -> dict[str, str]:
     """Every installed distribution and its version."""
     found = {(d.metadata["Name"] or "").lower(): d.version for d in metadata.distributions()}
     return {name: found[name] for name in sorted(found) if name}
+
+
+def utc_now() -> str:
+    """The time as records write it: ISO 8601, UTC, milliseconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

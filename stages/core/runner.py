@@ -6,7 +6,6 @@ code gets its scratch back, with other code it starts clean. Cost beside the sta
 
 from __future__ import annotations
 
-import datetime
 import errno
 import json
 import os
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.core import code, external, key, manifest
-from stages.core.environment import environment
-from stages.core.errors import LoamError, RecipeError, StageError, VerificationError
+from stages.core.environment import environment, utc_now
+from stages.core.errors import RecipeError, StageError, VerificationError
 from stages.core.recipe import Runtime
 from stages.core.stage import Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
 
@@ -116,7 +115,7 @@ def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = Fa
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     work.mkdir(exist_ok=True)
-    clock = _now()
+    clock = utc_now()
     try:
         outcome = _call(job, out, work, report)
         files = manifest.list_files(out)
@@ -240,7 +239,7 @@ def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: s
         "runtime": job.runtime.model_dump(mode="json"),
         "environment": environment(tuple(job.stage.distributions)),
         "started": started,
-        "ended": _now(),
+        "ended": utc_now(),
     }
 
 
@@ -249,10 +248,3 @@ def _write_lines(path: Path, rows: list[dict[str, str]]) -> None:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-
-
-__all__ = ["Event", "Job", "LoamError", "Report", "Result", "find_hit", "prepare", "resolve_externals", "run_node"]

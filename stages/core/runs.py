@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core import code
-from stages.core.environment import all_packages, environment
+from stages.core.environment import all_packages, environment, utc_now
 from stages.core.errors import RecipeError, StageError
 from stages.core.recipe import Recipe
 
@@ -45,7 +45,7 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> str:
 
 def record_node(home: Path, run_id: str, node: str, state: str, artifact: str = "", seconds: float = 0.0, message: str = "") -> None:
     """Appends what became of a node: state is cached | done | identical | differs | failed."""
-    line = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": _now()}
+    line = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": utc_now()}
     with (home / "runs" / run_id / "nodes.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")
         file.flush()
@@ -54,7 +54,7 @@ def record_node(home: Path, run_id: str, node: str, state: str, artifact: str = 
 
 def end_run(home: Path, run_id: str, state: str) -> None:
     """state: done | failed | interrupted."""
-    _write(home / "runs" / run_id / "end.json", json.dumps({"state": state, "ended": _now()}))
+    _write(home / "runs" / run_id / "end.json", json.dumps({"state": state, "ended": utc_now()}))
 
 
 def all_runs(home: Path) -> Iterator[dict[str, Any]]:
@@ -124,7 +124,3 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -34,7 +34,6 @@ def schema(**columns: str) -> pa.Schema:
 
 def write_rows(path: Path, shape: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
     """Writes mappings as one Parquet file and returns their number. Missing keys become null; UUIDs may be UUID or bytes."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +48,6 @@ def write_rows(path: Path, shape: pa.Schema, rows: Iterable[Mapping[str, Any]]) 
         if batch or not count:
             writer.write_table(_table(batch, shape))
     _fsync(path)
-    assert isinstance(shape, pa.Schema)
     return count
 
 

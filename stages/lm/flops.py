@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from stages.lm.arch import ModelConfig
 
-GIB = 1024**3
-
 
 def parameter_count(config: ModelConfig) -> int:
     """All trainable parameters; tied embeddings count once."""
