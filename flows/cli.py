@@ -13,7 +13,7 @@ from typing import Any
 
 from flows import questions
 from flows.show import print_table
-from stages.core.errors import LoamError
+from stages.core.errors import LoamError, of_the_disk
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        from flows.session import default_home
+
+        clear = of_the_disk(error, "for this command", default_home(getattr(options, "home", "")))
+        if options.debug or clear is None:
+            raise
+        print(f"loam: {clear}", file=sys.stderr)
+        return clear.exit_code
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -173,11 +181,11 @@ def serve_command(options: argparse.Namespace) -> int:
 
 
 def _start_prefect(home: Path) -> None:
-    """A Prefect server for this run. Refuses a home that is in use before anything starts."""
+    """A Prefect server for this run. Refuses a home that cannot be used before anything starts."""
     from flows.server import use_server
-    from stages.core.runs import home_lock
+    from stages.core.runs import hold_home
 
-    with home_lock(home):
+    with hold_home(home):
         pass
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # its console lines are left to ours
     use_server(home)

@@ -1,4 +1,4 @@
-"""Walking the road: every node in order through `perform`, with the run recorded and the home held. Knows nothing of Prefect.
+"""Walking the road: every node in order through `perform`, with the run recorded. Knows nothing of Prefect.
 
 Guarantee: whatever ends the walk, the run's record says so, and the index holds what was published.
 """
@@ -6,6 +6,7 @@ Guarantee: whatever ends the walk, the run's record says so, and the index holds
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from flows.session import Session
@@ -30,21 +31,18 @@ def walk(
 
     force: nodes to build again although they are hits. ready: artifacts of nodes that are not among the steps.
     """
-    with runs.home_lock(session.home) as name_lock:
-        run_id = runs.start_run(session.home, session.recipe, command)
-        name_lock(run_id)
-        state = "interrupted"
+    with runs.holding(session.home, session.recipe, command) as run_id:
+        artifacts = dict(ready or {})
         try:
-            artifacts = dict(ready or {})
             for step in steps:
                 artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force)
-            state = "done"
-        except Exception:
-            state = "failed"
+        except BaseException as error:
+            with suppress(OSError, StageError):  # on a full disk the first error is the one to show; the index catches up later
+                runs.end_run(session.home, run_id, "failed" if isinstance(error, Exception) else "interrupted")
+                lineage.update(session.home)
             raise
-        finally:
-            runs.end_run(session.home, run_id, state)
-            lineage.update(session.home)
+        runs.end_run(session.home, run_id, "done")
+        lineage.update(session.home)
         return run_id
 
 
@@ -71,7 +69,8 @@ def _one(session: Session, step: Step, artifacts: Mapping[str, Artifact], perfor
         result = perform(step.node, lambda report: run_node(home, job, run_id, report, force))
     except BaseException as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
-        runs.record_node(home, run_id, step.node, "failed", message=what)
+        with suppress(OSError):
+            runs.record_node(home, run_id, step.node, "failed", message=what)
         raise
     runs.record_node(home, run_id, step.node, result.state, manifest.artifact_id(result.artifact), result.seconds)
     if result.state != "cached":

@@ -145,4 +145,5 @@ STAGE = Stage(
     versions=("sigmoid loss against stored reference log-probabilities",),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
+    uses_gpus=True,
 )

@@ -195,4 +195,5 @@ STAGE = Stage(
     versions=("first version",),
     distributions=("lm-eval", "torch", "transformers", "tokenizers"),
     deterministic=False,
+    uses_gpus=True,
 )

@@ -193,4 +193,5 @@ STAGE = Stage(
     versions=("ZeRO-3 training from the seed",),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,
+    uses_gpus=True,
 )

@@ -107,4 +107,5 @@ STAGE = Stage(
     versions=("sum over the answer and its end-of-turn token",),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
+    uses_gpus=True,
 )

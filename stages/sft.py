@@ -166,4 +166,5 @@ STAGE = Stage(
     versions=("loss on assistant tokens and their end-of-turn token, packed rows",),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
+    uses_gpus=True,
 )

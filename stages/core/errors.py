@@ -6,6 +6,9 @@ Guarantee: every error of ours prints as at most three lines (what / where / wha
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 
 class LoamError(Exception):
     """An error with a place and a remedy. `exit_code` is what the command line returns for it."""
@@ -44,6 +47,17 @@ class VerificationError(LoamError):
     """Recorded and actual bytes differ, or a data stage was not deterministic."""
 
     exit_code = 3
+
+
+def of_the_disk(error: OSError, when: str, home: Path) -> LoamError | None:
+    """A clear error for a full, read-only or forbidden disk; None when the error is of another kind."""
+    where = str(error.filename or home)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        do = "Free space or set another home with --home; the finished part is kept and the next run goes on from it."
+        return StageError(f"No space left on the disk {when}.", where=where, do=do)
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and Path(where).is_relative_to(home):
+        return RecipeError(f"The home folder cannot be written {when}.", where=where, do="Mend its permissions or set --home.")
+    return None
 
 
 def _rebuild(kind: type[LoamError], what: str, where: str, do: str) -> LoamError:

@@ -1,7 +1,7 @@
 """What a recipe names outside the home folder, and how it enters a key: by content, never by name or date.
 
-Local files by sha256, remembered by (path, size, mtime_ns, inode) in <home>/hashes.json, so that a second plan does not
-read them again. Remote files (s3://, https://) by ETag and size. Packages by installed version; "stdlib" is this Python.
+Local files by sha256, remembered by (path, size, mtime_ns, ctime_ns, inode) in <home>/hashes.json, so that a second plan does
+not read them again. Remote files (s3://, https://) by ETag and size. Packages by installed version; "stdlib" is this Python.
 Cost: reading each new local file once, about 1 GB/s.
 """
 
@@ -12,7 +12,9 @@ import hashlib
 import json
 import os
 import platform
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
@@ -20,9 +22,11 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from stages.core.errors import RecipeError
+from stages.core.files import write_durably
 from stages.core.stage import External, ExternalFile
 
 Remembered = dict[str, tuple[list[int], str]]
+GRAIN_NS = 20_000_000  # kernels stamp files with a clock that ticks every 1 to 10 ms
 
 
 def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, External, Sequence[str]]]:
@@ -78,21 +82,42 @@ def load_memory(home: Path) -> Remembered:
 
 
 def save_memory(home: Path, memory: Mapping[str, Any]) -> None:
-    home.mkdir(parents=True, exist_ok=True)
-    temporary = home / f".hashes-{os.getpid()}.json"
-    temporary.write_text(json.dumps(memory))
-    os.replace(temporary, home / "hashes.json")
+    """Keeps the hashes for the next plan; on a full or read-only disk they are not kept, which costs time and nothing else."""
+    with suppress(OSError):
+        home.mkdir(parents=True, exist_ok=True)
+        write_durably(home / "hashes.json", json.dumps(memory))
 
 
 def remembered_sha256(path: Path, memory: Remembered) -> str:
-    """Hex sha256 of a file, read only if size, mtime_ns or inode differ from the remembered ones."""
-    stat = path.stat()
-    mark, name = [stat.st_size, stat.st_mtime_ns, stat.st_ino], os.fspath(path.absolute())
+    """Hex sha256 of a file, read only if size, times or inode differ from the remembered ones.
+
+    A file whose times are younger than the grain of the file system's clock (or lie in the future) is not remembered: it could
+    change again without showing (git's "racy" entries).
+    """
+    mark, name = _mark(path), os.fspath(path.absolute())
     if name in memory and memory[name][0] == mark:
         return memory[name][1]
     digest = sha256_file(path)
-    memory[name] = (mark, digest)
+    if _mark(path) == mark and max(mark[1:3]) < time.time_ns() - GRAIN_NS:
+        memory[name] = (mark, digest)
+    else:
+        memory.pop(name, None)
     return digest
+
+
+def changed(file: ExternalFile, memory: Remembered) -> str:
+    """What happened to a local file since it was identified: "changed", "disappeared", or empty. Remote files are not looked at again."""
+    if not file.identity.startswith("sha256:"):
+        return ""
+    try:
+        return "" if remembered_sha256(Path(file.uri), memory) == file.sha256 else "changed"
+    except FileNotFoundError:
+        return "disappeared"
+
+
+def _mark(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
 def sha256_file(path: Path) -> str:

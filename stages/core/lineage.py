@@ -25,21 +25,22 @@ if TYPE_CHECKING:
     import duckdb
 
 FILE = "lineage.duckdb"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TABLES = """
 CREATE TABLE about (schema_version INTEGER, home VARCHAR);
-CREATE TABLE run (run_id VARCHAR PRIMARY KEY, recipe VARCHAR, state VARCHAR, started TIMESTAMPTZ, ended TIMESTAMPTZ,
+CREATE TABLE run (run_id VARCHAR PRIMARY KEY, seq BIGINT, alias VARCHAR, recipe VARCHAR, state VARCHAR, started TIMESTAMPTZ, ended TIMESTAMPTZ,
   commit VARCHAR, dirty VARCHAR, python VARCHAR, platform VARCHAR, command JSON, resolved JSON, packages JSON, hardware JSON);
 CREATE TABLE node_run (run_id VARCHAR, ordinal INTEGER, node VARCHAR, state VARCHAR, artifact_id VARCHAR, seconds DOUBLE,
   ended TIMESTAMPTZ, message VARCHAR);
-CREATE TABLE artifact (artifact_id VARCHAR PRIMARY KEY, node VARCHAR, stage VARCHAR, kind VARCHAR, key VARCHAR, digest VARCHAR,
+CREATE TABLE artifact (artifact_id VARCHAR PRIMARY KEY, alias VARCHAR, node VARCHAR, stage VARCHAR, kind VARCHAR, key VARCHAR, digest VARCHAR,
   version INTEGER, seed BIGINT, rows BIGINT, tokens BIGINT, bytes BIGINT, path VARCHAR, run_id VARCHAR, commit VARCHAR,
   dirty VARCHAR, code VARCHAR, started TIMESTAMPTZ, ended TIMESTAMPTZ, config JSON, key_parts JSON, environment JSON);
 CREATE TABLE edge (parent VARCHAR, child VARCHAR, role VARCHAR);
 CREATE TABLE metric (artifact_id VARCHAR, node VARCHAR, name VARCHAR, value DOUBLE, text VARCHAR);
 CREATE TABLE book (artifact_id VARCHAR, node VARCHAR, unit VARCHAR, entry VARCHAR, reason VARCHAR, rows BIGINT, chars BIGINT);
 CREATE TABLE side_table (artifact_id VARCHAR, node VARCHAR, kind VARCHAR, path VARCHAR);
-CREATE VIEW current AS SELECT node, arg_max(artifact_id, ended) AS artifact_id FROM node_run WHERE artifact_id <> '' GROUP BY node;
+CREATE VIEW current AS SELECT node, arg_max(artifact_id, (seq, ordinal)) AS artifact_id FROM node_run JOIN run USING (run_id)
+  WHERE artifact_id <> '' GROUP BY node;
 """
 # Parquet folders or stems inside artifacts, and the name of the view over all of them.
 VIEWS = {
@@ -157,7 +158,7 @@ def _take_in(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
         if manifest.artifact_id(artifact) not in known:
             _insert_artifact(connection, home, artifact.path, dict(artifact.manifest), manifest.artifact_id(artifact))
     settled = {row[0] for row in connection.execute("SELECT run_id FROM run WHERE state NOT IN ('running', 'killed')").fetchall()}
-    for record in runs.all_runs(home):
+    for record in (runs.read_run(home, run_id) for run_id in runs.run_ids(home)):
         if record["run_id"] not in settled:
             _insert_run(connection, record)
     connection.execute("UPDATE about SET home = ?", [str(home.resolve())])
@@ -166,9 +167,9 @@ def _take_in(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
 
 def _insert_artifact(connection: duckdb.DuckDBPyConnection, home: Path, folder: Path, m: dict[str, Any], name: str) -> None:
     connection.execute(
-        f"INSERT INTO artifact VALUES ({', '.join('?' * 21)})",
+        f"INSERT INTO artifact VALUES ({', '.join('?' * 22)})",
         [
-            name, m["node"], m["stage"], m["kind"], m["key"], m["digest"], m["version"], m["seed"], m["rows"], m["tokens"],
+            name, m["alias"], m["node"], m["stage"], m["kind"], m["key"], m["digest"], m["version"], m["seed"], m["rows"], m["tokens"],
             m["bytes"], folder.relative_to(home).as_posix(), m["run_id"], m["code"]["commit"], m["code"]["dirty"],
             m["code"]["stage"], m["started"], m["ended"], json.dumps(m["config"]), json.dumps(m["key_parts"]), json.dumps(m["environment"]),
         ],
@@ -207,9 +208,10 @@ def _insert_run(connection: duckdb.DuckDBPyConnection, record: dict[str, Any]) -
     connection.execute("DELETE FROM node_run WHERE run_id = ?", [run_id])
     environment = record["environment"]
     connection.execute(
-        f"INSERT INTO run VALUES ({', '.join('?' * 13)})",
+        f"INSERT INTO run VALUES ({', '.join('?' * 15)})",
         [
-            run_id, record["recipe"], record["state"], record["started"], record["ended"], record["code"]["commit"], record["code"]["dirty"],
+            run_id, record["seq"], record["alias"],
+            record["recipe"], record["state"], record["started"], record["ended"], record["code"]["commit"], record["code"]["dirty"],
             environment["python"], environment["platform"], json.dumps(record["command"]), json.dumps(record["resolved"]),
             json.dumps(record["packages"]), json.dumps(environment["hardware"]),
         ],

@@ -15,6 +15,7 @@ from typing import Any
 
 from stages.core.errors import VerificationError
 from stages.core.external import sha256_file
+from stages.core.files import fsync_folder
 from stages.core.stage import Artifact
 
 NAME = "manifest.json"
@@ -76,7 +77,7 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any]) -> Artifact:
         file.flush()
         os.fsync(file.fileno())
     for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
-        _fsync_folder(folder)
+        fsync_folder(folder)
     number = 1
     while True:
         final = root / (str(manifest["key"])[:12] + (f".{number}" if number > 1 else ""))
@@ -84,7 +85,7 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any]) -> Artifact:
             break
         number += 1
     os.rename(out, final)
-    _fsync_folder(root)
+    fsync_folder(root)
     return read_artifact(final)
 
 
@@ -108,11 +109,3 @@ def verify(artifact: Artifact) -> list[str]:
 
 def _realisation(path: Path) -> int:
     return int(path.suffix[1:] or 1)
-
-
-def _fsync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

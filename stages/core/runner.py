@@ -1,24 +1,26 @@
-"""Runs one node: key, hit or miss, scratch, the stage itself, books, publication.
+"""Runs one node: key, hit or miss, lease, scratch, the stage itself, books, publication.
 
-Guarantee: an artifact appears whole or not at all; a hit runs nothing; a killed stage started again with the same key and
-code gets its scratch back, with other code it starts clean. Cost beside the stage: hashing its files once.
+Guarantee: an artifact appears whole or not at all; a hit runs nothing; two runs at once never build the same key; a killed stage
+started again with the same key and code gets its scratch back, with other code it starts clean; what was made from a file that
+changed meanwhile is not published. Cost beside the stage: hashing its files once.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stages.core import code, external, key, manifest
+from stages.core import code, external, key, lease, manifest, names
 from stages.core.environment import environment, utc_now
-from stages.core.errors import RecipeError, StageError, VerificationError
+from stages.core.errors import StageError, VerificationError, of_the_disk
 from stages.core.recipe import Runtime
 from stages.core.stage import Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
 
@@ -104,11 +106,50 @@ def find_hit(home: Path, job: Job) -> Artifact | None:
 def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = False) -> Result:
     """Runs a job unless its artifact exists; with `force` builds it again beside the old one and compares.
 
-    Raises what the stage raised; VerificationError when a forced data stage gives other bytes.
+    While another run builds the same key it waits, then finds a hit. Raises what the stage raised; StageError when the disk is
+    full or an external file changed meanwhile; VerificationError when a forced data stage gives other bytes.
     """
     hit = find_hit(home, job)
     if hit and not force:
         return Result("cached", hit, 0.0, hit.manifest["books"] or {})
+    try:
+        with _held(home, job, run_id, report):
+            hit = find_hit(home, job)
+            if hit and not force:
+                return Result("cached", hit, 0.0, hit.manifest["books"] or {})
+            return _build(home, job, run_id, report, hit, force)
+    except OSError as error:
+        if clear := of_the_disk(error, f"while {job.node} was writing", home):
+            raise clear from error
+        raise
+
+
+@contextmanager
+def _held(home: Path, job: Job, run_id: str, report: Report) -> Iterator[None]:
+    """The lease on the job's key and, for a stage that computes on GPUs, the one on this machine's GPUs."""
+
+    def say(text: str) -> None:
+        report(Event("log", job.node, {"line": text}))
+
+    with lease.lease(lease_path(home, job), run_id, lambda who: say(f"waits for {who}, which is building the same")):
+        if not (job.runtime.gpus and job.stage.uses_gpus):
+            yield
+            return
+        with lease.lease(gpu_lease_path(), run_id, lambda who: say(f"waits for the GPUs, which {who} has")):
+            yield
+
+
+def lease_path(home: Path, job: Job) -> Path:
+    """Whoever holds this file builds the job's key."""
+    return home / "leases" / f"{job.node}-{job.key[:12]}"
+
+
+def gpu_lease_path() -> Path:
+    """Whoever holds this file computes on this machine's GPUs: one stage at a time, of all homes of a user."""
+    return Path(tempfile.gettempdir()) / f"loam-{os.getuid()}" / "gpus"
+
+
+def _build(home: Path, job: Job, run_id: str, report: Report, hit: Artifact | None, force: bool) -> Result:
     started = time.monotonic()
     scratch = _scratch(home, job, force)
     out, work = scratch / "out", scratch / "work"
@@ -118,29 +159,40 @@ def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = Fa
     clock = utc_now()
     try:
         outcome = _call(job, out, work, report)
-        files = manifest.list_files(out)
-        record = _manifest(job, outcome, files, run_id, clock)
-        if hit and record["digest"] == hit.manifest["digest"]:
-            shutil.rmtree(scratch)
-            return Result("identical", hit, time.monotonic() - started, hit.manifest["books"] or {})
-        if hit and job.stage.deterministic:
-            raise VerificationError(
-                f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
-                where=f"{out} differs from {hit.path}",
-                do="Compare the two folders; the old artifact was kept.",
-            )
-        artifact = manifest.publish(home, out, record)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            shutil.rmtree(out, ignore_errors=True)
-            raise StageError(
-                f"No space left on the disk while {job.node} was writing.",
-                where=str(error.filename or scratch),
-                do="Free space or set another home with --home; the finished part is kept and the next run goes on from it.",
-            ) from error
+    except (OSError, StageError, ValueError):
+        shutil.rmtree(out, ignore_errors=True)  # on a full disk its space is what the next run needs first
+        _refuse_changed(home, job, scratch)
         raise
+    _refuse_changed(home, job, scratch)
+    files = manifest.list_files(out)
+    record = _manifest(job, outcome, files, run_id, clock)
+    if hit and record["digest"] == hit.manifest["digest"]:
+        shutil.rmtree(scratch)
+        return Result("identical", hit, time.monotonic() - started, hit.manifest["books"] or {})
+    if hit and job.stage.deterministic:
+        raise VerificationError(
+            f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
+            where=f"{out} differs from {hit.path}",
+            do="Compare the two folders; the old artifact was kept.",
+        )
+    record["alias"] = f"{job.node}-{names.next_number(home, job.node)}"
+    artifact = manifest.publish(home, out, record)
     shutil.rmtree(scratch)
     return Result("differs" if hit else "done", artifact, time.monotonic() - started, record["books"] or {})
+
+
+def _refuse_changed(home: Path, job: Job, scratch: Path) -> None:
+    """Raises when an external file is not the one that the key names any more; what was made from it is discarded."""
+    memory = external.load_memory(home)
+    for name, found in job.files.items():
+        for file in found:
+            if what := external.changed(file, memory):
+                shutil.rmtree(scratch, ignore_errors=True)
+                raise StageError(
+                    f"An input of {job.node} {what} while it was read; nothing was published.",
+                    where=f"{file.uri} ({job.node}.{name})",
+                    do="Run the same command again when the file rests: its content then enters the key anew.",
+                )
 
 
 def _scratch(home: Path, job: Job, force: bool) -> Path:
@@ -153,13 +205,8 @@ def _scratch(home: Path, job: Job, force: bool) -> Path:
         same = False
     if not same:
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            folder.mkdir(parents=True)
-            (folder / "job.json").write_text(json.dumps(mark))
-        except PermissionError as error:
-            raise RecipeError(
-                "The home folder cannot be written.", where=str(error.filename), do="Mend its permissions or set --home."
-            ) from None
+        folder.mkdir(parents=True)
+        (folder / "job.json").write_text(json.dumps(mark))
     return folder
 
 

@@ -1,7 +1,8 @@
 """The record of a run: what was asked, by which code on which machine, and what became of each node.
 
 Durable and append-only: <home>/runs/<run id>/run.json is written at the start, one line per node goes to nodes.jsonl, and
-end.json says how it ended. A run without end.json was killed. One run at a time works on a home (an fcntl lock).
+end.json says how it ended. While a run works it holds the lease in its folder; a run without lease and end.json was killed.
+Any number of runs work on a home at once; gc waits for none and is refused while one works.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stages.core import code
+from stages.core import code, lease, names
 from stages.core.environment import all_packages, environment, utc_now
 from stages.core.errors import RecipeError, StageError
+from stages.core.files import write_durably
 from stages.core.recipe import Recipe
 
 
 def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> str:
-    """Records a new run and returns its id, "<date>-<time>-<recipe>-<4 hex digits>"."""
+    """Records a new run and returns its id, "<date>-<time>-<recipe>-<4 hex digits>".
+
+    Its seq rises from run to run whatever the clock does; its alias is "<recipe>-<number>".
+    """
     now = datetime.datetime.now(datetime.UTC)
     run_id = f"{now:%Y%m%d-%H%M%S}-{recipe.name}-{secrets.token_hex(2)}"
-    folder = home / "runs" / run_id
-    folder.mkdir(parents=True)
     record = {
         "run_id": run_id,
+        "seq": names.next_number(home, "run"),
+        "alias": f"{recipe.name}-{names.next_number(home, recipe.name)}",
         "recipe": recipe.name,
         "recipe_source": recipe.source,
         "resolved": recipe.resolved(),
@@ -39,7 +44,9 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> str:
         "packages": all_packages(),
         "started": now.isoformat(timespec="milliseconds"),
     }
-    _write(folder / "run.json", json.dumps(record, ensure_ascii=False))
+    folder = home / "runs" / run_id
+    folder.mkdir(parents=True)
+    write_durably(folder / "run.json", json.dumps(record, ensure_ascii=False))
     return run_id
 
 
@@ -54,73 +61,63 @@ def record_node(home: Path, run_id: str, node: str, state: str, artifact: str = 
 
 def end_run(home: Path, run_id: str, state: str) -> None:
     """state: done | failed | interrupted."""
-    _write(home / "runs" / run_id / "end.json", json.dumps({"state": state, "ended": utc_now()}))
+    write_durably(home / "runs" / run_id / "end.json", json.dumps({"state": state, "ended": utc_now()}))
 
 
-def all_runs(home: Path) -> Iterator[dict[str, Any]]:
-    """Every recorded run with its nodes, oldest first. state "running" means: no end was recorded and its lock is held."""
-    for path in sorted((home / "runs").glob("*/run.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        end, nodes = path.parent / "end.json", path.parent / "nodes.jsonl"
-        record |= (
-            json.loads(end.read_text())
-            if end.is_file()
-            else {"state": "running" if _held_by(home) == record["run_id"] else "killed", "ended": None}
-        )
-        lines = nodes.read_text(encoding="utf-8").splitlines() if nodes.is_file() else []
-        record["nodes"] = [json.loads(line) for line in lines if line.endswith("}")]
-        yield record
+def run_ids(home: Path) -> list[str]:
+    """The ids of all recorded runs, sorted."""
+    return sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
+
+
+def read_run(home: Path, run_id: str) -> dict[str, Any]:
+    """The record of a run with its nodes and its state: done | failed | interrupted, running while its lease is held, else killed."""
+    folder = home / "runs" / run_id
+    record: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    end, nodes = folder / "end.json", folder / "nodes.jsonl"
+    running = not end.is_file() and lease.held_by(folder / "lease")
+    if end.is_file():
+        record |= json.loads(end.read_text(encoding="utf-8"))
+    else:
+        record |= {"state": "running" if running else "killed", "ended": None}
+    lines = nodes.read_text(encoding="utf-8").splitlines() if nodes.is_file() else []
+    record["nodes"] = [json.loads(line) for line in lines if line.endswith("}")]
+    return record
 
 
 @contextmanager
-def home_lock(home: Path, run_id: str = "") -> Iterator[Any]:
-    """Holds the home for one run; a second one is refused with the id and process of the first. Yields a function that names the run."""
+def holding(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> Iterator[str]:
+    """Records a new run and holds its lease, and the home against gc, while the block runs. Yields the run id."""
+    with hold_home(home):
+        run_id = start_run(home, recipe, command)
+        with lease.lease(home / "runs" / run_id / "lease", run_id):
+            yield run_id
+
+
+@contextmanager
+def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
+    """Holds the home together with other runs, or `alone`, as gc does. Refuses at once what cannot be had."""
     try:
         home.mkdir(parents=True, exist_ok=True)
-        handle = (home / "run.lock").open("a+")
+        handle = (home / "home.lock").open("a+")
     except OSError as error:
         raise RecipeError(
             "The home folder cannot be written.", where=str(error.filename or home), do="Mend its permissions or set --home."
         ) from None
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
-            handle.seek(0)
             raise StageError(
-                "Another run is working on this home.",
-                where=f"{home} ({handle.read().strip() or 'just starting'})",
-                do="Wait until it ends, stop it, or give this run its own home with --home.",
+                "A run is working on this home." if alone else "This home is being cleaned.",
+                where=f"{home}{_workers(home)}",
+                do="Wait until it ends" + (" or stop it." if alone else ", then run the same command again."),
             ) from None
-
-        def name(identity: str) -> None:
-            handle.truncate(0)
-            handle.write(f"run {identity}, process {os.getpid()}")
-            handle.flush()
-
-        name(run_id or "starting")
-        yield name
+        yield
     finally:
         handle.close()
 
 
-def _held_by(home: Path) -> str:
-    """The id of the run that holds the home's lock now; empty when none does."""
-    lock = home / "run.lock"
-    if not lock.is_file():
-        return ""
-    with lock.open("r") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return handle.read().partition("run ")[2].partition(",")[0]
-    return ""
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+def _workers(home: Path) -> str:
+    """The runs that hold their lease now, for a message."""
+    held = [who for path in sorted((home / "runs").glob("*/lease")) if (who := lease.held_by(path))]
+    return f" ({'; '.join(held)})" if held else ""

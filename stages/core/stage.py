@@ -171,6 +171,7 @@ class Stage:
     inputs: role -> kind. output: kind. versions: one line per change of behaviour, the newest last; their number is the
     stage's version and enters the key. distributions: installed distributions whose version decides the output's bytes.
     deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
+    uses_gpus: whether the stage computes on the GPUs that runtime.gpus gives it; such stages run one at a time on a machine.
     """
 
     name: str
@@ -181,6 +182,7 @@ class Stage:
     versions: tuple[str, ...]
     distributions: tuple[str, ...] = ()
     deterministic: bool = True
+    uses_gpus: bool = False
 
     @property
     def version(self) -> int:

@@ -14,6 +14,7 @@ from stages.ask.compare import compare_runs, diff
 from stages.core import lineage, runs
 from stages.core.collect import collect, collectable
 from stages.core.errors import StageError
+from stages.core.names import give_name
 from stages.core.recipe import load_recipe
 from stages.core.stage import Artifact
 from stages.core.tables import schema, write_rows
@@ -99,12 +100,42 @@ def test_gc_does_not_take_a_run_that_stopped_early_for_the_whole_road(tmp_path: 
     assert [row["node"] for row in collectable(home, 1)] == ["count"]  # of b, which no run names
 
 
-def test_gc_waits_for_a_run_under_way(tmp_path: Path) -> None:
+def test_gc_is_refused_while_a_run_works(tmp_path: Path) -> None:
     home = tmp_path / "home"
     made = branch(home, ["a"])
-    with runs.home_lock(home), pytest.raises(StageError, match="Another run is working"):
+    with runs.hold_home(home), pytest.raises(StageError, match="A run is working on this home"):
         collect(home, [f"count/{made[1].path.name}"])
     assert made[1].path.exists()
+
+
+def test_gc_keeps_what_has_a_name_and_what_a_named_run_built(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    old, named, newest = (branch(home, [word]) for word in "abc")
+    first = recorded(home, "toy", *old)
+    recorded(home, "toy", *named)
+    recorded(home, "toy", *newest)
+    give_name(home, "first-of-all", first)
+    give_name(home, "kept", f"count/{named[1].path.name}")
+    assert collectable(home, 1) == []
+    give_name(home, "kept", f"count/{newest[1].path.name}", move=True)
+    gone = [row["artifact_id"] for row in collectable(home, 1)]
+    assert gone == [f"words/{named[0].path.name}", f"count/{named[1].path.name}"]
+    collect(home, gone)
+    assert not named[1].path.exists() and old[1].path.exists()
+
+
+def test_gc_takes_scratch_and_free_leases(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    made = branch(home, ["a"])
+    recorded(home, "toy", *made)
+    left = home / "scratch" / "words-0123456789ab" / "work"
+    left.mkdir(parents=True)
+    (left / "half").write_text("1234")
+    (home / "leases" / "words-0123456789ab").write_text("")
+    rows = collectable(home, 1)
+    assert [(r["artifact_id"], r["node"], r["bytes"]) for r in rows] == [("scratch/words-0123456789ab", "words", 4)]
+    assert collect(home, [rows[0]["artifact_id"]]) == 4
+    assert not left.exists() and not list((home / "leases").iterdir())
 
 
 def test_affected_lists_holders_and_what_was_made_from_them(tmp_path: Path) -> None:

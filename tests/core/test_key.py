@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +14,10 @@ from hypothesis import strategies as st
 
 from stages.core import key
 from stages.core.errors import RecipeError
-from stages.core.external import external_fields, load_memory
+from stages.core.external import GRAIN_NS, changed, external_fields, load_memory, remembered_sha256
 from stages.core.recipe import Runtime, validated
 from stages.core.runner import Job, prepare
+from stages.core.stage import ExternalFile
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS
 
@@ -79,13 +83,31 @@ def test_a_base_name_enters_only_where_it_decides_the_output(tmp_path: Path) -> 
     assert job(tmp_path / "home", {"named": [str(a)]}).key != job(tmp_path / "home", {"named": [str(b)]}).key
 
 
-def test_hashes_are_remembered_by_size_date_and_inode(tmp_path: Path) -> None:
-    file = tmp_path / "a.txt"
+def test_hashes_are_remembered_by_size_dates_and_inode(tmp_path: Path) -> None:
+    file, home = tmp_path / "a.txt", tmp_path / "home"
     file.write_text("one")
-    job(tmp_path / "home", {"files": [str(file)]})
-    assert list(load_memory(tmp_path / "home")) == [str(file)]
-    (tmp_path / "home" / "hashes.json").write_text("{ damaged")
-    assert load_memory(tmp_path / "home") == {}
+    time.sleep(2 * GRAIN_NS / 1e9)
+    job(home, {"files": [str(file)]})
+    assert list(load_memory(home)) == [str(file)]
+    stat = file.stat()
+    file.write_text("two")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # same size, same inode, same modification time
+    assert changed(ExternalFile(str(file), 3, f"sha256:{hashlib.sha256(b'one').hexdigest()}"), load_memory(home)) == "changed"
+    (home / "hashes.json").write_text("{ damaged")
+    assert load_memory(home) == {}
+
+
+def test_a_file_written_a_moment_ago_is_read_again(tmp_path: Path) -> None:
+    file, memory = tmp_path / "a.txt", {}
+    file.write_text("one")
+    os.utime(file, ns=(0, time.time_ns() + 10**12))  # a clock that runs ahead
+    remembered_sha256(file, memory)
+    assert memory == {}
+
+
+def test_a_file_that_is_gone_or_remote_is_told_apart(tmp_path: Path) -> None:
+    assert changed(ExternalFile(str(tmp_path / "gone"), 3, "sha256:00"), {}) == "disappeared"
+    assert changed(ExternalFile("s3://bucket/x", 3, "etag:1:3"), {}) == ""
 
 
 def test_a_file_or_pattern_that_names_nothing_is_a_recipe_error(tmp_path: Path) -> None:

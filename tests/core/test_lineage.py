@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import duckdb
 import pytest
 
 from stages.core import lineage, runs
-from stages.core.errors import LoamError, RecipeError, StageError
+from stages.core.errors import RecipeError, StageError
 from stages.core.recipe import load_recipe
 from stages.core.tables import schema, write_rows
 from tests.conftest import run_stage
@@ -129,23 +128,3 @@ def test_an_artifact_is_found_by_node_name_key_and_digest(home: Path) -> None:
     record = lineage.latest_artifact(home, "words")
     for name in (record["artifact_id"], record["key"][:8], record["digest"][:10]):
         assert lineage.latest_artifact(home, name)["artifact_id"] == record["artifact_id"]
-
-
-def test_a_run_without_an_end_was_killed_unless_its_lock_is_held(home: Path, tmp_path: Path) -> None:
-    loaded = load_recipe(str(tmp_path / "r.yaml"), {"words": WORDS.config, "count": COUNT.config})
-    run = runs.start_run(home, loaded, {})
-    with runs.home_lock(home) as name:
-        name(run)
-        lineage.update(home)
-        assert lineage.query(home, "SELECT state FROM run WHERE run_id = ?", [run])[1] == [("running",)]
-        with pytest.raises(StageError, match="Another run is working on this home") as caught, runs.home_lock(home):
-            pass
-        assert run in str(caught.value) and str(os.getpid()) in str(caught.value) and "--home" in str(caught.value)
-    lineage.update(home)
-    assert lineage.query(home, "SELECT state FROM run WHERE run_id = ?", [run])[1] == [("killed",)]
-
-
-def test_a_home_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(LoamError, match="home folder cannot be written"), runs.home_lock(tmp_path / "file" / "home"):
-        pass

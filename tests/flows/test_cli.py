@@ -81,13 +81,13 @@ def test_the_full_recipe_plans_and_says_what_it_lacks(tmp_path: Path) -> None:
     assert not (tmp_path / "artifacts").exists()
 
 
-def test_a_home_in_use_is_refused_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from stages.core.runs import home_lock
+def test_a_home_that_is_being_cleaned_is_refused_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from stages.core.runs import hold_home
 
-    with home_lock(tmp_path, "the-first"):
+    with hold_home(tmp_path, alone=True):
         for words in (["run", "tiny"], ["stage", "crawl", "tiny"]):
             assert main([*words, "--home", str(tmp_path)]) == 1
-            assert "Another run is working on this home" in capsys.readouterr().err
+            assert "This home is being cleaned" in capsys.readouterr().err
     assert not (tmp_path / "prefect").exists()
 
 

@@ -1,0 +1,140 @@
+"""Leases: who works on what, so that two runs on one home never build the same thing twice.
+
+A lease is a file held by flock: the kernel frees it the moment its owner is dead, however it died, and no clock decides.
+Inside stand owner, process, boot id, host and a heartbeat counter, for messages and for a home that several machines share
+over a file system whose locks do not reach across: a lease written under another boot id is taken over only after its
+counter stood still for STALE_S by our own monotonic clock.
+Guarantee: at most one owner; a dead owner's lease is taken over; nothing is left behind when the block ends.
+Cost: two small writes, one thread that wakes every BEAT_S.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+BEAT_S = 5.0
+STALE_S = 30.0
+POLL_S = 0.1
+RECORD_BYTES = 512  # one page at most, written whole: a reader never sees half a record
+
+Clock = Callable[[], float]
+
+
+@contextmanager
+def lease(path: Path, owner: str, waiting: Callable[[str], None] = lambda text: None, clock: Clock = time.monotonic) -> Iterator[None]:
+    """Holds the lease `path` while the block runs; waits while another owner has it.
+
+    owner: the run that wants it. waiting: hears once who has it. Raises OSError when the file cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = _acquire(path, waiting, clock)
+    try:
+        stop = threading.Event()
+        beat = threading.Thread(target=_beat, args=(handle, owner, stop), daemon=True)
+        _write(handle, owner, 0)
+        beat.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            beat.join()
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+def held_by(path: Path) -> str:
+    """Who holds a lease now, as "run tiny-7, process 123 on host"; empty when nobody does."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return ""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _text(_read(handle))
+    finally:
+        os.close(handle)
+    return ""
+
+
+def boot_id() -> str:
+    """The id that Linux draws at every start of the machine; empty elsewhere."""
+    file = Path("/proc/sys/kernel/random/boot_id")
+    return file.read_text().strip() if file.is_file() else ""
+
+
+def _acquire(path: Path, waiting: Callable[[str], None], clock: Clock) -> int:
+    """A locked handle on the file that `path` names now."""
+    told, seen = False, _Watch(clock)
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = _same_file(handle, path) and seen.dead(_read(handle))
+        except BlockingIOError:
+            free = False
+        if free:
+            return handle
+        if not told and (who := _text(_read(handle))):
+            told = True
+            waiting(who)
+        os.close(handle)
+        time.sleep(POLL_S)
+
+
+class _Watch:
+    """Whether the owner written in a lease whose lock is free is dead: yes on this boot; elsewhere once its heartbeat stands still."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.last, self.since = clock, "", clock()
+
+    def dead(self, record: dict[str, Any]) -> bool:
+        if not record or record["boot_id"] == boot_id():
+            return True
+        mark = json.dumps(record)
+        if mark != self.last:
+            self.last, self.since = mark, self.clock()
+        return self.clock() - self.since >= STALE_S
+
+
+def _same_file(handle: int, path: Path) -> bool:
+    """False when the last owner removed the file between our open and our lock."""
+    try:
+        return os.fstat(handle).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _beat(handle: int, owner: str, stop: threading.Event) -> None:
+    count = 0
+    while not stop.wait(BEAT_S):
+        count += 1
+        _write(handle, owner, count)
+
+
+def _write(handle: int, owner: str, beat: int) -> None:
+    record = {"owner": owner[:120], "pid": os.getpid(), "boot_id": boot_id(), "host": platform.node()[:64], "beat": beat}
+    os.pwrite(handle, json.dumps(record).encode().ljust(RECORD_BYTES), 0)
+
+
+def _read(handle: int) -> dict[str, Any]:
+    """The record in a lease; empty when its owner was killed before writing one."""
+    try:
+        record: dict[str, Any] = json.loads(os.pread(handle, RECORD_BYTES, 0))
+    except ValueError:
+        return {}
+    return record
+
+
+def _text(record: dict[str, Any]) -> str:
+    return f"run {record['owner']}, process {record['pid']} on {record['host']}" if record else ""

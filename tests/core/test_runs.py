@@ -1,0 +1,81 @@
+"""The record of a run: its state follows its lease, its number rises whatever the clock does, homes that cannot be used are refused."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+
+import pytest
+
+from stages.core import environment, lineage, runs
+from stages.core.errors import LoamError, StageError
+from stages.core.recipe import Recipe, load_recipe
+from tests.conftest import run_stage
+from tests.core.toys import COUNT, WORDS
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    path = tmp_path / "r.yaml"
+    path.write_text("name: toy\n")
+    return load_recipe(str(path), {"words": WORDS.config, "count": COUNT.config})
+
+
+def test_a_run_is_running_while_it_holds_its_lease_and_killed_without_an_end(tmp_path: Path, recipe: Recipe) -> None:
+    home = tmp_path / "home"
+    with runs.holding(home, recipe, {}) as run:
+        assert runs.read_run(home, run)["state"] == "running"
+        with pytest.raises(StageError, match="A run is working on this home") as caught, runs.hold_home(home, alone=True):
+            pass
+        assert run in str(caught.value) and f"process {os.getpid()}" in str(caught.value)
+        lineage.update(home)
+        assert lineage.query(home, "SELECT state FROM run WHERE run_id = ?", [run])[1] == [("running",)]
+    assert runs.read_run(home, run)["state"] == "killed"
+    lineage.update(home)
+    assert lineage.query(home, "SELECT state FROM run WHERE run_id = ?", [run])[1] == [("killed",)]
+    runs.end_run(home, run, "done")
+    assert runs.read_run(home, run)["state"] == "done" and not (home / "runs" / run / "lease").exists()
+
+
+def test_several_runs_hold_a_home_and_cleaning_holds_it_alone(tmp_path: Path) -> None:
+    with (
+        runs.hold_home(tmp_path),
+        runs.hold_home(tmp_path),
+        pytest.raises(StageError, match="working"),
+        runs.hold_home(tmp_path, alone=True),
+    ):
+        pass
+    with runs.hold_home(tmp_path, alone=True), pytest.raises(StageError, match="This home is being cleaned"), runs.hold_home(tmp_path):
+        pass
+
+
+def test_the_newest_run_counts_although_the_clock_was_set_back(tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+
+    def one(word: str) -> str:
+        with runs.holding(home, recipe, {}) as run:
+            artifact = run_stage(WORDS, {"words": [word]}, {}, home)
+            runs.record_node(home, run, "words", "done", f"words/{artifact.path.name}")
+            runs.end_run(home, run, "done")
+        lineage.update(home)
+        return artifact.path.name
+
+    one("today")
+
+    class Yesterday(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+            return datetime.datetime(2001, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr(environment.datetime, "datetime", Yesterday)
+    newest = one("set back")
+    assert lineage.query(home, "SELECT artifact_id FROM current")[1] == [(f"words/{newest}",)]
+    rows = lineage.records(home, "SELECT seq, alias, year(started) AS year FROM run ORDER BY seq")
+    assert [(r["seq"], r["alias"]) for r in rows] == [(1, "toy-1"), (2, "toy-2")] and rows[1]["year"] == 2001
+
+
+def test_a_home_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LoamError, match="home folder cannot be written"), runs.hold_home(tmp_path / "file" / "home"):
+        pass
