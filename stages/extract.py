@@ -18,6 +18,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from pydantic import Field
 
 from stages.core.errors import StageError
+from stages.core.external import sha256_file
 from stages.core.shards import Shard, collect, run_shards
 from stages.core.stage import Artifact, Books, Context, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows, schema, write_rows
@@ -133,14 +134,20 @@ def _records(task: Mapping[str, Any], config: ExtractConfig) -> Iterator[Record]
     try:
         with fsspec.open(task["uri"], "rb") as stream:
             if stream.seek(0, 2) != task["bytes"]:
-                raise StageError(
-                    f"The file has changed since the crawl stage read it: it had {task['bytes']} bytes.",
-                    where=task["uri"],
-                    do="Run the recipe again; the crawl stage takes the new content as a new input.",
-                )
+                raise _changed(task)
             yield from read_records(stream, config.max_page_bytes)
+        if task["identity"].startswith("sha256:") and sha256_file(Path(task["uri"])) != task["identity"].removeprefix("sha256:"):
+            raise _changed(task)
     except FileNotFoundError:
         raise StageError("A WARC file of the crawl is gone.", where=task["uri"], do="Put it back, or change crawl.warcs.") from None
+
+
+def _changed(task: Mapping[str, Any]) -> StageError:
+    return StageError(
+        "The file has changed since the crawl stage read it.",
+        where=f"{task['uri']} (then {task['bytes']:,} bytes, {task['identity'][:19]})",
+        do="Run the recipe again; the crawl stage takes the new content as a new input.",
+    )
 
 
 def _page(record: Record, config: ExtractConfig) -> tuple[str, dict[str, Any]]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from stages.core import manifest
-from stages.core.errors import StageError, VerificationError
+from stages.core import lease, manifest, runner
+from stages.core.errors import RecipeError, StageError, VerificationError
 from stages.core.recipe import Runtime, validated
 from stages.core.runner import find_hit, prepare, run_node
-from stages.core.stage import Outcome
+from stages.core.stage import Outcome, Stage
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS, run_words
 
@@ -133,6 +138,93 @@ def test_no_space_is_one_clear_message_and_leaves_nothing(tmp_path: Path) -> Non
         run_stage(dataclasses.replace(WORDS, run=run_full), {}, {}, tmp_path)
     assert "--home" in str(caught.value)
     assert not list((tmp_path / "artifacts").glob("*/*")) and not list((tmp_path / "scratch").glob("*/out"))
+
+
+def meddling(file: Path, meddle: Callable[[], object]) -> Stage:
+    """The words stage, whose input file is changed by someone else while it works."""
+
+    def run(config, inputs, out, ctx) -> Outcome:
+        outcome = run_words(config, inputs, out, ctx)
+        meddle()
+        if not file.exists():
+            file.read_text()
+        return outcome
+
+    run.__module__ = run_words.__module__
+    return dataclasses.replace(WORDS, run=run)
+
+
+def test_an_input_that_changes_while_it_is_read_is_refused_and_its_scratch_discarded(tmp_path: Path) -> None:
+    file, home = tmp_path / "words.txt", tmp_path / "home"
+    file.write_text("one\ntwo")
+    with pytest.raises(StageError, match="An input of words changed while it was read; nothing was published") as caught:
+        run_stage(meddling(file, lambda: file.write_text("one\nTWO")), {"files": [str(file)]}, {}, home)
+    assert f"{file} (words.files)" in str(caught.value)
+    assert not list((home / "artifacts").glob("*/*")) and not list((home / "scratch").iterdir())
+    artifact = run_stage(WORDS, {"files": [str(file)]}, {}, home)
+    assert sorted(p.read_text() for p in (artifact.path / "word").iterdir())[0] == "TWO"
+
+
+def test_an_input_that_disappears_while_it_is_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text("one")
+    with pytest.raises(StageError, match="An input of words disappeared while it was read"):
+        run_stage(meddling(file, file.unlink), {"files": [str(file)]}, {}, tmp_path / "home")
+
+
+def test_an_input_that_was_only_touched_is_no_other_input(tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text("one")
+    assert run_stage(meddling(file, file.touch), {"files": [str(file)]}, {}, tmp_path / "home").manifest["rows"] == 4
+
+
+def test_the_second_run_waits_for_the_first_and_finds_a_hit(tmp_path: Path) -> None:
+    started, go_on, events = threading.Event(), threading.Event(), []
+
+    def slow(config, inputs, out, ctx) -> Outcome:
+        started.set()
+        go_on.wait()
+        return run_words(config, inputs, out, ctx)
+
+    slow.__module__ = run_words.__module__
+    stage = dataclasses.replace(WORDS, run=slow)
+    job = prepare(tmp_path, "words", stage, validated(WORDS.config, {}, "t"), 1, Runtime(workers=1), {})
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run_node, tmp_path, job, "toy-1", lambda event: None)
+        started.wait()
+        second = pool.submit(run_node, tmp_path, job, "toy-2", events.append)
+        while not events:
+            time.sleep(0.01)
+        assert "waits for run toy-1" in events[0].values["line"] and str(os.getpid()) in events[0].values["line"]
+        go_on.set()
+        assert (first.result().state, second.result().state) == ("done", "cached")
+    assert not list((tmp_path / "leases").iterdir())
+
+
+def test_one_stage_at_a_time_computes_on_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner.tempfile, "gettempdir", lambda: str(tmp_path / "machine"))
+    training = dataclasses.replace(WORDS, uses_gpus=True)
+    config = validated(WORDS.config, {}, "t")
+    on_gpu, on_cpu = (prepare(tmp_path, "words", training, config, seed, Runtime(workers=1, gpus=seed), {}) for seed in (1, 0))
+    events: list = []
+    with ThreadPoolExecutor(1) as pool:
+        with lease.lease(runner.gpu_lease_path(), "another"):
+            assert run_node(tmp_path, on_cpu, "toy-1", lambda event: None).state == "done"
+            waiting = pool.submit(run_node, tmp_path, on_gpu, "toy-2", events.append)
+            while not events:
+                time.sleep(0.01)
+            assert "waits for the GPUs, which run another" in events[0].values["line"] and not waiting.done()
+        assert waiting.result(timeout=30).state == "done"
+
+
+def test_a_home_that_cannot_be_written_is_one_clear_message(tmp_path: Path) -> None:
+    def refused(config, inputs, out, ctx) -> Outcome:
+        raise OSError(errno.EROFS, "Read-only file system", str(out / "x"))
+
+    refused.__module__ = run_words.__module__
+    with pytest.raises(RecipeError, match="The home folder cannot be written while words was writing") as caught:
+        run_stage(dataclasses.replace(WORDS, run=refused), {}, {}, tmp_path)
+    assert "--home" in str(caught.value)
 
 
 def test_a_missing_input_is_refused(tmp_path: Path) -> None:
