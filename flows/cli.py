@@ -66,6 +66,8 @@ def build_parser() -> argparse.ArgumentParser:
     command = add("run", run_command, "execute what is missing of a recipe", with_set)
     command.add_argument("recipe", help="a recipe file, or the name of one in configs/")
     command.add_argument("--until", default="", metavar="NODE", help="stop after this node")
+    command.add_argument("--from", default="", dest="start", metavar="NODE", help="build this node and all that follows it again")
+    command.add_argument("--as", default="", dest="name", metavar="NAME", help="a name for the run, such as baseline")
     command = add("plan", plan_command, "what would run, and why", with_set, as_json)
     command.add_argument("recipe", help="a recipe file, or the name of one in configs/")
     command.add_argument("--until", default="", metavar="NODE", help="plan up to this node")
@@ -99,19 +101,27 @@ def _wide(prog: str) -> argparse.HelpFormatter:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from flows.road import upstream
-    from flows.session import open_session, refuse_lacks
+    from flows.session import forced_nodes, open_session, refuse_lacks
+    from stages.core.names import refuse_taken
 
     session = open_session(options.recipe, options.set, options.home)
-    if options.until:
-        upstream([options.until])
     plan = session.plan(options.until)
     refuse_lacks(session, plan)
-    command = {"flow": "pretrain", "recipe": options.recipe, "until": options.until, "set": shlex.join(options.set), "force": ""}
-    if plan.complete:
+    refuse_taken(session.home, options.name)
+    forced = forced_nodes(session, plan, options.start)
+    if plan.complete and not forced:
         from flows.walk import walk
 
-        run_id = walk(session, session.steps(options.until), lambda node, perform: perform(lambda event: None), command)
+        command = {
+            "flow": "pretrain",
+            "recipe": options.recipe,
+            "until": options.until,
+            "start": "",
+            "set": shlex.join(options.set),
+            "force": "",
+        }
+        steps = session.steps(options.until)
+        run_id = walk(session, steps, lambda node, perform: perform(lambda event: None), command, name=options.name)
         print(f"all {len(plan.steps)} nodes are hits", file=sys.stderr)
     else:
         hits = sum(step.state == "hit" for step in plan.steps)
@@ -121,7 +131,9 @@ def run_command(options: argparse.Namespace) -> int:
         from flows.show import watching
 
         with watching():
-            run_id = pretrain(recipe=options.recipe, until=options.until, set=shlex.join(options.set), home=str(session.home))
+            run_id = pretrain(
+                recipe=options.recipe, until=options.until, start=options.start, set=shlex.join(options.set), name=options.name, home=str(session.home)
+            )  # fmt: skip
     _print_results(session.home, run_id)
     return 0
 

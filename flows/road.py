@@ -97,3 +97,13 @@ def upstream(names: Sequence[str]) -> tuple[Node, ...]:
             needed.add(name)
             queue.extend(by_name[name].inputs.values())
     return tuple(node for node in road() if node.name in needed)
+
+
+def downstream(name: str) -> tuple[Node, ...]:
+    """The named node and all that is made from it, in road order. Raises RecipeError for an unknown node."""
+    upstream([name])
+    reached = {name}
+    for node in road():
+        if reached & set(node.inputs.values()):
+            reached.add(node.name)
+    return tuple(node for node in road() if node.name in reached)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.road import config_classes, road, stage_of, upstream
+from flows.road import config_classes, downstream, road, stage_of, upstream
 from stages.ask.plan import Plan, Step, make_plan
 from stages.core.errors import RecipeError
 from stages.core.recipe import Recipe, load_recipe
@@ -51,6 +51,28 @@ def refuse_lacks(session: Session, plan: Plan) -> None:
             else "The recipe needs what is not here:" + "".join(f"\n  - {lack}" for lack in plan.lacks)
         )
         raise RecipeError(what, where=session.recipe.source, do="Provide them, or change the recipe (`--set node.key=value`).")
+
+
+def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] = ()) -> list[str]:
+    """The nodes of a plan to build although they are hits: those named, and `start` with all that follows it.
+
+    Raises RecipeError when `start` is not among the plan's nodes, or a node before it is not built.
+    """
+    upstream(force)
+    if not start:
+        return list(force)
+    states = {step.node: step.state for step in plan.steps}
+    again = [node.name for node in downstream(start) if node.name in states]
+    if start not in again:
+        raise RecipeError(f"--from {start}: the run stops before this node.", do="Take --until away, or name a node before it.")
+    missing = [node for node, state in states.items() if state in ("miss", "waits") and node not in again]
+    if missing:
+        raise RecipeError(
+            f"--from {start} takes what stands before it as it is, but {', '.join(missing[:5])} is not built.",
+            where=f"home {session.home}",
+            do="Run without --from first.",
+        )
+    return list(dict.fromkeys([*again, *force]))
 
 
 def split_settings(text: str) -> list[str]:

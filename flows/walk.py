@@ -11,7 +11,7 @@ from typing import Any
 
 from flows.session import Session
 from stages.ask.plan import Step
-from stages.core import lineage, manifest, runs
+from stages.core import lineage, manifest, names, runs
 from stages.core.errors import StageError
 from stages.core.runner import Report, Result, prepare, run_node
 from stages.core.stage import Artifact
@@ -26,14 +26,18 @@ def walk(
     command: dict[str, Any],
     force: Collection[str] = (),
     ready: Mapping[str, Artifact] | None = None,
+    name: str = "",
 ) -> str:
     """Runs the steps in order and returns the run id.
 
-    force: nodes to build again although they are hits. ready: artifacts of nodes that are not among the steps.
+    force: nodes to build again although they are hits. ready: artifacts of nodes that are not among the steps. name: given to the
+    run; RecipeError when it is taken.
     """
     with runs.holding(session.home, session.recipe, command) as run_id:
         artifacts = dict(ready or {})
         try:
+            if name:
+                names.give_name(session.home, name, run_id)
             for step in steps:
                 artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force)
         except BaseException as error:

@@ -35,13 +35,8 @@ def next_number(home: Path, counter: str) -> int:
 
 def give_name(home: Path, name: str, target: str, move: bool = False) -> None:
     """Lets `name` mean an artifact id or a run id from now on. Raises RecipeError when it is taken (unless `move`) or no good name."""
-    if not NAME.fullmatch(name) or NUMBERED.fullmatch(name) or re.fullmatch(r"[0-9a-f]{6,}", name):
-        raise RecipeError(
-            f"{name!r} cannot be a name.",
-            do='Use letters, digits, ".", "_" and "-", a letter first; not what looks like a number ("dedup-3") or a key.',
-        )
-    if (home / "artifacts" / name).is_dir():
-        raise RecipeError(f"{name!r} is a node.", do="Choose a name that no node has.")
+    refuse_taken(home, "" if move or all_names(home).get(name) == target else name)
+    refuse_bad(home, name)
     folder = home / "names"
     folder.mkdir(parents=True, exist_ok=True)
     path, text = folder / f"{name}.json", json.dumps({"target": target})
@@ -53,12 +48,33 @@ def give_name(home: Path, name: str, target: str, move: bool = False) -> None:
     try:
         os.link(fresh, path)  # unlike a rename, refuses a name that another process gave a moment ago
     except FileExistsError:
-        taken = all_names(home).get(name)
-        if taken != target:
-            raise RecipeError(f"The name {name!r} is taken by {taken}.", do="Choose another, or move it with --move.") from None
+        if all_names(home).get(name) != target:
+            refuse_taken(home, name)
     finally:
         fresh.unlink()
     fsync_folder(folder)
+
+
+def refuse_taken(home: Path, name: str) -> None:
+    """Raises RecipeError when a name means something already, or cannot be one. The empty name is no name."""
+    if not name:
+        return
+    refuse_bad(home, name)
+    if taken := all_names(home).get(name):
+        raise RecipeError(
+            f"The name {name!r} is taken by {taken}.", do="Choose another, or move it: `loam lineage name TARGET NAME --move`."
+        )
+
+
+def refuse_bad(home: Path, name: str) -> None:
+    """Raises RecipeError for what cannot be a name: it looks like a number, a key or a node."""
+    if not NAME.fullmatch(name) or NUMBERED.fullmatch(name) or re.fullmatch(r"[0-9a-f]{6,}", name):
+        raise RecipeError(
+            f"{name!r} cannot be a name.",
+            do='Use letters, digits, ".", "_" and "-", a letter first; not what looks like a number ("dedup-3") or a key.',
+        )
+    if (home / "artifacts" / name).is_dir():
+        raise RecipeError(f"{name!r} is a node.", do="Choose a name that no node has.")
 
 
 def all_names(home: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.road import MODELS, config_classes, road, stage_of, upstream
+from flows.road import MODELS, config_classes, downstream, road, stage_of, upstream
 from stages.core.errors import RecipeError
 from stages.core.stage import KINDS
 
@@ -38,3 +38,11 @@ def test_upstream_of_a_node_is_what_it_needs() -> None:
     with pytest.raises(RecipeError, match="There is no node 'dedpu'") as caught:
         upstream(["dedpu"])
     assert "decontaminate" in str(caught.value)
+
+
+def test_downstream_is_what_upstream_says_from_the_other_end() -> None:
+    for node in road():
+        made = {n.name for n in downstream(node.name)}
+        assert made == {n.name for n in road() if node.name in {u.name for u in upstream([n.name])}}
+    with pytest.raises(RecipeError, match="There is no node 'dedpu'"):
+        downstream("dedpu")

@@ -108,6 +108,15 @@ def test_one_stage_again_is_identical(tiny_home: Path) -> None:
     assert "identical" in done.stderr
 
 
+def test_a_node_with_what_follows_is_built_again_and_the_run_has_a_name(tiny_home: Path) -> None:
+    done = loam("run", "tiny", "--from", "contamination", "--as", "again", home=tiny_home)
+    built = [line.split()[:2] for line in done.stderr.splitlines() if line.split()[1:2] in (["identical"], ["done"], ["cached"])]
+    assert built[-2:] == [["contamination", "identical"], ["report", "identical"]]
+    assert all(state == "cached" for _, state in built[:-2]) and len(built) == len(road())
+    taken = loam("run", "tiny", "--as", "again", home=tiny_home, check=False)
+    assert taken.returncode == 2 and "The name 'again' is taken by" in taken.stderr
+
+
 def test_a_stage_whose_inputs_are_not_built_is_refused(tiny_home: Path) -> None:
     done = loam("stage", "dedup", "tiny", "--set", "extract.min_chars=17", home=tiny_home, check=False)
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
