@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run test test-browser setup lint clean
+.PHONY: run test test-browser record-code setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -20,6 +20,10 @@ lint: .venv/.ready
 test-browser: .venv/.ready
 	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || { echo "Install Chromium first."; exit 1; }
 	$(BIN)/python -m pytest -m browser
+
+# After a change of a stage's code: see tests/house/record_code.py. WHY says why its output stays the same.
+record-code: .venv/.ready
+	@$(BIN)/python -m tests.house.record_code $(WHY)
 
 setup: .venv/.ready
 

@@ -52,7 +52,6 @@ class Job:
     files: Mapping[str, tuple[ExternalFile, ...]]
     parts: Mapping[str, Any]
     key: str
-    code: str
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int,
     files, packages = resolve_externals(home, node, config)
     digests = {role: artifact.manifest["digest"] for role, artifact in inputs.items()}
     parts = key.key_parts(node, stage, config, seed, files, packages, digests)
-    return Job(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts), code.code_digest(stage.run.__module__))
+    return Job(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
 
 
 def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[str, tuple[ExternalFile, ...]], dict[str, dict[str, str]]]:
@@ -198,7 +197,7 @@ def _refuse_changed(home: Path, job: Job, scratch: Path) -> None:
 def _scratch(home: Path, job: Job, force: bool) -> Path:
     """The job's scratch folder; what other code left in it is discarded, not mixed."""
     folder = home / "scratch" / f"{job.node}-{job.key[:12]}{'-force' if force else ''}"
-    mark = {"key": job.key, "code": job.code}
+    mark = {"key": job.key, "code": code.code_digest(job.stage.run.__module__)}
     try:
         same = json.loads((folder / "job.json").read_text()) == mark
     except (FileNotFoundError, json.JSONDecodeError):
@@ -282,7 +281,7 @@ def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: s
         "files": files,
         "bytes": sum(f["bytes"] for f in files),
         "run_id": run_id,
-        "code": {**code.git_state(), "stage": job.code},
+        "code": {**code.git_state(), "stage": code.code_digest(job.stage.run.__module__)},
         "runtime": job.runtime.model_dump(mode="json"),
         "environment": environment(tuple(job.stage.distributions)),
         "started": started,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.road import Node, config_classes, road, stage_of
 from stages.core import key
 from stages.core.errors import RecipeError
 from stages.core.external import GRAIN_NS, changed, external_fields, load_memory, remembered_sha256
-from stages.core.recipe import Runtime, validated
+from stages.core.recipe import Runtime, load_recipe, validated
 from stages.core.runner import Job, prepare
 from stages.core.stage import ExternalFile
 from tests.conftest import run_stage
@@ -131,3 +134,31 @@ def test_an_input_enters_by_its_content_digest(tmp_path: Path) -> None:
     assert (
         run_stage(COUNT, {}, {"words": three}, tmp_path).manifest["key"] != run_stage(COUNT, {}, {"words": two}, tmp_path).manifest["key"]
     )
+
+
+def leaves(value: object, path: tuple = ()) -> Iterator[tuple]:
+    """Paths to every value of a nested dict or list that is not one itself."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = [leaf for name, below in inner for leaf in leaves(below, (*path, name))]
+    yield from found or [path]
+
+
+@pytest.mark.parametrize("node", [node for node in road() if "@" not in node.name or node.name.endswith("@sft")], ids=lambda n: n.name)
+def test_every_field_of_every_config_enters_the_key(node: Node, tmp_path: Path) -> None:
+    stage = stage_of(node)
+    config = load_recipe("tiny", config_classes()).sections[node.name]
+    inputs = dict.fromkeys(stage.inputs, "0" * 64)
+    parts = key.key_parts(node.name, stage, config, 1, {}, {}, inputs)
+    external = {name for name, _, _ in external_fields(config)}
+    missing = {".".join(map(str, p)) for p in leaves(config.model_dump(mode="json"))} - {
+        ".".join(map(str, p)) for p in leaves(parts["config"])
+    }
+    assert all(any(name == field or name.startswith(f"{field}.") for field in external) for name in missing), missing
+    for path in leaves(parts):
+        other = copy.deepcopy(parts)
+        here = other
+        for name in path[:-1]:
+            here = here[name]
+        here[path[-1]] = [here[path[-1]], "changed"]
+        assert key.key_of(other) != key.key_of(parts), path
+        assert key.key_differences(other, parts), path

@@ -1,0 +1,74 @@
+"""The code digest: what changes behaviour changes it, what cannot does not; imports inside functions count."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from stages.core import code
+from stages.core.code import canonical, code_digest, imports_of, reached
+
+
+def same(a: str, b: str) -> bool:
+    return canonical(ast.parse(a)) == canonical(ast.parse(b))
+
+
+def test_comments_layout_and_docstrings_do_not_count() -> None:
+    assert same('def f(x):\n    """Says."""\n    return x  # why\n', "def f(x): return (x)\n")
+    assert same(
+        "class A:\n    '''Doc.'''\n    x: int = 1\n    '''of a field'''[:0]\n", "class A:\n    x: int = 1\n    '''of a field'''[:0]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("x = 1", "x = 2"),
+        ("x = 1", "x = 1.0"),
+        ("x = 'a'", "x = b'a'"),
+        ("def f(x): return x", "def f(x): return -x"),
+        ("def f(x=1): pass", "def f(x=2): pass"),
+        ("a < b", "a <= b"),
+        ("if a:\n    b\nc", "if a:\n    b\n    c"),
+        ("f'{x:2}'", "f'{x:3}'"),
+        ("x: int", "x: float"),
+        ("import a", "import b"),
+        ("def f(): yield", "async def f(): yield"),
+    ],
+)
+def test_what_can_change_behaviour_counts(a: str, b: str) -> None:
+    assert not same(a, b)
+
+
+def test_a_stage_reaches_what_its_functions_import() -> None:
+    assert {"stages.dedup", "stages.text.minhash", "stages.core.shards"} <= reached("stages.dedup")
+    assert "stages.text.minhash" not in reached("stages.encode")
+    assert "stages.core.errors" in imports_of("stages.core.runner")
+
+
+def test_a_change_anywhere_in_reach_changes_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("a", "from stages import b\nx = b.y"), ("b", "y = 1"), ("c", "z = 1")):
+        (tmp_path / "stages").mkdir(exist_ok=True)
+        (tmp_path / "stages" / f"{name}.py").write_text(text)
+    (tmp_path / "stages" / "__init__.py").write_text("")
+    monkeypatch.setattr(code, "PROJECT", tmp_path)
+
+    def digest() -> str:
+        forget()
+        return code_digest("stages.a")
+
+    def forget() -> None:
+        for function in (code_digest, reached, imports_of, code._tree_digest):
+            function.cache_clear()
+
+    try:
+        first = digest()
+        (tmp_path / "stages" / "c.py").write_text("z = 2")
+        (tmp_path / "stages" / "b.py").write_text("y = 1  # the same")
+        assert digest() == first
+        (tmp_path / "stages" / "b.py").write_text("y = 2")
+        assert digest() != first
+    finally:
+        forget()
