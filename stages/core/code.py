@@ -71,9 +71,10 @@ def canonical(node: object) -> str:
 
 
 def git_state() -> dict[str, str]:
-    """commit and dirty (sha256 of the uncommitted diff, empty when clean); both empty outside a git checkout."""
+    """commit and dirty (sha256 of the uncommitted diff and new files, empty when clean); both empty outside a git checkout."""
     commit = _git("rev-parse", "HEAD").strip()
-    diff = _git("diff", "HEAD") + _git("ls-files", "--others", "--exclude-standard") if commit else ""
+    new = _git("ls-files", "--others", "--exclude-standard", "-z").split("\0")[:-1] if commit else []
+    diff = _git("diff", "HEAD") + "".join(f"{name} {hashlib.sha256((PROJECT / name).read_bytes()).hexdigest()}\n" for name in new)
     return {"commit": commit, "dirty": hashlib.sha256(diff.encode()).hexdigest()[:12] if diff else ""}
 
 

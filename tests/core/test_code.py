@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,20 @@ def test_a_change_anywhere_in_reach_changes_the_digest(tmp_path: Path, monkeypat
         assert digest() != first
     finally:
         forget()
+
+
+def test_the_dirty_hash_covers_changes_and_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "PROJECT", tmp_path)
+    assert code.git_state() == {"commit": "", "dirty": ""}
+    file = tmp_path / "a.py"
+    file.write_text("x = 1")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b.invalid", "commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    clean = code.git_state()
+    assert len(clean["commit"]) == 40 and clean["dirty"] == ""
+    file.write_text("x = 2")
+    changed = code.git_state()["dirty"]
+    (tmp_path / "new.py").write_text("y = 1")
+    with_new = code.git_state()["dirty"]
+    (tmp_path / "new.py").write_text("y = 2")
+    assert len({"", changed, with_new, code.git_state()["dirty"]}) == 4
