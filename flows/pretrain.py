@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from flows.server import end_with_worker
 from flows.session import forced_nodes, open_session, refuse_lacks, split_settings
 from flows.step import step
 from flows.walk import walk
@@ -22,6 +23,7 @@ def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = 
         name: a name for the run, such as "baseline"; empty for none but its number.
         home: folder of artifacts and index; empty for LOAM_HOME or data/.
     """
+    end_with_worker()
     session = open_session(recipe, split_settings(set), home)
     plan = session.plan(until)
     refuse_lacks(session, plan)

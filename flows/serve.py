@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dashboards.app import bound
 from flows.environment import prefect_settings
-from flows.server import api_url, die_with_parent, start_server, stop, wait_until_healthy
+from flows.server import STOP_TIMEOUT_S, api_url, die_with_parent, main_database, start_server, stop, wait_until_healthy
 from flows.session import ROOT
 from stages.core.errors import StageError
 
@@ -19,14 +19,18 @@ POOL = "loam"
 
 
 def serve(home: Path, port: int) -> int:
-    """Runs until interrupted or terminated; returns 0. Raises StageError when the port is taken or the server does not start."""
+    """Runs until interrupted or terminated; returns 0.
+
+    Raises StageError when the port or the home's Prefect database is taken, or when the server or the worker ends by itself.
+    """
     url = api_url(port)
     bound(port).close()  # refuses a taken port before anything starts
     environment = {**os.environ, **prefect_settings(home), "PREFECT_API_URL": url, "LOAM_HOME": str(home), "LOAM_ROOT": str(ROOT)}
     children: list[subprocess.Popen[bytes]] = []
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        children.append(start_server(port, environment, home))
+        with main_database(home) as lock:
+            children.append(start_server(port, environment, lock))
         wait_until_healthy(port, children[0])
         _call(["work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
         _call(["--no-prompt", "deploy", "--all"], environment)
@@ -43,7 +47,17 @@ def serve(home: Path, port: int) -> int:
         return 0
     finally:
         signal.signal(signal.SIGTERM, previous)
-        stop(children)
+        _stop_all(children)
+
+
+def _stop_all(children: list[subprocess.Popen[bytes]]) -> None:
+    """Stops worker and server; the flows that the worker had under way end with it, and are waited for."""
+    import psutil
+
+    flows = [flow for child in children if child.poll() is None for flow in psutil.Process(child.pid).children(recursive=True)]
+    stop(children)
+    for left in psutil.wait_procs(flows, timeout=STOP_TIMEOUT_S)[1]:
+        left.kill()
 
 
 def _call(words: list[str], environment: dict[str, str]) -> None:

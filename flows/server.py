@@ -2,23 +2,29 @@
 
 Why not Prefect's temporary server: it lives in the terminal's process group, so Ctrl-C ends it first and the run then waits
 minutes for its answer; and it stays behind when the run is killed. Ours has a session of its own and dies with its parent.
+Guarantee: one server per database. The server holds a lock beside its database as long as it lives; the first run of a home gets
+<home>/prefect, runs beside it <home>/prefect/beside-2 and so on, which later runs use again.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 from flows.environment import prefect_settings
 from stages.core.errors import StageError
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
 
@@ -33,18 +39,55 @@ def use_server(home: Path) -> None:
     if os.environ.get("PREFECT_API_URL"):
         return
     port = free_port()
-    server = start_server(port, os.environ, home)
+    with _free_database(home) as (folder, lock):
+        server = start_server(port, os.environ | {"PREFECT_HOME": str(folder)}, lock)
     atexit.register(stop, [server])  # exit functions run after the threads that send log lines have ended
     wait_until_healthy(port, server)
     os.environ["PREFECT_API_URL"] = api_url(port)
 
 
-def start_server(port: int, environment: Mapping[str, str], home: Path) -> subprocess.Popen[bytes]:
-    """Starts the server process; its database lies in <home>/prefect."""
-    (home / "prefect").mkdir(parents=True, exist_ok=True)  # the server does not make the folder of its database
+def start_server(port: int, environment: Mapping[str, str], lock: int) -> subprocess.Popen[bytes]:
+    """Starts the server process on the database in PREFECT_HOME, whose lock (an open file) it keeps until it ends."""
     application = ["--factory", "prefect.server.api.server:create_app", "--log-level", "error"]
     command = [sys.executable, "-m", "uvicorn", *application, "--host", "127.0.0.1", "--port", str(port)]
-    return subprocess.Popen(command, env=dict(environment), start_new_session=True, preexec_fn=die_with_parent)
+    return subprocess.Popen(command, env=dict(environment), start_new_session=True, preexec_fn=die_with_parent, pass_fds=[lock])
+
+
+@contextmanager
+def main_database(home: Path) -> Iterator[int]:
+    """The lock of the home's main database, open while the block runs. Raises StageError when another server has it."""
+    with ExitStack() as opened:
+        lock = _lock(home / "prefect", opened)
+        if lock is None:
+            what, do = (
+                "Another Prefect server works on this home's database.",
+                "Wait until that run or `loam serve` ends, or name another --home.",
+            )
+            raise StageError(what, where=str(home / "prefect"), do=do)
+        yield lock
+
+
+@contextmanager
+def _free_database(home: Path) -> Iterator[tuple[Path, int]]:
+    """The first folder whose database no server has, and its lock, open while the block runs."""
+    with ExitStack() as opened:
+        for number in count(1):
+            folder = home / "prefect" / (f"beside-{number}" if number > 1 else "")
+            lock = _lock(folder, opened)
+            if lock is not None:
+                yield folder, lock
+                return
+
+
+def _lock(folder: Path, opened: ExitStack) -> int | None:
+    """The server's lock of a folder as an open file; None when another has it."""
+    folder.mkdir(parents=True, exist_ok=True)  # the server does not make the folder of its database
+    file = opened.enter_context((folder / "server.lock").open("a"))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    return file.fileno()
 
 
 def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
@@ -87,7 +130,21 @@ def free_port() -> int:
 
 
 def die_with_parent() -> None:
-    """Runs in a new child: SIGTERM reaches it when its parent ends, however that ends."""
-    import ctypes
+    """Runs in a new child: the kernel kills it when its parent ends, however that ends. SQLite loses nothing by it."""
+    _ends_with_parent(signal.SIGKILL)
 
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+def end_with_worker() -> None:
+    """In a flow's process started by a Prefect worker: a worker that dies, however, takes it along, as if it had been cancelled.
+
+    Without it a killed worker's flow would train on where nobody sees or stops it. Does nothing in `loam run`.
+    """
+    if os.environ.get("PREFECT__FLOW_RUN_ID"):
+        _ends_with_parent(signal.SIGTERM)
+
+
+def _ends_with_parent(number: signal.Signals) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from flows.server import end_with_worker
 from flows.session import open_session, split_settings
 from flows.step import step
 from flows.walk import again
@@ -20,6 +21,7 @@ def stage(node: str, recipe: str = "tiny", set: str = "", force: bool = True, ho
         force: build again although the artifact exists.
         home: folder of artifacts and index; empty for LOAM_HOME or data/.
     """
+    end_with_worker()
     session = open_session(recipe, split_settings(set), home)
     command = {"flow": "stage", "recipe": recipe, "node": node, "set": set, "force": force}
     return again(session, node, step, command, force)
