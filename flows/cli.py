@@ -14,6 +14,7 @@ from typing import Any
 from flows import questions
 from flows.show import print_table
 from stages.core.errors import LoamError, of_the_disk
+from stages.core.secrets import redact
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LoamError as error:
         if options.debug:
             raise
-        print(f"loam: {error}", file=sys.stderr)
+        print(f"loam: {redact(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("loam: interrupted; run the same command again to go on", file=sys.stderr)

@@ -12,6 +12,7 @@ from flows.road import config_classes, downstream, road, stage_of, upstream
 from stages.ask.plan import Plan, Step, make_plan
 from stages.core.errors import RecipeError
 from stages.core.recipe import Recipe, load_recipe
+from stages.core.secrets import redact
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,4 +81,4 @@ def split_settings(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise RecipeError(f"set={text!r} cannot be read: {error}.", do="Quote values with blanks, as in a shell.") from None
+        raise RecipeError(f"set={redact(text)!r} cannot be read: {error}.", do="Quote values with blanks, as in a shell.") from None

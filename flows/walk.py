@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from flows.session import Session
 from stages.ask.plan import Step
 from stages.core import lineage, manifest, names, runs
 from stages.core.errors import StageError
-from stages.core.runner import Report, Result, prepare, run_node
+from stages.core.runner import Job, Report, Result, prepare, run_node
+from stages.core.secrets import redact, redacted
 from stages.core.stage import Artifact
 
 Perform = Callable[[str, Callable[[Report], Result]], Result]
@@ -70,13 +72,23 @@ def _one(session: Session, step: Step, artifacts: Mapping[str, Artifact], perfor
     inputs = {role: artifacts[read] for role, read in step.reads.items()}
     job = prepare(home, step.node, step.stage, recipe.sections[step.node], recipe.seed, recipe.runtime, inputs)
     try:
-        result = perform(step.node, lambda report: run_node(home, job, run_id, report, force))
+        result = perform(step.node, lambda report: _work(home, job, run_id, report, force))
     except BaseException as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         with suppress(OSError):
-            runs.record_node(home, run_id, step.node, "failed", message=what)
+            runs.record_node(home, run_id, step.node, "failed", message=redact(what))
         raise
     runs.record_node(home, run_id, step.node, result.state, manifest.artifact_id(result.artifact), result.seconds)
     if result.state != "cached":
         lineage.update(home)
     return result.artifact
+
+
+def _work(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Result:
+    """The node itself; its error without credentials, since Prefect records what a task raises, with its traceback."""
+    try:
+        return run_node(home, job, run_id, report, force)
+    except Exception as error:
+        if (clean := redacted(error)) is error:
+            raise
+        raise clean from None

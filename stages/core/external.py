@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from stages.core.errors import RecipeError
 from stages.core.files import write_durably
+from stages.core.secrets import redact
 from stages.core.stage import External, ExternalFile
 
 Remembered = dict[str, tuple[list[int], str]]
@@ -134,7 +135,7 @@ def _remote(uri: str, where: str) -> ExternalFile:
         file_system, path = fsspec.core.url_to_fs(uri)
         info = file_system.info(path)
     except (OSError, ValueError, ImportError) as error:
-        reason = f": {error}" if str(error) not in ("", uri) else "."
+        reason = f": {redact(str(error))}" if str(error) not in ("", uri) else "."
         raise RecipeError(f"Cannot reach {uri}{reason}", where=where, do="Check the URI, the network and your credentials.") from None
     tag = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("Last-Modified") or ""
     size = int(info.get("size") or 0)

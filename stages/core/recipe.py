@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from stages.core import secrets
 from stages.core.errors import RecipeError
 from stages.core.stage import StageConfig
 
@@ -75,7 +76,9 @@ def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: S
     """
     path = find_recipe(name)
     raw = _parse(path)
+    secrets.refuse_in_settings(raw, str(path))
     for setting in settings:
+        secrets.refuse_in_settings(setting, "--set", secrets.shown_name(setting))
         _apply(raw, setting, classes)
     head_keys = {"name", "seed", "runtime", "description"}
     for key in raw:

@@ -22,6 +22,7 @@ from stages.core import code, external, key, lease, manifest, names
 from stages.core.environment import environment, utc_now
 from stages.core.errors import StageError, VerificationError, of_the_disk
 from stages.core.recipe import Runtime
+from stages.core.secrets import redact
 from stages.core.stage import Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
 
 PROGRESS_EVERY_S = 0.5
@@ -219,12 +220,13 @@ def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
         now = time.monotonic()
         if now - last[0] >= PROGRESS_EVERY_S or (total is not None and done >= total):
             last[0] = now
-            report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": note}))
+            report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": redact(note)}))
 
     def metric(name: str, value: float, step: int | None = None) -> None:
         report(Event("metric", job.node, {"name": name, "value": value, "step": step}))
 
     def drop(reason: str, where: str, record: str) -> None:
+        reason, where = redact(reason), redact(where)
         bad.append({"reason": reason, "where": where, "record": record[:2000]})
         if len(bad) > limit:
             kept = work / "bad_records.jsonl"
@@ -237,7 +239,7 @@ def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
 
     context = Context(
         node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, progress=progress, metric=metric, drop=drop,
-        log=lambda line: report(Event("log", job.node, {"line": line})), files=lambda name: job.files[name],
+        log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
     )  # fmt: skip
     outcome = job.stage.run(job.config, job.inputs, out, context)
     if bad:

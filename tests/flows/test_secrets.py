@@ -1,0 +1,89 @@
+"""No credential of the environment reaches a byte of the home or of the output: in a run that works, and in one that fails with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT, loam
+
+CANARIES = {
+    "AWS_ACCESS_KEY_ID": "AKIA" + "CANARYCANARY4242",
+    "AWS_SECRET_ACCESS_KEY": "canary/one+of=the42",
+    "AWS_SESSION_TOKEN": "canary-two-of-the-42",
+    "HF_TOKEN": "hf_" + "canarythreeofthe42canary",
+    "OPENLINEAGE_API_KEY": "canary-four-of-the-42",
+    "DATABASE_URL": "postgresql://user:canary-five-of-the-42@host/db",
+}
+NEEDLES = [*(value for name, value in CANARIES.items() if name != "DATABASE_URL"), "canary-five-of-the-42"]
+
+FAILING = """
+import dataclasses, os, sys
+import stages.benchmarks as module
+from stages.core.errors import StageError
+
+def run(config, inputs, out, ctx):
+    every = " ".join(os.environ[name] for name in {names})
+    ctx.log("connecting with " + every)
+    ctx.progress(1, 2, "files", "reading with " + every)
+    try:
+        try:
+            ctx.drop("bad " + every, "at " + every, "the record")
+        except StageError as error:
+            raise KeyError("cause " + every) from error
+    except KeyError as error:
+        raise RuntimeError("refused: " + every) from error
+
+run.__module__ = "stages.benchmarks"
+module.STAGE = dataclasses.replace(module.STAGE, run=run)
+from flows.cli import main
+sys.exit(main(["run", "tiny", "--until", "benchmarks", "--debug", "--home", sys.argv[1]]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def canaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CANARIES.items():
+        monkeypatch.setenv(name, value)
+
+
+def found_in(home: Path) -> list[str]:
+    """Files below the home (Prefect's database and the run's scratch with it) in which a canary stands."""
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert files
+    return [f"{path}: {needle}" for path in files for needle in NEEDLES if needle.encode() in path.read_bytes()]
+
+
+def test_a_run_that_works_leaves_no_credential(tmp_path: Path) -> None:
+    done = loam("run", "tiny", "--until", "benchmarks", "--set", "benchmarks.docstrings.items=20", home=tmp_path / "home")
+    assert found_in(tmp_path / "home") == [] and not [n for n in NEEDLES if n in done.stdout + done.stderr]
+
+
+def test_a_stage_that_logs_and_raises_them_leaves_none(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    command = [sys.executable, "-c", FAILING.format(names=sorted(CANARIES)), str(home)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=600, env=dict(os.environ))
+    assert done.returncode == 1 and "connecting with ***" in done.stderr and "RuntimeError: refused: ***" in done.stderr, done.stderr
+    assert not [n for n in NEEDLES if n in done.stdout + done.stderr]
+    assert found_in(home) == []
+    recorded = next((home / "runs").glob("*/nodes.jsonl")).read_text()
+    assert "refused: ***" in recorded
+    assert "***" in next(home.glob("scratch/*/work/bad_records.jsonl")).read_text()
+    assert any(b"refused: ***" in path.read_bytes() for path in (home / "prefect").rglob("*") if path.is_file())  # Prefect has the text
+
+
+def test_a_storage_that_cannot_be_reached_is_named_without_them(tmp_path: Path) -> None:
+    done = loam("run", "small", "--set", "crawl.warcs=['http://127.0.0.1:1/x.warc.gz']", home=tmp_path / "home", check=False)
+    assert done.returncode == 2 and "http://127.0.0.1:1/x.warc.gz" in done.stderr and not [n for n in NEEDLES if n in done.stderr]
+
+
+def test_a_credential_in_a_setting_is_refused_before_any_record(tmp_path: Path) -> None:
+    for value in ("s3://b/x?X-Amz-Signature=0f0f0f0f", f"s3://b/{CANARIES['AWS_SECRET_ACCESS_KEY']}"):
+        for command in (["run", "small"], ["plan", "small"], ["stage", "crawl", "small"]):
+            done = loam(*command, "--set", f"crawl.warcs=['{value}']", home=tmp_path / "home", check=False)
+            assert done.returncode == 2 and done.stderr.startswith("loam: crawl.warcs holds "), done.stderr
+            assert value not in done.stderr and not (tmp_path / "home").exists()
