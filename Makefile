@@ -23,7 +23,7 @@ test-browser: .venv/.ready
 
 # After a change of a stage's code: see tests/house/record_code.py. WHY says why its output stays the same.
 record-code: .venv/.ready
-	@$(BIN)/python -m tests.house.record_code $(WHY)
+	@$(BIN)/python -m tests.house.record_code "$(WHY)"
 
 setup: .venv/.ready
 
