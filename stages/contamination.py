@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.core.overlap import OverlapConfig
-from stages.core.shards import run_shards
+from stages.core.shards import Meter, run_shards
 from stages.core.stage import Artifact, Context, Outcome, Stage
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
     return Outcome(rows=len(flags), summary=summary | {f"flags_in_{role}": n for role, n in by_place.items()})
 
 
-def search_documents(folder: Path, task: dict[str, Any]) -> dict[str, Any]:
+def search_documents(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, Any]:
     """One documents shard: flags.parquet of the items in the documents that the mixture trains on."""
     import pyarrow.parquet as pq
 
@@ -68,11 +68,14 @@ def search_documents(folder: Path, task: dict[str, Any]) -> dict[str, Any]:
     shard = int(Path(task["documents"]).stem)  # a shard keeps its number from documents to tokens
     chosen = set(pq.read_table(task["mixture"], columns=["doc_id"], filters=[("shard", "=", shard)]).column("doc_id").to_pylist())
     rows = [row for row in read_rows(Path(task["documents"]), ["doc_id", "url", "text"]) if row["doc_id"] in chosen]
-    write_rows(
-        folder / "flags.parquet",
-        _shape(),
-        _search(load_index(Path(task["index"])), "documents", ((r["doc_id"], r["url"], r["text"]) for r in rows)),
-    )
+    meter.expect(len(rows))
+
+    def texts() -> Iterator[tuple[Any, str | None, str]]:
+        for row in rows:
+            yield row["doc_id"], row["url"], row["text"]
+            meter.add(1, len(row["text"].encode()))
+
+    write_rows(folder / "flags.parquet", _shape(), _search(load_index(Path(task["index"])), "documents", texts()))
     return {"documents": len(rows)}
 
 

@@ -19,7 +19,7 @@ from stages.core.documents import Ruling, add_books, document_shards, judge_shar
 from stages.core.errors import StageError
 from stages.core.overlap import OverlapConfig
 from stages.core.records import benchmark_items, nothing_to_look_for
-from stages.core.shards import collect, run_shards
+from stages.core.shards import Meter, collect, run_shards
 from stages.core.stage import Artifact, Context, Outcome, Stage
 from stages.core.tables import read_rows, schema, write_rows
 
@@ -80,7 +80,7 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
     return Outcome(rows=rows, books=books, summary=summary)
 
 
-def clean_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
+def clean_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
     """Judges one documents shard and writes its hits."""
     from stages.text.ngrams import load_index
 
@@ -101,7 +101,7 @@ def clean_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
             return Ruling("too_little_left", signals=signals)
         return Ruling(text=text, note="spans_cut", signals=signals)
 
-    result = judge_shard(Path(task["path"]), folder, ruling, {"hits": "int64", "chars_cut": "int64", "rounds": "int32"})
+    result = judge_shard(Path(task["path"]), folder, ruling, {"hits": "int64", "chars_cut": "int64", "rounds": "int32"}, meter)
     write_rows(folder / "hits.parquet", schema(**HITS), hits)
     return result
 

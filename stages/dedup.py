@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
-from stages.core.shards import Shard, collect, run_shards
+from stages.core.shards import Meter, Shard, collect, run_shards
 from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
-from stages.core.tables import read_rows, schema, write_rows
+from stages.core.tables import count_rows, read_rows, schema, write_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,7 +85,7 @@ def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     return Outcome(rows=books.kept, books=books, summary=summary)
 
 
-def sketch_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
+def sketch_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
     """Text hashes, signatures and shingle sets of one shard, in row order."""
     import numpy as np
 
@@ -93,11 +93,13 @@ def sketch_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
 
     config = DedupConfig.model_validate(task["config"])
     hashes, signatures, sets = [], [], []
+    meter.expect(count_rows(Path(task["path"])))
     for row in read_rows(Path(task["path"]), ["text"]):
         hashes.append(np.frombuffer(text_hash(row["text"]), np.uint8))
         own = shingles(row["text"], config.shingle_words) if config.near else np.empty(0, np.uint64)
         sets.append(own)
         signatures.append(signature(own, config.bands * config.rows, task["seed"]))
+        meter.add(1, len(row["text"].encode()))
     np.save(folder / "hashes.npy", np.array(hashes, np.uint8).reshape(len(hashes), 32))
     np.save(folder / "signatures.npy", np.array(signatures, np.uint64).reshape(len(hashes), config.bands * config.rows))
     np.save(folder / "shingles.npy", np.concatenate([*sets, np.empty(0, np.uint64)]))
@@ -105,7 +107,7 @@ def sketch_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
     return {"rows": len(hashes)}
 
 
-def rule_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
+def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
     """Keeps or drops the documents of one shard as decided."""
     from uuid import UUID
 
@@ -116,7 +118,7 @@ def rule_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
         kind, kept, likeness = found
         return Ruling(f"{kind}_duplicate", signals={"kept_doc_id": UUID(kept), "jaccard": likeness})
 
-    return judge_shard(Path(task["path"]), folder, ruling, {"kept_doc_id": "uuid", "jaccard": "float64"})
+    return judge_shard(Path(task["path"]), folder, ruling, {"kept_doc_id": "uuid", "jaccard": "float64"}, meter)
 
 
 class _Shingles:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.errors import StageError
-from stages.core.shards import collect, run_shards
+from stages.core.shards import Meter, collect, run_shards
 from stages.core.stage import Artifact, Books, Context, Outcome, Stage, StageConfig
 
 
@@ -50,13 +50,13 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     return Outcome(rows=books.rows_in, tokens=sum(counts), books=books, summary=summary)
 
 
-def encode_shard(folder: Path, task: dict[str, Any]) -> dict[str, Any]:
+def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, Any]:
     """One shard: tokens.bin and spans.parquet. A batch of documents is encoded at a time, on this process's one thread."""
     import os
 
     import numpy as np
 
-    from stages.core.tables import schema, write_rows
+    from stages.core.tables import count_rows, schema, write_rows
     from stages.text.bpe import encode_texts, load_plain
     from stages.text.chat import BOS, EOS
 
@@ -65,6 +65,7 @@ def encode_shard(folder: Path, task: dict[str, Any]) -> dict[str, Any]:
     bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
     start = chars = text_bytes = 0
     spans: list[dict[str, Any]] = []
+    meter.expect(count_rows(Path(task["documents"])))
     with (folder / "tokens.bin").open("wb") as sink:
         for rows in _batches(Path(task["documents"])):
             for row, ids in zip(rows, encode_texts(tokenizer, [row["text"] for row in rows]), strict=True):
@@ -74,6 +75,7 @@ def encode_shard(folder: Path, task: dict[str, Any]) -> dict[str, Any]:
                 spans.append(span | {"start": start, "length": len(ids) + 2, "bytes": size})
                 start += len(ids) + 2
                 text_bytes += size
+                meter.add(1, size)
                 chars += len(row["text"])
     shape = schema(doc_id="uuid", source="string", shard="int32", start="int64", length="int64", bytes="int64")
     write_rows(folder / "spans.parquet", shape, spans)

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from stages.core.errors import StageError
 from stages.core.external import sha256_file
-from stages.core.shards import Shard, collect, run_shards
+from stages.core.shards import Meter, Shard, collect, run_shards
 from stages.core.stage import Artifact, Books, Context, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows, schema, write_rows
 
@@ -62,7 +62,7 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
     warc = inputs["warc"].path
     files = json.loads((warc / "files.json").read_text())
     tasks = [_task(warc, number, file, config) for number, file in enumerate(files)]
-    shards = run_shards(extract_file, tasks, ctx, "extract")
+    shards = run_shards(extract_file, tasks, ctx, "extract", [file["bytes"] for file in files])
     for shard in shards:
         for bad in shard.result["bad"]:
             ctx.drop(f"a record is {bad['reason']}", bad["where"], bad["url"])
@@ -80,7 +80,7 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
     return Outcome(rows=documents, books=books, summary=summary)
 
 
-def extract_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
+def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
     """Writes documents.parquet and decisions.parquet of one WARC or WET file."""
     config = ExtractConfig.model_validate(task["config"])
     books = Books(unit="records")
@@ -95,6 +95,7 @@ def extract_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
             row |= {"doc_id": _doc_id(record, task["identity"], seen), "url": record.url, "warc": task["number"], "ordinal": record.ordinal,
                     "status": record.status, "mime": record.mime, "reason": reason or None}  # fmt: skip
             row["verdict"] = "dropped" if reason else "kept"
+            meter.add(1, record.offset - meter.size_bytes, reason, share=record.offset / max(1, task["bytes"]))
             total = totals.setdefault(reason, [0, 0, 0])
             for i, amount in enumerate((1, row["chars_in"], row["chars_out"])):
                 total[i] += amount

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
 from stages.core.errors import StageError
-from stages.core.shards import collect, run_shards
+from stages.core.shards import Meter, collect, run_shards
 from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
 
 
@@ -146,7 +146,7 @@ def run(config: FilterConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     )
 
 
-def filter_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
+def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
     """Judges one documents shard."""
     from stages.text.quality import SIGNALS, judge_text, make_judge
 
@@ -162,7 +162,7 @@ def filter_file(folder: Path, task: Mapping[str, Any]) -> dict[str, Any]:
         verdict = judge_text(judge, row["text"])
         return Ruling(verdict.reason, verdict.text, "c4.lines_removed", signals={**language, **verdict.signals})
 
-    return judge_shard(Path(task["path"]), folder, ruling, {"lang": "string", "lang_score": "float64", **SIGNALS})
+    return judge_shard(Path(task["path"]), folder, ruling, {"lang": "string", "lang_score": "float64", **SIGNALS}, meter)
 
 
 def rule_settings(config: FilterConfig) -> dict[str, dict[str, Any] | None]:

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stages.core.shards import Meter
 from stages.core.stage import Books
-from stages.core.tables import read_rows, schema, write_rows
+from stages.core.tables import count_rows, read_rows, schema, write_rows
 
 DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string"}
 
@@ -30,14 +31,17 @@ class Ruling:
     signals: Mapping[str, Any] = field(default_factory=dict)
 
 
-def judge_shard(source: Path, folder: Path, judge: Callable[[dict[str, Any]], Ruling], signals: Mapping[str, str]) -> dict[str, Any]:
+def judge_shard(
+    source: Path, folder: Path, judge: Callable[[dict[str, Any]], Ruling], signals: Mapping[str, str], meter: Meter
+) -> dict[str, Any]:
     """Writes documents.parquet and decisions.parquet into `folder`; returns {"books": …} as plain JSON.
 
-    source: a documents/NNNNN.parquet. judge: called with each row. signals: decision columns (name -> short type).
+    source: a documents/NNNNN.parquet. judge: called with each row. signals: decision columns (name -> short type). meter: counts.
     """
     import pyarrow.parquet as pq
 
     kept_schema = pq.read_schema(source)
+    meter.expect(count_rows(source))
     counts: dict[str, list[int]] = {}
 
     def rulings() -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
@@ -48,6 +52,7 @@ def judge_shard(source: Path, folder: Path, judge: Callable[[dict[str, Any]], Ru
             total = counts.setdefault(ruling.reason if ruling.reason else f"={verdict}", [0, 0, 0])
             for i, amount in enumerate((1, len(row["text"]), len(text))):
                 total[i] += amount
+            meter.add(1, len(row["text"].encode()), ruling.reason)
             decision = {"doc_id": row["doc_id"], "url": row["url"], "verdict": verdict, **ruling.signals}
             decision["reason"] = ruling.reason or (ruling.note if verdict == "changed" else "") or None
             yield decision, None if ruling.reason else {**row, "text": text}

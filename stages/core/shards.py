@@ -2,7 +2,8 @@
 
 Guarantee: a shard's folder appears whole or not at all, so a killed stage started again does only the missing shards, and the
 result does not depend on the number of workers. No worker outlives its stage, however the stage ends, and a worker that is
-killed (out of memory, for example) fails the stage at once. Cost: one process per worker, started once per call.
+killed (out of memory, for example) fails the stage at once. Progress tells documents, MB/s, what is dropped and the time left.
+Cost: one process per worker, started once per call; two small files a second for the progress of each.
 
 Why the standard library's pool and not datatrove's LocalPipelineExecutor: killing a stage left that one's forkserver and workers
 behind, writing into the scratch folder of the next run; a killed worker made it wait for ever; and its manager process, a
@@ -19,6 +20,8 @@ import shutil
 import signal
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -32,8 +35,9 @@ from stages.core.errors import StageError
 if TYPE_CHECKING:
     from stages.core.stage import Context
 
-ShardFunction = Callable[[Path, Any], dict[str, Any]]
+MEASURE = "meter.json"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -45,18 +49,59 @@ class Shard:
     result: dict[str, Any]
 
 
-def run_shards(work: ShardFunction, tasks: Sequence[Any], ctx: Context, label: str) -> list[Shard]:
-    """Runs `work(folder, task)` for every task on `ctx.runtime.workers` local processes; shards in task order.
+class Meter:
+    """What a worker counts while it works on a shard; the stage adds the shards up for the progress line. Decides no byte."""
 
-    work: a module-level function (or functools.partial of one) that writes files into `folder` and returns plain JSON.
-    tasks: picklable values, one per shard. label: what is being made; names the sub-folder of ctx.scratch.
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, time.monotonic()
+        self.documents, self.size_bytes, self.share, self.dropped = 0, 0, 0.0, Counter[str]()
+        self._expected = 0
+
+    def expect(self, documents: int) -> None:
+        """How many documents the shard has, where that is known before it is read."""
+        self._expected = documents
+
+    def add(self, documents: int = 1, size_bytes: int = 0, dropped: str = "", share: float | None = None) -> None:
+        """Counts documents that are done. dropped: the reason, empty for kept ones. share: how much of the shard is done (0 to 1),
+        where no number of documents was expected."""
+        self.documents += documents
+        self.size_bytes += size_bytes
+        if dropped:
+            self.dropped[dropped] += documents
+        if share is not None:
+            self.share = share
+        elif self._expected:
+            self.share = min(1.0, self.documents / self._expected)
+        if time.monotonic() - self._at >= LOOK_S:
+            self._at = time.monotonic()
+            self.write(self._path)
+
+    def write(self, path: Path) -> None:
+        """Where the stage reads it; seen whole or not at all."""
+        values = {"documents": self.documents, "size_bytes": self.size_bytes, "share": self.share, "dropped": dict(self.dropped)}
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_text(json.dumps(values))
+        os.replace(fresh, path)
+
+
+ShardFunction = Callable[[Path, Any, Meter], dict[str, Any]]
+
+
+def run_shards(work: ShardFunction, tasks: Sequence[Any], ctx: Context, label: str, sizes_bytes: Sequence[int] = ()) -> list[Shard]:
+    """Runs `work(folder, task, meter)` for every task on `ctx.runtime.workers` local processes; shards in task order.
+
+    work: a module-level function (or functools.partial of one) that writes files into `folder`, counts what it does on `meter` and
+    returns plain JSON. tasks: picklable values, one per shard. label: what is being made; names the sub-folder of ctx.scratch.
+    sizes_bytes: the size of each task, so that large shards weigh more in the progress (all the same without it).
     Raises what `work` raised; StageError when a worker was killed.
     """
     root = ctx.scratch / label
     root.mkdir(parents=True, exist_ok=True)
     missing = [i for i in range(len(tasks)) if not _folder(root, i).exists()]
     if missing:
-        _execute([partial(_one, work, _folder(root, i), tasks[i]) for i in missing], ctx, label, len(tasks), root)
+        _execute(
+            [partial(_one, work, _folder(root, i), tasks[i]) for i in missing], ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks))
+        )
     shards = []
     for i in range(len(tasks)):
         folder = _folder(root, i)
@@ -83,26 +128,87 @@ def _folder(root: Path, index: int) -> Path:
     return root / f"{index:05d}"
 
 
+def _running(folder: Path) -> Path:
+    """Where the worker of a shard says how far it is."""
+    return folder.with_name(f"{folder.name}.{MEASURE}")
+
+
 def _one(work: ShardFunction, folder: Path, task: Any) -> None:
     """What a worker does for one shard: write beside, then rename."""
     partial_folder = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial_folder, ignore_errors=True)
     partial_folder.mkdir(parents=True)
-    result = work(partial_folder, task)
+    meter = Meter(_running(folder))
+    result = work(partial_folder, task, meter)
+    meter.write(partial_folder / MEASURE)
     with (partial_folder / "result.json").open("w") as file:
         json.dump(result, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial_folder, folder)
+    _running(folder).unlink(missing_ok=True)
 
 
-def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, total: int, root: Path) -> None:
-    """Runs the jobs (in this process when one worker is enough) while a thread reports how many shards there are."""
+class _Progress:
+    """Adds up the meters of all shards. Speed and time left count what is done from now on, not what an earlier run had finished."""
+
+    def __init__(self, root: Path, sizes_bytes: Sequence[int]) -> None:
+        self.root, self.sizes, self.started = root, sizes_bytes, time.monotonic()
+        self.finished: dict[int, dict[str, Any]] = {}
+        self.before = self._sum()
+
+    def line(self) -> tuple[float, int, str]:
+        """(shards done, of how many, documents, MB/s, share dropped and its reasons, time left)."""
+        now, seconds = self._sum(), max(1e-9, time.monotonic() - self.started)
+        parts = [f"{now['documents']:,} documents"] if now["documents"] else []
+        if speed := (now["size_bytes"] - self.before["size_bytes"]) / seconds:
+            parts.append(f"{speed / 1e6:.1f} MB/s")
+        if now["documents"] and (dropped := sum(now["dropped"].values())):
+            reasons = ", ".join(f"{reason} {count / now['documents']:.0%}" for reason, count in now["dropped"].most_common(3))
+            parts.append(f"{dropped / now['documents']:.0%} dropped ({reasons})")
+        if (done := now["share"] - self.before["share"]) > 0 and now["share"] < 1:
+            left = round(seconds * (1 - now["share"]) / done)
+            parts.append(f"{left // 60}:{left % 60:02d} left")
+        return round(now["share"] * len(self.sizes), 1), len(self.sizes), ", ".join(parts)
+
+    def _sum(self) -> dict[str, Any]:
+        total: dict[str, Any] = {"documents": 0, "size_bytes": 0, "share": 0.0, "dropped": Counter()}
+        weight = sum(self.sizes) or 1
+        for index, size in enumerate(self.sizes):
+            if (shard := self._shard(index)) is None:
+                continue
+            total["documents"] += shard["documents"]
+            total["size_bytes"] += shard["size_bytes"]
+            total["share"] += size / weight * shard["share"]
+            total["dropped"].update(shard["dropped"])
+        return total
+
+    def _shard(self, index: int) -> dict[str, Any] | None:
+        """The meter of a shard; None before its first word."""
+        if index not in self.finished:
+            folder = _folder(self.root, index)
+            try:
+                self.finished[index] = json.loads((folder / MEASURE).read_text()) | {"share": 1.0}
+            except FileNotFoundError:
+                try:
+                    running: dict[str, Any] = json.loads(_running(folder).read_text())
+                except FileNotFoundError:
+                    return None
+                return running
+        return self.finished[index]
+
+
+def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progress: _Progress) -> None:
+    """Runs the jobs (in this process when one worker is enough) while a thread reports how far they are."""
     stop = threading.Event()
 
+    def tell() -> None:
+        done, total, text = progress.line()
+        ctx.progress(done, total, "shards", f"{label}: {text}" if text else label)
+
     def watch() -> None:
-        while not stop.wait(0.5):
-            ctx.progress(sum(1 for i in range(total) if _folder(root, i).exists()), total, "shards", label)
+        while not stop.wait(LOOK_S):
+            tell()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -116,7 +222,7 @@ def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, total
     finally:
         stop.set()
         watcher.join()
-    ctx.progress(total, total, "shards", label)
+    tell()
 
 
 def _in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str) -> None:

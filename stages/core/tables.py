@@ -60,6 +60,13 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict
             yield from batch.to_pylist()
 
 
+def count_rows(path: Path) -> int:
+    """Rows of a Parquet file, from its footer."""
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(path).num_rows)
+
+
 def _table(batch: list[Mapping[str, Any]], shape: pa.Schema) -> pa.Table:
     import pyarrow as pa
 

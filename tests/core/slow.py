@@ -9,13 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from stages.core.shards import run_shards
+from stages.core.shards import Meter, run_shards
 from stages.core.stage import Context
 
 LINES = 600
 
 
-def write_slowly(folder: Path, task: Any) -> dict[str, Any]:
+def write_slowly(folder: Path, task: Any, meter: Meter) -> dict[str, Any]:
     """One shard: its process id, then a line every 50 ms for half a minute."""
     with (folder / "lines.txt").open("w") as file:
         print(os.getpid(), file=file, flush=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
+from stages.core.shards import Meter
 from stages.core.tables import read_rows
 from tests.stages.made import documents
 
@@ -23,7 +24,7 @@ def test_rows_decisions_and_books(tmp_path: Path) -> None:
     for number, path in enumerate(document_shards(made.path)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        results.append(judge_shard(path, folder, judge, {"length": "int64"}))
+        results.append(judge_shard(path, folder, judge, {"length": "int64"}, Meter(folder / "meter")))
     before, after = list(read_rows(document_shards(made.path)[0])), list(read_rows(tmp_path / "0" / "documents.parquet"))
     assert [row["text"] for row in after] == ["keep", "ae"]
     assert after[0] == before[0]
@@ -40,6 +41,6 @@ def test_rows_decisions_and_books(tmp_path: Path) -> None:
 
 def test_an_empty_shard(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [[]])
-    result = judge_shard(document_shards(made.path)[0], tmp_path, judge, {})
+    result = judge_shard(document_shards(made.path)[0], tmp_path, judge, {}, Meter(tmp_path / "meter"))
     assert add_books([result]).rows_in == 0
     assert list(read_rows(tmp_path / "documents.parquet")) == []

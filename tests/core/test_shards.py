@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stages.core.shards import MEASURE, Meter, _Progress
 from tests.conftest import PROJECT
 
 WITHIN_S = 10
@@ -61,3 +64,35 @@ def test_a_killed_worker_fails_the_stage(stage) -> None:
     assert process.returncode == 1
     assert "A worker process of slow was killed" in said and "runtime.workers" in said
     assert not gone(started, WITHIN_S)
+
+
+def test_progress_tells_documents_speed_drops_and_time_left(tmp_path: Path) -> None:
+    root = tmp_path / "x"
+    for index in (0, 1):
+        (root / f"{index:05d}").mkdir(parents=True)
+    earlier, finished, running = (Meter(tmp_path / "m") for _ in range(3))
+    earlier.add(10, 1000, "short")
+    earlier.write(root / "00000" / MEASURE)  # finished in an earlier run: counts as done, not as speed
+    progress = _Progress(root, [100, 100, 200, 400])
+    assert progress.line() == (0.5, 4, "10 documents, 100% dropped (short 100%)")
+    finished.add(30, 2000)
+    finished.write(root / "00001" / MEASURE)
+    running.expect(40)
+    running.add(20, 5_000_000)
+    running.write(root / "00002.meter.json")
+    done, total, text = progress.line()
+    assert (done, total) == (1.5, 4)  # 100 + 100 + half of 200, of 800
+    found = re.fullmatch(r"60 documents, ([\d.]+) MB/s, 17% dropped \(short 17%\), (\d+):(\d\d) left", text)
+    assert found and float(found[1]) > 0
+
+
+def test_a_worker_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.core.shards.LOOK_S", 0.0)
+    meter = Meter(tmp_path / "meter.json")
+    meter.expect(4)
+    meter.add(1, 10)
+    meter.add(1, 10, "short")
+    values = json.loads((tmp_path / "meter.json").read_text())
+    assert values == {"documents": 2, "size_bytes": 20, "share": 0.5, "dropped": {"short": 1}}
+    meter.add(1, 10, share=0.9)
+    assert json.loads((tmp_path / "meter.json").read_text())["share"] == 0.9

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.core.shards import collect, run_shards
+from stages.core.shards import Meter, collect, run_shards
 from stages.core.stage import Artifact, Books, Context, ExternalFiles, NamedFiles, Outcome, Packages, Stage, StageConfig
 
 
@@ -37,11 +37,12 @@ class CountConfig(StageConfig):
     """Multiplies the count."""
 
 
-def write_word(folder: Path, task: Any) -> dict[str, Any]:
+def write_word(folder: Path, task: Any, meter: Meter) -> dict[str, Any]:
     """One shard: one word in one file."""
     if task["fail"] and Path(task["fail"]).exists():
         raise RuntimeError(f"shard of {task['word']} was told to fail")
     (folder / "word.txt").write_text(task["word"])
+    meter.add(1, len(task["word"]))
     return {"chars": len(task["word"])}
 
 
