@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flows.road import config_classes, downstream, road, stage_of, upstream
 from stages.ask.plan import Plan, Step, make_plan
+from stages.core import outbox
 from stages.core.errors import RecipeError
 from stages.core.recipe import Recipe, load_recipe
 from stages.core.secrets import redact
@@ -40,7 +41,9 @@ def default_home(home: str = "") -> Path:
 
 def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:
     """Loads a recipe; raises RecipeError before any work."""
-    return Session(default_home(home), load_recipe(recipe, config_classes(), settings))
+    loaded = load_recipe(recipe, config_classes(), settings)
+    outbox.check(loaded.runtime.openlineage)
+    return Session(default_home(home), loaded)
 
 
 def refuse_lacks(session: Session, plan: Plan) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from flows.session import Session
 from stages.ask.plan import Step
-from stages.core import lineage, manifest, names, runs
+from stages.core import lineage, manifest, names, openlineage, runs
 from stages.core.errors import StageError
 from stages.core.runner import Job, Report, Result, prepare, run_node
 from stages.core.secrets import redact, redacted
@@ -37,18 +37,22 @@ def walk(
     """
     with runs.holding(session.home, session.recipe, command) as run_id:
         artifacts = dict(ready or {})
+        tell = openlineage.announcer(session.home, session.recipe.runtime.openlineage, run_id)
+        tell.run("start")
         try:
             if name:
                 names.give_name(session.home, name, run_id)
             for step in steps:
-                artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force)
+                artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force, tell)
         except BaseException as error:
             with suppress(OSError, StageError):  # on a full disk the first error is the one to show; the index catches up later
-                runs.end_run(session.home, run_id, "failed" if isinstance(error, Exception) else "interrupted")
+                runs.end_run(session.home, run_id, _state_of(error))
                 lineage.update(session.home)
+            tell.run(_state_of(error), _first_line(error))
             raise
         runs.end_run(session.home, run_id, "done")
         lineage.update(session.home)
+        tell.run("done")
         return run_id
 
 
@@ -67,21 +71,40 @@ def again(session: Session, node: str, perform: Perform, command: dict[str, Any]
     return walk(session, [target], perform, command, [node] if force else [], ready)
 
 
-def _one(session: Session, step: Step, artifacts: Mapping[str, Artifact], perform: Perform, run_id: str, force: bool) -> Artifact:
+def _one(
+    session: Session,
+    step: Step,
+    artifacts: Mapping[str, Artifact],
+    perform: Perform,
+    run_id: str,
+    force: bool,
+    tell: openlineage.Announcer,
+) -> Artifact:
     home, recipe = session.home, session.recipe
     inputs = {role: artifacts[read] for role, read in step.reads.items()}
     job = prepare(home, step.node, step.stage, recipe.sections[step.node], recipe.seed, recipe.runtime, inputs)
+    tell.node(job, "start")
     try:
         result = perform(step.node, lambda report: _work(home, job, run_id, report, force))
     except BaseException as error:
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        what = _first_line(error)
+        tell.node(job, _state_of(error), message=what)
         with suppress(OSError):
             runs.record_node(home, run_id, step.node, "failed", message=redact(what))
         raise
     runs.record_node(home, run_id, step.node, result.state, manifest.artifact_id(result.artifact), result.seconds)
+    tell.node(job, result.state, result.artifact)
     if result.state != "cached":
         lineage.update(home)
     return result.artifact
+
+
+def _state_of(error: BaseException) -> str:
+    return "failed" if isinstance(error, Exception) else "interrupted"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _work(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Result:

@@ -40,6 +40,9 @@ class Runtime(StageConfig):
     """Keep optimizer state in host memory."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass."""
+    openlineage: str = ""
+    """Where OpenLineage events go: a file (one JSON event a line is appended) or an http(s) URL; empty sends none. The endpoint's API
+    key is read from the environment's OPENLINEAGE_API_KEY."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT, loam
+from tests.flows.test_openlineage import valid
 
 CANARIES = {
     "AWS_ACCESS_KEY_ID": "AKIA" + "CANARYCANARY4242",
@@ -59,7 +60,15 @@ def found_in(home: Path) -> list[str]:
 
 
 def test_a_run_that_works_leaves_no_credential(tmp_path: Path) -> None:
-    done = loam("run", "tiny", "--until", "benchmarks", "--set", "benchmarks.docstrings.items=20", home=tmp_path / "home")
+    told = tmp_path / "events.jsonl"
+    settings = ("--set", "benchmarks.docstrings.items=20", "--set", f"runtime.openlineage={told}")
+    done = loam("run", "tiny", "--until", "benchmarks", *settings, home=tmp_path / "home")
+    events = valid(told.read_text())
+    assert [(e["eventType"], e["job"]["name"]) for e in events] == [
+        ("START", "pretrain.tiny"), ("START", "tiny.benchmarks"), ("COMPLETE", "tiny.benchmarks"), ("COMPLETE", "pretrain.tiny"),
+    ]  # fmt: skip
+    assert {("pypi", "numpy"), ("pypi", "stdlib")} <= {(i["namespace"], i["name"]) for i in events[2]["inputs"]}
+    assert not [n for n in NEEDLES if n in told.read_text()]
     assert found_in(tmp_path / "home") == [] and not [n for n in NEEDLES if n in done.stdout + done.stderr]
 
 

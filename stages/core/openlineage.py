@@ -1,0 +1,229 @@
+"""OpenLineage events of a run and its nodes, to a file or an HTTP endpoint (runtime.openlineage).
+
+One OpenLineage run per Loam run, one below it per node, each with START and one of COMPLETE, FAIL and ABORT. A hit is told like any
+other node, so that the graph of every run is whole, with state "cached" in its facet and without statistics of output, since nothing
+was written. Datasets are artifacts (namespace: the home; name: <node>/<folder>; version: the content digest), external files as
+OpenLineage names them, and packages. Run ids are uuid5 of Loam's, so that an event sent twice is the same event.
+Guarantee: events are functions of the run record, the job and the manifest; none holds a credential. An endpoint that takes no events
+stops no work (see outbox.py): they are kept in <home>/runs/<id>/openlineage.jsonl.
+Limit: a run that was killed has no last event.
+Source: https://openlineage.io/spec/2-0-2/OpenLineage.json and its facets, by the classes of openlineage-python.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import NAMESPACE_URL, uuid5
+
+from stages.core import code, manifest, runs
+from stages.core.environment import utc_now
+from stages.core.outbox import Outbox, outbox
+from stages.core.secrets import redact
+
+if TYPE_CHECKING:
+    from stages.core.runner import Job
+    from stages.core.stage import Artifact, ExternalFile
+
+EVENT_TYPES = {
+    "start": "START", "done": "COMPLETE", "cached": "COMPLETE", "identical": "COMPLETE", "differs": "COMPLETE", "failed": "FAIL",
+    "interrupted": "ABORT",
+}  # fmt: skip
+EXTERNAL_FILES = 1000
+"""External files named per node; a crawl of 90,000 WARC files would make events of 30 MB. The facet loam_node has their number."""
+
+
+@dataclass(frozen=True)
+class Announcer:
+    """Tells of one run; a silent one (no runtime.openlineage) does nothing."""
+
+    home: Path
+    record: Mapping[str, Any]
+    outbox: Outbox | None
+
+    def run(self, state: str, message: str = "") -> None:
+        """state: start | done | failed | interrupted."""
+        if self.outbox:
+            self.outbox.send(run_event(self.home, self.record, state, utc_now(), message))
+
+    def node(self, job: Job, state: str, artifact: Artifact | None = None, message: str = "") -> None:
+        """state: start, or what became of the node as `runs.record_node` has it, or interrupted. artifact: what it made or found."""
+        if self.outbox:
+            self.outbox.send(node_event(self.home, self.record, job, state, utc_now(), artifact, message))
+
+
+def announcer(home: Path, target: str, run_id: str) -> Announcer:
+    """The announcer of a recorded run. target: runtime.openlineage, as `outbox.check` allows it."""
+    if not target:
+        return Announcer(home, {}, None)
+    return Announcer(home, runs.read_run(home, run_id), outbox(target, home / "runs" / run_id / "openlineage.jsonl"))
+
+
+def run_event(home: Path, record: Mapping[str, Any], state: str, time: str, message: str = "") -> dict[str, Any]:
+    """The event of a whole run; with a message (of a failure) in errorMessage. record: run.json. time: ISO 8601."""
+    from openlineage.client import facet_v2 as facets
+
+    facet = {"runId": record["run_id"], "recipe": record["recipe"], "command": dict(record["command"]), "dirty": record["code"]["dirty"]}
+    path = f"flows/{record['command']['flow']}.py"
+    described = str(record["resolved"]["description"])
+    return _event(
+        state, time, record, "", {"loam_run": _own_facet("LoamRunFacet", facet | {"state": state})} | _error(message),
+        (home.as_uri(), _run_job(record)),
+        {"jobType": _facet(facets.job_type_job.JobTypeJobFacet, processingType="BATCH", integration="LOAM", jobType="DAG")}
+        | _source(record, path) | _documentation(described), [], [],
+    )  # fmt: skip
+
+
+def node_event(
+    home: Path, record: Mapping[str, Any], job: Job, state: str, time: str, artifact: Artifact | None = None, message: str = ""
+) -> dict[str, Any]:
+    """The event of one node of a run; with a message (of a failure) in errorMessage."""
+    from openlineage.client import facet_v2 as facets
+
+    module = job.stage.run.__module__
+    parent = facets.parent_run
+    files = [file for found in job.files.values() for file in found]
+    run_facets = {
+        "parent": _facet(
+            parent.ParentRunFacet, run=parent.Run(_uuid(record, "")), job=parent.Job(namespace=home.as_uri(), name=_run_job(record))
+        ),
+        "loam_node": _own_facet(
+            "LoamNodeFacet",
+            {"runId": record["run_id"], "node": job.node, "state": state, "key": job.key, "seed": job.seed, "externalFiles": len(files)},
+        ),
+    } | _error(message)
+    job_facets = {"jobType": _facet(facets.job_type_job.JobTypeJobFacet, processingType="BATCH", integration="LOAM", jobType="TASK")}
+    job_facets |= _source(record, module.replace(".", "/") + ".py")
+    job_facets |= _documentation((sys.modules[module].__doc__ or "").partition("\n")[0])
+    inputs = [_dataset(home, a) for _, a in sorted(job.inputs.items())] + list(_external(files, job.parts["packages"]))
+    outputs = [_output(home, artifact, written=state != "cached")] if artifact else []
+    return _event(state, time, record, job.node, run_facets, (home.as_uri(), f"{record['recipe']}.{job.node}"), job_facets, inputs, outputs)
+
+
+def _event(
+    state: str, time: str, record: Mapping[str, Any], node: str, run_facets: dict[str, Any], name: tuple[str, str],
+    job_facets: dict[str, Any], inputs: list[Any], outputs: list[Any],
+) -> dict[str, Any]:  # fmt: skip
+    from importlib.metadata import version
+
+    from openlineage.client import event_v2 as event
+    from openlineage.client import facet_v2 as facets
+    from openlineage.client.serde import Serde
+
+    engine = _facet(
+        facets.processing_engine_run.ProcessingEngineRunFacet,
+        name="loam",
+        version=version("loam"),
+        openlineageAdapterVersion=version("openlineage-python"),
+    )
+    return Serde.to_dict(
+        event.RunEvent(
+            eventTime=time,
+            eventType=event.RunState[EVENT_TYPES[state]],
+            producer=_producer(),
+            run=event.Run(_uuid(record, node), {"processing_engine": engine} | run_facets),
+            job=event.Job(*name, job_facets),
+            inputs=inputs,
+            outputs=outputs,
+        )
+    )
+
+
+def _dataset(home: Path, artifact: Artifact) -> Any:
+    from openlineage.client import event_v2 as event
+
+    return event.InputDataset(home.as_uri(), manifest.artifact_id(artifact), facets=_about(home, artifact))
+
+
+def _output(home: Path, artifact: Artifact, written: bool) -> Any:
+    from openlineage.client import event_v2 as event
+    from openlineage.client.facet_v2 import output_statistics_output_dataset as module
+
+    made = artifact.manifest
+    counted = {"rowCount": made["rows"], "size": made["bytes"], "fileCount": len(made["files"])}
+    statistics = {"outputStatistics": _facet(module.OutputStatisticsOutputDatasetFacet, **counted)} if written else {}
+    return event.OutputDataset(home.as_uri(), manifest.artifact_id(artifact), statistics, facets=_about(home, artifact))
+
+
+def _about(home: Path, artifact: Artifact) -> dict[str, Any]:
+    """Facets of an artifact wherever it is named."""
+    from openlineage.client import facet_v2 as facets
+
+    made = artifact.manifest
+    return {
+        "version": _facet(facets.dataset_version_dataset.DatasetVersionDatasetFacet, datasetVersion=made["digest"]),
+        "dataSource": _facet(facets.datasource_dataset.DatasourceDatasetFacet, name="loam home", uri=home.as_uri()),
+        "documentation": _facet(
+            facets.documentation_dataset.DocumentationDatasetFacet, description=f"{made['kind']} of {made['node']}, key {made['key']}"
+        ),
+    }
+
+
+def _external(files: list[ExternalFile], packages: Mapping[str, Mapping[str, str]]) -> Iterator[Any]:
+    """Inputs from outside: files (the first EXTERNAL_FILES) and packages. A URL loses user and query, where credentials would be."""
+    from openlineage.client import event_v2 as event
+    from openlineage.client.facet_v2 import dataset_version_dataset as module
+
+    named = [(*_external_name(file.uri), file.identity) for file in files[:EXTERNAL_FILES]]
+    named += [("pypi", name, version) for versions in packages.values() for name, version in versions.items()]
+    for namespace, name, version in named:
+        facets = {"version": _facet(module.DatasetVersionDatasetFacet, datasetVersion=version)}
+        yield event.InputDataset(namespace, name, facets=facets)
+
+
+def _external_name(uri: str) -> tuple[str, str]:
+    """(namespace, name) by OpenLineage's naming rules: ("s3://bucket", "path/x.warc.gz"), ("file", "/path/x.warc.gz")."""
+    if "://" not in uri:
+        return "file", uri
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.lstrip("/")
+
+
+def _source(record: Mapping[str, Any], path: str) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import source_code_location_job as module
+
+    commit = record["code"]["commit"]
+    if not commit:
+        return {}
+    url = (code.PROJECT / path).as_uri()
+    return {"sourceCodeLocation": _facet(module.SourceCodeLocationJobFacet, type="git", url=url, path=path, version=commit)}
+
+
+def _error(message: str) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import error_message_run as module
+
+    return {"errorMessage": _facet(module.ErrorMessageRunFacet, message=redact(message), programmingLanguage="PYTHON")} if message else {}
+
+
+def _documentation(text: str) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import documentation_job as module
+
+    return {"documentation": _facet(module.DocumentationJobFacet, description=text)} if text else {}
+
+
+def _run_job(record: Mapping[str, Any]) -> str:
+    return f"{record['command']['flow']}.{record['recipe']}"
+
+
+def _uuid(record: Mapping[str, Any], node: str) -> str:
+    return str(uuid5(NAMESPACE_URL, f"urn:loam:run:{record['run_id']}:{node}"))
+
+
+def _facet(kind: Callable[..., Any], **values: Any) -> Any:
+    """A facet of the standard with our name on it."""
+    return kind(producer=_producer(), **values)
+
+
+def _own_facet(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A facet of our own. Its schema: an object of the values below, none of them required."""
+    return {"_producer": _producer(), "_schemaURL": f"urn:loam:openlineage:1-0-0#/$defs/{name}", **values}
+
+
+def _producer() -> str:
+    from importlib.metadata import version
+
+    return f"urn:loam:{version('loam')}"
