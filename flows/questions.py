@@ -46,9 +46,10 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
         "--keep-runs", type=_at_least_one, default=1, metavar="N", help="finished runs to keep of each recipe, the newest (default 1)"
     )
     command.add_argument("--yes", action="store_true", help="remove what is shown")
-    command = add("compare", compare_command, "two runs: config, data and score differences", as_json)
-    command.add_argument("a", metavar="RUN", help="a run id")
-    command.add_argument("b", metavar="RUN", help="another run id")
+    text = "two runs: config, data and score differences; two checkpoints or models: what changed in the weights"
+    command = add("compare", compare_command, text, as_json)
+    command.add_argument("a", metavar="A", help=f"a run id, or a checkpoint or model: {name_help}")
+    command.add_argument("b", metavar="B", help="another one of the same sort")
     command = add("trace", trace_command, "where a record went, and what a training step saw", as_json)
     what = command.add_mutually_exclusive_group(required=True)
     what.add_argument("--url", help="all captures of a URL (end with %% for a prefix)")
@@ -180,8 +181,28 @@ def lineage_diff(options: argparse.Namespace) -> int:
 
 def compare_command(options: argparse.Namespace) -> int:
     from stages.ask import compare
+    from stages.ask.lineage import read
 
-    print_rows(compare.compare_runs(_home(options), options.a, options.b), options.json)
+    home = _home(options)
+    if compare.are_runs(home, options.a, options.b):
+        print_rows(compare.compare_runs(home, options.a, options.b), options.json)
+        return 0
+    from stages.ask.weights import compare_weights
+
+    found = compare_weights(read(home, options.a), read(home, options.b))
+    if options.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    print(f"a  {found['a']}\nb  {found['b']}")
+    for part, title in (
+        ("config", "settings that differ"),
+        ("alone", "parameters that only one has, or of another shape"),
+        ("groups", "change of the weights"),
+        ("layers", "relative change by layer"),
+    ):
+        if found[part]:
+            print(f"\n{title}")
+            print_rows(found[part], False)
     return 0
 
 

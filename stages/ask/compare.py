@@ -42,6 +42,20 @@ def compare_runs(home: Path, a: str, b: str) -> list[Row]:
     return rows
 
 
+def are_runs(home: Path, a: str, b: str) -> bool:
+    """Whether two names mean runs (True) or artifacts (False). Raises StageError where one means neither, or each something else."""
+    runs = {name for name in (a, b) if lineage.records(home, "SELECT 1 FROM run WHERE run_id = ?", [name])}
+    if len(runs) == 1 and a != b:
+        (run,) = runs
+        other = b if run == a else a
+        raise StageError(
+            f"{run!r} is a run, but {other!r} is none.",
+            where=str(home),
+            do="Name two runs (`loam lineage runs` lists them), or two checkpoints or models.",
+        )
+    return bool(runs)
+
+
 def _nodes(home: Path, run: str) -> dict[str, str]:
     found = lineage.records(home, "SELECT node, artifact_id FROM node_run WHERE run_id = ? ORDER BY ordinal", [run])
     if not found:
