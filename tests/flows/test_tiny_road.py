@@ -87,6 +87,12 @@ def test_a_step_is_traced_to_pages_and_a_page_to_steps(tiny_home: Path) -> None:
     assert beyond.returncode == 1 and "The steps are 1 to" in beyond.stderr
 
 
+def test_two_checkpoints_are_compared_by_their_weights(tiny_home: Path) -> None:
+    found = json.loads(loam("compare", "pretrain", "dpo", "--json", home=tiny_home).stdout)
+    assert found["config"] == found["alone"] == [] and 0 < found["groups"][-1]["relative_change"] < 1
+    assert "relative change by layer" in loam("compare", "pretrain", "export@sft", home=tiny_home).stdout
+
+
 def test_a_plain_duckdb_client_reads_the_index(tiny_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     connection = duckdb.connect(str(tiny_home / "lineage.duckdb"), read_only=True)

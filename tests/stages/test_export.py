@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from stages import export
+from stages.ask.weights import compare_weights
 from stages.core.errors import StageError, VerificationError
+from stages.core.manifest import read_artifact
 from stages.lm import checkpoint, convert
 from stages.lm.arch import read_model_config
 from stages.lm.model import build
@@ -32,6 +34,14 @@ def test_export_loads_offline_with_the_same_logits(chain: Chain, exported: Path)
         mine = ours(ids, torch.arange(ids.shape[1])[None], torch.zeros_like(ids))
         assert torch.allclose(mine, theirs(ids).logits, atol=1e-5)
     assert type(theirs).__name__ == "LlamaForCausalLM"
+
+
+def test_the_weights_of_checkpoint_and_model_are_compared(chain: Chain, exported: Path) -> None:
+    model = read_artifact(exported)
+    same = compare_weights(chain.aligned, model)
+    assert same["config"] == same["alone"] == [] and {row["relative_change"] for row in same["parameters"]} == {0.0}
+    stages = [compare_weights(chain.pretrained, later)["groups"][-1]["relative_change"] for later in (chain.tuned, chain.aligned)]
+    assert all(0 < change < 10 for change in stages) and compare_weights(model, chain.tuned)["groups"][-1]["relative_change"] > 0
 
 
 def test_export_stops_at_both_ends(chain: Chain, exported: Path) -> None:
