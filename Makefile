@@ -1,10 +1,10 @@
-# make run: set up and run the tiny recipe.   make test: set up and test.   make setup: only the environment in .venv.
+# make run: set up and run the tiny recipe.   make test: set up and test.   make setup: only the environment in .venv.   make bench: benchmarks (minutes).
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run test test-browser record-code setup lint clean
+.PHONY: run bench test test-browser record-code setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -16,6 +16,9 @@ lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: .venv/.ready
+	$(BIN)/python -m tests.bench.index
 
 test-browser: .venv/.ready
 	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || { echo "Install Chromium first."; exit 1; }

@@ -16,7 +16,7 @@ STATE_CLASS = {"done": "good", "cached": "good", "identical": "good", "differs":
 def overview(home: Path, nodes: Sequence[str], run: str = "") -> dict[str, Any]:
     """Everything the page needs. run: the run to show (the newest without one); nodes: the road, in order."""
     runs = run_rows(home)
-    chosen = next((r for r in runs if r["run_id"] == run), runs[0] if runs else None)
+    chosen = next((r for r in runs if run in (r["run_id"], r["alias"])), runs[0] if runs else None)
     return {
         "home": str(home),
         "runs": runs[:30],

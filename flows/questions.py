@@ -18,14 +18,19 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
         "lineage", help="questions to the record of runs and artifacts", description="Questions to the record of runs and artifacts."
     )
     queries = lineage.add_subparsers(metavar="QUERY", required=True)
-    name_help = "node, node/folder, or the start of a key or digest"
+    name_help = "node, node/folder, alias (dedup-3), given name, or the start of a key or digest"
     add("runs", lineage_runs, "all runs, newest first", as_json, to=queries)
     for name, run, text in (
         ("show", lineage_show, "one artifact or run"),
         ("up", lineage_up, "everything an artifact was made from"),
         ("down", lineage_down, "everything made from an artifact"),
     ):
-        add(name, run, text, as_json, to=queries).add_argument("name", help=name_help)
+        add(name, run, text, as_json, to=queries).add_argument("name", help=name_help + (", or a run" if name == "show" else ""))
+    command = add("name", lineage_name, "give an artifact or a run a name", to=queries)
+    command.add_argument("target", help=name_help + ", or a run")
+    command.add_argument("name", help="letters, digits, '.', '_' and '-'")
+    command.add_argument("--move", action="store_true", help="take the name from what bears it")
+    add("names", lineage_names, "all given names", as_json, to=queries)
     command = add("diff", lineage_diff, "what differs between two artifacts", as_json, to=queries)
     command.add_argument("a", help=name_help)
     command.add_argument("b", help=name_help)
@@ -38,7 +43,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     command.add_argument("recipe")
     add("sql", lineage_sql, "one read-only SQL query", as_json, to=queries).add_argument("sql")
     add("verify", lineage_verify, "compare files with their recorded sha256", as_json, to=queries).add_argument(
-        "name", nargs="?", default="", help=name_help + ", or a run id (default: all)"
+        "name", nargs="?", default="", help=name_help + ", or a run (default: all)"
     )
     add("reindex", lineage_reindex, "build the index anew from the manifests", as_json, to=queries)
     command = add("gc", lineage_gc, "remove artifacts that no kept run needs; without --yes only shows them", as_json, to=queries)
@@ -48,7 +53,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     command.add_argument("--yes", action="store_true", help="remove what is shown")
     text = "two runs: config, data and score differences; two checkpoints or models: what changed in the weights"
     command = add("compare", compare_command, text, as_json)
-    command.add_argument("a", metavar="A", help=f"a run id, or a checkpoint or model: {name_help}")
+    command.add_argument("a", metavar="A", help=f"a run (id, alias or given name), or a checkpoint or model: {name_help}")
     command.add_argument("b", metavar="B", help="another one of the same sort")
     command = add("trace", trace_command, "where a record went, and what a training step saw", as_json)
     what = command.add_mutually_exclusive_group(required=True)
@@ -56,7 +61,9 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     what.add_argument("--doc", help="one document by doc_id")
     what.add_argument("--step", type=int, help="the documents of one pretraining step")
     command = add("report", report_command, "print the path of a run's report")
-    command.add_argument("of_run", nargs="?", default="", metavar="RUN", help="a run id (default: the newest report)")
+    command.add_argument(
+        "of_run", nargs="?", default="", metavar="RUN", help="a run id, alias or given name (default: the newest run with a report)"
+    )
 
 
 def trace_command(options: argparse.Namespace) -> int:
@@ -108,6 +115,20 @@ def lineage_show(options: argparse.Namespace) -> int:
         print(json.dumps(found, indent=1, default=str))
     else:
         print_nested(found)
+    return 0
+
+
+def lineage_name(options: argparse.Namespace) -> int:
+    from stages.ask import lineage
+
+    print(f"{options.name} is {lineage.give_name(_home(options), options.target, options.name, options.move)}")
+    return 0
+
+
+def lineage_names(options: argparse.Namespace) -> int:
+    from stages.ask import lineage
+
+    print_rows(lineage.name_rows(_home(options)), options.json)
     return 0
 
 

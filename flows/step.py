@@ -18,7 +18,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from flows.show import WATCHER, books_text, line_of, size_text
-from stages.core.lineage import book_rows
+from stages.core.indexed import book_rows
 from stages.core.runner import Event, Report, Result
 
 PROGRESS_EVERY_S = 3.0

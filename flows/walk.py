@@ -13,7 +13,7 @@ from typing import Any
 from flows.session import Session
 from stages.ask.plan import Step
 from stages.core import lineage, manifest, names, openlineage, runs
-from stages.core.errors import StageError
+from stages.core.errors import LoamError, StageError
 from stages.core.runner import Job, Report, Result, prepare, run_node
 from stages.core.secrets import redact, redacted
 from stages.core.stage import Artifact
@@ -45,7 +45,7 @@ def walk(
             for step in steps:
                 artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force, tell)
         except BaseException as error:
-            with suppress(OSError, StageError):  # on a full disk the first error is the one to show; the index catches up later
+            with suppress(OSError, LoamError):  # on a full disk the first error is the one to show; the index catches up later
                 runs.end_run(session.home, run_id, _state_of(error))
                 lineage.update(session.home)
             tell.run(_state_of(error), _first_line(error))

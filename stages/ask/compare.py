@@ -22,7 +22,10 @@ def diff(home: Path, a: str, b: str) -> list[Row]:
 
 
 def compare_runs(home: Path, a: str, b: str) -> list[Row]:
-    """One row per difference of two runs: node, what, a, b; a node that only one of them reached is one row."""
+    """One row per difference of two runs: node, what, a, b; a node that only one of them reached is one row.
+
+    a, b: run ids, aliases ("tiny-7") or given names. Raises StageError when one is not there.
+    """
     ours, theirs = _nodes(home, a), _nodes(home, b)
     rows: list[Row] = []
     for node in dict.fromkeys([*ours, *theirs]):
@@ -44,7 +47,7 @@ def compare_runs(home: Path, a: str, b: str) -> list[Row]:
 
 def are_runs(home: Path, a: str, b: str) -> bool:
     """Whether two names mean runs (True) or artifacts (False). Raises StageError where one means neither, or each something else."""
-    runs = {name for name in (a, b) if lineage.records(home, "SELECT 1 FROM run WHERE run_id = ?", [name])}
+    runs = {name for name in (a, b) if lineage.find_run(home, name)}
     if len(runs) == 1 and a != b:
         (run,) = runs
         other = b if run == a else a
@@ -57,9 +60,11 @@ def are_runs(home: Path, a: str, b: str) -> bool:
 
 
 def _nodes(home: Path, run: str) -> dict[str, str]:
-    found = lineage.records(home, "SELECT node, artifact_id FROM node_run WHERE run_id = ? ORDER BY ordinal", [run])
+    found = lineage.records(
+        home, "SELECT node, artifact_id FROM node_run WHERE run_id = ? ORDER BY ordinal", [lineage.run_id_of(home, run)]
+    )
     if not found:
-        raise StageError(f"There is no run {run!r} with nodes here.", where=str(home), do="`loam lineage runs` lists the runs.")
+        raise StageError(f"Run {run!r} has no nodes.", where=str(home), do="`loam lineage runs` lists the runs.")
     return {row["node"]: row["artifact_id"] for row in found}
 
 

@@ -1,6 +1,6 @@
 """Questions to the index: runs, one artifact, what is upstream and downstream of it, why a node is a miss, is it intact.
 
-Read-only but for `verify`, which reads every byte it is asked about. Each function returns plain rows (dicts).
+`verify` reads every byte it is asked about; `give_name` writes a name; the rest reads the index. Each function returns plain rows (dicts).
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stages.core import lineage, manifest
-from stages.core.errors import StageError
+from stages.core import lineage, manifest, names, runs
+from stages.core.errors import StageError, VerificationError
 
 WALK = """
-WITH RECURSIVE reached(artifact_id, depth) AS (
-  SELECT $1, 0
+WITH RECURSIVE start AS ({start}), reached(number, depth) AS (
+  SELECT number, 0 FROM start
   UNION
-  SELECT edge.{next}, reached.depth + 1 FROM reached JOIN edge ON edge.{here} = reached.artifact_id
+  SELECT link.{next}, reached.depth + 1 FROM reached JOIN link ON link.{here} = reached.number
 )
-SELECT min(depth) AS distance, node, artifact_id, kind, rows, tokens, bytes, left(digest, 12) AS digest
-FROM reached JOIN artifact USING (artifact_id) WHERE artifact_id <> $1 GROUP BY ALL ORDER BY distance, node, artifact_id
+SELECT min(depth) AS distance, node, artifact_id, alias, kind, rows, tokens, bytes, left(digest, 12) AS digest
+FROM reached JOIN artifact USING (number) GROUP BY ALL ORDER BY distance, node, artifact_id
 """
 
 
@@ -27,26 +27,60 @@ def run_rows(home: Path) -> list[dict[str, Any]]:
     """Every run, newest first, with its nodes counted by state."""
     return lineage.records(
         home,
-        "SELECT run_id, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
+        "SELECT run_id, alias, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
         "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state = 'cached') AS cached, "
         "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state NOT IN ('cached', 'failed')) AS built, "
         "(SELECT string_agg(node || ': ' || message, '; ') FROM node_run n WHERE n.run_id = run.run_id AND n.state = 'failed') AS failed "
-        "FROM run ORDER BY run_id DESC",
+        "FROM run ORDER BY seq DESC, run_id",
     )
 
 
 def show(home: Path, name: str) -> dict[str, Any]:
-    """The manifest of an artifact (a run id shows the run and its nodes), without its list of files."""
-    for record in lineage.records(home, "SELECT * FROM run WHERE run_id = ?", [name]):
+    """The manifest of an artifact without its list of files, or a run with its nodes; `names`: those that a user gave it.
+
+    name: as lineage.latest_artifact takes it, or a run by id, alias or given name.
+    """
+    if run := lineage.find_run(home, name):
+        record = lineage.records(home, "SELECT * EXCLUDE (packages) FROM run WHERE run_id = ?", [run])[0]
         nodes = lineage.records(
-            home, "SELECT node, state, artifact_id, seconds, message FROM node_run WHERE run_id = ? ORDER BY ordinal", [name]
+            home, "SELECT node, state, artifact_id, seconds, message FROM node_run WHERE run_id = ? ORDER BY ordinal", [run]
         )
-        return {k: json.loads(v) if k in ("command", "resolved", "hardware") else str(v) for k, v in record.items() if k != "packages"} | {
-            "nodes": nodes
-        }
+        shown = {k: json.loads(v) if k in ("command", "resolved", "hardware") else str(v) for k, v in record.items()}
+        return shown | {"names": names_of(home, run), "nodes": nodes}
     artifact = read(home, name)
-    shown = {k: v for k, v in artifact.manifest.items() if k not in ("files", "key_parts", "version_notes")}
-    return {"artifact": manifest.artifact_id(artifact), "path": str(artifact.path)} | shown | {"files": len(artifact.manifest["files"])}
+    named = manifest.artifact_id(artifact)
+    shown = {k: v for k, v in artifact.manifest.items() if k not in ("files", "key_parts", "version_notes", "alias")}
+    first = {"artifact": named, "alias": artifact.manifest["alias"], "names": names_of(home, named), "path": str(artifact.path)}
+    return first | shown | {"files": len(artifact.manifest["files"])}
+
+
+def names_of(home: Path, target: str) -> list[str]:
+    """The names that a user gave an artifact or run, by its id."""
+    return [name for name, meant in names.all_names(home).items() if meant == target]
+
+
+def name_rows(home: Path) -> list[dict[str, Any]]:
+    """Every given name: name, target, and what the target is (artifact, run, or gone)."""
+    found = []
+    for name, target in names.all_names(home).items():
+        kind = (
+            "artifact"
+            if (home / "artifacts" / target / manifest.NAME).is_file()
+            else "run"
+            if (home / "runs" / target).is_dir()
+            else "gone"
+        )
+        found.append({"name": name, "target": target, "what": kind})
+    return found
+
+
+def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
+    """Lets `name` mean an artifact or run (see show) from now on; returns its id. Raises RecipeError for a name that is taken or no good."""
+    meant = lineage.find_run(home, target) or str(lineage.latest_artifact(home, target)["artifact_id"])
+    with runs.hold_home(home):  # gc must not take it meanwhile
+        names.give_name(home, name, meant, move)
+        lineage.update(home)
+    return meant
 
 
 def read(home: Path, name: str) -> Any:
@@ -55,36 +89,68 @@ def read(home: Path, name: str) -> Any:
 
 
 def up(home: Path, name: str) -> list[dict[str, Any]]:
-    """Everything an artifact was made from, nearest first."""
-    return lineage.records(home, WALK.format(next="parent", here="child"), [lineage.latest_artifact(home, name)["artifact_id"]])
+    """Everything an artifact was made from, nearest first. Raises StageError when there is none of that name."""
+    return _walk(home, name, here="child", next="parent")
 
 
 def down(home: Path, name: str) -> list[dict[str, Any]]:
-    """Everything made from an artifact, nearest first."""
-    return lineage.records(home, WALK.format(next="child", here="parent"), [lineage.latest_artifact(home, name)["artifact_id"]])
+    """Everything made from an artifact, nearest first. Raises StageError when there is none of that name."""
+    return _walk(home, name, here="parent", next="child")
+
+
+def _walk(home: Path, name: str, here: str, next: str) -> list[dict[str, Any]]:
+    start, wanted = lineage.latest_sql(home, name)
+    found = lineage.records(home, WALK.format(start=start, here=here, next=next), [wanted])
+    if not found:
+        lineage.latest_artifact(home, name)  # says what there is instead
+    return found[1:]
 
 
 def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
-    """(files checked, what is wrong) for one artifact, for all those of a run, or for every artifact of the home."""
+    """(files checked, what is wrong) for one artifact, for all those of a run, or for every artifact of the home.
+
+    What is wrong names manifests and run records that cannot be read, too.
+    """
+    wrong: list[str] = []
     if not name:
-        artifacts = list(manifest.all_artifacts(home))
+        lineage.update(home)
+        wanted = list(manifest.stamps(home))
+        wrong = [
+            f"{home / row[0]}: {row[1]}" for row in lineage.query(home, "SELECT name, problem FROM damaged WHERE name LIKE 'runs/%'")[1]
+        ]
+    elif run := lineage.find_run(home, name):
+        wanted = [
+            row[0]
+            for row in lineage.query(home, "SELECT DISTINCT artifact_id FROM node_run WHERE run_id = ? AND artifact_id <> ''", [run])[1]
+        ]
+    elif (home / "artifacts" / name / manifest.NAME).is_file():  # a damaged one is not in the index
+        wanted = [name]
     else:
-        ids = lineage.query(home, "SELECT DISTINCT artifact_id FROM node_run WHERE run_id = ? AND artifact_id <> ''", [name])[1]
-        artifacts = [manifest.read_artifact(home / "artifacts" / row[0]) for row in ids] or [read(home, name)]
-    wrong = [line for artifact in artifacts for line in manifest.verify(artifact)]
-    return sum(len(a.manifest["files"]) for a in artifacts), wrong
+        wanted = [str(lineage.latest_artifact(home, name)["artifact_id"])]
+    checked = 0
+    for one in sorted(wanted):
+        try:
+            artifact = manifest.read_artifact(home / "artifacts" / one)
+            wrong += manifest.verify(artifact)
+            checked += len(artifact.manifest["files"])
+        except FileNotFoundError:
+            wrong.append(f"{home / 'artifacts' / one}: missing")
+        except (VerificationError, KeyError, TypeError) as error:
+            problem = error.what if isinstance(error, VerificationError) else f"The manifest is damaged: it has no {error}"
+            wrong.append(f"{home / 'artifacts' / one / manifest.NAME}: {problem}")
+    return checked, wrong
 
 
 def report_path(home: Path, run: str = "") -> Path:
-    """The HTML report of a run (of the newest report without one)."""
-    condition = "n.run_id = $1" if run else "$1 = ''"
-    found = lineage.records(
+    """The HTML report of a run (of the newest run that has one, without it). run: an id, an alias or a given name."""
+    run_id = lineage.run_id_of(home, run) if run else ""
+    found = lineage.query(
         home,
-        f"SELECT a.path FROM node_run n JOIN artifact a USING (artifact_id) WHERE n.node = 'report' AND {condition} ORDER BY n.ended DESC LIMIT 1",
-        [run],
-    )
+        "SELECT a.path FROM node_run n JOIN artifact a USING (artifact_id) JOIN run r ON r.run_id = n.run_id WHERE n.node = 'report' "
+        "AND ($1 = '' OR n.run_id = $1) ORDER BY r.seq DESC, n.ordinal DESC LIMIT 1",
+        [run_id],
+    )[1]
     if not found:
-        raise StageError(
-            "There is no report" + (f" of run {run!r}." if run else " here yet."), where=str(home), do="`loam lineage runs` lists the runs."
-        )
-    return home / found[0]["path"] / "report.html"
+        what = f"There is no report of run {run!r}." if run else "There is no report here yet."
+        raise StageError(what, where=str(home), do="`loam lineage runs` lists the runs.")
+    return home / str(found[0][0]) / "report.html"

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stages.core import environment, key, manifest
-from stages.core.errors import LoamError
+from stages.core import environment, key, lineage, manifest
+from stages.core.errors import LoamError, VerificationError
 from stages.core.recipe import Recipe
 from stages.core.runner import Job, find_hit, prepare, resolve_externals
 from stages.core.stage import Artifact, Stage
+
+COMPARED = 50  # manifests read to say why a node is a miss
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,28 @@ def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
 
 
 def why_miss(home: Path, job: Job) -> list[str]:
-    """Why a job has no artifact: what differs from the nearest earlier artifact of its node, field by field."""
-    earlier = [manifest.read_artifact(p.parent) for p in (home / "artifacts" / job.node).glob(f"*/{manifest.NAME}")]
-    if not earlier:
+    """Why a job has no artifact: what differs from the nearest of the newest artifacts of its node, field by field."""
+    compared = []
+    for path in _newest(home, job.node):
+        with suppress(VerificationError, FileNotFoundError):  # damaged or collected meanwhile: `lineage verify` names it
+            earlier = manifest.read_artifact(path).manifest
+            compared.append((key.key_differences(job.parts, earlier["key_parts"]), int(earlier["alias"].rpartition("-")[2])))
+    if not compared:
         return ["not built yet"]
-    compared = [(key.key_differences(job.parts, a.manifest["key_parts"]), a.manifest["ended"]) for a in earlier]
     fewest = min(len(lines) for lines, _ in compared)
     return max((pair for pair in compared if len(pair[0]) == fewest), key=lambda pair: pair[1])[0] or ["its artifact was removed"]
+
+
+def _newest(home: Path, node: str) -> list[Path]:
+    """The folders of a node's newest artifacts, COMPARED at most; the index says which are the newest where there are more."""
+    found = [p.parent for p in (home / "artifacts" / node).glob(f"*/{manifest.NAME}")]
+    if len(found) <= COMPARED:
+        return found
+    newest = (
+        "SELECT path FROM artifact a LEFT JOIN run USING (run_id) WHERE a.node = ? "
+        "ORDER BY seq DESC NULLS LAST, try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT ?"
+    )
+    return [home / row[0] for row in lineage.query(home, newest, [node, COMPARED])[1]]
 
 
 def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:

@@ -1,67 +1,49 @@
 """The index over manifests and run records: data/lineage.duckdb. The only code that opens it.
 
-Guarantee: the file is never opened for writing in place. Whoever holds the lock file takes in all manifests and runs not
-yet indexed on a private copy, checkpoints it and swaps it in with os.replace, read-only (0444), without a .wal. A reader
-never blocks anyone. `reindex` builds it from manifests and run records alone.
-Cost: a copy of the index plus the new rows; measured for a 66 MB index: 0.12-0.20 s.
+Guarantee: the file is never opened for writing in place. Whoever holds the lock file takes in all manifests, runs and names not
+yet indexed on a private copy, checkpoints it and swaps it in with os.replace, read-only (0444), without a .wal; who waited for
+the lock meanwhile finds his own taken in and does nothing. A reader never blocks anyone. A writer killed at any moment leaves
+the old index or the new one. An index that is absent, damaged or of another schema is built anew, by a reader too where it may
+write. A .wal beside the index is never ours and is removed unread. A manifest that cannot be read is left out and named in `damaged`.
+Cost: a look at every artifact's manifest (not into it), a copy of the index, and the new rows; see tests/bench/index.py.
 Source: DuckDB's open-insert-close from several processes lost acknowledged commits (FINDINGS), hence the copy.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.core import manifest, runs
-from stages.core.errors import RecipeError, StageError
+from stages.core import indexed, names
+from stages.core.errors import LoamError, RecipeError, StageError, of_the_disk
+from stages.core.turn import turn
+from stages.core.unindexed import News, Seen, find_news, rows_of
 
 if TYPE_CHECKING:
     import duckdb
 
 FILE = "lineage.duckdb"
-SCHEMA_VERSION = 2
-TABLES = """
-CREATE TABLE about (schema_version INTEGER, home VARCHAR);
-CREATE TABLE run (run_id VARCHAR PRIMARY KEY, seq BIGINT, alias VARCHAR, recipe VARCHAR, state VARCHAR, started TIMESTAMPTZ, ended TIMESTAMPTZ,
-  commit VARCHAR, dirty VARCHAR, python VARCHAR, platform VARCHAR, command JSON, resolved JSON, packages JSON, hardware JSON);
-CREATE TABLE node_run (run_id VARCHAR, ordinal INTEGER, node VARCHAR, state VARCHAR, artifact_id VARCHAR, seconds DOUBLE,
-  ended TIMESTAMPTZ, message VARCHAR);
-CREATE TABLE artifact (artifact_id VARCHAR PRIMARY KEY, alias VARCHAR, node VARCHAR, stage VARCHAR, kind VARCHAR, key VARCHAR, digest VARCHAR,
-  version INTEGER, seed BIGINT, rows BIGINT, tokens BIGINT, bytes BIGINT, path VARCHAR, run_id VARCHAR, commit VARCHAR,
-  dirty VARCHAR, code VARCHAR, started TIMESTAMPTZ, ended TIMESTAMPTZ, config JSON, key_parts JSON, environment JSON);
-CREATE TABLE edge (parent VARCHAR, child VARCHAR, role VARCHAR);
-CREATE TABLE metric (artifact_id VARCHAR, node VARCHAR, name VARCHAR, value DOUBLE, text VARCHAR);
-CREATE TABLE book (artifact_id VARCHAR, node VARCHAR, unit VARCHAR, entry VARCHAR, reason VARCHAR, rows BIGINT, chars BIGINT);
-CREATE TABLE side_table (artifact_id VARCHAR, node VARCHAR, kind VARCHAR, path VARCHAR);
-CREATE VIEW current AS SELECT node, arg_max(artifact_id, (seq, ordinal)) AS artifact_id FROM node_run JOIN run USING (run_id)
-  WHERE artifact_id <> '' GROUP BY node;
-"""
-# Parquet folders or stems inside artifacts, and the name of the view over all of them.
-VIEWS = {
-    "documents": "documents", "decisions": "decisions", "clusters": "clusters", "hits": "hits", "pages": "pages",
-    "spans": "token_spans", "row_spans": "row_spans", "steps": "steps", "metrics": "step_metrics", "items": "benchmark_items",
-    "samples": "samples", "flags": "contamination_flags", "conversations": "conversations", "preferences": "preferences",
-    "logprobs": "logprobs",
-}  # fmt: skip
+LOCK = "lineage.lock"
+BATCH = 2000  # manifests in memory at once
 
 
 def update(home: Path) -> None:
-    """Takes in every manifest and run record that the index does not have yet (or has in an older state)."""
-    with _writer(home) as connection:
-        _take_in(connection, home)
+    """Takes in every manifest, run record and name that the index does not have yet, or has otherwise; leaves the file when there is none.
+
+    Raises RecipeError or StageError when the home cannot be written; the old index stays as it was.
+    """
+    _write(home)
 
 
 def reindex(home: Path) -> tuple[int, int]:
     """Builds the index anew from manifests and run records; returns (artifacts, runs)."""
-    with _writer(home, fresh=True) as connection:
-        _take_in(connection, home)
-        counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in ("artifact", "run")]
+    _write(home, fresh=True)
+    counts = [query(home, f"SELECT count(*) FROM {table}")[1][0][0] for table in ("artifact", "run")]
     return counts[0], counts[1]
 
 
@@ -69,189 +51,337 @@ def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> tuple[list[st
     """Column names and rows of one read-only query. Raises RecipeError with DuckDB's own words when the SQL is wrong."""
     import duckdb
 
-    with _reader(home) as connection:
-        try:
-            cursor = connection.execute(sql, list(parameters))
-        except duckdb.Error as error:
-            raise RecipeError(
-                f"The query failed: {error}", do='Mend the SQL; `loam lineage sql "SHOW TABLES"` lists tables and views.'
-            ) from None
-        return [c[0] for c in cursor.description or []], cursor.fetchall()
+    try:
+        return _ask(home, sql, parameters)
+    except duckdb.Error as error:
+        if isinstance(error, duckdb.ProgrammingError | duckdb.DataError) or _sound(home / FILE):
+            raise _refused(error) from None
+    _rebuild(home, "damaged")
+    try:
+        return _ask(home, sql, parameters)
+    except duckdb.Error as error:
+        raise _refused(error) from None
 
 
 def records(home: Path, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
     """The rows of a query as dicts."""
-    names, rows = query(home, sql, parameters)
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-@contextmanager
-def _reader(home: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    import duckdb
-
-    path = home / FILE
-    if not path.is_file():
-        if not (home / "artifacts").is_dir():
-            raise RecipeError(
-                "This home has no lineage yet.",
-                where=str(home),
-                do="Run a recipe first (`loam run tiny`) or name another home with --home.",
-            )
-        reindex(home)
-    connection = duckdb.connect(str(path), read_only=True)
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
-@contextmanager
-def _writer(home: Path, fresh: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to a private copy under the lock; swapped in when the block ends well."""
-    import duckdb
-
-    path, private = home / FILE, home / f".{FILE}.{os.getpid()}"
-    with (home / "lineage.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            private.unlink(missing_ok=True)
-            usable = not fresh and path.is_file() and _readable(path)
-            if usable:
-                shutil.copyfile(path, private)
-            connection = duckdb.connect(str(private))
-            try:
-                if not usable:
-                    connection.execute(TABLES)
-                    connection.execute("INSERT INTO about VALUES (?, ?)", [SCHEMA_VERSION, str(home.resolve())])
-                yield connection
-                connection.execute("CHECKPOINT")
-            finally:
-                connection.close()
-            with private.open("rb") as file:
-                os.fsync(file.fileno())
-            private.chmod(0o444)
-            os.replace(private, path)
-        finally:
-            private.unlink(missing_ok=True)
-            private.with_name(private.name + ".wal").unlink(missing_ok=True)
-
-
-def _readable(path: Path) -> bool:
-    """False for an index that is damaged or of another schema: it is then built anew."""
-    import duckdb
-
-    try:
-        connection = duckdb.connect(str(path), read_only=True)
-    except duckdb.Error:
-        return False
-    try:
-        return connection.execute("SELECT schema_version FROM about").fetchone() == (SCHEMA_VERSION,)
-    except duckdb.Error:
-        return False
-    finally:
-        connection.close()
-
-
-def _take_in(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
-    known = {row[0] for row in connection.execute("SELECT artifact_id FROM artifact").fetchall()}
-    for artifact in manifest.all_artifacts(home):
-        if manifest.artifact_id(artifact) not in known:
-            _insert_artifact(connection, home, artifact.path, dict(artifact.manifest), manifest.artifact_id(artifact))
-    settled = {row[0] for row in connection.execute("SELECT run_id FROM run WHERE state NOT IN ('running', 'killed')").fetchall()}
-    for record in (runs.read_run(home, run_id) for run_id in runs.run_ids(home)):
-        if record["run_id"] not in settled:
-            _insert_run(connection, record)
-    connection.execute("UPDATE about SET home = ?", [str(home.resolve())])
-    _make_views(connection, home)
-
-
-def _insert_artifact(connection: duckdb.DuckDBPyConnection, home: Path, folder: Path, m: dict[str, Any], name: str) -> None:
-    connection.execute(
-        f"INSERT INTO artifact VALUES ({', '.join('?' * 22)})",
-        [
-            name, m["alias"], m["node"], m["stage"], m["kind"], m["key"], m["digest"], m["version"], m["seed"], m["rows"], m["tokens"],
-            m["bytes"], folder.relative_to(home).as_posix(), m["run_id"], m["code"]["commit"], m["code"]["dirty"],
-            m["code"]["stage"], m["started"], m["ended"], json.dumps(m["config"]), json.dumps(m["key_parts"]), json.dumps(m["environment"]),
-        ],
-    )  # fmt: skip
-    for role, parent in m["inputs"].items():
-        connection.execute("INSERT INTO edge VALUES (?, ?, ?)", [parent["artifact"], name, role])
-    for metric, value in m["summary"].items():
-        number = float(value) if isinstance(value, int | float) else None
-        connection.execute(
-            "INSERT INTO metric VALUES (?, ?, ?, ?, ?)", [name, m["node"], metric, number, None if number is not None else value]
-        )
-    for row in book_rows(m["books"] or {}):
-        connection.execute("INSERT INTO book VALUES (?, ?, ?, ?, ?, ?, ?)", [name, m["node"], (m["books"] or {})["unit"], *row])
-    for file in m["files"]:
-        kind = file["path"].split("/")[0].removesuffix(".parquet")
-        if file["path"].endswith(".parquet") and kind in VIEWS:
-            path = (folder / file["path"]).relative_to(home).as_posix()
-            connection.execute("INSERT INTO side_table VALUES (?, ?, ?, ?)", [name, m["node"], kind, path])
-
-
-def book_rows(books: dict[str, Any]) -> list[tuple[str, str | None, int, int | None]]:
-    """(entry, reason, rows, characters) of the books in a manifest: in, kept, changed, one line per drop reason."""
-    if not books:
-        return []
-    rows: list[tuple[str, str | None, int, int | None]] = [
-        ("in", None, books["rows_in"], books["chars_in"]),
-        ("kept", None, books["kept"], books["chars_out"]),
-        ("changed", None, books["changed"], books["chars_removed"]),
-    ]
-    return rows + [("dropped", reason, count, books["chars_dropped"].get(reason)) for reason, count in sorted(books["dropped"].items())]
-
-
-def _insert_run(connection: duckdb.DuckDBPyConnection, record: dict[str, Any]) -> None:
-    run_id = record["run_id"]
-    connection.execute("DELETE FROM run WHERE run_id = ?", [run_id])
-    connection.execute("DELETE FROM node_run WHERE run_id = ?", [run_id])
-    environment = record["environment"]
-    connection.execute(
-        f"INSERT INTO run VALUES ({', '.join('?' * 15)})",
-        [
-            run_id, record["seq"], record["alias"],
-            record["recipe"], record["state"], record["started"], record["ended"], record["code"]["commit"], record["code"]["dirty"],
-            environment["python"], environment["platform"], json.dumps(record["command"]), json.dumps(record["resolved"]),
-            json.dumps(record["packages"]), json.dumps(environment["hardware"]),
-        ],
-    )  # fmt: skip
-    for ordinal, node in enumerate(record["nodes"]):
-        connection.execute(
-            "INSERT INTO node_run VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [run_id, ordinal, node["node"], node["state"], node["artifact"], node["seconds"], node["ended"], node["message"]],
-        )
-
-
-def _make_views(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
-    """One view per kind of side table, over the files that are present, with artifact_id and node joined in."""
-    root = str(home.resolve()).replace("'", "''")
-    for kind, view in VIEWS.items():
-        connection.execute(f"DROP VIEW IF EXISTS {view}")
-        names = [row[0] for row in connection.execute("SELECT path FROM side_table WHERE kind = ? ORDER BY path", [kind]).fetchall()]
-        present = [n for n in names if (home / n).is_file()]
-        if present:
-            files = ", ".join("'" + f"{home.resolve()}/{n}".replace("'", "''") + "'" for n in present)
-            connection.execute(
-                f"CREATE VIEW {view} AS SELECT side_table.artifact_id, side_table.node, parquet.* EXCLUDE (filename) "
-                f"FROM read_parquet([{files}], union_by_name = true, filename = true) AS parquet "
-                f"JOIN side_table ON '{root}/' || side_table.path = parquet.filename"
-            )
+    columns, rows = query(home, sql, parameters)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def latest_artifact(home: Path, name: str) -> dict[str, Any]:
-    """The artifact record that a name means: "<node>/<folder>", a node (its current artifact), or the start of a key or digest."""
-    found = records(
-        home,
-        "SELECT a.* FROM artifact a LEFT JOIN current c USING (artifact_id) WHERE a.artifact_id = $1 OR (a.node = $1 AND c.artifact_id IS NOT NULL) "
-        "OR (length($1) >= 6 AND (starts_with(a.key, $1) OR starts_with(a.digest, $1))) ORDER BY a.ended DESC LIMIT 1",
-        [name],
-    )
+    """The artifact record that a name means; of several the newest: of the newest run, then the newest realisation.
+
+    name: "<node>/<folder>", a given name, an alias ("dedup-3"), a node (its current artifact), or the start of a key or digest.
+    Raises StageError with near matches when there is none.
+    """
+    sql, wanted = latest_sql(home, name)
+    found = records(home, f"SELECT * EXCLUDE (stamp) FROM artifact WHERE number = ({sql})", [wanted])
     if not found:
         nodes = ", ".join(row[0] for row in query(home, "SELECT DISTINCT node FROM artifact ORDER BY 1")[1])
         raise StageError(
             f"There is no artifact {name!r} here.",
             where=str(home),
-            do=f"Name a node ({nodes}), node/folder, or the start of a key or digest.",
+            do=f"{_near(home, wanted)}Name a node ({nodes}), node/folder, an alias or given name, or the start of a key or digest.",
         )
     return found[0]
+
+
+def latest_sql(home: Path, name: str) -> tuple[str, str]:
+    """A query, and its parameter $1, for the number of the one artifact that a name means (see latest_artifact)."""
+    wanted = names.all_names(home).get(name, name)
+    if "/" in wanted:
+        return "SELECT number FROM artifact WHERE artifact_id = $1", wanted
+    conditions = ["a.alias = $1", "a.node = $1"]
+    if len(wanted) >= 6 and set(wanted) <= set("0123456789abcdef"):
+        conditions += ["starts_with(a.key, $1)", "starts_with(a.digest, $1)"]
+    return (
+        f"SELECT a.number FROM artifact a LEFT JOIN run USING (run_id) WHERE {' OR '.join(conditions)} "
+        "ORDER BY a.node = $1 AND a.artifact_id IN (SELECT artifact_id FROM current) DESC, coalesce(run.seq, 0) DESC, "
+        "try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"  # no clock decides
+    ), wanted
+
+
+def find_run(home: Path, name: str) -> str:
+    """The id of the run that an id, an alias ("tiny-7") or a given name means; empty when there is none."""
+    wanted = names.all_names(home).get(name, name)
+    found = query(home, "SELECT run_id FROM run WHERE run_id = $1 OR alias = $1", [wanted])[1]
+    return str(found[0][0]) if found else ""
+
+
+def run_id_of(home: Path, name: str) -> str:
+    """As find_run, but raises StageError with near matches when there is none."""
+    if found := find_run(home, name):
+        return found
+    do = f"{_near(home, name)}`loam lineage runs` lists the runs."
+    raise StageError(f"There is no run {name!r} here.", where=str(home), do=do)
+
+
+def _near(home: Path, name: str) -> str:
+    """ "Near matches: a, b. " for a message; empty when nothing is near."""
+    sql = (
+        "SELECT name FROM (SELECT name FROM alias UNION SELECT run_id FROM run UNION SELECT node FROM artifact) "
+        "WHERE jaro_winkler_similarity(name, $1) > 0.8 ORDER BY jaro_winkler_similarity(name, $1) DESC, name LIMIT 3"
+    )
+    near = [row[0] for row in query(home, sql, [name])[1]]
+    return f"Near matches: {', '.join(near)}. " if near else ""
+
+
+# ------------------------------------------------------------------------------------------------------------------- reading
+
+
+def _ask(home: Path, sql: str, parameters: Sequence[Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
+    with _reader(home) as connection:
+        cursor = connection.execute(sql, list(parameters))
+        return [c[0] for c in cursor.description or []], cursor.fetchall()
+
+
+@contextmanager
+def _reader(home: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A read-only connection to an index of our schema; builds it where there is none."""
+    path = home / FILE
+    if not path.is_file() and not (home / "artifacts").is_dir():
+        raise RecipeError(
+            "This home has no lineage yet.", where=str(home), do="Run a recipe first (`loam run tiny`) or name another home with --home."
+        )
+    connection = _open(path)
+    if connection is None:
+        _rebuild(home, "damaged or of another version" if path.is_file() else "missing")
+        connection = _open(path)
+    if connection is None:
+        raise StageError("The index cannot be opened.", where=str(path), do="Run `loam lineage reindex`.")
+    with closing(connection):
+        yield connection
+
+
+def _open(path: Path) -> duckdb.DuckDBPyConnection | None:
+    """A read-only connection; None when the file is absent, damaged, held by a foreign writer or of another schema."""
+    import duckdb
+
+    try:
+        connection = _connect(path)
+    except (FileNotFoundError, duckdb.Error):
+        return None
+    try:
+        if connection.execute("SELECT schema_version FROM about").fetchone() == (indexed.SCHEMA_VERSION,):
+            return connection
+    except duckdb.Error:
+        pass
+    connection.close()
+    return None
+
+
+def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+    """DuckDB replays a .wal that lies beside, also when it only reads: then a copy is read, which has none beside it."""
+    import duckdb
+
+    if not path.with_name(path.name + ".wal").exists():
+        if not path.is_file():
+            raise FileNotFoundError(path)
+        return duckdb.connect(str(path), read_only=True)
+    with tempfile.TemporaryDirectory(prefix="loam-index-") as folder:
+        copy = Path(folder) / FILE
+        shutil.copyfile(path, copy)
+        return duckdb.connect(str(copy), read_only=True)  # the open file outlives its name
+
+
+def _sound(path: Path) -> bool:
+    """Whether every block of every table can be read."""
+    import duckdb
+
+    connection = _open(path)
+    if connection is None:
+        return False
+    with closing(connection):
+        try:
+            for table in indexed.TABLES:
+                connection.execute(f"SELECT bit_xor(hash(t)) FROM {table} t").fetchall()
+        except duckdb.Error:
+            return False
+    return True
+
+
+def _rebuild(home: Path, why: str) -> None:
+    """Builds the index anew for a reader. Raises RecipeError when the home cannot be written."""
+    try:
+        _write(home, fresh=why == "damaged")
+    except LoamError as error:
+        raise type(error)(
+            f"The index is {why} and cannot be built anew: {error.what}", where=error.where, do=f"{error.do} Then `loam lineage reindex`."
+        ) from None
+
+
+def _refused(error: Exception) -> RecipeError:
+    return RecipeError(f"The query failed: {error}", do='Mend the SQL; `loam lineage sql "SHOW TABLES"` lists tables and views.')
+
+
+# ------------------------------------------------------------------------------------------------------------------- writing
+
+
+def _write(home: Path, fresh: bool = False) -> None:
+    """One round of a writer. fresh: build anew whatever is there."""
+    import duckdb
+
+    try:
+        with turn(home / LOCK) as needed:
+            if not (needed or fresh) and (home / FILE).is_file():
+                return
+            for left in home.glob(f".{FILE}.*"):  # of a writer that was killed: nobody else can be writing now
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            (home / f"{FILE}.wal").unlink(missing_ok=True)
+            seen = None if fresh else _seen(home / FILE)
+            try:
+                _round(home, seen)
+            except duckdb.Error:
+                if seen is None:
+                    raise
+                _round(home, None)  # the old index was damaged where nobody had looked
+    except OSError as error:
+        if clear := of_the_disk(error, "while the index was written", home):
+            raise clear from error
+        raise
+    except duckdb.Error as error:
+        what = str(error).splitlines()[0]
+        do = "Free space or mend what it names; manifests are whole, and the next run or `loam lineage reindex` completes the index."
+        raise StageError(f"The index could not be written: {what}", where=str(home / FILE), do=do) from error
+
+
+def _round(home: Path, seen: Seen | None) -> None:
+    """Takes in what is new on a private copy and swaps it in. seen: what the index holds; None builds it anew."""
+    import duckdb
+
+    news = find_news(home, seen or Seen())
+    if seen is not None and not news:
+        return
+    path, private = home / FILE, home / f".{FILE}.{os.getpid()}"
+    try:
+        if seen is not None:
+            shutil.copyfile(path, private)
+        with closing(duckdb.connect(str(private))) as connection:
+            if seen is None:
+                for statement in indexed.create_sql():
+                    connection.execute(statement)
+            connection.execute("BEGIN")
+            _take_in(connection, home, news)
+            connection.execute("COMMIT")
+            connection.execute("CHECKPOINT")
+        with private.open("rb") as file:
+            os.fsync(file.fileno())
+        private.chmod(0o444)
+        os.replace(private, path)
+    finally:
+        private.unlink(missing_ok=True)
+        private.with_name(private.name + ".wal").unlink(missing_ok=True)
+
+
+def _seen(path: Path) -> Seen | None:
+    """What an index holds; None when it cannot be used."""
+    import duckdb
+
+    connection = _open(path)
+    if connection is None:
+        return None
+    with closing(connection):
+        try:
+            return Seen(
+                dict(connection.execute("SELECT artifact_id, stamp FROM artifact UNION ALL SELECT name, stamp FROM damaged").fetchall()),
+                {
+                    run: (state, nodes)
+                    for run, state, nodes in connection.execute(
+                        "SELECT run_id, run.state, count(ordinal) FROM run LEFT JOIN node_run USING (run_id) GROUP BY ALL"
+                    ).fetchall()
+                },
+                dict(connection.execute("SELECT name, target FROM given_name").fetchall()),
+                connection.execute("SELECT home FROM about").fetchall()[0][0],
+            )
+        except (duckdb.Error, IndexError):
+            return None
+
+
+def _take_in(connection: duckdb.DuckDBPyConnection, home: Path, news: News) -> None:
+    if news.gone:
+        connection.execute("DELETE FROM link WHERE child IN (SELECT unnest($1::BIGINT[]))", [[indexed.number(name) for name in news.gone]])
+    _delete(connection, indexed.OF_ARTIFACT, news.gone)
+    _delete(connection, indexed.OF_RUN, [*news.gone_runs, *(record["run_id"] for record in news.runs)])
+    for start in range(0, len(news.artifacts), BATCH):
+        _insert(connection, [rows_of(home, name, stamp) for name, stamp in news.artifacts[start : start + BATCH]])
+    for start in range(0, len(news.runs), BATCH):
+        _insert(connection, [indexed.run_rows(record) for record in news.runs[start : start + BATCH]])
+    if news.runs or news.gone_runs:
+        connection.execute("DELETE FROM current")
+        connection.execute(indexed.CURRENT)
+    if news.names is not None:
+        connection.execute("DELETE FROM given_name")
+        _insert(connection, [{"given_name": list(news.names.items())}])
+    if news.home is not None:
+        connection.execute("DELETE FROM about")
+        connection.execute("INSERT INTO about VALUES (?, ?)", [indexed.SCHEMA_VERSION, news.home])
+    if _learn_columns(connection, home, [name for name, _ in news.artifacts]) or news.gone or news.home is not None:
+        _make_views(connection, home)
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, found: Sequence[indexed.Rows]) -> None:
+    for table in indexed.TABLES:
+        rows = [row for some in found for row in some.get(table, ())]
+        if rows:
+            connection.execute(indexed.insert_sql(table), [list(column) for column in zip(*rows, strict=True)])
+
+
+def _delete(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str], ids: Sequence[str]) -> None:
+    for table, column in tables.items() if ids else ():
+        connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT unnest($1::VARCHAR[]))", [list(ids)])
+
+
+def _learn_columns(connection: duckdb.DuckDBPyConnection, home: Path, artifacts: Sequence[str]) -> bool:
+    """Adds the columns of new side tables to what is known of their kind; a type becomes one that holds the old and the new.
+
+    Returns whether there are new side tables.
+    """
+    import duckdb
+
+    sql = "SELECT kind, list(path ORDER BY path) FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[])) GROUP BY kind ORDER BY kind"
+    found = connection.execute(sql, [list(artifacts)]).fetchall()
+    if not found:
+        return False
+    with closing(duckdb.connect()) as apart:  # an error here must not end the writer's transaction
+        for kind, paths in found:
+            known = connection.execute("SELECT name, type FROM side_column WHERE kind = ? ORDER BY ordinal", [kind]).fetchall()
+            columns = _described(apart, known, [str(home.resolve() / path) for path in paths])
+            if columns != known:
+                connection.execute("DELETE FROM side_column WHERE kind = ?", [kind])
+                _insert(connection, [{"side_column": [(kind, i, *column) for i, column in enumerate(columns)]}])
+    return True
+
+
+def _described(apart: duckdb.DuckDBPyConnection, known: list[tuple[str, str]], files: Sequence[str]) -> list[tuple[str, str]]:
+    """(name, type) of what is known and of the files that can be read."""
+    import duckdb
+
+    try:
+        rows = apart.execute(indexed.describe_sql(known, files)).fetchall()
+    except duckdb.Error:  # one of them cannot be read
+        for file in files if len(files) > 1 else ():
+            known = _described(apart, known, [file])
+        return known
+    return [(row[0], row[1]) for row in rows if row[0] not in indexed.NOT_COLUMNS]
+
+
+def _make_views(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
+    """One view per kind of side table (see indexed.side_view_sql), made anew where its text changes."""
+    made = dict(connection.execute("SELECT kind, sql FROM side_view").fetchall())
+    columns: dict[str, list[tuple[str, str]]] = {}
+    for kind, name, of_type in connection.execute("SELECT kind, name, type FROM side_column ORDER BY kind, ordinal").fetchall():
+        columns.setdefault(kind, []).append((name, of_type))
+    patterns: dict[str, list[str]] = {}
+    for kind, pattern in connection.execute(f"SELECT DISTINCT kind, {indexed.PATTERN} FROM side_table ORDER BY ALL").fetchall():
+        patterns.setdefault(kind, []).append(pattern)
+    wanted = {kind: indexed.side_view_sql(str(home.resolve()), kind, columns[kind], patterns[kind]) for kind in patterns if kind in columns}
+    for kind in made:
+        if kind not in wanted:
+            connection.execute(f"DROP VIEW {indexed.VIEWS[kind]}")
+    for kind, sql in wanted.items():
+        if made.get(kind) != sql:
+            connection.execute(f"CREATE OR REPLACE VIEW {indexed.VIEWS[kind]} AS {sql}")
+    if made != wanted:
+        connection.execute("DELETE FROM side_view")
+        _insert(connection, [{"side_view": list(wanted.items())}])

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,22 @@ def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
     return [a for a in found if a.manifest["key"] == key]
 
 
-def all_artifacts(home: Path) -> Iterator[Artifact]:
-    """Every published artifact of a home, in order of node and folder."""
-    for path in sorted((home / "artifacts").glob(f"*/*/{NAME}")):
-        yield read_artifact(path.parent)
+def stamps(home: Path) -> dict[str, int]:
+    """Every published artifact of a home by its id, with the time of its manifest (ns), in order of node and folder."""
+    found = {}
+    root = home / "artifacts"
+    for node in sorted(os.listdir(root)) if root.is_dir() else ():
+        try:
+            handle = os.open(root / node, os.O_RDONLY | os.O_DIRECTORY)  # a path relative to it is found faster
+        except NotADirectoryError:
+            continue
+        try:
+            for folder in sorted(os.listdir(handle)):
+                with suppress(FileNotFoundError, NotADirectoryError):  # a folder whose manifest gc has taken away
+                    found[f"{node}/{folder}"] = os.stat(f"{folder}/{NAME}", dir_fd=handle).st_mtime_ns
+        finally:
+            os.close(handle)
+    return found
 
 
 def list_files(folder: Path) -> list[dict[str, Any]]:
@@ -78,12 +91,9 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any]) -> Artifact:
         os.fsync(file.fileno())
     for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
         fsync_folder(folder)
-    number = 1
-    while True:
-        final = root / (str(manifest["key"])[:12] + (f".{number}" if number > 1 else ""))
-        if not final.exists():
-            break
-        number += 1
+    stem = str(manifest["key"])[:12]
+    number = max([_realisation(p) for p in root.glob(f"{stem}*")], default=0) + 1  # not a gap: the newest has the highest
+    final = root / (stem + (f".{number}" if number > 1 else ""))
     os.rename(out, final)
     fsync_folder(root)
     return read_artifact(final)

@@ -66,7 +66,8 @@ def end_run(home: Path, run_id: str, state: str) -> None:
 
 def run_ids(home: Path) -> list[str]:
     """The ids of all recorded runs, sorted."""
-    return sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
+    folder = home / "runs"
+    return sorted(run for run in os.listdir(folder) if os.path.isfile(f"{folder}/{run}/run.json")) if folder.is_dir() else []
 
 
 def read_run(home: Path, run_id: str) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_compare_shows_only_nodes_that_differ(tmp_path: Path) -> None:
     assert {"node": "count", "what": "config.factor", "a": 1, "b": 2} in rows and {"node": "count", "what": "rows", "a": 1, "b": 2} in rows
     assert compare_runs(home, first, third) == [{"node": "count", "what": "reached", "a": True, "b": False}]
     assert compare_runs(home, first, first) == []
-    with pytest.raises(StageError, match="There is no run 'never' with nodes here"):
+    with pytest.raises(StageError, match="There is no run 'never' here"):
         compare_runs(home, first, "never")
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from stages.core import lineage, runs
+from stages.ask import lineage as ask
+from stages.core import lineage, manifest, runs
 from stages.core.errors import RecipeError, StageError
 from stages.core.recipe import load_recipe
 from stages.core.tables import schema, write_rows
@@ -84,12 +88,12 @@ def test_is_read_only_and_swapped_in(home: Path) -> None:
 
 def test_side_tables_are_views_that_a_plain_client_reads_from_any_folder(home: Path, tmp_path: Path) -> None:
     artifact = next((home / "artifacts" / "words").iterdir())
-    manifest = __import__("json").loads((artifact / "manifest.json").read_text())
+    record = json.loads((artifact / "manifest.json").read_text())
     write_rows(artifact / "decisions" / "00000.parquet", schema(url="string", verdict="string"), [{"url": "http://a", "verdict": "kept"}])
     write_rows(artifact / "decisions" / "00001.parquet", schema(url="string", reason="string"), [{"url": "http://b", "reason": "short"}])
     for number in (0, 1):
-        manifest["files"].append({"path": f"decisions/{number:05d}.parquet", "bytes": 0, "sha256": ""})
-    (artifact / "manifest.json").write_text(__import__("json").dumps(manifest))
+        record["files"].append({"path": f"decisions/{number:05d}.parquet", "bytes": 0, "sha256": ""})
+    (artifact / "manifest.json").write_text(json.dumps(record))
     lineage.reindex(home)
     code = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).execute(sys.argv[2]).fetchall())"
     sql = "SELECT node, url, verdict, reason FROM decisions ORDER BY url"
@@ -97,9 +101,140 @@ def test_side_tables_are_views_that_a_plain_client_reads_from_any_folder(home: P
         [sys.executable, "-c", code, str(home / lineage.FILE), sql], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert done.stdout.strip() == "[('words', 'http://a', 'kept', None), ('words', 'http://b', None, 'short')]"
-    (artifact / "decisions" / "00001.parquet").unlink()
+
+
+DECISION = {"doc_id": "uuid", "url": "string"}
+DOC = uuid.UUID(int=5)
+
+
+def with_decisions(home: Path, *files: dict[str, object]) -> list[Path]:
+    """A published artifact "words" with one decisions file per row given; a column "words" is an integer, others are text."""
+    artifact = run_stage(WORDS, {"words": [f"with decisions {len(manifest.stamps(home))}"]}, {}, home)
+    record = json.loads((artifact.path / "manifest.json").read_text())
+    paths = []
+    for number, row in enumerate(files):
+        shape = {name: DECISION.get(name, "int64" if isinstance(value, int) else "string") for name, value in row.items()}
+        paths.append(artifact.path / "decisions" / f"{number:05d}.parquet")
+        write_rows(paths[-1], schema(**shape), [row])
+        record["files"].append({"path": f"decisions/{number:05d}.parquet", "bytes": 0, "sha256": ""})
+    (artifact.path / "manifest.json").write_text(json.dumps(record))
+    return paths
+
+
+@pytest.mark.parametrize("folder", ["home", "h[1]*'{a,b} home"])
+def test_a_file_that_vanishes_takes_only_its_rows(tmp_path: Path, folder: str) -> None:
+    home = tmp_path / folder
+    first, second = with_decisions(home, {"doc_id": DOC, "url": "a"}, {"url": "b", "words": 3})
+    (third,) = with_decisions(home, {"url": "c", "reason": "short"})
     lineage.update(home)
-    assert lineage.query(home, "SELECT count(*) FROM decisions")[1] == [(1,)]
+    sql = "SELECT url, words, reason FROM decisions ORDER BY url"
+    assert lineage.query(home, sql)[1] == [("a", None, None), ("b", 3, None), ("c", None, "short")]
+    second.unlink()
+    assert lineage.query(home, sql)[1] == [("a", None, None), ("c", None, "short")]
+    shutil.rmtree(third.parent)
+    assert lineage.query(home, "SELECT doc_id, url FROM decisions")[1] == [(DOC, "a")]
+    first.unlink()
+    assert lineage.query(home, sql)[1] == []
+    assert lineage.query(home, "SELECT doc_id, artifact_id, node, file FROM decisions")[1] == []
+    lineage.update(home)
+    assert lineage.query(home, sql)[1] == []
+
+
+def test_a_view_shows_no_file_of_an_artifact_that_is_not_indexed(home: Path) -> None:
+    with_decisions(home, {"url": "a"})
+    lineage.update(home)
+    with_decisions(home, {"url": "b"})
+    assert lineage.query(home, "SELECT url FROM decisions")[1] == [("a",)]
+    lineage.update(home)
+    assert lineage.query(home, "SELECT url FROM decisions ORDER BY 1")[1] == [("a",), ("b",)]
+
+
+def test_a_column_of_two_types_gets_one_that_holds_both(home: Path) -> None:
+    with_decisions(home, {"url": "a", "words": 3})
+    lineage.update(home)
+    with_decisions(home, {"url": "b", "words": "many"})
+    lineage.update(home)
+    assert lineage.query(home, "SELECT url, words FROM decisions ORDER BY url")[1] == [("a", "3"), ("b", "many")]
+
+
+def test_an_unreadable_parquet_file_does_not_stop_the_index(home: Path) -> None:
+    (path, _) = with_decisions(home, {"url": "a"}, {"url": "b", "reason": "short"})
+    path.write_bytes(b"not parquet")
+    lineage.update(home)
+    assert lineage.query(home, "SELECT name FROM side_column ORDER BY ordinal")[1] == [("url",), ("reason",)]
+    with pytest.raises(RecipeError, match="00000.parquet"):
+        lineage.query(home, "SELECT * FROM decisions")
+    path.unlink()
+    assert lineage.query(home, "SELECT url, reason FROM decisions")[1] == [("b", "short")]
+
+
+def test_views_follow_a_home_that_moved(home: Path) -> None:
+    with_decisions(home, {"url": "a"})
+    lineage.update(home)
+    moved = home.rename(home.with_name("moved"))
+    lineage.update(moved)
+    assert lineage.query(moved, "SELECT url FROM decisions")[1] == [("a",)]
+
+
+def test_nothing_new_leaves_the_file_alone(home: Path) -> None:
+    inode = (home / lineage.FILE).stat().st_ino
+    lineage.update(home)
+    assert (home / lineage.FILE).stat().st_ino == inode
+
+
+def test_what_was_removed_or_built_again_by_hand_is_seen(home: Path) -> None:
+    artifact = next((home / "artifacts" / "words").iterdir())
+    digest = lineage.latest_artifact(home, "words")["digest"]
+    shutil.rmtree(artifact)
+    lineage.update(home)
+    assert lineage.query(home, "SELECT node FROM artifact")[1] == [("count",)]
+    assert lineage.query(home, "SELECT count(*) FROM metric WHERE node = 'words'")[1] == [(0,)]
+    run_stage(WORDS, {}, {}, home)
+    lineage.update(home)
+    again = lineage.latest_artifact(home, "words")
+    assert (again["alias"], again["digest"]) == ("words-2", digest)
+    shutil.rmtree(home / "runs")
+    lineage.update(home)
+    assert lineage.query(home, "SELECT (SELECT count(*) FROM run), (SELECT count(*) FROM current)")[1] == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        ("{ half", "The manifest is damaged: Expecting"),
+        ("[]", "The manifest is damaged"),
+        ('{"node": "words"}', "The manifest is damaged: it has no 'books'"),
+        ('"rows": "many"', "The manifest is damaged: rows is 'many'"),
+        ('"ended": "late"', "The manifest is damaged: Invalid isoformat"),
+    ],
+)
+def test_a_damaged_manifest_keeps_nothing_else_out(home: Path, harm: str, problem: str) -> None:
+    damaged = run_stage(WORDS, {"words": ["x"]}, {}, home).path / "manifest.json"
+    record = json.loads(damaged.read_text())
+    damaged.write_text(harm if not harm.startswith('"') else json.dumps(record | json.loads(f"{{{harm}}}")))
+    run_stage(WORDS, {"words": ["y"]}, {}, home)
+    lineage.update(home)
+    assert lineage.query(home, "SELECT count(*) FROM artifact")[1] == [(3,)]
+    ((name, said),) = lineage.query(home, "SELECT name, problem FROM damaged")[1]
+    assert name == f"words/{damaged.parent.name}" and said.startswith(problem)
+    inode = (home / lineage.FILE).stat().st_ino
+    lineage.update(home)
+    assert (home / lineage.FILE).stat().st_ino == inode
+    checked, wrong = ask.verify(home)
+    assert checked > 0 and (len(wrong) == 1 or harm.startswith('"')) and all(str(damaged) in line for line in wrong)
+    damaged.write_text(json.dumps(record))
+    lineage.update(home)
+    assert lineage.query(home, "SELECT (SELECT count(*) FROM artifact), (SELECT count(*) FROM damaged)")[1] == [(4, 0)]
+
+
+def test_a_damaged_run_record_keeps_nothing_else_out(home: Path) -> None:
+    record = home / "runs" / "20260101-000000-toy-abcd" / "run.json"
+    record.parent.mkdir()
+    record.write_text("{ half")
+    lineage.update(home)
+    assert lineage.query(home, "SELECT name FROM damaged")[1] == [(f"runs/{record.parent.name}",)]
+    assert ask.verify(home)[1] == [f"{record.parent}: The manifest is damaged: the record of the run cannot be read"]
+    assert len(ask.run_rows(home)) == 1
 
 
 def test_recorders_in_many_processes_lose_nothing(home: Path) -> None:

@@ -1,0 +1,195 @@
+"""What the index holds: its tables and views, and the rows that a manifest or a run record gives. Pure; opens nothing.
+
+Guarantee: every row follows from manifests, run records, given names and the schemas of Parquet side tables, so the index can
+be built from them alone. A view answers for the files that are there: its patterns are expanded when it is asked, a pattern
+without files is empty, and the columns stand in the view, so that neither a missing file nor one with fewer columns breaks it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import glob
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SCHEMA_VERSION = 3
+TABLES: dict[str, dict[str, str]] = {
+    "about": {"schema_version": "INTEGER", "home": "VARCHAR"},
+    "run": {
+        "run_id": "VARCHAR", "seq": "BIGINT", "alias": "VARCHAR", "recipe": "VARCHAR", "state": "VARCHAR", "started": "TIMESTAMPTZ",
+        "ended": "TIMESTAMPTZ", "commit": "VARCHAR", "dirty": "VARCHAR", "python": "VARCHAR", "platform": "VARCHAR", "command": "JSON",
+        "resolved": "JSON", "packages": "JSON", "hardware": "JSON",
+    },
+    "node_run": {
+        "run_id": "VARCHAR", "ordinal": "INTEGER", "node": "VARCHAR", "state": "VARCHAR", "artifact_id": "VARCHAR", "seconds": "DOUBLE",
+        "ended": "TIMESTAMPTZ", "message": "VARCHAR",
+    },
+    "artifact": {
+        "artifact_id": "VARCHAR", "alias": "VARCHAR", "node": "VARCHAR", "stage": "VARCHAR", "kind": "VARCHAR", "key": "VARCHAR",
+        "digest": "VARCHAR", "version": "INTEGER", "seed": "BIGINT", "rows": "BIGINT", "tokens": "BIGINT", "bytes": "BIGINT",
+        "path": "VARCHAR", "run_id": "VARCHAR", "commit": "VARCHAR", "dirty": "VARCHAR", "code": "VARCHAR", "started": "TIMESTAMPTZ",
+        "ended": "TIMESTAMPTZ", "config": "JSON", "key_parts": "JSON", "environment": "JSON", "number": "BIGINT", "stamp": "BIGINT",
+    },
+    "edge": {"parent": "VARCHAR", "child": "VARCHAR", "role": "VARCHAR"},
+    "link": {"parent": "BIGINT", "child": "BIGINT"},  # edge by artifact.number: what a walk of many steps joins
+    "current": {"node": "VARCHAR", "artifact_id": "VARCHAR"},  # the artifact of each node's newest run
+    "metric": {"artifact_id": "VARCHAR", "node": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE", "text": "VARCHAR"},
+    "book": {
+        "artifact_id": "VARCHAR", "node": "VARCHAR", "unit": "VARCHAR", "entry": "VARCHAR", "reason": "VARCHAR", "rows": "BIGINT",
+        "chars": "BIGINT",
+    },
+    "side_table": {"artifact_id": "VARCHAR", "node": "VARCHAR", "kind": "VARCHAR", "path": "VARCHAR"},
+    "side_column": {"kind": "VARCHAR", "ordinal": "INTEGER", "name": "VARCHAR", "type": "VARCHAR"},
+    "side_view": {"kind": "VARCHAR", "sql": "VARCHAR"},
+    "given_name": {"name": "VARCHAR", "target": "VARCHAR"},
+    "damaged": {"name": "VARCHAR", "problem": "VARCHAR", "stamp": "BIGINT"},
+}  # fmt: skip
+ALIAS = (
+    "CREATE VIEW alias AS SELECT alias AS name, artifact_id AS target, false AS given FROM artifact "
+    "UNION ALL SELECT alias, run_id, false FROM run UNION ALL SELECT name, target, true FROM given_name"
+)
+CURRENT = "INSERT INTO current SELECT node, arg_max(artifact_id, (seq, ordinal)) FROM node_run JOIN run USING (run_id) WHERE artifact_id <> '' GROUP BY node"
+# Parquet folders or stems inside artifacts, and the name of the view over all of them.
+VIEWS = {
+    "documents": "documents", "decisions": "decisions", "clusters": "clusters", "hits": "hits", "pages": "pages",
+    "spans": "token_spans", "row_spans": "row_spans", "steps": "steps", "metrics": "step_metrics", "items": "benchmark_items",
+    "samples": "samples", "flags": "contamination_flags", "conversations": "conversations", "preferences": "preferences",
+    "logprobs": "logprobs",
+}  # fmt: skip
+OF_ARTIFACT = {"artifact": "artifact_id", "edge": "child", "metric": "artifact_id", "book": "artifact_id", "side_table": "artifact_id",
+               "damaged": "name"}  # fmt: skip
+OF_RUN = {"run": "run_id", "node_run": "run_id"}
+
+# A side table's path with a * for its artifact and, inside a folder, for its name: what a view expands when it is asked.
+PATTERN = "regexp_replace(regexp_replace(path, '^(artifacts/[^/]+)/[^/]+/', '\\1/*/'), '^(artifacts/[^/]+/[*]/.+)/[^/]+$', '\\1/*.parquet')"
+PYTHON = {"VARCHAR": str, "JSON": str, "TIMESTAMPTZ": str, "INTEGER": int, "BIGINT": int, "DOUBLE": int | float}
+FITS = {table: [(column, PYTHON[kind] | None) for column, kind in columns.items()] for table, columns in TABLES.items()}
+ROWS = 10**9  # of all side tables of a kind: a guess on the high side
+NOT_COLUMNS = ("artifact_id", "node", "file", "filename", "empty")  # names that a view gives itself; "empty" is DuckDB's for no file at all
+
+Rows = dict[str, list[tuple[Any, ...]]]
+
+
+def artifact_rows(name: str, m: Mapping[str, Any], stamp: int) -> Rows:
+    """The rows of one manifest by table. name: "<node>/<folder>". Raises KeyError or TypeError when a field is missing or of another type."""
+    books, node = m["books"] or {}, m["node"]
+    found: Rows = {
+        "artifact": [
+            (
+                name, m["alias"], node, m["stage"], m["kind"], m["key"], m["digest"], m["version"], m["seed"], m["rows"], m["tokens"],
+                m["bytes"], f"artifacts/{name}", m["run_id"], m["code"]["commit"], m["code"]["dirty"], m["code"]["stage"], m["started"],
+                m["ended"], json.dumps(m["config"]), json.dumps(m["key_parts"]), json.dumps(m["environment"]), number(name), stamp,
+            )
+        ],
+        "edge": [(parent["artifact"], name, role) for role, parent in m["inputs"].items()],
+        "link": [(number(parent["artifact"]), number(name)) for parent in m["inputs"].values()],
+        "metric": [(name, node, metric, *_number_or_text(value)) for metric, value in m["summary"].items()],
+        "book": [(name, node, books["unit"], *row) for row in book_rows(books)],
+        "side_table": [],
+    }  # fmt: skip
+    for path in (file["path"] for file in m["files"]):
+        kind = path.split("/")[0].removesuffix(".parquet")
+        if path.endswith(".parquet") and kind in VIEWS:
+            found["side_table"].append((name, node, kind, f"artifacts/{name}/{path}"))
+    return found
+
+
+def number(name: str) -> int:
+    """A 63-bit number for an artifact id, the same everywhere."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1
+
+
+def book_rows(books: Mapping[str, Any]) -> list[tuple[str, str | None, int, int | None]]:
+    """(entry, reason, rows, characters) of the books in a manifest: in, kept, changed, one line per drop reason."""
+    if not books:
+        return []
+    rows: list[tuple[str, str | None, int, int | None]] = [
+        ("in", None, books["rows_in"], books["chars_in"]),
+        ("kept", None, books["kept"], books["chars_out"]),
+        ("changed", None, books["changed"], books["chars_removed"]),
+    ]
+    return rows + [("dropped", reason, count, books["chars_dropped"].get(reason)) for reason, count in sorted(books["dropped"].items())]
+
+
+def run_rows(record: Mapping[str, Any]) -> Rows:
+    """The rows of one run record (see runs.read_run) by table."""
+    environment, code, run_id = record["environment"], record["code"], record["run_id"]
+    run = (
+        run_id, record["seq"], record["alias"], record["recipe"], record["state"], record["started"], record["ended"], code["commit"],
+        code["dirty"], environment["python"], environment["platform"], json.dumps(record["command"]), json.dumps(record["resolved"]),
+        json.dumps(record["packages"]), json.dumps(environment["hardware"]),
+    )  # fmt: skip
+    nodes = [
+        (run_id, ordinal, n["node"], n["state"], n["artifact"], n["seconds"], n["ended"], n["message"])
+        for ordinal, n in enumerate(record["nodes"])
+    ]
+    return {"run": [run], "node_run": nodes}
+
+
+def insert_sql(table: str) -> str:
+    """An INSERT that takes one list per column."""
+    columns = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(TABLES[table].values(), start=1))
+    return f"INSERT INTO {table} SELECT {columns}"
+
+
+def create_sql() -> list[str]:
+    """The statements that make an empty index."""
+    tables = [f"CREATE TABLE {name} ({', '.join(f'{c} {t}' for c, t in columns.items())})" for name, columns in TABLES.items()]
+    return [*tables, ALIAS]
+
+
+def side_view_sql(root: str, kind: str, columns: Sequence[tuple[str, str]], patterns: Sequence[str]) -> str:
+    """The view over all side tables of a kind. root: the home; columns: (name, DuckDB type); patterns: see PATTERN.
+
+    The first half of the UNION has no rows: it gives the columns when every file is gone. With the schema given no file is opened
+    to plan a query; the cardinality lets the planner look up the artifacts first. A condition on `file` is decided before any
+    file is opened: `contains(file, '/dedup/0123456789ab/')` opens that artifact's only.
+    """
+    text, name = _quoted, _identifier
+    places = ", ".join(text(f"{glob.escape(root)}/{pattern}") for pattern in patterns)
+    shape = ", ".join(f"{text(c)}: {{'name': {text(c)}, 'type': {text(t)}, 'default_value': NULL}}" for c, t in columns)
+    nothing = ", ".join(f"NULL::{t} AS {name(c)}" for c, t in [*columns, ("filename", "VARCHAR")])
+    chosen = ", ".join(f"file.{name(c)}" for c, _ in columns)
+    return (
+        f"SELECT side_table.artifact_id, side_table.node, file.filename AS file, {chosen} FROM (SELECT {nothing} WHERE false UNION ALL BY NAME "
+        f"SELECT * FROM read_parquet([{places}], schema = MAP {{{shape}}}, allow_empty = true, filename = true, explicit_cardinality = {ROWS})"
+        f") AS file JOIN side_table ON side_table.kind = {text(kind)} AND {text(root + '/')} || side_table.path = file.filename"
+    )
+
+
+def describe_sql(known: Sequence[tuple[str, str]], files: Sequence[str]) -> str:
+    """Columns and types that hold both what is known and what is in some Parquet files; those that are gone do not matter."""
+    places = ", ".join(_quoted(glob.escape(file)) for file in files)
+    read = f"SELECT * FROM read_parquet([{places}], union_by_name = true, allow_empty = true)"
+    nothing = ", ".join(f"NULL::{t} AS {_identifier(c)}" for c, t in known)
+    return f"DESCRIBE SELECT * FROM ({f'SELECT {nothing} UNION ALL BY NAME ' if known else ''}{read})"
+
+
+def check_types(rows: Rows) -> None:
+    """Raises TypeError or ValueError when a value does not fit its column, so that one manifest cannot spoil what is inserted with it."""
+    for table, some in rows.items():
+        for row in some:
+            for (column, fits), value in zip(FITS[table], row, strict=True):
+                if not isinstance(value, fits):
+                    raise TypeError(f"{column} is {value!r}")
+    for table, column in (("artifact", "started"), ("artifact", "ended"), ("run", "started"), ("run", "ended"), ("node_run", "ended")):
+        position = list(TABLES[table]).index(column)
+        for row in rows.get(table, ()):
+            if row[position]:
+                datetime.datetime.fromisoformat(row[position])
+
+
+def _number_or_text(value: Any) -> tuple[float | None, str | None]:
+    if isinstance(value, int | float):
+        return float(value), None
+    return None, None if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
