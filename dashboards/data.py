@@ -10,7 +10,15 @@ from stages.ask.lineage import run_rows
 from stages.core import lineage
 from stages.text.chart import line_chart, thinned
 
-STATE_CLASS = {"done": "good", "cached": "good", "identical": "good", "differs": "wait", "failed": "bad", "running": "wait"}
+STATE_CLASS = {
+    "done": "good",
+    "cached": "good",
+    "adopted": "good",
+    "identical": "good",
+    "differs": "wait",
+    "failed": "bad",
+    "running": "wait",
+}
 
 
 def overview(home: Path, nodes: Sequence[str], run: str = "") -> dict[str, Any]:

@@ -141,10 +141,11 @@ def run_command(options: argparse.Namespace) -> int:
 
 def stage_command(options: argparse.Namespace) -> int:
     from flows.road import upstream
-    from flows.session import open_session
+    from flows.session import open_session, refuse_adopted
 
     upstream([options.node])
     session = open_session(options.recipe, options.set, options.home)
+    refuse_adopted(session, [options.node])
     _start_prefect(session.home)
     from flows.show import watching
     from flows.stage import stage

@@ -46,6 +46,11 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
         "name", nargs="?", default="", help=name_help + ", or a run (default: all)"
     )
     add("reindex", lineage_reindex, "build the index anew from the manifests", as_json, to=queries)
+    command = add("adopt", lineage_adopt, "take files, or an artifact of another home, in as the artifact of a node", as_json, to=queries)
+    command.add_argument("node", help="the node in whose place they stand, for example train_tokenizer, dedup or pretrain")
+    command.add_argument("paths", nargs="+", metavar="PATH", help="files, a folder of them, or the folder of an artifact")
+    command.add_argument("--provenance", required=True, metavar="TEXT", help="where they come from and on what terms; kept in the record")
+    command.add_argument("--as", dest="name", default="", metavar="NAME", help="a name for the artifact")
     command = add("gc", lineage_gc, "remove artifacts that no kept run needs; without --yes only shows them", as_json, to=queries)
     command.add_argument(
         "--keep-runs", type=_at_least_one, default=1, metavar="N", help="finished runs to keep of each recipe, the newest (default 1)"
@@ -235,6 +240,32 @@ def lineage_affected(options: argparse.Namespace) -> int:
     if not options.json:
         nodes = list(dict.fromkeys(row["node"] for row in rows))
         print(f"\n{len(rows)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
+    return 0
+
+
+def lineage_adopt(options: argparse.Namespace) -> int:
+    from flows.road import stage_of, upstream
+    from stages.core import manifest
+    from stages.core.adopt import adopt
+    from stages.core.names import give_name, refuse_taken
+
+    node, home = upstream([options.node])[-1], _home(options)
+    refuse_taken(home, options.name)
+    result = adopt(home, node.name, stage_of(node), options.paths, options.provenance, lambda event: None)
+    name = manifest.artifact_id(result.artifact)
+    if options.name:
+        give_name(home, options.name, name)
+    stated = result.artifact.manifest.get("adopted", {}).get("provenance", "")
+    if options.json:
+        print(json.dumps({"artifact": name, "state": result.state, "name": options.name, "provenance": stated}))
+        return 0
+    print(
+        f"{name}  {result.artifact.manifest['kind']}, {result.artifact.manifest['rows']:,} rows, {size_text(result.artifact.manifest['bytes'])}"
+    )
+    if result.state == "cached":
+        print("was here already" + (f", with the provenance: {stated}" if stated else ", built by a run"))
+    print(f"in a recipe   adopt: {{{node.name}: {options.name or name}}}")
+    print(f"or            --set adopt.{node.name}={options.name or name}")
     return 0
 
 

@@ -6,8 +6,8 @@ Plan, flows, dashboard and report walk it. Imports neither prefect nor anything 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stages.core.errors import RecipeError
@@ -84,8 +84,11 @@ def config_classes() -> dict[str, type[StageConfig]]:
     return {node.name: stage_of(node).config for node in road()}
 
 
-def upstream(names: Sequence[str]) -> tuple[Node, ...]:
-    """The named nodes and all they need, in road order. Raises RecipeError for an unknown node."""
+def upstream(names: Sequence[str], adopted: Collection[str] = ()) -> tuple[Node, ...]:
+    """The named nodes and all they need, in road order. Raises RecipeError for an unknown node.
+
+    An adopted node needs nothing. What a stage can do without (`Stage.optional`) is taken along only where something else needs it.
+    """
     by_name = {node.name: node for node in road()}
     needed: set[str] = set()
     queue = list(names)
@@ -95,8 +98,13 @@ def upstream(names: Sequence[str]) -> tuple[Node, ...]:
             raise RecipeError(f"There is no node {name!r}.", do=f"The nodes are: {', '.join(by_name)}.")
         if name not in needed:
             needed.add(name)
-            queue.extend(by_name[name].inputs.values())
-    return tuple(node for node in road() if node.name in needed)
+            if name not in adopted:
+                optional = stage_of(by_name[name]).optional
+                queue.extend(read for role, read in by_name[name].inputs.items() if role not in optional)
+    kept = (node for node in road() if node.name in needed)
+    return tuple(
+        replace(n, inputs={role: read for role, read in n.inputs.items() if read in needed and n.name not in adopted}) for n in kept
+    )
 
 
 def downstream(name: str) -> tuple[Node, ...]:
@@ -107,3 +115,14 @@ def downstream(name: str) -> tuple[Node, ...]:
         if reached & set(node.inputs.values()):
             reached.add(node.name)
     return tuple(node for node in road() if node.name in reached)
+
+
+def spared(adopted: Collection[str]) -> set[str]:
+    """The nodes that do not run when these are adopted: they, and what only they need. Raises RecipeError where one stands for nothing."""
+    left = {node.name for node in upstream(["report"], adopted)}
+    useless = [name for name in adopted if name not in left]
+    if useless:
+        raise RecipeError(
+            f"{useless[0]} is adopted, but nothing reads it: what follows it is adopted too.", do=f"Take adopt.{useless[0]} away."
+        )
+    return {node.name for node in road() if node.name not in left or node.name in adopted}

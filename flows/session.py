@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.road import config_classes, downstream, road, stage_of, upstream
+from flows.road import config_classes, downstream, road, spared, stage_of, upstream
+from stages.ask.adopted import adopted_artifacts
 from stages.ask.plan import Plan, Step, make_plan
 from stages.core import outbox
 from stages.core.errors import RecipeError
 from stages.core.recipe import Recipe, load_recipe
 from stages.core.secrets import redact
+from stages.core.stage import Artifact
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
 class Session:
-    """A checked recipe and the home it works on."""
+    """A checked recipe and the home it works on. adopted: node -> the artifact that stands in its place."""
 
     home: Path
     recipe: Recipe
+    adopted: Mapping[str, Artifact] = field(default_factory=dict)
 
     def steps(self, until: str = "") -> list[Step]:
-        """The nodes up to and with `until` (all without it), in road order."""
-        nodes = upstream([until]) if until else road()
+        """The nodes up to and with `until` (all without it), in road order, without those that only adopted nodes need."""
+        nodes = upstream([until or "report"], self.adopted)
+        if until in spared(self.adopted) - set(self.adopted):
+            raise RecipeError(
+                f"{until} does not run in this recipe: what needs it is adopted.", where=f"{self.recipe.source}: adopt", do="Take that away to run it."
+            )  # fmt: skip
         return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
 
     def plan(self, until: str = "") -> Plan:
-        return make_plan(self.home, self.recipe, self.steps(until))
+        return make_plan(self.home, self.recipe, self.steps(until), self.adopted)
 
 
 def default_home(home: str = "") -> Path:
@@ -41,9 +48,20 @@ def default_home(home: str = "") -> Path:
 
 def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:
     """Loads a recipe; raises RecipeError before any work."""
-    loaded = load_recipe(recipe, config_classes(), settings)
-    outbox.check(loaded.runtime.openlineage)
-    return Session(default_home(home), loaded)
+    checked, folder = load_recipe(recipe, config_classes(), settings, spared), default_home(home)
+    outbox.check(checked.runtime.openlineage)
+    return Session(folder, checked, adopted_artifacts(folder, checked, {node.name: stage_of(node).output for node in road()}))
+
+
+def refuse_adopted(session: Session, nodes: Sequence[str]) -> None:
+    """Raises when a node is to be built in whose place the recipe names an artifact."""
+    for node in nodes:
+        if node in session.adopted:
+            raise RecipeError(
+                f"{node} is adopted ({session.recipe.adopt[node]}), so it is not built.",
+                where=f"{session.recipe.source}: adopt.{node}",
+                do=f"Take adopt.{node} away to build it.",
+            )
 
 
 def refuse_lacks(session: Session, plan: Plan) -> None:
@@ -63,10 +81,11 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
     Raises RecipeError when `start` is not among the plan's nodes, or a node before it is not built.
     """
     upstream(force)
+    refuse_adopted(session, [*force, start])
     if not start:
         return list(force)
     states = {step.node: step.state for step in plan.steps}
-    again = [node.name for node in downstream(start) if node.name in states]
+    again = [node.name for node in downstream(start) if node.name in states and node.name not in session.adopted]
     if start not in again:
         raise RecipeError(f"--from {start}: the run stops before this node.", do="Take --until away, or name a node before it.")
     missing = [node for node, state in states.items() if state in ("miss", "waits") and node not in again]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.session import Session
+from flows.session import Session, refuse_adopted
 from stages.ask.plan import Step
 from stages.core import lineage, manifest, names, openlineage, runs
 from stages.core.errors import LoamError, StageError
@@ -58,6 +58,7 @@ def walk(
 
 def again(session: Session, node: str, perform: Perform, command: dict[str, Any], force: bool) -> str:
     """Runs one node on the artifacts that are there; refuses when one it reads is not built."""
+    refuse_adopted(session, [node])
     steps = session.steps(node)
     target = steps[-1]
     ready = {p.node: p.artifact for p in session.plan(node).steps if p.artifact is not None}
@@ -81,6 +82,10 @@ def _one(
     tell: openlineage.Announcer,
 ) -> Artifact:
     home, recipe = session.home, session.recipe
+    if step.node in session.adopted:
+        adopted = session.adopted[step.node]
+        runs.record_node(home, run_id, step.node, "adopted", manifest.artifact_id(adopted))
+        return adopted
     inputs = {role: artifacts[read] for role, read in step.reads.items()}
     job = prepare(home, step.node, step.stage, recipe.sections[step.node], recipe.seed, recipe.runtime, inputs)
     tell.node(job, "start")

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from stages.core import foreign
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
 from stages.core.errors import StageError
 from stages.core.overlap import OverlapConfig
@@ -132,4 +133,5 @@ STAGE = Stage(
     output="documents",
     versions=("word n-grams of all item texts, spans or documents",),
     distributions=("numpy", "pyarrow"),
+    adopt=foreign.ADOPTION,
 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from stages.core import foreign
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
 from stages.core.shards import Meter, Shard, collect, run_shards
 from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
@@ -184,4 +185,5 @@ STAGE = Stage(
     output="documents",
     versions=("exact text, MinHash-LSH verified by exact Jaccard",),
     distributions=("datasketch", "xxhash", "numpy", "pyarrow"),
+    adopt=foreign.ADOPTION,
 )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from stages.core.errors import StageError
-from stages.core.stage import Artifact, Context, Outcome, Stage
-from stages.core.training import TrainingConfig, write_training_tables
+from stages.core.stage import Adoption, Artifact, Context, ExternalFile, Outcome, Stage
+from stages.core.training import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,6 +136,14 @@ def _summary(job: Any, lines: list[dict[str, Any]], order: Any, train_pairs: int
     return summary
 
 
+def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
+    """The checkpoint of a model that was trained elsewhere."""
+    from stages.lm import session
+    from stages.lm.foreign import take_model
+
+    return adopt_checkpoint(files, out, take_model, session.METRIC_COLUMNS, session.STEP_COLUMNS)
+
+
 STAGE = Stage(
     name="dpo",
     config=DpoConfig,
@@ -146,4 +154,5 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,
+    adopt=Adoption(MODEL_FILES, adopt),
 )

@@ -17,24 +17,17 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
+from stages.core import foreign
+from stages.core.documents import DOCUMENTS
 from stages.core.errors import StageError
 from stages.core.external import sha256_file
 from stages.core.shards import Meter, Shard, collect, run_shards
-from stages.core.stage import Artifact, Books, Context, Outcome, Stage, StageConfig
+from stages.core.stage import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows, schema, write_rows
 
 if TYPE_CHECKING:
     from stages.text.warc import Record
 
-DOCUMENTS = {
-    "doc_id": "uuid",
-    "source": "string",
-    "url": "string",
-    "date": "string",
-    "lang": "string",
-    "lang_score": "float64",
-    "text": "string",
-}
 DECISIONS = {
     "doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string", "warc": "int32", "ordinal": "int64", "status": "int32",
     "mime": "string", "encoding": "string", "lang": "string", "lang_score": "float64", "chars_in": "int64", "chars_out": "int64",
@@ -78,6 +71,13 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
         )
     summary = {"files": len(files), "documents": documents, "text_chars": books.chars_out, "duplicate_record_ids": renamed}
     return Outcome(rows=documents, books=books, summary=summary)
+
+
+def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
+    """Documents of a user's own; the filter that follows asks for their language, so it is detected where a row names none."""
+    from stages.text.langid import detect_language
+
+    return foreign.take_documents(files, out, ctx, detect_language)
 
 
 def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
@@ -243,4 +243,5 @@ STAGE = Stage(
     output="documents",
     versions=("resiliparse main content; language beside the text",),
     distributions=("fastwarc", "resiliparse", "pyarrow"),
+    adopt=Adoption(foreign.PATTERNS, adopt),
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
+from stages.core import foreign
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
 from stages.core.errors import StageError
 from stages.core.shards import Meter, collect, run_shards
@@ -186,4 +187,5 @@ STAGE = Stage(
     output="documents",
     versions=("language, Gopher repetition and quality, C4, FineWeb",),
     distributions=("datatrove", "spacy", "pyarrow"),
+    adopt=foreign.ADOPTION,
 )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from stages.core.errors import StageError
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
-from stages.core.training import TrainingConfig, write_training_tables
+from stages.core.stage import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.training import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
 
 if TYPE_CHECKING:
     from stages.lm.data import RowFiles
@@ -184,6 +184,14 @@ def _rows(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> RowFiles:
     return RowFiles(shards, about["dtype"], str(folder / "pieces.npy"), str(folder / "rows.npy"), seq_len, about["pad"])
 
 
+def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
+    """The checkpoint of a model that was trained elsewhere."""
+    from stages.lm import session
+    from stages.lm.foreign import take_model
+
+    return adopt_checkpoint(files, out, take_model, session.METRIC_COLUMNS, session.STEP_COLUMNS)
+
+
 STAGE = Stage(
     name="pretrain",
     config=PretrainConfig,
@@ -194,4 +202,5 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,
     uses_gpus=True,
+    adopt=Adoption(MODEL_FILES, adopt),
 )

@@ -146,7 +146,7 @@ def _cards(inputs: Mapping[str, Artifact]) -> list[tuple[str, str]]:
 def _funnel(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
     """The books of every data node that has some."""
     rows = []
-    for node in DATA_NODES:
+    for node in (name for name in DATA_NODES if name in inputs):
         books = inputs[node].manifest["books"]
         if books:
             dropped = sorted(books["dropped"].items(), key=lambda item: (-item[1], item[0]))
@@ -221,21 +221,22 @@ def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
             "tokens": f"{a.manifest['tokens']:,}" if a.manifest["tokens"] else "",
             "MB": f"{a.manifest['bytes'] / 1e6:,.2f}",
             "seconds": f"{_seconds(a):.1f}",
-            "built by": a.manifest["run_id"],
+            "built by": f"adopted: {a.manifest['adopted']['provenance']}" if "adopted" in a.manifest else a.manifest["run_id"],
         }
         for node, a in inputs.items()
     ]
 
 
 def _environment(inputs: Mapping[str, Artifact]) -> dict[str, str]:
-    """Where the base model was trained, and every package version that decided bytes."""
-    manifest = inputs["pretrain"].manifest
+    """Where the first model trained here was trained, and every package version that decided bytes."""
+    trained = next((node for node in TRAINING_NODES if "adopted" not in inputs[node].manifest), "pretrain")
+    manifest = inputs[trained].manifest
     about, hardware = manifest["environment"], manifest["environment"]["hardware"]
     packages = {k: v for a in inputs.values() for k, v in a.manifest["environment"]["packages"].items()}
     return {
         "processor": f"{hardware['processor']}, {hardware['cores']} cores, {hardware['memory_bytes'] / 2**30:.0f} GiB",
         "GPUs": ", ".join(hardware["gpus"]) or "none",
-        "ranks": str(inputs["pretrain"].summary["ranks"]),
+        "ranks": str(inputs[trained].summary["ranks"]),
         "Python": about["python"],
         "code": manifest["code"]["commit"][:12] + (" with changes" if manifest["code"]["dirty"] else ""),
         "seed": str(manifest["seed"]),
@@ -255,4 +256,13 @@ def _figure(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-STAGE = Stage("report", ReportConfig, run, INPUTS, "report", ("HTML, Markdown and results from the manifests",), ("jinja2",))
+STAGE = Stage(
+    name="report",
+    config=ReportConfig,
+    run=run,
+    inputs=INPUTS,
+    output="report",
+    versions=("HTML, Markdown and results from the manifests",),
+    distributions=("jinja2",),
+    optional=("crawl", "extract", "filter", "dedup", "reference", "export@base", "export@sft", "export@dpo"),  # it only lists them
+)

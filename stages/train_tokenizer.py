@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from stages.core.errors import StageError
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.errors import RecipeError, StageError
+from stages.core.stage import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
 
 if TYPE_CHECKING:
     import numpy as np
 
 MEASURED_BYTES = 4_000_000
+ADOPTED = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 class TrainTokenizer(StageConfig):
@@ -74,6 +75,27 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
     )
 
 
+def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
+    """A tokenizer of a user's own: tokenizer.json as it is, beside it Loam's tokenizer_config.json, which must not contradict theirs."""
+    from stages.text.bpe import load_chat, write_config
+    from stages.text.foreign import tokenizer_faults
+
+    found = {file.name: Path(file.uri) for file in files}
+    if "tokenizer.json" not in found:
+        raise RecipeError("There is no tokenizer.json.", where=files[0].uri, do="Save the tokenizer as a fast one of Hugging Face.")
+    text, config, template = (found[n].read_text(encoding="utf-8") if n in found else "" for n in ADOPTED)
+    if faults := tokenizer_faults(text, config, template):
+        raise RecipeError(
+            "The road cannot use this tokenizer:" + "".join(f"\n  - {fault}" for fault in faults),
+            where=str(found["tokenizer.json"]),
+            do="Mend it with the tokenizers library, then adopt it; or train one of your own.",
+        )
+    (out / "tokenizer.json").write_bytes(found["tokenizer.json"].read_bytes())
+    write_config(out)
+    size = load_chat(out / "tokenizer.json").get_vocab_size()
+    return Outcome(rows=size, summary={"vocab_size": size})
+
+
 def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:
     """Per file a mask of the documents to train on; their bytes; the bytes there are."""
     import numpy as np
@@ -118,4 +140,5 @@ STAGE = Stage(
     output="tokenizer",
     versions=("first version",),
     distributions=("tokenizers",),
+    adopt=Adoption(ADOPTED, adopt),
 )

@@ -29,7 +29,7 @@ def run_rows(home: Path) -> list[dict[str, Any]]:
         home,
         "SELECT run_id, alias, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
         "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state = 'cached') AS cached, "
-        "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state NOT IN ('cached', 'failed')) AS built, "
+        "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state NOT IN ('cached', 'adopted', 'failed')) AS built, "
         "(SELECT string_agg(node || ': ' || message, '; ') FROM node_run n WHERE n.run_id = run.run_id AND n.state = 'failed') AS failed "
         "FROM run ORDER BY seq DESC, run_id",
     )

@@ -10,13 +10,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from stages.core import environment, key, lineage, manifest
 from stages.core.errors import LoamError, VerificationError
 from stages.core.recipe import Recipe
 from stages.core.runner import Job, find_hit, prepare, resolve_externals
 from stages.core.stage import Artifact, Stage
+
+if TYPE_CHECKING:
+    from stages.lm.arch import ModelConfig
 
 COMPARED = 50  # manifests read to say why a node is a miss
 
@@ -32,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Planned:
-    """state: hit | miss | waits (an input is not built yet, so the key is not known). why: one line per reason."""
+    """state: hit | adopted | miss | waits (an input is not built yet, so the key is not known). why: one line per reason."""
 
     node: str
     state: str
@@ -50,15 +54,23 @@ class Plan:
 
     @property
     def complete(self) -> bool:
-        """Whether every node is a hit."""
-        return all(step.state == "hit" for step in self.steps)
+        """Whether every node is a hit or adopted."""
+        return all(step.state in ("hit", "adopted") for step in self.steps)
 
 
-def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step]) -> Plan:
-    """Looks every node up without running anything. Missing external inputs and GPUs are collected in `lacks`."""
+def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], adopted: Mapping[str, Artifact] = MappingProxyType({})) -> Plan:
+    """Looks every node up without running anything. Missing external inputs and GPUs are collected in `lacks`.
+
+    adopted: artifacts that stand in place of nodes.
+    """
     planned: dict[str, Planned] = {}
-    lacks = missing_devices(recipe, [s.node for s in steps])
+    lacks = missing_devices(recipe, [s.node for s in steps if s.node not in adopted])
     for step in steps:
+        if step.node in adopted:
+            artifact = adopted[step.node]
+            why = artifact.manifest.get("adopted", {}).get("provenance", f"built by {artifact.manifest['run_id']}")
+            planned[step.node] = Planned(step.node, "adopted", (f"{recipe.adopt[step.node]}: {why}",), artifact)
+            continue
         config = recipe.sections[step.node]
         try:
             inputs = {role: planned[read].artifact for role, read in step.reads.items()}
@@ -98,6 +110,8 @@ def why_miss(home: Path, job: Job) -> list[str]:
     for path in _newest(home, job.node):
         with suppress(VerificationError, FileNotFoundError):  # damaged or collected meanwhile: `lineage verify` names it
             earlier = manifest.read_artifact(path).manifest
+            if "adopted" in earlier["key_parts"]:
+                continue  # a user's files are no earlier state of this recipe
             compared.append((key.key_differences(job.parts, earlier["key_parts"]), int(earlier["alias"].rpartition("-")[2])))
     if not compared:
         return ["not built yet"]
@@ -120,28 +134,14 @@ def _newest(home: Path, node: str) -> list[Path]:
 def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     """Rows (what, value) on the training: parameters, tokens, FLOPs, memory per rank, and, once mixed, tokens and epochs per source."""
     from stages.lm import flops
-    from stages.lm.arch import ModelConfig
 
-    pretrain: Any = recipe.sections["pretrain"]
     built = {step.node: step.artifact for step in plan.steps}
-    seq_len = int(getattr(recipe.sections["mix"], "seq_len"))  # noqa: B009 - a stage's config is known by name only here
-    vocab = int(getattr(recipe.sections["train_tokenizer"], "vocab_size"))  # noqa: B009
-    shape = ModelConfig(vocab_size=vocab, max_positions=seq_len, **pretrain.model.model_dump())
-    ranks, gpus = recipe.runtime.nodes * recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
-    rows = [("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)")]
-    budget, batch = pretrain.budget, pretrain.global_batch_rows
-    if budget.epochs is None:
-        tokens = budget.in_steps(batch, seq_len, 0) * batch * seq_len
-        work = tokens * flops.flops_per_token(shape, seq_len)
-        rows += [("pretraining tokens", f"{tokens:,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]
-        if gpus:  # 400 TFLOP/s per H100 in bf16: what Llama 3 (arXiv 2407.21783, table 4) reports
-            hours = work / (400e12 * 3600)
-            rows.append(("GPU hours at 400 TFLOP/s", f"{hours:,.0f} ({hours / ranks / 24:.1f} days on {ranks} GPUs)"))
-    memory = flops.training_memory_bytes(
-        shape, ranks, recipe.runtime.micro_batch_rows, seq_len, pretrain.precision, recipe.runtime.activation_checkpointing
-    )
-    rows.append(("memory per rank", f"about {memory / 2**30:.2f} GiB on {ranks} ranks"))
-    rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape) / 1e6:,.1f} MB"))
+    shape = _shape(recipe, built)
+    rows = []
+    if shape is not None:
+        rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
+        rows += _pretraining(recipe, shape) if "pretrain" not in recipe.adopt else []
+        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape) / 1e6:,.1f} MB"))
     rows += _measured(built)
     mix = built.get("mix")
     if mix is not None:
@@ -153,6 +153,46 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
                 )
             )
     return rows
+
+
+def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig | None:
+    """The shape of the model: that of the adopted checkpoint, or what the recipe makes; None where an adopted part lies beyond the plan."""
+    from stages.lm.arch import ModelConfig, read_model_config
+
+    adopted = {node: built.get(node) for node in recipe.adopt}
+    if "pretrain" in adopted:
+        return read_model_config(adopted["pretrain"].path / "model.json") if adopted["pretrain"] else None
+    pretrain: Any = recipe.sections["pretrain"]
+    mix, tokenizer = recipe.sections.get("mix"), recipe.sections.get("train_tokenizer")
+    seq_len = getattr(mix, "seq_len", None)  # a stage's config is known by name only here
+    if "mix" in adopted:
+        seq_len = json.loads((adopted["mix"].path / "mix.json").read_text())["seq_len"] if adopted["mix"] else None
+    vocab_size = getattr(tokenizer, "vocab_size", None)
+    if "train_tokenizer" in adopted:
+        vocab_size = adopted["train_tokenizer"].summary["vocab_size"] if adopted["train_tokenizer"] else None
+    if seq_len is None or vocab_size is None:
+        return None
+    return ModelConfig(vocab_size=vocab_size, max_positions=seq_len, **pretrain.model.model_dump())
+
+
+def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
+    from stages.lm import flops
+
+    pretrain: Any = recipe.sections["pretrain"]
+    ranks, gpus = recipe.runtime.nodes * recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
+    budget, batch, seq_len = pretrain.budget, pretrain.global_batch_rows, shape.max_positions
+    rows = []
+    if budget.epochs is None:
+        tokens = budget.in_steps(batch, seq_len, 0) * batch * seq_len
+        work = tokens * flops.flops_per_token(shape, seq_len)
+        rows += [("pretraining tokens", f"{tokens:,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]
+        if gpus:  # 400 TFLOP/s per H100 in bf16: what Llama 3 (arXiv 2407.21783, table 4) reports
+            hours = work / (400e12 * 3600)
+            rows.append(("GPU hours at 400 TFLOP/s", f"{hours:,.0f} ({hours / ranks / 24:.1f} days on {ranks} GPUs)"))
+    memory = flops.training_memory_bytes(
+        shape, ranks, recipe.runtime.micro_batch_rows, seq_len, pretrain.precision, recipe.runtime.activation_checkpointing
+    )
+    return [*rows, ("memory per rank", f"about {memory / 2**30:.2f} GiB on {ranks} ranks")]
 
 
 def _measured(built: Mapping[str, Artifact | None]) -> list[tuple[str, str]]:

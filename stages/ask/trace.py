@@ -21,10 +21,10 @@ def trace_url(home: Path, url: str) -> list[dict[str, Any]]:
     A URL that ends in "%" is a prefix. Raises StageError when no capture is known.
     """
     of, seen = _current(home), []
-    condition = "url LIKE $1" if url.endswith("%") else "url = $1"
-    if ("extract", "decisions") in of:
-        sql = f"SELECT DISTINCT doc_id, url FROM decisions WHERE contains(file, $2) AND {condition} AND doc_id IS NOT NULL ORDER BY url, doc_id LIMIT 1000"
-        seen = lineage.records(home, sql, [url, of["extract", "decisions"]])
+    condition = "url LIKE ?" if url.endswith("%") else "url = ?"
+    if judged := _judged(of):
+        sql = f"SELECT DISTINCT doc_id, url FROM decisions WHERE {_any(judged)} AND {condition} AND doc_id IS NOT NULL ORDER BY url, doc_id LIMIT 1000"
+        seen = lineage.records(home, sql, [*judged, url])
     if not seen:
         raise StageError(
             f"No capture of {url} is recorded.", where=str(home), do="Give the URL as crawled; end it with % to match a prefix."
@@ -46,21 +46,24 @@ def trace_step(home: Path, step: int) -> list[dict[str, Any]]:
     Raises StageError when nothing was trained, or not that step.
     """
     of = _current(home)
-    if not {("pretrain", "steps"), ("mix", "row_spans"), ("extract", "decisions")} <= set(of):
+    judged, pretrain = _judged(of), of.get(("pretrain", "steps"), "")
+    first, last = (
+        lineage.query(home, "SELECT min(step), max(step) FROM steps WHERE contains(file, ?)", [pretrain])[1][0] if pretrain else (0, 0)
+    )
+    if first is None:
+        raise StageError("Pretraining took no step here: its checkpoint was adopted.", where="pretrain", do="Look where it was trained.")
+    if not pretrain or not judged or ("mix", "row_spans") not in of:
         raise StageError("No pretraining is recorded here.", where=str(home), do="Run a recipe up to pretrain first.")
-    pretrain = of["pretrain", "steps"]
-    rows = lineage.records(
+    if not first <= step <= last:
+        raise StageError(f"There is no step {step}.", where="pretrain", do=f"The steps are {first} to {last}.")
+    return lineage.records(
         home,
         "SELECT s.position, s.row, r.piece, r.doc_id::VARCHAR AS doc_id, d.url, r.source, r.length AS tokens FROM steps s "
-        "JOIN row_spans r ON r.row = s.row AND r.part = 'train' AND contains(r.file, $3) "
-        "LEFT JOIN (SELECT DISTINCT doc_id, url FROM decisions WHERE contains(file, $4)) d ON d.doc_id = r.doc_id "
-        "WHERE contains(s.file, $2) AND s.step = $1 ORDER BY s.position, r.piece",
-        [step, pretrain, of["mix", "row_spans"], of["extract", "decisions"]],
+        "JOIN row_spans r ON r.row = s.row AND r.part = 'train' AND contains(r.file, ?) "
+        f"LEFT JOIN (SELECT DISTINCT doc_id, url FROM decisions WHERE {_any(judged)}) d ON d.doc_id = r.doc_id "
+        "WHERE contains(s.file, ?) AND s.step = ? ORDER BY s.position, r.piece",
+        [of["mix", "row_spans"], *judged, pretrain, step],
     )
-    if not rows:
-        first, last = lineage.query(home, "SELECT min(step), max(step) FROM steps WHERE contains(file, ?)", [pretrain])[1][0]
-        raise StageError(f"There is no step {step}.", where="pretrain", do=f"The steps are {first} to {last}.")
-    return rows
 
 
 Current = dict[tuple[str, str], str]  # (node, kind of side table) -> "/<node>/<folder>/" of its current artifact, where it has such
@@ -72,13 +75,21 @@ def _current(home: Path) -> Current:
     return {(node, kind): f"/{artifact}/" for node, kind, artifact in lineage.query(home, sql)[1]}
 
 
+def _judged(of: Current) -> list[str]:
+    """The current artifacts that judge documents; where one of them was adopted, the documents begin there."""
+    return [of[node, "decisions"] for node in ROAD if (node, "decisions") in of]
+
+
+def _any(paths: list[str]) -> str:
+    """A condition on `file`, with a parameter per path."""
+    return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
+
+
 def _document(home: Path, of: Current, doc_id: str) -> dict[str, Any]:
-    ids = [of[node, "decisions"] for node in ROAD if (node, "decisions") in of]
     verdicts = []
-    if ids:
-        chosen = " OR ".join(["contains(file, ?)"] * len(ids))
-        sql = f"SELECT node, url, verdict, reason FROM decisions WHERE ({chosen}) AND doc_id = ?::UUID ORDER BY list_position(?, node)"
-        verdicts = lineage.records(home, sql, [*ids, doc_id, list(ROAD)])
+    if judged := _judged(of):
+        sql = f"SELECT node, url, verdict, reason FROM decisions WHERE {_any(judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
+        verdicts = lineage.records(home, sql, [*judged, doc_id, list(ROAD)])
     if not verdicts:
         raise StageError(
             f"No document {doc_id} is recorded.", where=str(home), do="Take a doc_id from `loam trace --url` or the decisions view."

@@ -24,7 +24,6 @@ WITH RECURSIVE kept AS (
 ), needed(artifact_id) AS (
   SELECT artifact_id FROM node_run JOIN kept USING (run_id) WHERE artifact_id <> ''
   UNION SELECT unnest($2::VARCHAR[])
-  UNION SELECT artifact_id FROM artifact WHERE json_exists(key_parts, 'adopted')
   UNION
   SELECT edge.parent FROM needed JOIN edge ON edge.child = needed.artifact_id
 )
@@ -41,10 +40,16 @@ def collectable(home: Path, keep_runs: int) -> list[dict[str, Any]]:
     """
     lineage.update(home)
     rows = lineage.records(home, NEEDED, [keep_runs, sorted(set(names.all_names(home).values()))])
+    rows = [row for row in rows if not _adopted(home / "artifacts" / row["artifact_id"])]
     for folder in sorted((home / "scratch").glob("*")):
         size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
         rows.append({"artifact_id": SCRATCH + folder.name, "node": folder.name.rpartition("-")[0], "bytes": size, "built_by": ""})
     return rows
+
+
+def _adopted(folder: Path) -> bool:
+    """Whether an artifact was taken in from outside, so that no run could make it again."""
+    return (folder / manifest.NAME).is_file() and "adopted" in manifest.read_artifact(folder).manifest
 
 
 def collect(home: Path, found: Sequence[str]) -> int:

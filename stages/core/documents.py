@@ -15,6 +15,9 @@ from stages.core.shards import Meter
 from stages.core.stage import Books
 from stages.core.tables import count_rows, read_rows, schema, write_rows
 
+DOCUMENTS = {
+    "doc_id": "uuid", "source": "string", "url": "string", "date": "string", "lang": "string", "lang_score": "float64", "text": "string",
+}  # fmt: skip
 DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string"}
 
 

@@ -7,8 +7,8 @@ loads can be written down in full (`Recipe.resolved`). Defaults live in the conf
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,10 @@ class Runtime(StageConfig):
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked recipe. sections: node -> config. source: where it was read from, for messages and the run record."""
+    """A checked recipe. sections: node -> config. source: where it was read from, for messages and the run record.
+
+    adopt: node -> name of the artifact that stands in its place. A node that then does not run has a section only if one is given.
+    """
 
     name: str
     seed: int
@@ -55,11 +58,12 @@ class Recipe:
     sections: Mapping[str, StageConfig]
     source: str
     description: str = ""
+    adopt: Mapping[str, str] = field(default_factory=dict)
 
     def resolved(self) -> dict[str, Any]:
         """The whole recipe with every default written out, as plain JSON values."""
         head = {"name": self.name, "seed": self.seed, "description": self.description, "runtime": self.runtime.model_dump(mode="json")}
-        return head | {node: config.model_dump(mode="json") for node, config in self.sections.items()}
+        return head | {"adopt": dict(self.adopt)} | {node: config.model_dump(mode="json") for node, config in self.sections.items()}
 
 
 def find_recipe(name: str) -> Path:
@@ -72,10 +76,16 @@ def find_recipe(name: str) -> Path:
     raise RecipeError(f"There is no recipe {name!r}.", where=str(configs), do=f"Give the path of a YAML file or one of: {known}.")
 
 
-def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: Sequence[str] = ()) -> Recipe:
+def load_recipe(
+    name: str,
+    classes: Mapping[str, type[StageConfig]],
+    settings: Sequence[str] = (),
+    spared: Callable[[Collection[str]], Collection[str]] = lambda adopted: adopted,
+) -> Recipe:
     """Reads a recipe and applies `--set node.key=value` settings.
 
-    classes: node -> config class, for all nodes of the road. Raises RecipeError before any work.
+    classes: node -> config class, for all nodes of the road. spared: adopted nodes -> the nodes that then do not run and need no
+    section. Raises RecipeError before any work.
     """
     path = find_recipe(name)
     raw = _parse(path)
@@ -83,7 +93,7 @@ def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: S
     for setting in settings:
         secrets.refuse_in_settings(setting, "--set", secrets.shown_name(setting))
         _apply(raw, setting, classes)
-    head_keys = {"name", "seed", "runtime", "description"}
+    head_keys = {"name", "seed", "runtime", "description", "adopt"}
     for key in raw:
         if key not in classes and key not in head_keys:
             nearest = _nearest(str(key), [*classes, *head_keys])
@@ -91,14 +101,33 @@ def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: S
     seed = raw.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise RecipeError(f"seed is {seed!r}.", where=f"{path}: seed", do="Give a whole number of at least 0.")
+    adopt = _adopted(raw.get("adopt"), classes, f"{path}: adopt")
+    needless = {node for node in spared(adopt) if raw.get(node) is None} if adopt else set()
     return Recipe(
         name=str(raw.get("name", path.stem)),
         seed=seed,
         runtime=validated(Runtime, raw.get("runtime"), f"{path}: runtime"),
-        sections={node: validated(config, raw.get(node), f"{path}: {node}") for node, config in classes.items()},
+        sections={node: validated(config, raw.get(node), f"{path}: {node}") for node, config in classes.items() if node not in needless},
         source=str(path),
         description=str(raw.get("description", "")),
+        adopt=adopt,
     )
+
+
+def _adopted(given: Any, classes: Mapping[str, Any], where: str) -> dict[str, str]:
+    """The section `adopt`, checked: node -> name of an artifact."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise RecipeError(f"The section is {given!r}.", where=where, do="Write it as `node: artifact` lines.")
+    for node, artifact in given.items():
+        if node not in classes:
+            raise RecipeError(
+                f"adopt names {node!r}, which is no node.", where=where, do=_nearest(str(node), [*classes]) or f"The nodes are: {', '.join(classes)}."
+            )  # fmt: skip
+        if artifact is not None and (not isinstance(artifact, str) or not artifact):
+            raise RecipeError(f"adopt.{node} is {artifact!r}.", where=where, do="Give the name of an artifact, such as dedup/1a2b3c4d5e6f.")
+    return {node: artifact for node, artifact in given.items() if artifact is not None}  # null takes an entry away again
 
 
 def validated(config: type[StageConfig], values: Any, where: str) -> Any:
@@ -157,7 +186,7 @@ def _apply(raw: dict[str, Any], setting: str, classes: Mapping[str, type[StageCo
     path = name.strip().split(".")
     if not equals or not all(path):
         raise RecipeError(f"--set {setting!r} is not node.key=value.", do="Write for example --set pretrain.steps=20.")
-    heads = [*classes, "runtime", "seed", "name", "description"]
+    heads = [*classes, "runtime", "seed", "name", "description", "adopt"]
     if path[0] not in heads:
         raise RecipeError(
             f"--set {setting!r}: unknown section {path[0]!r}.", do=_nearest(path[0], heads) or f"The sections are: {', '.join(heads)}."

@@ -20,7 +20,7 @@ from typing import Any
 
 from stages.core import code, external, key, lease, manifest, names
 from stages.core.environment import environment, utc_now
-from stages.core.errors import StageError, VerificationError, of_the_disk
+from stages.core.errors import RecipeError, StageError, VerificationError, of_the_disk
 from stages.core.recipe import Runtime
 from stages.core.secrets import redact
 from stages.core.stage import Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
@@ -42,7 +42,7 @@ Report = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A node with everything that decides its artifact resolved; `key` follows from `parts`."""
+    """A node with everything that decides its artifact resolved; `key` follows from `parts`. provenance: of an adoption only."""
 
     node: str
     stage: Stage
@@ -53,6 +53,7 @@ class Job:
     files: Mapping[str, tuple[ExternalFile, ...]]
     parts: Mapping[str, Any]
     key: str
+    provenance: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,33 @@ class Result:
 def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int, runtime: Runtime, inputs: Mapping[str, Artifact]) -> Job:
     """Resolves external inputs and derives the key. Raises RecipeError when something named is not there."""
     for role, kind in stage.inputs.items():
+        if role in stage.optional and role not in inputs:
+            continue
         if role not in inputs or inputs[role].manifest["kind"] != kind:
             raise StageError(
                 f"Input {role!r} of kind {kind!r} is missing.", where=f"node {node}", do="This is a fault of the road, not of the recipe."
             )
+    _refuse_strangers(node, inputs)
     files, packages = resolve_externals(home, node, config)
     digests = {role: artifact.manifest["digest"] for role, artifact in inputs.items()}
     parts = key.key_parts(node, stage, config, seed, files, packages, digests)
     return Job(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
+
+
+def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
+    """Raises when an input was made from another artifact than the one that the node reads beside it: an adopted one can bring that."""
+    beside: dict[str, set[str]] = {}
+    for artifact in inputs.values():
+        beside.setdefault(artifact.manifest["node"], set()).add(artifact.manifest["digest"])
+    for artifact in inputs.values():
+        for parent in artifact.manifest.get("inputs", {}).values():
+            if parent["digest"] not in beside.get(parent["node"], {parent["digest"]}):
+                raise RecipeError(
+                    f"{manifest.artifact_id(artifact)} was made from {parent['artifact']}, but {node} would read another "
+                    f"{parent['node']} beside it.",
+                    where=f"node {node}",
+                    do=f"Adopt {parent['node']} too, as the artifact that it was made from, or adopt neither.",
+                )
 
 
 def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[str, tuple[ExternalFile, ...]], dict[str, dict[str, str]]]:
@@ -195,9 +215,14 @@ def _refuse_changed(home: Path, job: Job, scratch: Path) -> None:
                 )
 
 
+def scratch_path(home: Path, job: Job, force: bool = False) -> Path:
+    """The folder in which the job is built; a forced build has its own."""
+    return home / "scratch" / f"{job.node}-{job.key[:12]}{'-force' if force else ''}"
+
+
 def _scratch(home: Path, job: Job, force: bool) -> Path:
     """The job's scratch folder; what other code left in it is discarded, not mixed."""
-    folder = home / "scratch" / f"{job.node}-{job.key[:12]}{'-force' if force else ''}"
+    folder = scratch_path(home, job, force)
     mark = {"key": job.key, "code": code.code_digest(job.stage.run.__module__)}
     try:
         same = json.loads((folder / "job.json").read_text()) == mark
@@ -282,6 +307,7 @@ def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: s
         "summary": dict(outcome.summary),
         "files": files,
         "bytes": sum(f["bytes"] for f in files),
+        **({"adopted": {"provenance": job.provenance}} if job.provenance else {}),
         "run_id": run_id,
         "code": {**code.git_state(), "stage": code.code_digest(job.stage.run.__module__)},
         "runtime": job.runtime.model_dump(mode="json"),

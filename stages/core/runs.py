@@ -51,7 +51,7 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> str:
 
 
 def record_node(home: Path, run_id: str, node: str, state: str, artifact: str = "", seconds: float = 0.0, message: str = "") -> None:
-    """Appends what became of a node: state is cached | done | identical | differs | failed."""
+    """Appends what became of a node: state is cached | done | identical | differs | adopted | failed."""
     line = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": utc_now()}
     with (home / "runs" / run_id / "nodes.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")

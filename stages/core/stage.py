@@ -165,12 +165,27 @@ class Context:
 
 
 @dataclass(frozen=True)
+class Adoption:
+    """How a stage's kind of artifact is made of files that a user brings.
+
+    takes: patterns of the files it looks for below a given folder (pathlib's: "*.json" there, "**/*.parquet" at any depth).
+    take(files, out, ctx): checks the files and writes the artifact into `out`; `ctx.drop` counts and names a record that cannot be
+    taken, and one such record refuses the whole adoption. Raises RecipeError where the road could not use the files.
+    """
+
+    takes: tuple[str, ...]
+    take: Callable[[tuple[ExternalFile, ...], Path, Context], Outcome]
+
+
+@dataclass(frozen=True)
 class Stage:
     """The declaration of a stage, the last statement of its module: `STAGE = Stage(...)`.
 
     inputs: role -> kind. output: kind. versions: one line per change of behaviour, the newest last; their number is the
     stage's version and enters the key. distributions: installed distributions whose version decides the output's bytes.
     deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
+    optional: roles that may be absent, when an adopted artifact stands in for everything else that needs them.
+    adopt: how files of a user become an artifact of this stage; None where only artifacts of another home can be adopted.
     uses_gpus: whether the stage computes on the GPUs that runtime.gpus gives it; such stages run one at a time on a machine.
     """
 
@@ -183,6 +198,8 @@ class Stage:
     distributions: tuple[str, ...] = ()
     deterministic: bool = True
     uses_gpus: bool = False
+    optional: tuple[str, ...] = ()
+    adopt: Adoption | None = None
 
     @property
     def version(self) -> int:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from stages.core.stage import StageConfig
+from stages.core.errors import RecipeError
+from stages.core.stage import ExternalFile, Outcome, StageConfig
 
 
 class Budget(StageConfig):
@@ -92,3 +93,31 @@ def write_training_tables(out: Path, lines: Iterable[Mapping[str, Any]], metrics
     write_rows(out / "steps" / "00000.parquet", schema(**steps[0]), steps[1])
     for part, (columns, rows) in spans.items():
         write_rows(out / "row_spans" / f"{part}.parquet", schema(**columns), rows)
+
+
+MODEL_FILES = ("config.json", "*.safetensors", "tokenizer.json")
+"""What a checkpoint is adopted from: a Hugging Face model folder. The tokenizer is only noted, to be compared with the road's."""
+
+
+def adopt_checkpoint(
+    files: Sequence[ExternalFile], out: Path, take: Callable[[Path, Sequence[Path], Path], Mapping[str, int]], metrics: Mapping[str, str],
+    steps: Mapping[str, str],
+) -> Outcome:  # fmt: skip
+    """A model of a user's own as what a training stage publishes: its training steps are none, and so are its metrics.
+
+    take: (config.json, safetensors files, out) -> figures of the model; raises ValueError where it cannot. metrics, steps: columns.
+    """
+    found = {file.name: file for file in files}
+    weights = [Path(file.uri) for file in files if file.name.endswith(".safetensors")]
+    if "config.json" not in found or not weights or len(found) < len(files):
+        raise RecipeError(
+            "A model is config.json and safetensors files of one folder.", where=files[0].uri, do="Name the folder of a Hugging Face model."
+        )
+    try:
+        figures = take(Path(found["config.json"].uri), weights, out)
+    except ValueError as error:
+        raise RecipeError(str(error), where=str(Path(found["config.json"].uri).parent), do="Only such a model can be trained on.") from None
+    write_training_tables(out, (), (metrics, ()), (steps, ()), {})
+    tokenizer = {"tokenizer_sha256": found["tokenizer.json"].sha256} if "tokenizer.json" in found else {}
+    none = {"steps": 0, "tokens": 0, "passes": 0.0, "flops": 0.0, "ranks": 0}
+    return Outcome(rows=figures["parameters"], summary={**none, **figures, **tokenizer}, identity=("checkpoint", "model.json", "steps"))

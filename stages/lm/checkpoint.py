@@ -24,8 +24,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.lm.engine import Engine, local_state, optimizer_steps
+from stages.lm.engine import MOMENTS, Engine, local_state, optimizer_steps
 
+LOCAL = ("weight", *MOMENTS)  # what a shard holds of every parameter
 KEEP = 2  # resume points kept: the last, and the one before it in case the last is damaged
 
 
@@ -69,6 +70,33 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
         os.replace(partial, folder)
         _sync(folder.parent)
     engine.barrier()
+
+
+def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str, int, int], Tensor], shard_bytes: int) -> None:
+    """Writes a checkpoint of given weights, at step 0 with moments of zero. value: (name, begin, end) -> flat fp32 slice of a parameter.
+
+    It has as many shards, as if written by so many ranks, as it needs for none to exceed about `shard_bytes`, held in memory at once.
+    """
+    total = 4 * len(LOCAL) * sum(torch.Size(shape).numel() for shape in shapes.values())
+    ranks = max(1, -(-total // shard_bytes))
+    (folder / "shards").mkdir(parents=True)
+    files = []
+    for rank in range(ranks):
+        tensors: dict[str, Tensor] = {}
+        for name, shape in shapes.items():
+            size = torch.Size(shape).numel()
+            each = -(-size // ranks)
+            begin, end = min(rank * each, size), min((rank + 1) * each, size)
+            partition = torch.zeros(each)
+            if begin < end:
+                partition[: end - begin] = value(name, begin, end)
+            tensors |= {f"{name}|{what}": partition if what == "weight" else torch.zeros(each) for what in LOCAL}
+        path = folder / "shards" / f"{rank:05d}.safetensors"
+        save_file(tensors, path)
+        _sync(path)
+        files.append(describe(path, folder))
+    _write_json(folder / "trainer.json", Trainer(0, 0, ranks, shapes, "").__dict__)
+    _write_json(folder / "checkpoint.json", {"format": 1, "files": [*files, describe(folder / "trainer.json", folder)]})
 
 
 def describe(path: Path, root: Path) -> dict[str, Any]:

@@ -66,6 +66,11 @@ def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
     """Writes tokenizer.json and tokenizer_config.json; `transformers.AutoTokenizer` loads the folder."""
     tokenizer.save(str(folder / "tokenizer.json"))
+    write_config(folder)
+
+
+def write_config(folder: Path) -> None:
+    """Writes tokenizer_config.json, which is the same for every tokenizer of Loam's."""
     text = json.dumps(tokenizer_config(), indent=2, ensure_ascii=False) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 

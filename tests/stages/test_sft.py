@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,8 @@ def test_too_few_conversations(chain: Chain, tmp_path: Path) -> None:
 
 def test_another_tokenizer_is_refused(chain: Chain, tmp_path: Path) -> None:
     other = run_stage(train_tokenizer.STAGE, {"vocab_size": 290}, {"documents": documents(tmp_path / "d", [sentences(150, 5)])}, tmp_path)
-    inputs = {"checkpoint": chain.pretrained, "conversations": chain.conversations, "tokenizer": other}
+    foreign = replace(chain.pretrained, manifest={**chain.pretrained.manifest, "inputs": {}})  # as of an adopted model
+    inputs = {"checkpoint": foreign, "conversations": chain.conversations, "tokenizer": other}
     with pytest.raises(StageError, match="The tokenizer has 290 entries, but the model was trained with 300"):
         run_stage(sft.STAGE, SFT, inputs, tmp_path, runtime=RUNTIME)
 

@@ -1,0 +1,224 @@
+"""Adopted artifacts in a recipe: what then runs, what is refused, and a small road on a corpus and a tokenizer of one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from flows.road import road, spared, upstream
+from flows.session import Session, forced_nodes, open_session
+from flows.walk import again, walk
+from stages.core import manifest, runs
+from stages.core.errors import RecipeError
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows
+from tests.stages import tiny_model
+
+RECIPE = """
+name: mine
+seed: 1
+runtime: {workers: 1}
+benchmarks: {docstrings: {packages: [networkx], items: 5}}
+train_tokenizer: {vocab_size: 300}
+mix: {seq_len: 64, validation_frac: 0.1}
+sft: &training
+  budget: {steps: 2}
+  global_batch_rows: 4
+  learning_rate: 0.001
+  warmup_steps: 1
+  eval_every_steps: 0
+  checkpoint_every_steps: 0
+dpo: *training
+"""
+PRETRAIN = (
+    "pretrain={model: {depth: 1, width: 16, heads: 2, kv_heads: 1, ffn_width: 32}, budget: {steps: 2}, global_batch_rows: 4, "
+    "learning_rate: 0.01, warmup_steps: 1, eval_every_steps: 0, checkpoint_every_steps: 0}"
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with an adopted corpus (named animals), tokenizer and model of 310 ids (named tok, base), and a recipe beside it."""
+    (tmp_path / "mine.yaml").write_text(RECIPE)
+    corpus = tmp_path / "animals.jsonl"
+    corpus.write_text(
+        "".join(json.dumps({"text": f"The fox number {i} sees the dog. {text}"}) + "\n" for i, text in enumerate(tiny_model.TEXTS * 4))
+    )
+    model = tiny_model.write(tmp_path / "model")
+    for node, path, name in (("decontaminate", corpus, "animals"), ("train_tokenizer", model, "tok"), ("pretrain", model, "base")):
+        words = [
+            "lineage",
+            "adopt",
+            node,
+            str(path),
+            "--provenance",
+            f"Made for a test: {name}",
+            "--as",
+            name,
+            "--home",
+            str(tmp_path / "home"),
+        ]
+        assert main(words) == 0
+    return tmp_path / "home"
+
+
+def opened(home: Path, adopt: Mapping[str, str] | None = None, *settings: str) -> Session:
+    return open_session(
+        str(home.parent / "mine.yaml"), [*settings, *(f"adopt.{node}={name}" for node, name in (adopt or {}).items())], str(home)
+    )
+
+
+def walked(session: Session, until: str) -> dict[str, Any]:
+    """The run's record after a walk without Prefect."""
+    run_id = walk(session, session.steps(until), lambda node, perform: perform(lambda event: None), {"flow": "test"})
+    return runs.read_run(session.home, run_id)
+
+
+def test_upstream_of_a_road_with_adopted_nodes() -> None:
+    data = {"crawl", "extract", "filter", "dedup"}
+    assert spared(()) == set()
+    assert spared(["decontaminate"]) == data | {"decontaminate"}
+    assert spared(["filter"]) == {"crawl", "extract", "filter"}
+    assert spared(["train_tokenizer", "pretrain"]) == {"train_tokenizer", "pretrain"}  # evaluation reads tokens and mixture all the same
+    assert spared(["dpo", "sft"]) == {"dpo", "sft", "reference"}
+    report = upstream(["report"], ["decontaminate"])[-1]
+    assert set(report.inputs) == {node.name for node in road()} - data - {"report"}
+    assert [n.name for n in upstream(["encode"], ["decontaminate"])] == ["decontaminate", "train_tokenizer", "encode"]
+    with pytest.raises(RecipeError, match="crawl is adopted, but nothing reads it"):
+        spared(["crawl", "decontaminate"])
+
+
+def test_the_plan_shows_what_is_adopted_and_leaves_out_what_nothing_needs(home: Path) -> None:
+    plan = opened(home, {"decontaminate": "animals", "train_tokenizer": "tok", "pretrain": "base"}).plan("encode")
+    states = {step.node: (step.state, step.why) for step in plan.steps}
+    assert states == {
+        "decontaminate": ("adopted", ("animals: Made for a test: animals",)),
+        "train_tokenizer": ("adopted", ("tok: Made for a test: tok",)),
+        "encode": ("miss", ("not built yet",)),
+    }
+    assert len(opened(home, {"decontaminate": "animals"}, PRETRAIN).plan().steps) == 19
+
+
+def test_the_plan_command_takes_the_size_of_the_model_from_the_checkpoint(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--set", "adopt={decontaminate: animals, train_tokenizer: tok, pretrain: base}", "--home", str(home)]
+    assert main(["plan", str(home.parent / "mine.yaml"), *words, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out.partition("{\n")[2].join(("{\n", "")))
+    assert plan["size"]["parameters"].startswith("38,") and "pretraining tokens" not in plan["size"]
+    assert {s["node"] for s in plan["steps"] if s["state"] == "adopted"} == {"decontaminate", "train_tokenizer", "pretrain"}
+
+
+def test_a_road_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home(home: Path, tmp_path: Path) -> None:
+    first = walked(opened(home, {"decontaminate": "animals"}, PRETRAIN), "encode")
+    assert [(n["node"], n["state"]) for n in first["nodes"]] == [
+        ("decontaminate", "adopted"),
+        ("train_tokenizer", "done"),
+        ("encode", "done"),
+    ]
+    assert first["resolved"]["adopt"] == {"decontaminate": "animals"} and "crawl" not in first["resolved"]
+    made = {n["node"]: home / "artifacts" / n["artifact"] for n in first["nodes"]}
+    other = tmp_path / "other"
+    for node in ("decontaminate", "train_tokenizer"):
+        assert main(["lineage", "adopt", node, str(made[node]), "--provenance", "from my other home", "--home", str(other)]) == 0
+    names = {node: f"{node}/{made[node].name}" for node in ("decontaminate", "train_tokenizer")}
+    second = walked(opened(other, names, PRETRAIN), "encode")
+    assert second["nodes"][-1]["artifact"] == first["nodes"][-1]["artifact"]  # the same key in both homes
+
+    def digest(path: Path) -> str:
+        return str(manifest.read_artifact(path).manifest["digest"])
+
+    assert digest(other / "artifacts" / second["nodes"][-1]["artifact"]) == digest(made["encode"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (["adopt=animals"], "The section is 'animals'"),
+        (["adopt.decontaminat=animals"], r"adopt names 'decontaminat', which is no node\.[\s\S]*Did you mean 'decontaminate'"),
+        (["adopt.decontaminate=7", PRETRAIN], "adopt.decontaminate is 7"),
+        (
+            ["adopt.decontaminate=foxes", PRETRAIN],
+            r"There is no artifact 'foxes' in [\s\S]*loam lineage adopt decontaminate PATH[\s\S]*name one of: decontaminate/",
+        ),
+        (["adopt.decontaminate=../names", PRETRAIN], "There is no artifact"),
+        (["adopt.decontaminate=tok", PRETRAIN], "tok is an artifact of kind tokenizer, but decontaminate makes documents"),
+        (["adopt={decontaminate: animals, pretrain: base}"], "pretrain is adopted, so its tokenizer cannot be trained here"),
+        (["adopt={crawl: tok, decontaminate: animals}"], "crawl is adopted, but nothing reads it"),
+        (["adopt.decontaminate=animals"], "budget: Field required"),  # pretrain runs, so its section is needed
+        ([], "crawl"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_any_work(home: Path, settings: Sequence[str], what: str) -> None:
+    before = sorted(home.rglob("*"))
+    with pytest.raises(RecipeError, match=what):
+        open_session(str(home.parent / "mine.yaml"), settings, str(home))
+    assert sorted(home.rglob("*")) == before
+
+
+def test_what_is_asked_of_an_adopted_checkpoint_and_corpus(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    walked(opened(home, {"decontaminate": "animals", "train_tokenizer": "tok", "pretrain": "base"}), "export@base")
+    capsys.readouterr()
+    assert main(["trace", "--step", "1", "--home", str(home)]) == 1
+    assert "Pretraining took no step here: its checkpoint was adopted" in capsys.readouterr().err
+    assert main(["lineage", "runs", "--json", "--home", str(home)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["built"] == 1  # the export; the adopted nodes were not built
+    first = next(read_rows(next((home / "artifacts" / "decontaminate").glob("*/documents/00000.parquet"))))
+    walked(opened(home, {"decontaminate": "animals"}, PRETRAIN), "train_tokenizer")
+    assert main(["trace", "--doc", str(first["doc_id"]), "--home", str(home)]) == 0
+
+
+def test_null_takes_an_adoption_away_again(home: Path) -> None:
+    with (home.parent / "mine.yaml").open("a") as file:
+        file.write('adopt: {decontaminate: animals, "export@base": nothing}\n')
+    assert set(opened(home, {"export@base": "null"}, PRETRAIN).adopted) == {"decontaminate"}
+
+
+def adopt_again(home: Path, node: str, path: Path, name: str) -> Artifact:
+    assert main(["lineage", "adopt", node, str(path), "--provenance", "x", "--as", name, "--home", str(home)]) == 0
+    return opened(home, {node: name}, PRETRAIN, "crawl.warcs=[x]").adopted[node]
+
+
+def test_a_checkpoint_and_a_tokenizer_that_do_not_fit_are_refused(home: Path, tmp_path: Path) -> None:
+    adopt_again(home, "train_tokenizer", tiny_model.write(tmp_path / "smaller", vocab_size=300), "small")
+    with pytest.raises(RecipeError, match=r"The checkpoint pretrain/\w+ has a vocabulary of 310, the road's tokenizer one of 300"):
+        opened(home, {"decontaminate": "animals", "pretrain": "base", "train_tokenizer": "small"})
+    same = tiny_model.write(tmp_path / "same")
+    raw = json.loads((same / "tokenizer.json").read_text())
+    (same / "tokenizer.json").write_text(json.dumps(raw))  # other bytes: it may be another tokenizer
+    adopt_again(home, "train_tokenizer", same, "same")
+    with pytest.raises(RecipeError, match=r"came with another tokenizer.json than that of train_tokenizer/\w+"):
+        opened(home, {"decontaminate": "animals", "pretrain": "base", "train_tokenizer": "same"})
+
+
+def test_an_adopted_or_spared_node_is_not_run_by_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = opened(home, {"decontaminate": "animals"}, PRETRAIN)
+    with pytest.raises(RecipeError, match="extract does not run in this recipe: what needs it is adopted"):
+        session.steps("extract")
+    with pytest.raises(RecipeError, match=r"decontaminate is adopted \(animals\), so it is not built"):
+        again(session, "decontaminate", lambda node, perform: perform(lambda event: None), {}, False)
+    plan = session.plan()
+    for start, force in (("decontaminate", []), ("", ["decontaminate"])):
+        with pytest.raises(RecipeError, match="decontaminate is adopted"):
+            forced_nodes(session, plan, start, force)
+    words = ["--set", "adopt.decontaminate=animals", "--set", PRETRAIN, "--home", str(home)]
+    capsys.readouterr()
+    assert main(["stage", "decontaminate", str(home.parent / "mine.yaml"), *words]) == 2
+    assert "so it is not built" in capsys.readouterr().err
+
+
+def test_the_command_says_how_to_use_what_it_took(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    words = ["lineage", "adopt", "decontaminate", str(home.parent / "animals.jsonl"), "--provenance", "again", "--home", str(home)]
+    assert main(words) == 0
+    first, second, third, fourth = capsys.readouterr().out.splitlines()
+    name = first.split()[0]
+    assert name.startswith("decontaminate/") and "documents, 128 rows" in first
+    assert second == "was here already, with the provenance: Made for a test: animals"
+    assert third == f"in a recipe   adopt: {{decontaminate: {name}}}" and fourth.endswith(f"--set adopt.decontaminate={name}")
+    assert main([*words, "--as", "tok"]) == 2 and "The name 'tok' is taken" in capsys.readouterr().err
+    assert main([*words[:2], "decontaminat", *words[3:]]) == 2 and "There is no node 'decontaminat'" in capsys.readouterr().err
+    assert main(["lineage", "show", name, "--home", str(home)]) == 0 and "Made for a test: animals" in capsys.readouterr().out
