@@ -1,10 +1,11 @@
-# make run: set up and run the tiny recipe.   make test: set up and test.   make setup: only the environment in .venv.   make bench: benchmarks (minutes).
+# make run: set up and run the tiny recipe.   make test: set up and test.   make setup: only the environment in .venv.
+# make bench: benchmarks (minutes).   make test-chaos: kills of real runs (half an hour).
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run bench test test-browser record-code setup lint clean
+.PHONY: run bench test test-browser test-chaos record-code setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -27,6 +28,9 @@ test-browser: .venv/.ready
 # After a change of a stage's code: see tests/house/record_code.py. WHY says why its output stays the same.
 record-code: .venv/.ready
 	@$(BIN)/python -m tests.house.record_code "$(WHY)"
+
+test-chaos: .venv/.ready
+	$(BIN)/python -m pytest -m chaos -s tests/chaos
 
 setup: .venv/.ready
 

@@ -6,7 +6,7 @@ from prefect import flow
 
 from flows.server import end_with_worker
 from flows.session import forced_nodes, open_session, refuse_lacks, split_settings
-from flows.step import step
+from flows.step import link_report, step
 from flows.walk import walk
 
 
@@ -29,4 +29,6 @@ def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = 
     refuse_lacks(session, plan)
     forced = forced_nodes(session, plan, start, [node.strip() for node in force.split(",") if node.strip()])
     command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start, "set": set, "force": force}
-    return walk(session, session.steps(until), step, command, forced, name=name)
+    run_id = walk(session, session.steps(until), step, command, forced, name=name)
+    link_report(session.home, run_id)
+    return run_id

@@ -16,6 +16,7 @@ from flows.session import ROOT
 from stages.core.errors import StageError
 
 POOL = "loam"
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def serve(home: Path, port: int) -> int:
@@ -28,6 +29,7 @@ def serve(home: Path, port: int) -> int:
     environment = {**os.environ, **prefect_settings(home), "PREFECT_API_URL": url, "LOAM_HOME": str(home), "LOAM_ROOT": str(ROOT)}
     children: list[subprocess.Popen[bytes]] = []
     previous = signal.signal(signal.SIGTERM, _interrupt)
+    _adopt()
     try:
         with main_database(home) as lock:
             children.append(start_server(port, environment, lock))
@@ -51,13 +53,26 @@ def serve(home: Path, port: int) -> int:
 
 
 def _stop_all(children: list[subprocess.Popen[bytes]]) -> None:
-    """Stops worker and server; the flows that the worker had under way end with it, and are waited for."""
+    """Ends the flows that the worker has under way as a cancel would, then the worker, then the server they all report to."""
     import psutil
 
-    flows = [flow for child in children if child.poll() is None for flow in psutil.Process(child.pid).children(recursive=True)]
-    stop(children)
-    for left in psutil.wait_procs(flows, timeout=STOP_TIMEOUT_S)[1]:
+    ours = {child.pid for child in children}
+    family = [process for process in psutil.Process().children(recursive=True) if process.pid not in ours]
+    for worker in children[1:]:
+        if worker.poll() is None:
+            for flow in psutil.Process(worker.pid).children():
+                flow.terminate()
+    for left in psutil.wait_procs(family, timeout=STOP_TIMEOUT_S)[1]:
         left.kill()
+    stop(children)
+
+
+def _adopt() -> None:
+    """Makes the flows of a worker that was killed children of this process, so that they can be waited for."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _call(words: list[str], environment: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,6 +28,7 @@ from stages.core.errors import StageError
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
+LOOK_S = 1.0
 
 
 def use_server(home: Path) -> None:
@@ -131,20 +133,25 @@ def free_port() -> int:
 
 def die_with_parent() -> None:
     """Runs in a new child: the kernel kills it when its parent ends, however that ends. SQLite loses nothing by it."""
-    _ends_with_parent(signal.SIGKILL)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with_worker() -> None:
-    """In a flow's process started by a Prefect worker: a worker that dies, however, takes it along, as if it had been cancelled.
+    """In a flow's process started by a Prefect worker: when the worker dies, however, the flow ends as if it had been cancelled.
 
     Without it a killed worker's flow would train on where nobody sees or stops it. Does nothing in `loam run`.
     """
     if os.environ.get("PREFECT__FLOW_RUN_ID"):
-        _ends_with_parent(signal.SIGTERM)
+        threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
 
 
-def _ends_with_parent(number: signal.Signals) -> None:
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+def _follow(worker: int) -> None:
+    """Ends this process after its parent; a server that died too would keep it waiting for an answer."""
+    while os.getppid() == worker:
+        time.sleep(LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_TIMEOUT_S)
+    os._exit(1)

@@ -2,6 +2,8 @@
 
 One task run per node, named after it. A hit is shown as Cached. Log lines of training ranks arrive while they train;
 each node leaves a Prefect artifact with a link to its folder and a table of its books, and a progress artifact that moves.
+A node that fails for the network alone (ConnectionError, TimeoutError) is tried again after growing pauses, and goes on from its
+finished shards; nothing else is: a contract error (LoamError) or a fault of the code would only fail again.
 """
 
 from __future__ import annotations
@@ -10,21 +12,39 @@ import re
 import time
 from collections.abc import Callable
 from contextvars import copy_context
+from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
-from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from flows.show import WATCHER, books_text, line_of, size_text
+from stages.core.errors import StageError
 from stages.core.indexed import book_rows
 from stages.core.runner import Event, Report, Result
+from stages.core.runs import read_run
 
 PROGRESS_EVERY_S = 3.0
+NETWORK_ERRORS = (ConnectionError, TimeoutError)
+RETRY_PAUSES_S = [2, 10, 30]
 
 
-@task(name="node", task_run_name="{node}", cache_policy=NO_CACHE, persist_result=False)
+def _of_the_network(task: Any, task_run: Any, state: Any) -> bool:
+    """Whether a failed attempt is worth another: Prefect asks before each retry."""
+    error = state.result(raise_on_failure=False)
+    if not isinstance(error, NETWORK_ERRORS):
+        return False
+    pause = RETRY_PAUSES_S[min(task_run.run_count, len(RETRY_PAUSES_S)) - 1]
+    WATCHER.get()(Event("log", task_run.name, {"line": f"{error}; tries again in {pause} s"}))
+    return True
+
+
+@task(
+    name="node", task_run_name="{node}", cache_policy=NO_CACHE, persist_result=False,
+    retries=len(RETRY_PAUSES_S), retry_delay_seconds=RETRY_PAUSES_S, retry_condition_fn=_of_the_network,
+)  # fmt: skip
 def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
     """Runs `perform` (the node's work) and returns its Result inside a Prefect state; what it raises fails the task."""
     report = _forward(node)
@@ -39,8 +59,21 @@ def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
 
 def step(node: str, perform: Callable[[Report], Result]) -> Result:
     """One node as a task run of the current flow; raises what the node raised."""
-    result: Result = node_task(node, perform, return_state=True).result()
+    try:
+        result: Result = node_task(node, perform, return_state=True).result()
+    except NETWORK_ERRORS as error:
+        what, where = f"{node} could not read over the network, {len(RETRY_PAUSES_S) + 1} times.", f"last answer: {error}"
+        do = "Check the network and the host, then run the same command again; finished shards are kept."
+        raise StageError(what, where=where, do=do) from error
     return result
+
+
+def link_report(home: Path, run_id: str) -> None:
+    """Links the page of the current flow run to the report, when the run reached one."""
+    nodes = {entry["node"]: entry["artifact"] for entry in read_run(home, run_id)["nodes"]}
+    if "report" in nodes:
+        report = home / "artifacts" / nodes["report"] / "report.html"
+        create_link_artifact(report.as_uri(), link_text=str(report), key="report", description=f"Report of run {run_id}: {report}")
 
 
 def end_values(result: Result) -> dict[str, Any]:

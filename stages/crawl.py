@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 
 from stages.core.errors import StageError
 from stages.core.external import sha256_file
+from stages.core.remote import opened
 from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
 from stages.core.tables import schema, write_rows
 
@@ -117,19 +118,19 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
 
 def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """files.json entries and identity lines of given files, each checked to begin with a WARC record."""
-    import fsspec
-
     from stages.text.warc import NotWarcError, check_warc
 
     files, identity = [], []
     for file in warcs:
         try:
-            with fsspec.open(file.uri, "rb") as stream:
+            with opened(file.uri) as stream:
                 check_warc(stream, file.uri.rpartition("/")[2])
         except NotWarcError as error:
             raise StageError(
                 f"{error}.", where=file.uri, do="Take it out of crawl.warcs, or convert it (warcio recompress makes WARC of ARC)."
             ) from None
+        except ConnectionError:
+            raise  # of the network: the node is tried again
         except OSError as error:
             raise StageError(f"A WARC file cannot be read: {error}.", where=file.uri, do="Check the path and your rights.") from None
         files.append({"uri": file.uri, "bytes": file.bytes, "identity": file.identity, "source": source})

@@ -21,6 +21,7 @@ from stages.core import foreign
 from stages.core.documents import DOCUMENTS
 from stages.core.errors import StageError
 from stages.core.external import sha256_file
+from stages.core.remote import opened
 from stages.core.shards import Meter, Shard, collect, run_shards
 from stages.core.stage import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows, schema, write_rows
@@ -128,12 +129,10 @@ def _task(warc: Path, number: int, file: Mapping[str, Any], config: ExtractConfi
 
 
 def _records(task: Mapping[str, Any], config: ExtractConfig) -> Iterator[Record]:
-    import fsspec
-
     from stages.text.warc import read_records
 
     try:
-        with fsspec.open(task["uri"], "rb") as stream:
+        with opened(task["uri"]) as stream:
             if stream.seek(0, 2) != task["bytes"]:
                 raise _changed(task)
             yield from read_records(stream, config.max_page_bytes)

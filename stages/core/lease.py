@@ -52,6 +52,23 @@ def lease(path: Path, owner: str, waiting: Callable[[str], None] = lambda text: 
         os.close(handle)
 
 
+def clear(path: Path, also: Callable[[], None] = lambda: None) -> None:
+    """Removes a lease file that a killed owner left; `also` runs while the lease is ours. Leaves one that is held as it is."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _same_file(handle, path) and _read(handle).get("boot_id", boot_id()) == boot_id():
+            also()
+            path.unlink(missing_ok=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(handle)
+
+
 def held_by(path: Path) -> str:
     """Who holds a lease now, as "run tiny-7, process 123 on host"; empty when nobody does."""
     try:

@@ -27,6 +27,8 @@ def next_number(home: Path, counter: str) -> int:
     home.mkdir(parents=True, exist_ok=True)
     with (home / "counters.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in home.glob(f".{COUNTERS}.*"):
+            left.unlink()  # a killed writer's: whoever has the lock is the only one
         counters = _load(home)
         counters[counter] = counters.get(counter, 0) + 1
         write_durably(home / COUNTERS, json.dumps(counters, sort_keys=True))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from stages.core.errors import StageError
+from stages.core.remote import opened
 from stages.core.stage import Books
 from stages.core.tables import read_rows
 
@@ -132,11 +133,11 @@ def base_name(file: ExternalFile) -> str:
 def _lines(file: ExternalFile) -> Iterator[bytes]:
     import zlib
 
-    import fsspec
-
     try:
-        with fsspec.open(file.uri, "rb", compression="infer") as stream:
+        with opened(file.uri, compression="infer") as stream:
             yield from stream
+    except ConnectionError:
+        raise  # of the network: the node is tried again
     except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
         raise StageError(
             f"{base_name(file)} cannot be read to its end: {error}", where=file.uri, do="Fetch the file again; nothing of it was used."

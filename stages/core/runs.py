@@ -12,25 +12,32 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stages.core import code, lease, names
+from stages.core import code, lease, manifest, names
 from stages.core.environment import all_packages, environment, utc_now
 from stages.core.errors import RecipeError, StageError
 from stages.core.files import write_durably
 from stages.core.recipe import Recipe
 
 
-def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> str:
-    """Records a new run and returns its id, "<date>-<time>-<recipe>-<4 hex digits>".
+def new_run_id(recipe: Recipe) -> str:
+    """ "<date>-<time>-<recipe>-<4 hex digits>"."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{recipe.name}-{secrets.token_hex(2)}"
+
+
+def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: str = "") -> str:
+    """Records a new run and returns its id (a new one unless one is given).
 
     Its seq rises from run to run whatever the clock does; its alias is "<recipe>-<number>".
     """
     now = datetime.datetime.now(datetime.UTC)
-    run_id = f"{now:%Y%m%d-%H%M%S}-{recipe.name}-{secrets.token_hex(2)}"
+    run_id = run_id or new_run_id(recipe)
     record = {
         "run_id": run_id,
         "seq": names.next_number(home, "run"),
@@ -45,7 +52,7 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> str:
         "started": now.isoformat(timespec="milliseconds"),
     }
     folder = home / "runs" / run_id
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_durably(folder / "run.json", json.dumps(record, ensure_ascii=False))
     return run_id
 
@@ -89,9 +96,34 @@ def read_run(home: Path, run_id: str) -> dict[str, Any]:
 def holding(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> Iterator[str]:
     """Records a new run and holds its lease, and the home against gc, while the block runs. Yields the run id."""
     with hold_home(home):
-        run_id = start_run(home, recipe, command)
+        run_id = new_run_id(recipe)
         with lease.lease(home / "runs" / run_id / "lease", run_id):
+            start_run(home, recipe, command, run_id)
+            sweep(home)
             yield run_id
+
+
+def sweep(home: Path) -> None:
+    """Removes what killed runs left: leases, half-written records, scratch of what they had just published. Running ones keep theirs.
+
+    A run's folder without a record was never more than begun. Scratch of an unfinished stage stays: the next run goes on from it.
+    """
+
+    def tidy(folder: Path) -> None:
+        if not (folder / "run.json").is_file():
+            shutil.rmtree(folder)
+        for temporary in folder.glob(".*"):
+            temporary.unlink()
+
+    def forget(name: str) -> None:
+        node, _, key = name.rpartition("-")
+        if (home / "artifacts" / node / key / manifest.NAME).is_file():
+            shutil.rmtree(home / "scratch" / name, ignore_errors=True)
+
+    for path in sorted((home / "runs").glob("*/lease")):
+        lease.clear(path, partial(tidy, path.parent))
+    for path in sorted((home / "leases").glob("*")):
+        lease.clear(path, partial(forget, path.name))
 
 
 @contextmanager

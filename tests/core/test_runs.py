@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.core import environment, lineage, runs
+from stages.core import environment, lease, lineage, runs
 from stages.core.errors import LoamError, StageError
 from stages.core.recipe import Recipe, load_recipe
 from tests.conftest import run_stage
@@ -36,6 +36,28 @@ def test_a_run_is_running_while_it_holds_its_lease_and_killed_without_an_end(tmp
     assert lineage.query(home, "SELECT state FROM run WHERE run_id = ?", [run])[1] == [("killed",)]
     runs.end_run(home, run, "done")
     assert runs.read_run(home, run)["state"] == "done" and not (home / "runs" / run / "lease").exists()
+
+
+def test_a_new_run_removes_what_killed_ones_left_and_nothing_of_a_living_one(tmp_path: Path, recipe: Recipe) -> None:
+    """Leases, half records, runs that were only begun, scratch of a published key; not the scratch of an unfinished one."""
+    home = tmp_path / "home"
+    artifact = run_stage(WORDS, {}, {}, home)
+    published, unfinished = f"words-{artifact.path.name}", "words-0123456789ab"
+    with runs.holding(home, recipe, {}) as living:
+        with runs.holding(home, recipe, {}) as killed:
+            (home / "runs" / killed / ".end.json.1.2").write_text("half")
+        (home / "runs" / killed / "lease").write_text("")
+        (home / "runs" / "begun").mkdir()
+        (home / "runs" / "begun" / "lease").write_text("")
+        for name in (published, unfinished):
+            (home / "scratch" / name).mkdir(parents=True)
+            (home / "leases" / name).write_text("")
+        with lease.lease(home / "leases" / "words-held", living), runs.holding(home, recipe, {}):
+            assert [path.name for path in (home / "leases").iterdir()] == ["words-held"]
+            assert [path.name for path in (home / "scratch").iterdir()] == [unfinished]
+            assert not (home / "runs" / "begun").exists()
+            assert sorted(path.name for path in (home / "runs" / killed).iterdir()) == ["run.json"]
+            assert runs.read_run(home, living)["state"] == "running" and runs.read_run(home, killed)["state"] == "killed"
 
 
 def test_several_runs_hold_a_home_and_cleaning_holds_it_alone(tmp_path: Path) -> None:

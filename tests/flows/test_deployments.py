@@ -65,12 +65,26 @@ def newest_run(environment: dict[str, str], flow: str) -> dict[str, Any]:
     return ask(environment, "flow_runs", flows={"name": {"any_": [flow]}}, sort="START_TIME_DESC", limit=1)[0]
 
 
-def test_the_whole_road_as_a_deployment_shows_one_cached_task_per_node(server: dict[str, str]) -> None:
+def test_the_whole_road_as_a_deployment_shows_one_cached_task_per_node_and_links_the_report(
+    server: dict[str, str], tiny_home: Path
+) -> None:
     deploy(server, "pretrain/full", "-p", "recipe=tiny")
     run = newest_run(server, "pretrain")
     tasks = ask(server, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
     assert sorted(t["name"] for t in tasks) == sorted(node.name for node in road())
     assert {t["state_name"] for t in tasks} == {"Cached"}
+    (link,) = [a for a in ask(server, "artifacts", flow_runs={"id": {"any_": [run["id"]]}}) if a["key"] == "report"]
+    (report,) = tiny_home.glob("artifacts/report/*/report.html")
+    assert report.as_uri() in link["data"] and str(report) in link["description"]
+
+
+def test_every_parameter_is_described_and_the_example_schedule_sleeps(server: dict[str, str]) -> None:
+    for name in ("pretrain/full", "pretrain/tiny", "pretrain/small", "stage/any"):
+        deployment = httpx.get(f"{server['PREFECT_API_URL']}/deployments/name/{name}", timeout=30).json()
+        known = deployment["parameter_openapi_schema"]["properties"]
+        assert set(known) == set(deployment["parameters"]), f"{name}: prefect.yaml gives every parameter"
+        assert all(entry.get("description") for entry in known.values()), name
+        assert deployment["description"] and [s["active"] for s in deployment["schedules"]] == [False] * (name == "pretrain/small")
 
 
 def test_one_node_again_as_a_deployment_is_built_and_leaves_its_books(server: dict[str, str], tiny_home: Path) -> None:
@@ -85,20 +99,24 @@ def test_one_node_again_as_a_deployment_is_built_and_leaves_its_books(server: di
     assert runs[0]["state"] == "done" and runs[0]["built"] == 1
 
 
-def test_log_lines_of_the_ranks_arrive_while_they_train(server: dict[str, str]) -> None:
+def test_log_lines_and_progress_of_the_ranks_arrive_while_they_train(server: dict[str, str]) -> None:
     command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dpo", "-p", "recipe=tiny"]
     subprocess.run(command, env=server, check=True, capture_output=True, cwd=PROJECT)
-    seen_while_running = False
+    seen_while_running, percents = False, set()
     end = time.monotonic() + 300
     while time.monotonic() < end:
         run = newest_run(server, "stage")
         lines = [entry["message"] for entry in ask(server, "logs", logs={"flow_run_id": {"any_": [run["id"]]}}, limit=200)]
         if run["state_type"] == "RUNNING" and any(line.startswith("dpo") and "step" in line and "loss" in line for line in lines):
             seen_while_running = True
+        if run["state_type"] == "RUNNING":
+            shown = ask(server, "artifacts", flow_runs={"id": {"any_": [run["id"]]}}, artifacts={"key": {"any_": ["dpo-progress"]}})
+            percents |= {float(artifact["data"]) for artifact in shown}
         if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED"):
             break
         time.sleep(1)
     assert run["state_type"] == "COMPLETED" and seen_while_running
+    assert len(percents) > 1, f"the progress artifact did not move: {percents}"
 
 
 def test_a_failing_node_fails_the_run_with_its_message(server: dict[str, str]) -> None:
