@@ -11,9 +11,9 @@ from pathlib import Path
 from flows.road import config_classes, downstream, road, spared, stage_of, upstream
 from stages.ask.adopted import adopted_artifacts
 from stages.ask.plan import Plan, Step, make_plan
-from stages.core import outbox
+from stages.core import lineage, outbox
 from stages.core.errors import RecipeError
-from stages.core.recipe import Recipe, load_recipe
+from stages.core.recipe import Recipe, find_recipe, load_recipe
 from stages.core.secrets import redact
 from stages.core.stage import Artifact
 
@@ -47,10 +47,23 @@ def default_home(home: str = "") -> Path:
 
 
 def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:
-    """Loads a recipe; raises RecipeError before any work."""
-    checked, folder = load_recipe(recipe, config_classes(), settings, spared), default_home(home)
+    """Loads a recipe, or that of a recorded run by id, alias or name, to branch from it; raises RecipeError before any work."""
+    folder = default_home(home)
+    checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings, spared)
     outbox.check(checked.runtime.openlineage)
     return Session(folder, checked, adopted_artifacts(folder, checked, {node.name: stage_of(node).output for node in road()}))
+
+
+def _recipe_file(recipe: str, home: Path) -> str:
+    """What load_recipe reads: a recipe as it was named, or the record of a run."""
+    try:
+        find_recipe(recipe)
+    except RecipeError:
+        run = lineage.find_run(home, recipe) if (home / "runs").is_dir() else ""
+        if not run:
+            raise
+        return str(home / "runs" / run / "run.json")
+    return recipe
 
 
 def refuse_adopted(session: Session, nodes: Sequence[str]) -> None:

@@ -73,7 +73,9 @@ def find_recipe(name: str) -> Path:
         if candidate.is_file():
             return candidate
     known = ", ".join(sorted(p.stem for p in configs.glob("*.yaml")))
-    raise RecipeError(f"There is no recipe {name!r}.", where=str(configs), do=f"Give the path of a YAML file or one of: {known}.")
+    raise RecipeError(
+        f"There is no recipe {name!r}.", where=str(configs), do=f"Give the path of a YAML file, a recorded run, or one of: {known}."
+    )
 
 
 def load_recipe(
@@ -174,6 +176,8 @@ def _parse(path: Path) -> dict[str, Any]:
         raise RecipeError("The recipe is not YAML.", where=str(path), do=f"Mend this: {error}") from None
     if not isinstance(raw, dict):
         raise RecipeError("The recipe is empty.", where=str(path), do="Start from a copy of configs/tiny.yaml.")
+    if {"run_id", "resolved"} <= set(raw):
+        return dict(raw["resolved"])  # the record of a run (JSON is YAML): its recipe with every value written out
     raw.pop("anchors", None)  # a place for YAML anchors that several sections share
     return raw
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from flows.road import config_classes
 from stages.core.errors import RecipeError
 from stages.core.recipe import Recipe, find_recipe, load_recipe
 from stages.core.stage import StageConfig
@@ -101,3 +103,14 @@ def test_an_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(RecipeError, match="There is no recipe 'nano'") as caught:
         find_recipe("nano")
     assert "tiny" in str(caught.value)
+
+
+def test_the_record_of_a_run_is_its_recipe_with_every_value_written_out(tmp_path: Path) -> None:
+    first = load_recipe("tiny", config_classes(), ["dedup.threshold=0.7", "runtime.workers=1"])
+    record = tmp_path / "run.json"
+    record.write_text(json.dumps({"run_id": "r", "resolved": first.resolved()}))
+    again = load_recipe(str(record), config_classes())
+    assert again.resolved() == first.resolved() and again.source == str(record)
+    branch = load_recipe(str(record), config_classes(), ["dedup.threshold=0.6"])
+    changed = {node for node in branch.sections if branch.sections[node] != first.sections[node]}
+    assert changed == {"dedup"} and branch.name == "tiny"

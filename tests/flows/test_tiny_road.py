@@ -123,6 +123,14 @@ def test_a_node_with_what_follows_is_built_again_and_the_run_has_a_name(tiny_hom
     assert taken.returncode == 2 and "The name 'again' is taken by" in taken.stderr
 
 
+def test_a_branch_of_a_recorded_run_shares_everything_upstream(tiny_home: Path) -> None:
+    runs = json.loads(loam("lineage", "runs", "--json", home=tiny_home).stdout)
+    done = next(r for r in reversed(runs) if r["state"] == "done" and r["cached"] + r["built"] == len(road()))
+    plan = json.loads(loam("plan", done["alias"], "--set", "report.title=another", "--json", home=tiny_home).stdout)
+    states = {s["node"]: s["state"] for s in plan["steps"]}
+    assert states.pop("report") == "miss" and set(states.values()) == {"hit"}
+
+
 def test_a_stage_whose_inputs_are_not_built_is_refused(tiny_home: Path) -> None:
     done = loam("stage", "dedup", "tiny", "--set", "extract.min_chars=17", home=tiny_home, check=False)
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
