@@ -71,7 +71,7 @@ Current = dict[tuple[str, str], str]  # (node, kind of side table) -> "/<node>/<
 
 def _current(home: Path) -> Current:
     """The current artifacts as they stand in paths: `contains(file, …)` opens only their files."""
-    sql = "SELECT DISTINCT node, kind, artifact_id FROM current JOIN side_table USING (artifact_id, node)"
+    sql = "SELECT DISTINCT current.node, kind, artifact_id FROM current JOIN side_table USING (artifact_id)"
     return {(node, kind): f"/{artifact}/" for node, kind, artifact in lineage.query(home, sql)[1]}
 
 

@@ -171,6 +171,19 @@ def test_what_is_asked_of_an_adopted_checkpoint_and_corpus(home: Path, capsys: p
     assert main(["trace", "--doc", str(first["doc_id"]), "--home", str(home)]) == 0
 
 
+def test_an_artifact_of_one_node_stands_in_place_of_another_of_its_kind(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = home.parent / "urls.jsonl"
+    corpus.write_text(
+        "".join(json.dumps({"text": f"{text} {i}", "url": f"http://x/{i}"}) + "\n" for i, text in enumerate(tiny_model.TEXTS * 4))
+    )
+    assert main(["lineage", "adopt", "dedup", str(corpus), "--provenance", "x", "--as", "deduped", "--home", str(home)]) == 0
+    record = walked(opened(home, {"decontaminate": "deduped"}, PRETRAIN), "encode")
+    assert record["nodes"][0]["node"] == "decontaminate" and record["nodes"][0]["artifact"].startswith("dedup/")
+    capsys.readouterr()
+    assert main(["trace", "--url", "http://x/3", "--home", str(home)]) == 0
+    assert "tokens at" in capsys.readouterr().out
+
+
 def test_null_takes_an_adoption_away_again(home: Path) -> None:
     with (home.parent / "mine.yaml").open("a") as file:
         file.write('adopt: {decontaminate: animals, "export@base": nothing}\n')
