@@ -18,7 +18,7 @@ def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = 
         recipe: name of a recipe in configs/, or a path.
         until: the last node to run; empty for all.
         start: build this node and all that follows it again, on what stands before it; empty to build only what is missing.
-        set: settings as in a shell: "pretrain.steps=20 crawl.warcs='[a, b]'".
+        set: settings as in a shell: "pretrain.budget.steps=20 crawl.warcs='[a, b]'".
         force: nodes to build again, separated by commas.
         name: a name for the run, such as "baseline"; empty for none but its number.
         home: folder of artifacts and index; empty for LOAM_HOME or data/.
