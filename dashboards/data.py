@@ -69,14 +69,17 @@ def _artifacts(home: Path, run: str) -> list[dict[str, Any]]:
 
 def _charts(home: Path, run: str) -> list[str]:
     """One chart of loss by step per training node of the run."""
-    if not lineage.query(home, "SELECT 1 FROM duckdb_views() WHERE view_name = 'step_metrics'")[1]:
+    trained = "SELECT DISTINCT artifact_id FROM node_run JOIN side_table USING (artifact_id) WHERE run_id = ? AND kind = 'metrics'"
+    files = [f"/{row[0]}/" for row in lineage.query(home, trained, [run])[1]]
+    if not files:
         return []
+    theirs = " OR ".join(["contains(m.file, ?)"] * len(files))  # decided before a file is opened
     sql = (
         "SELECT m.node, m.step, m.loss, m.validation_loss FROM step_metrics m JOIN node_run n USING (artifact_id) "
-        "WHERE n.run_id = ? ORDER BY n.ordinal, m.step"
+        f"WHERE n.run_id = ? AND ({theirs}) ORDER BY n.ordinal, m.step"
     )
     by_node: dict[str, list[dict[str, Any]]] = {}
-    for row in lineage.records(home, sql, [run]):
+    for row in lineage.records(home, sql, [run, *files]):
         by_node.setdefault(row["node"], []).append(row)
     charts = []
     for node, rows in by_node.items():

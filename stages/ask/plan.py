@@ -108,7 +108,9 @@ def why_miss(home: Path, job: Job) -> list[str]:
     """Why a job has no artifact: what differs from the nearest of the newest artifacts of its node, field by field."""
     compared = []
     for path in _newest(home, job.node):
-        with suppress(VerificationError, FileNotFoundError):  # damaged or collected meanwhile: `lineage verify` names it
+        with suppress(
+            VerificationError, FileNotFoundError, KeyError, ValueError
+        ):  # damaged or collected meanwhile: `lineage verify` names it
             earlier = manifest.read_artifact(path).manifest
             if "adopted" in earlier["key_parts"]:
                 continue  # a user's files are no earlier state of this recipe

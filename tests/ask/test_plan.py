@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.ask import plan
 from stages.ask.plan import Plan, Step, make_plan, missing_devices
 from stages.core import environment
 from stages.core.recipe import Recipe, load_recipe
@@ -26,9 +27,9 @@ def planned(tmp_path: Path, *settings: str) -> Plan:
 
 
 def test_a_fresh_home_misses_and_waits(tmp_path: Path) -> None:
-    plan = planned(tmp_path)
-    assert [(s.node, s.state, s.why) for s in plan.steps] == [("words", "miss", ("not built yet",)), ("count", "waits", ("after words",))]
-    assert not plan.complete and not (tmp_path / "home").exists()
+    found = planned(tmp_path)
+    assert [(s.node, s.state, s.why) for s in found.steps] == [("words", "miss", ("not built yet",)), ("count", "waits", ("after words",))]
+    assert not found.complete and not (tmp_path / "home").exists()
 
 
 def test_hits_and_the_reason_of_a_miss(tmp_path: Path) -> None:
@@ -44,6 +45,20 @@ def test_a_miss_names_the_nearest_earlier_artifact(tmp_path: Path) -> None:
     run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
     run_stage(WORDS, {"words": ["z"], "max_bad_records": 4}, {}, tmp_path / "home")
     assert planned(tmp_path, "words.max_bad_records=1").steps[0].why == ("config.max_bad_records: 0 -> 1",)
+
+
+def test_a_miss_is_explained_by_the_newest_artifacts_and_not_by_a_damaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond COMPARED artifacts the older are not read: the nearest of all is one of them."""
+    home = tmp_path / "home"
+    run_stage(WORDS, {"words": ["a", "b"]}, {}, home)
+    middle = run_stage(WORDS, {"words": ["a", "b"], "max_bad_records": 5}, {}, home)
+    newest = [run_stage(WORDS, {"words": ["z"], "max_bad_records": n}, {}, home) for n in (1, 2)]
+    assert planned(tmp_path, "seed=8").steps[0].why == ("seed: 7 -> 8",)
+    monkeypatch.setattr(plan, "COMPARED", 3)
+    assert planned(tmp_path, "seed=8").steps[0].why == ("config.max_bad_records: 5 -> 0", "seed: 7 -> 8")
+    (middle.path / "manifest.json").write_text("{ half")
+    newest[0].path.joinpath("manifest.json").write_text('{"node": "words"}')
+    assert planned(tmp_path, "seed=8").steps[0].why[0] == "config.max_bad_records: 2 -> 0"
 
 
 def test_a_changed_file_is_named(tmp_path: Path) -> None:
