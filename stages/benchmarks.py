@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.core.errors import StageError
 from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
 
 if TYPE_CHECKING:
+    from stages.text.ngrams import Index
     from stages.text.tasks import Item
 
 COMPLETE = "docs_complete"
@@ -48,12 +49,22 @@ class Benchmarks(StageConfig):
     """Tasks from the documentation of installed packages; null makes none."""
     max_scored_items: int = Field(1000, ge=1)
     """Items scored per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of at most 0.016."""
+    ngram_words: int = Field(13, ge=2)
+    """Words per n-gram of the index by which items are looked for in training data. GPT-3 (arXiv 2005.14165, appendix C)."""
+    min_words: int = Field(8, ge=1)
+    """Item texts shorter than ngram_words are looked for whole, but not below this many words (GPT-3 goes down to 8)."""
     max_bad_records: int = Field(0, ge=0)
     """Broken lines that may be left out."""
 
+    @model_validator(mode="after")
+    def _whole_below_ngrams(self) -> Benchmarks:
+        if self.min_words > self.ngram_words:
+            raise ValueError(f"min_words is {self.min_words}, more than ngram_words {self.ngram_words}; lower min_words")
+        return self
+
 
 def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes items.parquet and tasks.json; with docstrings also answers.parquet."""
+    """Writes items.parquet, tasks.json and index/ (the n-grams of all items); with docstrings also answers.parquet."""
     from stages.core.records import counting
     from stages.core.tables import schema, write_rows
 
@@ -78,12 +89,30 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
         answer="string", texts="list<string>", split="string", scored="bool",
     )  # fmt: skip
     write_rows(out / "items.parquet", shape, rows)
+    index = _write_index(config, rows, out / "index")
     (out / "tasks.json").write_text(json.dumps(tasks, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     chars = sum(len(row["question"]) + len(row["answer"]) for row in rows)
     dropped = {"bad record": len(bad)} if bad else {}
     books = Books("items", rows_in=len(rows) + len(bad), kept=len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
-    summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(t["scored_items"] for t in tasks)}
+    summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(t["scored_items"] for t in tasks),
+               "item_texts": index.texts, "item_texts_too_short": index.short_texts, "ngrams": len(index.hashes)}  # fmt: skip
     return Outcome(rows=len(rows), books=books, summary=summary)
+
+
+def _write_index(config: Benchmarks, rows: Sequence[Mapping[str, Any]], folder: Path) -> Index:
+    """The n-gram index that decontaminate, conversations, preferences and contamination search with."""
+    from stages.text.ngrams import EmptyIndexError, build_index, save_index
+
+    try:
+        index = build_index(((r["task"], r["item_id"], r["texts"]) for r in rows), config.ngram_words, config.min_words)
+    except EmptyIndexError as error:
+        raise StageError(
+            f"There is no benchmark item to look for: {error}.",
+            where="benchmarks",
+            do="Add tasks with longer items, or lower benchmarks.min_words.",
+        ) from None
+    save_index(index, folder)
+    return index
 
 
 def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -204,6 +233,6 @@ STAGE = Stage(
     run=run,
     inputs={},
     output="benchmarks",
-    versions=("first version",),
-    distributions=("pyarrow",),
+    versions=("first version", "the n-gram index is published; words as under NFKC_Casefold"),
+    distributions=("numpy", "numba", "pyarrow"),
 )

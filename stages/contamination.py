@@ -9,14 +9,12 @@ Source: n-grams of 13 words, Brown et al. 2020, appendix C; clean-subset scores 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.core.overlap import OverlapConfig
 from stages.core.shards import Meter, run_shards
-from stages.core.stage import Artifact, Context, Outcome, Stage
+from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
 
 if TYPE_CHECKING:
     from stages.text.ngrams import Index
@@ -24,27 +22,22 @@ if TYPE_CHECKING:
 MODELS = ("base", "sft", "dpo")
 
 
-class Contamination(OverlapConfig):
-    """How a match is defined; the same numbers as in decontaminate."""
+class Contamination(StageConfig):
+    """Nothing to set: what counts as a benchmark item is set in benchmarks."""
 
 
 def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes flags.parquet (one row per item and place) and scores.json (every score on full, clean and flagged items)."""
-    from stages.core.records import benchmark_items, nothing_to_look_for
     from stages.core.tables import read_rows, write_rows
-    from stages.text.ngrams import EmptyIndexError, build_index, save_index
+    from stages.text.ngrams import load_index
 
     items = inputs["benchmarks"].path / "items.parquet"
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
-    try:
-        index = build_index(benchmark_items(inputs["benchmarks"].path), config.ngram_words, config.min_words)
-    except EmptyIndexError as error:
-        raise nothing_to_look_for(error, ctx.node) from None
-    saved = ctx.scratch / "index"
-    shutil.rmtree(saved, ignore_errors=True)
-    save_index(index, saved)
+    saved = inputs["benchmarks"].path / "index"
+    index = load_index(saved)
     mixture = str(inputs["mixture"].path / "row_spans" / "train.parquet")
-    shards = run_shards(search_documents, [{"documents": str(p), "index": str(saved), "mixture": mixture} for p in files], ctx, "documents")
+    shards = run_shards(search_documents, [{"documents": str(p), "index": str(saved), "mixture": mixture} for p in files], ctx, "documents",
+                        [p.stat().st_size for p in files])  # fmt: skip
     flags = [flag for shard in shards for flag in read_rows(shard.path / "flags.parquet")]
     for role in ("conversations", "preferences"):
         flags += _search(index, role, _dialogues(inputs[role].path / f"{role}.parquet", role))
@@ -154,6 +147,6 @@ STAGE = Stage(
         "preferences": "preferences", "base": "scores", "sft": "scores", "dpo": "scores",
     },
     output="contamination",
-    versions=("first version",),
-    distributions=("pyarrow",),
+    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
+    distributions=("numpy", "numba", "pyarrow"),
 )  # fmt: skip

@@ -19,7 +19,6 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from pydantic import Field
 
 from stages.core.errors import StageError
-from stages.core.overlap import OverlapConfig
 from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class DocstringChats(StageConfig):
     """Sentences of an answer to "What does X do?" at most."""
 
 
-class Conversations(OverlapConfig):
+class Conversations(StageConfig):
     """Chat files by path, and conversations from documentation."""
 
     files: ExternalFiles = ()
@@ -63,11 +62,11 @@ class Chat:
 
 def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes conversations.parquet and decisions/00000.parquet."""
-    from stages.core.records import benchmark_items, counting, decision_books, nothing_to_look_for
+    from stages.core.records import counting, decision_books
     from stages.core.tables import schema, write_rows
     from stages.text.dialogue import contents, forged_token, split_key
     from stages.text.draw import is_drawn
-    from stages.text.ngrams import EmptyIndexError, build_index
+    from stages.text.ngrams import load_index
 
     if not ctx.files("files") and config.docstrings is None:
         raise StageError(
@@ -75,10 +74,7 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
             where="conversations.files",
             do="Name chat files, for example --set 'conversations.files=[chat/*.jsonl]'.",
         )
-    try:
-        index = build_index(benchmark_items(inputs["benchmarks"].path), config.ngram_words, config.min_words)
-    except EmptyIndexError as error:
-        raise nothing_to_look_for(error, ctx.node) from None
+    index = load_index(inputs["benchmarks"].path / "index")
     ctx, bad = counting(ctx)
     kept: list[dict[str, Any]] = []
     decisions: list[dict[str, Any]] = []
@@ -164,6 +160,6 @@ STAGE = Stage(
     run=run,
     inputs={"benchmarks": "benchmarks"},
     output="conversations",
-    versions=("first version",),
-    distributions=("pyarrow",),
+    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
+    distributions=("numpy", "numba", "pyarrow"),
 )

@@ -8,7 +8,6 @@ Source: n = 13 and the discarding of short remains are GPT-3's (Brown et al. 202
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +17,8 @@ from pydantic import Field
 from stages.core import foreign
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
 from stages.core.errors import StageError
-from stages.core.overlap import OverlapConfig
-from stages.core.records import benchmark_items, nothing_to_look_for
 from stages.core.shards import Meter, collect, run_shards
-from stages.core.stage import Artifact, Context, Outcome, Stage
+from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows, schema, write_rows
 
 HITS = {
@@ -36,8 +33,8 @@ HITS = {
 }
 
 
-class DecontaminateConfig(OverlapConfig):
-    """What counts as a benchmark item in a document, and what is done about it."""
+class DecontaminateConfig(StageConfig):
+    """What is done about a document with words of a benchmark item. What counts as one is set in benchmarks."""
 
     mode: Literal["span", "document"] = "document"
     """span cuts the matching words out of the document; document drops it."""
@@ -47,20 +44,13 @@ class DecontaminateConfig(OverlapConfig):
 
 def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes documents/, decisions/ and hits.parquet."""
-    from stages.text.ngrams import EmptyIndexError, build_index, save_index
+    from stages.text.ngrams import load_index
 
-    try:
-        index = build_index(benchmark_items(inputs["benchmarks"].path), config.ngram_words, config.min_words)
-    except EmptyIndexError as error:
-        raise nothing_to_look_for(error, ctx.node) from None
-    folder = ctx.scratch / "index"
-    shutil.rmtree(folder, ignore_errors=True)
-    save_index(index, folder)
-    tasks = [
-        {"path": str(path), "index": str(folder), "config": config.model_dump(mode="json")}
-        for path in document_shards(inputs["documents"].path)
-    ]
-    shards = run_shards(clean_file, tasks, ctx, "clean")
+    folder = inputs["benchmarks"].path / "index"
+    index = load_index(folder)
+    paths = document_shards(inputs["documents"].path)
+    tasks = [{"path": str(path), "index": str(folder), "config": config.model_dump(mode="json")} for path in paths]
+    shards = run_shards(clean_file, tasks, ctx, "clean", [path.stat().st_size for path in paths])
     collect(shards, "documents.parquet", out)
     collect(shards, "decisions.parquet", out)
     hits = [row for shard in shards for row in read_rows(shard.path / "hits.parquet")]
@@ -131,7 +121,10 @@ STAGE = Stage(
     run=run,
     inputs={"documents": "documents", "benchmarks": "benchmarks"},
     output="documents",
-    versions=("word n-grams of all item texts, spans or documents",),
-    distributions=("numpy", "pyarrow"),
+    versions=(
+        "word n-grams of all item texts, spans or documents",
+        "the index of the benchmarks; words as under NFKC_Casefold",
+    ),
+    distributions=("numpy", "numba", "pyarrow"),
     adopt=foreign.ADOPTION,
 )

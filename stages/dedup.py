@@ -1,32 +1,60 @@
-"""dedup: removes documents that repeat another one, exactly or nearly.
+"""dedup: removes documents that repeat another one, exactly or nearly, and on demand lines that recur over a source.
 
 Exact: equal text up to white space. Near: MinHash-LSH over word shingles, every candidate pair verified by exact Jaccard.
-Guarantee: of each cluster the first document in canonical order (source, URL, doc_id) stays; a document is removed only with a
-verified edge to one that stays; the result does not depend on shards or workers. Cost: 3 MB/s per core for signatures; the
-shingle sets of all documents lie in scratch, memory-mapped (8 bytes per word). Source: see stages/text/minhash.py and cluster.py.
+Guarantee: documents are decided in canonical order (source priority, URL, doc_id); one is removed only with a verified edge to
+one that stays; the result does not depend on shards or workers. With `against` the documents of existing corpora come first and
+all stay: a new crawl is compared with their published signatures, and only the texts of theirs that share a bucket are read.
+Cost: about 17 MB/s of text per core with reading and writing Parquet, of which signatures take a tenth; memory about 400 bytes per
+document whatever the length of the texts (10 M documents: 3.9 GiB measured, the budget is 6); the shingle sets of documents that
+share a bucket lie in scratch (8 bytes per word).
+Source: see stages/text/minhash.py and cluster.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.core import foreign
+from stages.core.canonical import Corpus, Part, canonical, file_array, text_batches, utf8
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
+from stages.core.errors import RecipeError, StageError
 from stages.core.shards import Meter, Shard, collect, run_shards
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.stage import Artifact, Artifacts, Context, ExternalFile, Outcome, Stage, StageConfig
 from stages.core.tables import count_rows, read_rows, schema, write_rows
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.text.cluster import Removal
+    from stages.text.cluster import Verdicts
 
-CLUSTERS = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string"}
+CLUSTERS = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
+PAIRS = {"doc_id": "uuid", "kept_doc_id": "uuid", "jaccard": "float64", "corpus": "string"}
+REPEATS = {"source": "string", "text": "string", "times": "int64", "doc_id": "uuid"}
+SIGNALS = {"kept_doc_id": "uuid", "jaccard": "float64", "parts_cut": "int32"}
+REASONS = ("", "exact_duplicate", "near_duplicate", "exact_duplicate_of_existing", "near_duplicate_of_existing")
+SIGNATURE_FILES = ("hashes.npy", "sizes.npy", "bands.npy")
+SETTINGS = "signatures.json"
+PERMUTATION_SEED = 1  # one for all recipes, so that any two corpora can be compared
+RULING = [("reason", "u1"), ("kept", "V16"), ("jaccard", "f8")]
+
+
+class RepeatsConfig(StageConfig):
+    """Lines or paragraphs that occur too often in a source. Counted over the documents that stay, equal up to white space."""
+
+    unit: Literal["line", "paragraph"] = "line"
+    """What is counted and cut; paragraphs are what an empty line separates."""
+    max_per_source: int = Field(1, ge=1)
+    """Occurrences that stay in each source: the first in canonical order. 1 is CCNet's rule (Wenzek et al. 2020)."""
+    min_chars: int = Field(30, ge=1)
+    """Shorter ones are left alone (characters; a guess that spares braces, bullets and short headings)."""
+    min_left_chars: int = Field(200, ge=1)
+    """A document cut below this length is dropped (characters)."""
 
 
 class DedupConfig(StageConfig):
@@ -34,147 +62,326 @@ class DedupConfig(StageConfig):
 
     shingle_words: int = Field(5, ge=1)
     """Words per shingle (FineWeb and datatrove use 5)."""
-    bands: int = Field(22, ge=1)
-    """LSH bands; with 22 x 5 a pair at the threshold is proposed in more than 999 of 1,000 cases (1 - (1 - 0.8^5)^22)."""
+    bands: Annotated[int, Field(ge=1)] | Literal["auto"] = 22
+    """LSH bands; with 22 x 5 a pair at the threshold is proposed in more than 999 of 1,000 cases (1 - (1 - 0.8^5)^22). auto: bands and
+    rows by datasketch's search for the threshold, which weighs both errors alike and proposes 40 % there (9 x 13 of 128)."""
     rows: int = Field(5, ge=1)
     """Signature values per band; bands x rows permutations in all."""
+    permutations: int = Field(128, ge=2)
+    """Signature values that bands: auto may spend."""
     threshold: float = Field(0.8, gt=0, le=1)
     """Smallest Jaccard similarity of two shingle sets at which the later document is removed."""
     near: bool = True
     """Whether near duplicates are removed; exact ones always are."""
+    source_priority: tuple[str, ...] = ()
+    """Sources whose documents are kept before others, the first before all; sources that are not named come after, by name."""
+    against: Artifacts = ()
+    """Existing corpora: dedup artifacts by name ("dedup-3") or folder. What repeats one of their documents is removed."""
+    repeats: RepeatsConfig | None = None
+    """Lines or paragraphs that recur over a source are cut; null leaves them."""
+
+    @model_validator(mode="after")
+    def _auto_or_given(self) -> DedupConfig:
+        if self.bands == "auto" and "rows" in self.model_fields_set:
+            raise ValueError("rows is given, but with bands: auto it is searched for; take rows out or give bands a number")
+        if self.bands != "auto" and "permutations" in self.model_fields_set:
+            raise ValueError("permutations is only for bands: auto; take it out (bands x rows decide)")
+        return self
+
+    def banding(self) -> tuple[int, int]:
+        """(bands, rows)."""
+        from stages.text.minhash import best_bands
+
+        return best_bands(self.threshold, self.permutations) if self.bands == "auto" else (self.bands, self.rows)
+
+    def signature_settings(self) -> dict[str, Any]:
+        """What two corpora must have in common to be compared."""
+        from stages.text.minhash import SIGNATURE_VERSION
+
+        bands, rows = self.banding()
+        near = {"shingle_words": self.shingle_words, "bands": bands, "rows": rows, "seed": PERMUTATION_SEED}
+        return {"version": SIGNATURE_VERSION, "near": near if self.near else None}
 
 
 def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes documents/, decisions/ and clusters.parquet."""
-    import numpy as np
-
-    from stages.text.cluster import find_duplicates
-
+    """Writes documents/, decisions/, clusters.parquet, pairs.parquet, signatures/ and, where parts are cut, repeats/."""
+    existing = [part for file in ctx.files("against") for part in _existing(file, config)]
     paths = document_shards(inputs["documents"].path)
-    sketches = run_shards(
-        sketch_file, [{"path": str(p), "config": config.model_dump(mode="json"), "seed": ctx.seed} for p in paths], ctx, "sketches"
-    )
-    keys, places = _canonical(paths)
-    load = _Shingles(sketches, places)
-    signatures = np.concatenate([np.load(s.path / "signatures.npy") for s in sketches])[load.flat]
-    hashes = np.concatenate([np.load(s.path / "hashes.npy") for s in sketches])[load.flat]
-
-    def progress(done: int) -> None:
-        ctx.progress(done, len(keys), "documents", "clusters")
-
-    removed, verified = find_duplicates(
-        [bytes(h) for h in hashes],
-        signatures,
-        load if config.near else _no_shingles,
-        config.bands,
-        config.rows,
-        config.threshold,
-        ctx.seed,
-        progress,
-    )
-    _write_clusters(out / "clusters.parquet", keys, removed)
-    tasks: list[dict[str, Any]] = [{"path": str(path), "removed": {}} for path in paths]
-    for number, removal in removed.items():
-        tasks[places[number][0]]["removed"][str(keys[number][2])] = [removal.kind, str(keys[removal.kept][2]), removal.jaccard]
-    shards = run_shards(rule_file, tasks, ctx, "rulings")
-    collect(shards, "documents.parquet", out)
-    collect(shards, "decisions.parquet", out)
-    books = add_books([shard.result for shard in shards])
-    kinds = [removal.kind for removal in removed.values()]
-    summary = {"documents": books.kept, "text_chars": books.chars_out, "exact_duplicates": kinds.count("exact"),
-               "near_duplicates": kinds.count("near"), "pairs_verified": verified}  # fmt: skip
-    return Outcome(rows=books.kept, books=books, summary=summary)
+    sizes = [path.stat().st_size for path in paths]
+    tasks = [{"path": str(path), "config": config.model_dump(mode="json", exclude_unset=True)} for path in paths]
+    sketches = run_shards(sketch_file, tasks, ctx, "sketches", sizes)
+    parts = [*existing, *(Part(p, {n: s.path / n for n in SIGNATURE_FILES}, "") for p, s in zip(paths, sketches, strict=True))]
+    corpus = canonical(parts, config.source_priority)
+    verdicts, first = _decide(config, corpus, out, ctx)
+    _write_clusters(out / "clusters.parquet", corpus, verdicts, first)
+    for i, (task, sketch) in enumerate(zip(tasks, sketches, strict=True), start=len(existing)):
+        ruling = _ruling_file(ctx.scratch / f"ruling-{i}.npy", corpus, i, verdicts, first)
+        task |= {"signatures": str(sketch.path), "ruling": str(ruling)}
+    if config.repeats:
+        _find_repeats(config.repeats, corpus, len(existing), tasks, ctx)
+    shards = run_shards(rule_file, tasks, ctx, "rulings", sizes)
+    return _publish(shards, config, verdicts, out)
 
 
 def sketch_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Text hashes, signatures and shingle sets of one shard, in row order."""
+    """Text hashes, band keys and shingle counts of one documents file, in row order."""
+    meter.expect(count_rows(Path(task["path"])))
+    _sketch(Path(task["path"]), DedupConfig.model_validate(task["config"]), folder, meter.add)
+    return {}
+
+
+def shingle_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
+    """The sorted shingle sets of the wanted rows of one documents file. A text of an existing corpus must still have its hash."""
     import numpy as np
 
-    from stages.text.minhash import shingles, signature, text_hash
+    from stages.text.minhash import distinct, shingle_lists, text_hash
+
+    wanted, hashes = np.load(task["wanted"]), np.load(task["hashes"], mmap_mode="r")
+    path, sets = Path(task["path"]), [np.empty(0, np.uint64)]
+    meter.expect(len(wanted))
+    for start, column in text_batches(path, wanted):
+        rows = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + len(column))]
+        chosen = column.take(rows - start)
+        if task["corpus"]:
+            for row, text in zip(rows.tolist(), chosen.to_pylist(), strict=True):
+                if text_hash(text) != hashes[row].tobytes():
+                    what, do = "A text of an existing corpus is not the one that its signature was made of.", "Rebuild that corpus."
+                    raise StageError(what, where=f"row {row} of {path}", do=do)
+        data, starts = utf8(chosen)
+        values, offsets = shingle_lists(data, starts, task["shingle_words"])
+        sets += [distinct(values[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        meter.add(len(rows), int(starts[-1] - starts[0]))
+    np.save(folder / "sets.npy", np.concatenate(sets))
+    np.save(folder / "sizes.npy", np.array([len(s) for s in sets[1:]], np.int64))
+    return {}
+
+
+def repeats_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
+    """Every line or paragraph of the documents that stay, sorted by key; documents by their canonical number."""
+    import numpy as np
+
+    from stages.text.repeats import by_key, occurrences
 
     config = DedupConfig.model_validate(task["config"])
-    hashes, signatures, sets = [], [], []
-    meter.expect(count_rows(Path(task["path"])))
-    for row in read_rows(Path(task["path"]), ["text"]):
-        hashes.append(np.frombuffer(text_hash(row["text"]), np.uint8))
-        own = shingles(row["text"], config.shingle_words) if config.near else np.empty(0, np.uint64)
-        sets.append(own)
-        signatures.append(signature(own, config.bands * config.rows, task["seed"]))
-        meter.add(1, len(row["text"].encode()))
-    np.save(folder / "hashes.npy", np.array(hashes, np.uint8).reshape(len(hashes), 32))
-    np.save(folder / "signatures.npy", np.array(signatures, np.uint64).reshape(len(hashes), config.bands * config.rows))
-    np.save(folder / "shingles.npy", np.concatenate([*sets, np.empty(0, np.uint64)]))
-    np.save(folder / "offsets.npy", np.concatenate(([0], np.cumsum([len(s) for s in sets], dtype=np.int64))).astype(np.int64))
-    return {"rows": len(hashes)}
+    assert config.repeats
+    path, stays, numbers = Path(task["path"]), np.load(task["ruling"])["reason"] == 0, np.load(task["numbers"])
+    found: list[np.ndarray] = []
+    meter.expect(count_rows(path))
+    for row, document in enumerate(read_rows(path, ["source", "text"])):
+        if stays[row]:
+            unit, least = config.repeats.unit, config.repeats.min_chars
+            found.append(occurrences(document["text"], document["source"], int(numbers[row]), unit, least))
+        meter.add(1, len(document["text"]))
+    np.save(folder / "occurrences.npy", by_key(found))
+    return {}
 
 
 def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Keeps or drops the documents of one shard as decided."""
-    from uuid import UUID
-
-    def ruling(row: dict[str, Any]) -> Ruling:
-        found = task["removed"].get(str(row["doc_id"]))
-        if not found:
-            return Ruling()
-        kind, kept, likeness = found
-        return Ruling(f"{kind}_duplicate", signals={"kept_doc_id": UUID(kept), "jaccard": likeness})
-
-    return judge_shard(Path(task["path"]), folder, ruling, {"kept_doc_id": "uuid", "jaccard": "float64"}, meter)
-
-
-class _Shingles:
-    """Shingle set of a document by canonical number, from the memory-mapped shards; the last few hundred stay at hand."""
-
-    def __init__(self, sketches: Sequence[Shard], places: Sequence[tuple[int, int]]) -> None:
-        import numpy as np
-
-        self.places = places
-        self.values = [np.load(s.path / "shingles.npy", mmap_mode="r") for s in sketches]
-        self.offsets = [np.load(s.path / "offsets.npy") for s in sketches]
-        starts = np.concatenate(([0], np.cumsum([len(o) - 1 for o in self.offsets])))
-        self.flat = np.array([starts[shard] + row for shard, row in places], np.int64)
-        self.read = lru_cache(maxsize=512)(self._read)
-
-    def __call__(self, number: int) -> np.ndarray:
-        return self.read(number)
-
-    def _read(self, number: int) -> np.ndarray:
-        import numpy as np
-
-        shard, row = self.places[number]
-        return np.array(self.values[shard][self.offsets[shard][row] : self.offsets[shard][row + 1]])
-
-
-def _no_shingles(number: int) -> np.ndarray:
+    """Keeps, cuts or drops the documents of one file as decided, with the signatures of what is kept."""
     import numpy as np
 
-    return np.empty(0, np.uint64)
+    from stages.text.repeats import SEPARATORS, without
+
+    config = DedupConfig.model_validate(task["config"])
+    rulings, rows = np.load(task["ruling"]), count()
+    cut: dict[int, set[int]] = {}
+    firsts: dict[int, list[tuple[int, int]]] = {}
+    repeats: list[dict[str, Any]] = []
+    for row, part, rank, times in np.load(task["cuts"]).tolist() if config.repeats else []:
+        if rank == 0:
+            firsts.setdefault(row, []).append((part, times))
+        if config.repeats and rank >= config.repeats.max_per_source:
+            cut.setdefault(row, set()).add(part)
+
+    def ruling(row: dict[str, Any]) -> Ruling:
+        at = next(rows)
+        reason, kept, likeness = rulings[at].tolist()
+        if reason:
+            return Ruling(REASONS[reason], signals={"kept_doc_id": kept, "jaccard": likeness})
+        if not config.repeats:
+            return Ruling()
+        pieces = row["text"].split(SEPARATORS[config.repeats.unit])
+        for part, times in firsts.get(at, []):
+            repeats.append({"source": row["source"], "text": pieces[part], "times": times, "doc_id": row["doc_id"]})
+        text, parts = without(row["text"], config.repeats.unit, cut.get(at, set())), len(cut.get(at, ()))
+        if parts and len(text) < config.repeats.min_left_chars:
+            return Ruling("too_little_left", signals={"parts_cut": parts})
+        return Ruling(text=text, note="repeats_cut", signals={"parts_cut": parts})
+
+    result = judge_shard(Path(task["path"]), folder, ruling, SIGNALS, meter)
+    if config.repeats:
+        write_rows(folder / "repeats.parquet", schema(**REPEATS), repeats)
+        _sketch(folder / "documents.parquet", config, folder, lambda documents, size_bytes: None)
+    else:
+        stays = rulings["reason"] == 0
+        for name in SIGNATURE_FILES:
+            array = np.load(Path(task["signatures"]) / name, mmap_mode="r")
+            np.save(folder / name, np.compress(stays, array, axis=1 if name == "bands.npy" else 0))
+    return result
 
 
-def _canonical(paths: Sequence[Path]) -> tuple[list[tuple[str, str, Any]], list[tuple[int, int]]]:
-    """((source, url, doc_id), (shard, row)) of all documents in canonical order."""
-    entries = []
-    for shard, path in enumerate(paths):
-        for number, row in enumerate(read_rows(path, ["source", "url", "doc_id"])):
-            entries.append(((row["source"], row["url"], row["doc_id"]), (shard, number)))
-    entries.sort()
-    return [key for key, _ in entries], [place for _, place in entries]
+def _existing(file: ExternalFile, config: DedupConfig) -> Iterator[Part]:
+    """The documents of an existing corpus with their signatures; refuses what cannot be compared."""
+    folder = Path(file.uri)
+    where, do = f"dedup.against: {folder}", "Name an artifact that dedup made with the same settings, or build it again with these."
+    try:
+        made = json.loads((folder / SETTINGS).read_text())
+    except FileNotFoundError:
+        raise RecipeError("The artifact to compare with holds no signatures.", where=where, do=do) from None
+    wanted = config.signature_settings()
+    if made["version"] != wanted["version"] or (wanted["near"] and made["near"] != wanted["near"]):
+        raise RecipeError(f"Its signatures were made with {json.dumps(made)}, not {json.dumps(wanted)}.", where=where, do=do)
+    for path in document_shards(folder):
+        files = {name: (folder / "signatures" / name.partition(".")[0] / f"{path.stem}.npy") for name in SIGNATURE_FILES}
+        yield Part(path, files, "/".join(folder.parts[-2:]))
 
 
-def _write_clusters(path: Path, keys: Sequence[tuple[str, str, Any]], removed: Mapping[int, Removal]) -> None:
-    """One row per member of a cluster, the kept one first (kind "kept"); clusters numbered in canonical order."""
-    members: dict[int, list[int]] = {}
-    for number, removal in removed.items():
-        members.setdefault(removal.kept, []).append(number)
-    rows = []
-    for cluster, kept in enumerate(sorted(members)):
-        rows.append({"doc_id": keys[kept][2], "cluster": cluster, "kept_doc_id": keys[kept][2], "jaccard": 1.0, "kind": "kept"})
-        for number in sorted(members[kept]):
-            why = removed[number]
-            rows.append(
-                {"doc_id": keys[number][2], "cluster": cluster, "kept_doc_id": keys[kept][2], "jaccard": why.jaccard, "kind": why.kind}
-            )
-    write_rows(path, schema(**CLUSTERS), rows)
+def _sketch(path: Path, config: DedupConfig, folder: Path, done: Callable[[int, int], None]) -> None:
+    """Writes hashes.npy [rows, 16], sizes.npy [rows] and bands.npy [bands, rows]; calls done(documents, bytes) batch by batch."""
+    import numpy as np
+
+    from stages.text.minhash import sketch
+
+    bands, rows = config.banding() if config.near else (0, 0)
+    empty = np.empty(0, np.uint8), np.zeros(1, np.int64)
+    sketches = [sketch([], *empty, config.shingle_words, bands, rows, PERMUTATION_SEED)]
+    for _, column in text_batches(path):
+        data, starts = utf8(column)
+        sketches.append(sketch(column.to_pylist(), data, starts, config.shingle_words, bands, rows, PERMUTATION_SEED))
+        done(len(column), int(starts[-1] - starts[0]))
+    for name, arrays in zip(SIGNATURE_FILES, zip(*sketches, strict=True), strict=True):
+        np.save(folder / name, np.concatenate(arrays, axis=1 if name == "bands.npy" else 0))
+
+
+def _decide(config: DedupConfig, corpus: Corpus, out: Path, ctx: Context) -> tuple[Verdicts, np.ndarray]:
+    """(what becomes of each document, its first copy); writes pairs.parquet, the verified edges."""
+    import numpy as np
+
+    from stages.text.cluster import decide, first_copies, group_bands, in_buckets, undecided
+
+    first = first_copies(corpus.load("hashes.npy"))
+    documents, bands = len(first), config.banding()[0] if config.near else 0
+    eligible = (first == np.arange(documents)) & (corpus.load("sizes.npy") > 0)
+    buckets = file_array(ctx.scratch / "buckets.bin", (bands, documents), np.uint32)
+
+    def keys_of(band: int) -> np.ndarray:
+        ctx.progress(band, bands, "bands", "grouping")
+        return corpus.load("bands.npy", band)
+
+    total = group_bands(keys_of, eligible, corpus.known, buckets)
+    sets, offsets = _shingle_sets(config, corpus, in_buckets(buckets), ctx)
+    verdicts = undecided(documents)
+
+    def pairs() -> Iterator[dict[str, Any]]:
+        def progress(done: int) -> None:
+            ctx.progress(done, documents, "documents", "comparing candidates")
+
+        for edges in decide(buckets, total, first, corpus.known, sets, offsets, config.threshold, verdicts, progress):
+            for later, earlier, likeness in zip(edges.later.tolist(), edges.earlier.tolist(), edges.jaccard.tolist(), strict=True):
+                names = {"doc_id": corpus.ids[later].tobytes(), "kept_doc_id": corpus.ids[earlier].tobytes()}
+                yield names | {"jaccard": likeness, "corpus": corpus.corpus_of(earlier)}
+
+    write_rows(out / "pairs.parquet", schema(**PAIRS), pairs())
+    return verdicts, first
+
+
+def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: Context) -> tuple[np.ndarray, np.ndarray]:
+    """(sets, offsets): the shingle sets of the needed documents in canonical order, in a file of scratch."""
+    import numpy as np
+
+    from stages.text.cluster import copy_sets, release
+
+    tasks: list[dict[str, Any]] = []
+    wanted = [np.flatnonzero(needed[corpus.numbers[corpus.rows(i)]]) for i in range(len(corpus.parts))]
+    for number, (part, rows) in enumerate(zip(corpus.parts, wanted, strict=True)):
+        np.save(ctx.scratch / f"wanted-{number}.npy", rows)
+        tasks.append({"path": str(part.documents), "wanted": str(ctx.scratch / f"wanted-{number}.npy"), "corpus": part.corpus,
+                      "hashes": str(part.arrays["hashes.npy"]), "shingle_words": config.shingle_words})  # fmt: skip
+    shards = run_shards(shingle_file, tasks, ctx, "shingles", [len(rows) for rows in wanted])
+    sizes = np.zeros(len(needed), np.int64)
+    numbers = [corpus.numbers[corpus.rows(i)][rows] for i, rows in enumerate(wanted)]
+    for shard, own in zip(shards, numbers, strict=True):
+        sizes[own] = np.load(shard.path / "sizes.npy")
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    sets = file_array(ctx.scratch / "sets.bin", (int(offsets[-1]),), np.uint64)
+    for shard, own in zip(shards, numbers, strict=True):
+        starts = np.concatenate(([0], np.cumsum(sizes[own]))).astype(np.int64)
+        copy_sets(np.load(shard.path / "sets.npy", mmap_mode="r"), starts, own, sets, offsets)
+        release(sets)
+    return sets, offsets
+
+
+def _write_clusters(path: Path, corpus: Corpus, verdicts: Verdicts, first: np.ndarray) -> None:
+    """One row per member of a cluster, the kept one first (kind "kept"); clusters in canonical order. corpus: where the kept one is."""
+    import numpy as np
+
+    removed = np.flatnonzero(~verdicts.stays)
+    removed = removed[removed >= corpus.known]
+    removed = removed[np.argsort(verdicts.kept_by[removed], kind="stable")]
+
+    def rows() -> Iterator[dict[str, Any]]:
+        cluster, last = -1, -1
+        for number in removed.tolist():
+            kept = int(verdicts.kept_by[number])
+            names = {"kept_doc_id": corpus.ids[kept].tobytes(), "corpus": corpus.corpus_of(kept)}
+            if kept != last:
+                cluster, last = cluster + 1, kept
+                yield {"doc_id": names["kept_doc_id"], "cluster": cluster, "jaccard": 1.0, "kind": "kept"} | names
+            kind = "near" if first[number] == number else "exact"
+            likeness = float(verdicts.jaccard[number])
+            yield {"doc_id": corpus.ids[number].tobytes(), "cluster": cluster, "jaccard": likeness, "kind": kind} | names
+
+    write_rows(path, schema(**CLUSTERS), rows())
+
+
+def _ruling_file(path: Path, corpus: Corpus, part: int, verdicts: Verdicts, first: np.ndarray) -> Path:
+    """What becomes of each row of a documents file, for the worker that writes it: reason (0 stays), kept doc_id, Jaccard."""
+    import numpy as np
+
+    numbers = corpus.numbers[corpus.rows(part)]
+    kept = verdicts.kept_by[numbers]
+    rulings = np.zeros(len(numbers), RULING)
+    reason = np.where(first[numbers] == numbers, 2, 1) + np.where(kept < corpus.known, 2, 0)
+    rulings["reason"] = np.where(kept == numbers, 0, reason)
+    rulings["kept"] = np.ascontiguousarray(corpus.ids[kept]).view("V16")[:, 0]
+    rulings["jaccard"] = verdicts.jaccard[numbers]
+    np.save(path, rulings)
+    return path
+
+
+def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequence[dict[str, Any]], ctx: Context) -> None:
+    """Adds to each task the file of what recurs in its documents: (row, part, rank, times). own: number of the first new part."""
+    import numpy as np
+
+    from stages.text.repeats import repeated
+
+    for i, task in enumerate(tasks):
+        task["numbers"], task["cuts"] = str(ctx.scratch / f"numbers-{i}.npy"), str(ctx.scratch / f"cuts-{i}.npy")
+        np.save(task["numbers"], corpus.numbers[corpus.rows(own + i)])
+    shards = run_shards(repeats_file, tasks, ctx, "repeats")
+    found = repeated([np.load(s.path / "occurrences.npy", mmap_mode="r") for s in shards], config.max_per_source)
+    rows = corpus.order[np.concatenate([r.number for r in found])]
+    columns = [np.concatenate([getattr(r, name) for r in found]) for name in ("part", "rank", "times")]
+    for i, task in enumerate(tasks):
+        start, end = corpus.starts[own + i], corpus.starts[own + i + 1]
+        mine = (rows >= start) & (rows < end)
+        np.save(task["cuts"], np.stack([rows[mine] - start, *(column[mine] for column in columns)], axis=1).astype(np.int64))
+
+
+def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, out: Path) -> Outcome:
+    from stages.text.minhash import proposed_frac
+
+    for name in ("documents.parquet", "decisions.parquet", *(["repeats.parquet"] if config.repeats else []), *SIGNATURE_FILES):
+        collect(shards, name, out / "signatures" if name in SIGNATURE_FILES else out)
+    (out / SETTINGS).write_text(json.dumps(config.signature_settings()) + "\n")
+    books = add_books([shard.result for shard in shards])
+    exact, near, *old = (books.dropped.get(reason, 0) for reason in REASONS[1:])
+    proposed, compared, verified = verdicts.counts.tolist()
+    summary = {"documents": books.kept + books.changed, "text_chars": books.chars_out, "exact_duplicates": exact, "near_duplicates": near,
+               "duplicates_of_existing": sum(old), "pairs_proposed": proposed, "pairs_compared": compared, "pairs_verified": verified,
+               "proposed_at_threshold_frac": round(proposed_frac(config.threshold, *config.banding()), 4) if config.near else None}  # fmt: skip
+    summary |= {"chars_of_repeats_cut": books.chars_removed} if config.repeats else {}
+    return Outcome(rows=books.kept + books.changed, books=books, summary=summary)
 
 
 STAGE = Stage(
@@ -183,7 +390,10 @@ STAGE = Stage(
     run=run,
     inputs={"documents": "documents"},
     output="documents",
-    versions=("exact text, MinHash-LSH verified by exact Jaccard",),
-    distributions=("datasketch", "xxhash", "numpy", "pyarrow"),
+    versions=(
+        "exact text, MinHash-LSH verified by exact Jaccard",
+        "words as under NFKC_Casefold; bands out of core; pairs and signatures published; existing corpora; repeated lines",
+    ),
+    distributions=("datasketch", "xxhash", "numpy", "numba", "pyarrow"),
     adopt=foreign.ADOPTION,
 )

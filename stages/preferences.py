@@ -18,7 +18,6 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from pydantic import Field
 
 from stages.core.errors import StageError
-from stages.core.overlap import OverlapConfig
 from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class DocstringPairs(StageConfig):
     """Pairs for "Complete: <first half of a sentence>" at most, chosen by hash."""
 
 
-class Preferences(OverlapConfig):
+class Preferences(StageConfig):
     """Preference files by path, and pairs from documentation."""
 
     files: ExternalFiles = ()
@@ -61,11 +60,11 @@ class Preference:
 
 def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes preferences.parquet and decisions/00000.parquet."""
-    from stages.core.records import benchmark_items, counting, decision_books, nothing_to_look_for
+    from stages.core.records import counting, decision_books
     from stages.core.tables import schema, write_rows
     from stages.text.dialogue import contents, forged_token, split_key
     from stages.text.draw import is_drawn
-    from stages.text.ngrams import EmptyIndexError, build_index, find
+    from stages.text.ngrams import find, load_index
 
     if not ctx.files("files") and config.docstrings is None:
         raise StageError(
@@ -73,10 +72,7 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
             where="preferences.files",
             do="Name preference files, for example --set 'preferences.files=[pairs/*.jsonl]'.",
         )
-    try:
-        index = build_index(benchmark_items(inputs["benchmarks"].path), config.ngram_words, config.min_words)
-    except EmptyIndexError as error:
-        raise nothing_to_look_for(error, ctx.node) from None
+    index = load_index(inputs["benchmarks"].path / "index")
     ctx, bad = counting(ctx)
     kept: list[dict[str, Any]] = []
     decisions: list[dict[str, Any]] = []
@@ -165,6 +161,6 @@ STAGE = Stage(
     run=run,
     inputs={"benchmarks": "benchmarks"},
     output="preferences",
-    versions=("first version",),
-    distributions=("pyarrow",),
+    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
+    distributions=("numpy", "numba", "pyarrow"),
 )

@@ -53,7 +53,8 @@ ALIAS = (
 CURRENT = "INSERT INTO current SELECT node, arg_max(artifact_id, (seq, ordinal)) FROM node_run JOIN run USING (run_id) WHERE artifact_id <> '' GROUP BY node"
 # Parquet folders or stems inside artifacts, and the name of the view over all of them.
 VIEWS = {
-    "documents": "documents", "decisions": "decisions", "clusters": "clusters", "hits": "hits", "pages": "pages",
+    "documents": "documents", "decisions": "decisions", "clusters": "clusters", "pairs": "pairs", "repeats": "repeats", "hits": "hits",
+    "pages": "pages",
     "spans": "token_spans", "row_spans": "row_spans", "steps": "steps", "metrics": "step_metrics", "items": "benchmark_items",
     "samples": "samples", "flags": "contamination_flags", "conversations": "conversations", "preferences": "preferences",
     "logprobs": "logprobs",
@@ -75,6 +76,9 @@ Rows = dict[str, list[tuple[Any, ...]]]
 def artifact_rows(name: str, m: Mapping[str, Any], stamp: int) -> Rows:
     """The rows of one manifest by table. name: "<node>/<folder>". Raises KeyError or TypeError when a field is missing or of another type."""
     books, node = m["books"] or {}, m["node"]
+    edges = [(role, parent["artifact"]) for role, parent in m["inputs"].items()]
+    edges += [(role, "/".join(file["uri"].split("/")[-2:])) for role, files in m["external"].items() for file in files
+              if file["identity"].startswith("artifact:")]  # fmt: skip
     found: Rows = {
         "artifact": [
             (
@@ -83,8 +87,8 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int) -> Rows:
                 m["ended"], json.dumps(m["config"]), json.dumps(m["key_parts"]), json.dumps(m["environment"]), number(name), stamp,
             )
         ],
-        "edge": [(parent["artifact"], name, role) for role, parent in m["inputs"].items()],
-        "link": [(number(parent["artifact"]), number(name)) for parent in m["inputs"].values()],
+        "edge": [(parent, name, role) for role, parent in edges],
+        "link": [(number(parent), number(name)) for _, parent in edges],
         "metric": [(name, node, metric, *_number_or_text(value)) for metric, value in m["summary"].items()],
         "book": [(name, node, books["unit"], *row) for row in book_rows(books)],
         "side_table": [],

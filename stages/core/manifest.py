@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stages.core.errors import VerificationError
+from stages.core import names
+from stages.core.errors import RecipeError, VerificationError
 from stages.core.external import sha256_file
 from stages.core.files import fsync_folder
 from stages.core.stage import Artifact
@@ -61,6 +62,22 @@ def stamps(home: Path) -> dict[str, int]:
         finally:
             os.close(handle)
     return found
+
+
+def named_artifact(home: Path, value: str, where: str) -> Artifact:
+    """A published artifact by its folder, its name ("dedup-3", or one that was given), or "<node>/<folder>" of this home."""
+    meant = names.all_names(home).get(value, value)
+    for folder in (Path(meant).expanduser(), home / "artifacts" / meant):
+        if (folder / NAME).is_file():
+            return read_artifact(folder.absolute())
+    for path in sorted((home / "artifacts" / value.rpartition("-")[0]).glob(f"*/{NAME}")):
+        if (artifact := read_artifact(path.parent)).manifest["alias"] == value:
+            return artifact
+    raise RecipeError(
+        f"There is no artifact {value!r}.",
+        where=where,
+        do='Name one of this home ("dedup-3"; `loam lineage sql "SELECT alias FROM artifact"` lists them) or give the folder of one.',
+    )
 
 
 def list_files(folder: Path) -> list[dict[str, Any]]:

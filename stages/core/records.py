@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from stages.core.errors import StageError
 from stages.core.remote import opened
 from stages.core.stage import Books
-from stages.core.tables import read_rows
 
 if TYPE_CHECKING:
     from stages.core.stage import Context, ExternalFile
@@ -93,21 +91,6 @@ def decision_books(unit: str, decisions: Sequence[Mapping[str, Any]], sizes: Map
         chars_in=sum(sizes.values()),
         chars_out=sizes.get("", 0),
         chars_dropped={reason: size for reason, size in sorted(sizes.items()) if reason},
-    )
-
-
-def benchmark_items(benchmarks: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """(task, item_id, texts) of every item of a benchmarks artifact: what an n-gram index is built from."""
-    for row in read_rows(benchmarks / "items.parquet", ["task", "item_id", "texts"]):
-        yield row["task"], row["item_id"], row["texts"] or []
-
-
-def nothing_to_look_for(error: ValueError, node: str) -> StageError:
-    """What a stage raises when the index of benchmark items is empty: a search would call everything clean."""
-    return StageError(
-        f"There is no benchmark item to look for: {error}.",
-        where="node benchmarks",
-        do=f"Add tasks to the benchmarks section, or lower {node}.min_words.",
     )
 
 

@@ -109,6 +109,9 @@ def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[
     for name, mark, values in fields:
         if mark.form == "packages":
             packages[name] = external.package_versions(values, f"{node}.{name}")
+        elif mark.form == "artifacts":
+            named = [manifest.named_artifact(home, value, f"{node}.{name}") for value in values]
+            files[name] = tuple(ExternalFile(str(a.path), a.manifest["bytes"], f"artifact:{a.manifest['digest']}") for a in named)
         else:
             found = external.resolve_files(values, memory, f"{node}.{name}")
             files[name] = tuple(replace(f, name=f.uri.rpartition("/")[2]) for f in found) if mark.named else found

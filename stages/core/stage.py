@@ -30,22 +30,25 @@ class External:
 
     files: paths, globs or fsspec URIs; resolved to `ExternalFile`s, keyed by sha256 (local) or ETag and size (remote).
     packages: installed distributions ("stdlib" is the running Python); keyed by their versions.
+    artifacts: published artifacts that are no input of the road, by name ("dedup-3") or folder; keyed by their digest.
     named: the file's base name decides the output too (a task is named after its file), so it enters the key.
     """
 
-    form: Literal["files", "packages"]
+    form: Literal["files", "packages", "artifacts"]
     named: bool = False
 
 
 ExternalFiles = Annotated[tuple[str, ...], External("files")]
 NamedFiles = Annotated[tuple[str, ...], External("files", named=True)]
 Packages = Annotated[tuple[str, ...], External("packages")]
+Artifacts = Annotated[tuple[str, ...], External("artifacts")]
 
 
 @dataclass(frozen=True)
 class ExternalFile:
-    """One resolved external input. `identity` is what enters the key: "sha256:…" or "etag:…:<bytes>".
+    """One resolved external input. `identity` is what enters the key: "sha256:…", "etag:…:<bytes>" or "artifact:<digest>".
 
+    uri: of an artifact, its folder.
     name: the base name where it enters the key too (NamedFiles), else empty.
     """
 

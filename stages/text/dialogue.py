@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.text.chat import ROLES, special_token_in
-from stages.text.ngrams import normalise_words
+from stages.text.words import normalise_words
 
 Messages = list[dict[str, str]]
 

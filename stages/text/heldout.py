@@ -18,7 +18,7 @@ from typing import Any
 from stages.text.docmarkup import plain_text
 from stages.text.docstrings import Docstring, read_docstrings
 from stages.text.draw import draw
-from stages.text.ngrams import normalise_words
+from stages.text.words import normalise_words
 
 SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\betc\.)(?<!\bvs\.)(?<!\bcf\.)\s+(?=[A-Z\"'(])")
 PROSE = re.compile(r"^[A-Z][a-z]*['’]?[a-z]* .*[a-z)\"'][.!?]$", re.DOTALL)

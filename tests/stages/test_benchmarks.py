@@ -11,11 +11,14 @@ from stages.core.errors import RecipeError, StageError
 from stages.core.stage import Artifact
 from stages.core.tables import read_rows
 from stages.text.heldout import normalised, read_described
+from stages.text.ngrams import find, load_index
 from tests.conftest import run_stage
 from tests.stages import made
 
 PACKAGE = "pydantic"
-QUESTIONS = [{"query": f"Which number is {i}?", "choices": ["none", str(i), "all"], "gold": 1} for i in range(30)]
+QUESTIONS = [
+    {"query": f"Which number is {i}, if you count from nothing?", "choices": ["none", str(i), "all"], "gold": 1} for i in range(30)
+]
 
 
 def items_of(artifact: Artifact, task: str) -> list[dict[str, Any]]:
@@ -102,6 +105,21 @@ def test_no_benchmark_an_empty_file_a_missing_file_and_two_of_one_name(tmp_path:
     files = [made.jsonl(tmp_path / name / "q.jsonl", QUESTIONS) for name in "ab"]
     with pytest.raises(StageError, match="Two benchmark files make the task 'q'"):
         run_stage(STAGE, {"files": files}, {}, tmp_path / "home")
+
+
+def test_the_index_of_ngrams_is_published_and_never_empty(tmp_path: Path) -> None:
+    artifact = run_stage(STAGE, {"files": [made.jsonl(tmp_path / "q.jsonl", QUESTIONS)]}, {}, tmp_path / "home")
+    index = load_index(artifact.path / "index")
+    (match,) = find(index, "So: WHICH number - is 7 if you count from nothing")
+    assert match.item_id == items_of(artifact, "q")[7]["item_id"]
+    assert (artifact.summary["item_texts"], artifact.summary["item_texts_too_short"]) == (60, 0)
+    short = {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": "too", "continuation": "short"}])]}
+    message = "There is no benchmark item to look for: .*none of the 2 texts of 1 items has 8 words"
+    with pytest.raises(StageError, match=message) as caught:
+        run_stage(STAGE, short, {}, tmp_path / "home")
+    assert "lower benchmarks.min_words" in str(caught.value)
+    with pytest.raises(RecipeError, match="min_words is 20, more than ngram_words 13"):
+        run_stage(STAGE, short | {"min_words": 20}, {}, tmp_path / "home")
 
 
 def test_too_few_answers_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from stages.benchmarks import STAGE as BENCHMARKS
 from stages.contamination import STAGE
-from stages.core.errors import StageError
 from stages.core.stage import Artifact
 from stages.core.tables import read_rows, schema, write_rows
 from tests.conftest import run_stage
@@ -107,12 +106,3 @@ def test_without_leaks_nothing_is_flagged_and_the_flagged_subset_is_empty(tmp_pa
     assert {(s["value"], s["n"]) for s in scores if s["subset"] == "flagged"} == {(None, 0)}
     full, clean = ([s["value"] for s in scores if s["subset"] == subset] for subset in ("full", "clean"))
     assert full == clean
-
-
-def test_an_empty_index_is_an_error(tmp_path: Path) -> None:
-    given = inputs(tmp_path)
-    files = [made.jsonl(tmp_path / "s.jsonl", [{"context": "a", "continuation": "b"}])]
-    given["benchmarks"] = run_stage(BENCHMARKS, {"files": files}, {}, tmp_path / "home")
-    with pytest.raises(StageError, match="There is no benchmark item to look for") as caught:
-        run_stage(STAGE, {}, given, tmp_path / "home")
-    assert "lower contamination.min_words" in str(caught.value)

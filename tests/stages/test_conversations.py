@@ -23,7 +23,7 @@ LEAK = "The quick brown fox jumps over the lazy dog and then walks slowly home a
 def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     root = tmp_path_factory.mktemp("benchmarks")
     files = [made.jsonl(root / "fox.jsonl", [{"context": LEAK.rpartition(" ")[0], "continuation": "night."}])]
-    return run_stage(BENCHMARKS, {"files": files, "docstrings": {"packages": [PACKAGE], "items": 40}}, {}, root / "home")
+    return run_stage(BENCHMARKS, {"files": files, "docstrings": {"packages": [PACKAGE], "items": 40}, "min_words": 5}, {}, root / "home")
 
 
 def chat(question: str, answer: str, **more: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_planted_leaks_and_forged_turns_are_dropped_with_a_reason(tmp_path: Path
 
 
 def test_docstring_conversations_hold_no_benchmark_item(tmp_path: Path, benchmarks: Artifact) -> None:
-    config = {"docstrings": {"what": 100, "complete": 200}, "min_words": 5}
+    config = {"docstrings": {"what": 100, "complete": 200}}
     artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path)
     held = [normalised(row["texts"][0]) for row in read_rows(benchmarks.path / "items.parquet") if row["task"] == "docs_complete"]
     chats = [json.loads(row["messages"]) for row in rows_of(artifact)]
@@ -80,18 +80,12 @@ def test_a_broken_line_names_file_and_line(tmp_path: Path, benchmarks: Artifact,
     assert artifact.manifest["books"]["dropped"] == {"bad record": 1} and artifact.manifest["rows"] == 2
 
 
-def test_nothing_given_nothing_left_and_nothing_to_look_for(tmp_path: Path, benchmarks: Artifact) -> None:
+def test_nothing_given_and_nothing_left(tmp_path: Path, benchmarks: Artifact) -> None:
     with pytest.raises(StageError, match="There are no conversations: neither files nor docstrings"):
         run_stage(STAGE, {}, {"benchmarks": benchmarks}, tmp_path / "home")
     leaked = {"files": [made.jsonl(tmp_path / "leak.jsonl", [chat("Say it.", LEAK)])]}
     with pytest.raises(StageError, match="No conversation is left"):
         run_stage(STAGE, leaked, {"benchmarks": benchmarks}, tmp_path / "home")
-    short = run_stage(
-        BENCHMARKS, {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": "a", "continuation": "b"}])]}, {}, tmp_path / "home"
-    )
-    with pytest.raises(StageError, match="There is no benchmark item to look for") as caught:
-        run_stage(STAGE, leaked, {"benchmarks": short}, tmp_path / "home")
-    assert "conversations.min_words" in str(caught.value)
 
 
 def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None:

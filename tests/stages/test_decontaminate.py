@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.core.errors import RecipeError, StageError
+from stages.core.errors import StageError
 from stages.core.stage import Artifact
-from stages.core.tables import read_rows, schema, write_rows
+from stages.core.tables import read_rows
 from stages.decontaminate import STAGE, clean_text
 from stages.text.ngrams import build_index, find, load_index, save_index
+from stages.text.words import normalise_words
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents
+from tests.stages.planted import bench_items, quotes
 
 LONG = "the quick brown fox jumps over the lazy dog while seven wizards quietly watch from a distant hill"
 SHORT = "every cloud has a silver lining they say"
 PADDING = " ".join(f"filler{i}" for i in range(40))
 
 
-def benchmarks(path: Path, texts: dict[str, list[str]]) -> Artifact:
-    rows = [{"task": "quiz", "item_id": item, "texts": list(given)} for item, given in texts.items()]
-    write_rows(path / "items.parquet", schema(task="string", item_id="string", texts="list<string>"), rows)
+def benchmarks(path: Path, texts: dict[str, list[str]], min_words: int = 8) -> Artifact:
+    save_index(build_index((("quiz", item, given) for item, given in texts.items()), 13, min_words), path / "index")
     return artifact(path, "benchmarks")
 
 
@@ -40,7 +42,7 @@ def texts(found: Artifact) -> list[str]:
 def test_spans_are_cut_and_recorded(tmp_path: Path) -> None:
     dirty = f"{PADDING}. {LONG.upper()}! {PADDING}"
     found = run(tmp_path, [[dirty, PADDING], [f"{PADDING} Every cloud - has a silver lining, they say... {PADDING}"]],
-                {"a": [LONG], "b": ["x", SHORT]}, mode="span", min_words=8)  # fmt: skip
+                {"a": [LONG], "b": ["x", SHORT]}, mode="span")  # fmt: skip
     assert texts(found) == [f"{PADDING}. ! {PADDING}", PADDING, f"{PADDING} ... {PADDING}"]
     hits = list(read_rows(found.path / "hits.parquet"))
     assert [(h["task"], h["item_id"], h["words"], h["round"]) for h in hits] == [("quiz", "a", LONG, 1), ("quiz", "b", SHORT, 1)]
@@ -92,17 +94,28 @@ def test_an_index_survives_the_disk(tmp_path: Path) -> None:
     assert (again.texts, again.short_texts, again.items) == (index.texts, index.short_texts, index.items)
 
 
-def test_an_empty_index_is_an_error_not_a_pass(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="There is no benchmark item to look for: .*none of the 1 texts of 1 items has 8 words") as caught:
-        run(tmp_path, [[PADDING]], {"a": ["too short"]})
-    assert "decontaminate.min_words" in caught.value.do
-
-
 def test_nothing_left_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="Decontamination left no document"):
         run(tmp_path, [[LONG]], {"a": [LONG]})
 
 
-def test_min_words_above_n_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="min_words is 20, more than ngram_words 13"):
-        run(tmp_path, [[PADDING]], {"a": [LONG]}, min_words=20)
+def test_planted_leaks_in_real_pages_are_found_and_clean_ones_are_not(corpora: Path) -> None:
+    pages = [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()]
+    items = list(bench_items(corpora))
+    index = build_index(items, n=13, min_words=8)
+    assert not any(find(index, page) for page in pages)
+    chosen = [(task, item, texts[-1]) for task, item, texts in items[:: len(items) // 300] if len(normalise_words(texts[-1])) >= 8]
+    seen = set()
+    for number, (task, item, text) in enumerate(chosen):
+        page = pages[number % len(pages)]
+        for kind, quote in quotes(text).items():
+            dirty = f"{page[: len(page) // 2]} . {quote} . {page[len(page) // 2 :]}"
+            found = [m for m in find(index, dirty) if (m.task, m.item_id) == (task, item)]
+            if kind.startswith("not"):
+                assert not found, (kind, text)
+                continue
+            assert any(dirty[m.start : m.end].strip() for m in found), (kind, text)
+            cut, _, _ = clean_text(index, dirty, cut=True)
+            assert not find(index, cut)
+            seen.add(kind)
+    assert len(seen) == 7 and len(chosen) > 200

@@ -5,20 +5,32 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid5
 
+import pytest
+
+from stages.core import lineage
+from stages.core.errors import RecipeError, StageError
 from stages.core.stage import Artifact
-from stages.core.tables import read_rows, write_rows
+from stages.core.tables import read_rows, schema, write_rows
 from stages.dedup import STAGE
+from stages.text.minhash import best_bands
 from tests.conftest import run_stage
-from tests.stages.made import artifact, documents
+from tests.stages.made import SPACE, artifact, documents
+
+SHAPE = schema(doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string")
 
 BASE = [f"word{i}" for i in range(120)]
 NEAR = [*BASE[:118], "other", "end"]
 TEXTS = [" ".join(BASE), "\n".join(BASE), " ".join(NEAR), "something else altogether in this short text", " ".join(reversed(BASE))]
 
 
+def rows_of(found: Artifact) -> list[dict[str, Any]]:
+    return [row for path in sorted((found.path / "documents").glob("*")) for row in read_rows(path)]
+
+
 def kept(found: Artifact) -> list[str]:
-    return [row["text"] for path in sorted((found.path / "documents").glob("*")) for row in read_rows(path)]
+    return [row["text"] for row in rows_of(found)]
 
 
 def table(found: Artifact, name: str) -> list[dict[str, Any]]:
@@ -31,9 +43,11 @@ def test_kept_are_first_in_canonical_order_and_clusters_say_why(tmp_path: Path) 
     assert kept(found) == [TEXTS[0], TEXTS[3], TEXTS[4]]
     ids = [row["doc_id"] for shard in (0, 1) for row in read_rows(made.path / "documents" / f"{shard:05d}.parquet")]
     clusters = table(found, "clusters.parquet")
-    assert [(row["doc_id"], row["cluster"], row["kept_doc_id"], row["kind"]) for row in clusters] == [
-        (ids[0], 0, ids[0], "kept"), (ids[1], 0, ids[0], "exact"), (ids[2], 0, ids[0], "near"),
+    assert [(row["doc_id"], row["cluster"], row["kept_doc_id"], row["kind"], row["corpus"]) for row in clusters] == [
+        (ids[0], 0, ids[0], "kept", None), (ids[1], 0, ids[0], "exact", None), (ids[2], 0, ids[0], "near", None),
     ]  # fmt: skip
+    pairs = table(found, "pairs.parquet")
+    assert [(p["doc_id"], p["kept_doc_id"], p["jaccard"]) for p in pairs] == [(ids[2], ids[0], clusters[2]["jaccard"])]
     shingle = [tuple(words[i : i + 5] for i in range(len(words) - 4)) for words in (BASE, NEAR)]
     a, b = ({tuple(s) for s in side} for side in shingle)
     assert clusters[2]["jaccard"] == len(a & b) / len(a | b)
@@ -46,26 +60,134 @@ def test_threshold_and_near_switch(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [TEXTS])
     assert len(kept(run_stage(STAGE, {"threshold": 0.99}, {"documents": made}, tmp_path))) == 4
     assert len(kept(run_stage(STAGE, {"near": False}, {"documents": made}, tmp_path))) == 4
+    found = run_stage(STAGE, {"threshold": 0.5}, {"documents": made}, tmp_path)
+    assert found.summary["proposed_at_threshold_frac"] == round(1 - (1 - 0.5**5) ** 22, 4)
 
 
-def test_result_depends_neither_on_shards_nor_on_workers(corpora: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
+def real_texts(corpora: Path, count: int) -> list[str]:
+    return [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()[:count]]
 
-    texts = [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()[:60]]
-    texts += [text + " with one more sentence." for text in texts[:25]] + texts[10:20]
-    made = documents(tmp_path / "made", [texts])
-    rows = list(read_rows(made.path / "documents" / "00000.parquet"))
-    shape = pq.read_schema(made.path / "documents" / "00000.parquet")
+
+def sharded(folder: Path, rows: list[dict[str, Any]], shards: int) -> Artifact:
+    """The same rows over some files, every row group of a few rows."""
+    for shard in range(shards):
+        write_rows(folder / "documents" / f"{shard:05d}.parquet", SHAPE, rows[shard::shards])
+    return artifact(folder, "documents")
+
+
+def made_rows(texts: list[str], source: str = "crawl", url: str = "http://x") -> list[dict[str, Any]]:
+    return [
+        {"doc_id": uuid5(SPACE, f"{url}/{i}"), "source": source, "url": f"{url}/{i:04d}", "date": "2026-01-01", "lang": "en",
+         "lang_score": 1.0, "text": text} for i, text in enumerate(texts)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("extra", [{}, {"repeats": {"min_chars": 10, "min_left_chars": 50}}])
+def test_result_depends_neither_on_shards_nor_on_workers(corpora: Path, tmp_path: Path, extra: dict[str, Any]) -> None:
+    texts = [f"{text}\nThe same footer under every page." for text in real_texts(corpora, 60)]
+    texts += [text.replace("The same", "with one more sentence.\nThe same") for text in texts[:25]] + texts[10:20]
+    rows = made_rows(texts)
     results = []
-    for number, (shards, workers) in enumerate([(1, 1), (3, 1), (3, 2)]):
-        folder = tmp_path / f"split{number}"
-        for shard in range(shards):
-            write_rows(folder / "documents" / f"{shard:05d}.parquet", shape, rows[shard::shards])
-        found = run_stage(STAGE, {}, {"documents": artifact(folder, "documents")}, tmp_path / str(number), runtime={"workers": workers})
-        results.append((sorted(kept(found)), table(found, "clusters.parquet"), found.manifest["digest"]))
-    assert results[0][:2] == results[1][:2]
+    for number, (order, shards, workers) in enumerate([(rows, 1, 1), (rows, 3, 1), (rows, 3, 1 if extra else 2), (rows[::-1], 4, 1)]):
+        made = sharded(tmp_path / f"split{number}", order, shards)
+        found = run_stage(STAGE, extra, {"documents": made}, tmp_path / str(number), runtime={"workers": workers})
+        tables = [table(found, "clusters.parquet"), table(found, "pairs.parquet")]
+        repeats = sorted((r["text"], r["times"], r["doc_id"]) for p in (found.path / "repeats").glob("*") for r in read_rows(p))
+        results.append((sorted(kept(found)), *tables, repeats, found.manifest["digest"]))
+    assert results[0][:4] == results[1][:4] == results[3][:4]
     assert results[1] == results[2]
-    assert len(results[0][0]) == 60
+    assert len(results[0][0]) == 60 and bool(results[0][3]) == bool(extra)
+
+
+def test_source_priority_decides_which_copy_stays(tmp_path: Path) -> None:
+    made = documents(tmp_path / "made", [[("a", TEXTS[0]), ("b", TEXTS[0])], [("c", TEXTS[2])]])
+    sources = [row["source"] for row in rows_of(run_stage(STAGE, {}, {"documents": made}, tmp_path))]
+    assert sources == ["a"]
+    found = run_stage(STAGE, {"source_priority": ["c", "b"]}, {"documents": made}, tmp_path)
+    assert [row["source"] for row in rows_of(found)] == ["c"]
+
+
+def test_a_new_crawl_against_an_existing_corpus_is_as_both_together(corpora: Path, tmp_path: Path) -> None:
+    texts = real_texts(corpora, 80)
+    a = made_rows([*texts[:40], *(t + " and a little more." for t in texts[:5])], url="http://a")
+    b = made_rows([*texts[20:80], *(t + " with another end." for t in texts[:50]), "..."], url="http://b")
+    whole = run_stage(STAGE, {}, {"documents": sharded(tmp_path / "ab", [*b, *a], 3)}, tmp_path)
+    first = run_stage(STAGE, {}, {"documents": sharded(tmp_path / "a", a, 2)}, tmp_path)
+    second = run_stage(STAGE, {"against": [first.manifest["alias"]]}, {"documents": sharded(tmp_path / "b", b, 2)}, tmp_path)
+    assert sorted(kept(whole)) == sorted([*kept(first), *kept(second)])
+    dropped = second.manifest["books"]["dropped"]
+    assert dropped["exact_duplicate_of_existing"] == 20 and dropped["near_duplicate_of_existing"] == 40
+    assert second.summary["duplicates_of_existing"] == 60
+    together = {row["doc_id"]: row["kept_doc_id"] for row in table(whole, "clusters.parquet")}
+    name = f"dedup/{first.path.name}"
+    old = {row["doc_id"] for row in rows_of(first)}
+    for row in table(second, "clusters.parquet"):
+        assert together[row["doc_id"]] == row["kept_doc_id"]
+        assert (row["corpus"] == name) == (row["kept_doc_id"] in old)
+    assert {row["corpus"] for row in table(second, "pairs.parquet")} == {name, None}
+    third = run_stage(STAGE, {"against": [str(first.path), str(second.path)]}, {"documents": sharded(tmp_path / "c", b[:30], 1)}, tmp_path)
+    assert kept(third) == []
+    lineage.update(tmp_path)
+    edges = lineage.query(tmp_path, "SELECT parent, role FROM edge WHERE child = ?", [f"dedup/{second.path.name}"])[1]
+    assert (name, "against") in edges
+
+
+def test_an_existing_corpus_that_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    made = documents(tmp_path / "made", [TEXTS])
+    first = run_stage(STAGE, {}, {"documents": made}, tmp_path)
+    with pytest.raises(RecipeError, match='Its signatures were made with .*"bands": 22'):
+        run_stage(STAGE, {"bands": 10, "against": ["dedup-1"]}, {"documents": made}, tmp_path)
+    with pytest.raises(RecipeError, match="There is no artifact 'dedup-9'"):
+        run_stage(STAGE, {"against": ["dedup-9"]}, {"documents": made}, tmp_path)
+    (first.path / "signatures.json").unlink()
+    with pytest.raises(RecipeError, match="holds no signatures"):
+        run_stage(STAGE, {"against": [str(first.path)]}, {"documents": made}, tmp_path)
+
+
+def test_a_changed_text_of_an_existing_corpus_is_noticed(tmp_path: Path) -> None:
+    made = documents(tmp_path / "made", [TEXTS])
+    first = run_stage(STAGE, {}, {"documents": made}, tmp_path)
+    path = first.path / "documents" / "00000.parquet"
+    rows = list(read_rows(path))
+    write_rows(path, SHAPE, [row | {"text": row["text"] + " changed"} for row in rows])
+    near = documents(tmp_path / "near", [[TEXTS[0] + " one more"]])
+    with pytest.raises(StageError, match="A text of an existing corpus is not the one"):
+        run_stage(STAGE, {"against": ["dedup-1"]}, {"documents": near}, tmp_path)
+
+
+def test_repeated_lines_are_cut_after_their_first_occurrences_and_books_balance(tmp_path: Path) -> None:
+    body = ["\n".join(f"line {i} of document {n} has its own words {n * 31 + i}" for i in range(8)) for n in range(4)]
+    menu = "Home | About | Contact | Imprint of this site"
+    docs = [("a", f"{menu}\n{body[0]}\n}}\n{menu}"), ("a", f"{menu}\n{body[1]}\n}}"), ("b", f"{menu}\n{body[2]}"), ("a", f"{menu}\nshort")]
+    made = documents(tmp_path / "made", [docs[:2], docs[2:]])
+    found = run_stage(STAGE, {"repeats": {"max_per_source": 2}}, {"documents": made}, tmp_path)
+    assert kept(found) == [docs[0][1], f"{body[1]}\n}}", docs[2][1]]
+    assert found.manifest["books"]["dropped"] == {"too_little_left": 1} and found.manifest["books"]["changed"] == 1
+    assert found.summary["chars_of_repeats_cut"] == len(menu) + 1
+    (row,) = [row for path in sorted((found.path / "repeats").glob("*")) for row in read_rows(path)]
+    assert (row["source"], row["text"], row["times"], row["doc_id"]) == ("a", menu, 4, rows_of(found)[0]["doc_id"])
+    again = run_stage(STAGE, {"against": [str(found.path)]}, {"documents": artifact(found.path, "documents")}, tmp_path / "again")
+    assert kept(again) == []  # the signatures are those of the texts as they were cut
+
+
+def test_repeated_paragraphs(tmp_path: Path) -> None:
+    notice = "All of this is under a licence\nthat takes two lines."
+    texts = [f"{'A text of its own. ' * 15}{n}\n\n{notice}\n\nEnd number {n}." for n in range(3)]
+    config = {"near": False, "repeats": {"unit": "paragraph"}}
+    found = run_stage(STAGE, config, {"documents": documents(tmp_path / "made", [texts])}, tmp_path)
+    assert kept(found) == [texts[0], *(t.replace(f"{notice}\n\n", "") for t in texts[1:])]
+
+
+def test_bands_by_search_only_when_asked_for(tmp_path: Path) -> None:
+    made = documents(tmp_path / "made", [TEXTS])
+    found = run_stage(STAGE, {"bands": "auto", "threshold": 0.9}, {"documents": made}, tmp_path)
+    assert json.loads((found.path / "signatures.json").read_text())["near"]["bands"] == best_bands(0.9, 128)[0]
+    for config, message in (
+        ({"bands": "auto", "rows": 5}, "rows is given, but"),
+        ({"permutations": 64}, "permutations is only for bands: auto"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            run_stage(STAGE, config, {"documents": made}, tmp_path)
 
 
 def test_documents_without_words(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     mixture = run_stage(MIX, {"seq_len": 40, "validation_frac": 0.2}, {"tokens": tokens}, root / "home")
     files = [made.jsonl(root / "choose.jsonl", ITEMS), made.jsonl(root / "go_on.jsonl", GOES_ON)]
     files.append(made.jsonl(root / "gsm8k.jsonl", [{"question": "2+2?", "answer": "4"}]))
-    benchmarks = run_stage(BENCHMARKS, {"files": files, "max_scored_items": 8}, {}, root / "home")
+    benchmarks = run_stage(BENCHMARKS, {"files": files, "max_scored_items": 8, "min_words": 2}, {}, root / "home")
     return {"model": model, "benchmarks": benchmarks, "mixture": mixture, "tokens": tokens, "tokenizer": tokenizer}
 
 

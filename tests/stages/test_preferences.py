@@ -24,7 +24,7 @@ LEAK = "The quick brown fox jumps over the lazy dog and then walks slowly home a
 def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     root = tmp_path_factory.mktemp("benchmarks")
     files = [made.jsonl(root / "fox.jsonl", [{"context": LEAK.rpartition(" ")[0], "continuation": "night."}])]
-    return run_stage(BENCHMARKS, {"files": files, "docstrings": {"packages": [PACKAGE], "items": 40}}, {}, root / "home")
+    return run_stage(BENCHMARKS, {"files": files, "docstrings": {"packages": [PACKAGE], "items": 40}, "min_words": 5}, {}, root / "home")
 
 
 def rows_of(artifact: Artifact) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def test_planted_leaks_in_either_answer_are_dropped(tmp_path: Path, benchmarks: 
 
 
 def test_docstring_pairs_are_plausible_and_clean(tmp_path: Path, benchmarks: Artifact) -> None:
-    docs = {"docstrings": {"what": 100, "complete": 200}, "min_words": 5, "validation_frac": 0.2}
+    docs = {"docstrings": {"what": 100, "complete": 200}, "validation_frac": 0.2}
     artifact = run_stage(STAGE, docs, {"benchmarks": benchmarks}, tmp_path)
     rows = rows_of(artifact)
     items = [row for row in read_rows(benchmarks.path / "items.parquet") if row["task"] != "fox"]
@@ -68,7 +68,7 @@ def test_docstring_pairs_are_plausible_and_clean(tmp_path: Path, benchmarks: Art
 
 
 def test_a_held_out_pairs_answer_is_not_trained_on_in_the_conversations(tmp_path: Path, benchmarks: Artifact) -> None:
-    docs = {"docstrings": {"what": 200, "complete": 400}, "min_words": 5, "validation_frac": 0.2}
+    docs = {"docstrings": {"what": 200, "complete": 400}, "validation_frac": 0.2}
     inputs = {"benchmarks": benchmarks}
     later = {normalised(r["chosen"]) for r in rows_of(run_stage(STAGE, docs, inputs, tmp_path)) if r["split"] == "validation"}
     chats = list(read_rows(run_stage(CONVERSATIONS, docs, inputs, tmp_path).path / "conversations.parquet"))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text.ngrams import EmptyIndexError, build_index, find, merged_spans, normalise_words
+from stages.text.ngrams import EmptyIndexError, build_index, find, merged_spans
+from stages.text.words import normalise_words
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "E", "é", "ß"]), max_size=30)
 
@@ -72,6 +73,31 @@ def test_texts_below_min_words_are_counted_not_indexed() -> None:
     index = build_index([("t", "i", ["only three words", "now there are five words"])], n=13, min_words=5)
     assert (index.texts, index.short_texts) == (2, 1)
     assert find(index, "only three words here in this text") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich",
+        "zwo\u0308lf BOXKÄMPFER – jagen; Viktor\n\tquer (über) den GROSSEN „Sylter“ Deich!",
+        "Zw\u00adölf Box\u200dkämpfer jagen Ｖｉｋｔｏｒ quer über den großen Sylter Deich",
+    ],
+)
+def test_punctuation_case_and_unicode_forms_do_not_hide_an_item(text: str) -> None:
+    index = build_index([("t", "i", ["Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich"])], n=6, min_words=4)
+    (match,) = find(index, f"Vorher. {text} nachher.")
+    assert f"Vorher. {text} nachher."[match.start : match.end] == text.rstrip("!")
+    assert match.words == "zwölf boxkämpfer jagen viktor quer über den grossen sylter deich"
+
+
+def test_more_hits_than_the_buffer_holds() -> None:
+    index = build_index([("t", str(i), [f"one two three four {i % 2}"]) for i in range(40)], n=4, min_words=4)
+    assert len(find(index, "one two three four . " * 50)) == 40 * 50
+
+
+def test_items_that_share_an_ngram_are_all_named() -> None:
+    index = build_index([("t", "a", ["x one two three four"]), ("u", "b", ["one two three four y"])], n=4, min_words=3)
+    assert [(m.task, m.item_id) for m in find(index, "so one two three four")] == [("t", "a"), ("u", "b")]
 
 
 def test_empty_index_is_an_error_that_counts() -> None:

@@ -1,0 +1,28 @@
+"""What the benchmarks run on: the documents of the real crawl, extracted once and kept in a home below the temporary folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from stages import crawl, extract
+from stages.core.stage import Artifact
+from tests.conftest import CORPORA, run_stage
+
+HOME = Path(os.environ.get("LOAM_BENCH_HOME") or Path(tempfile.gettempdir()) / "loam-bench")
+
+
+def crawl_documents() -> Artifact:
+    """The documents artifact of the ten crawl files, one shard per file."""
+    warcs = run_stage(crawl.STAGE, {"warcs": [str(CORPORA / "crawl" / "CRAWL-2026-*.warc.gz")]}, {}, HOME)
+    return run_stage(extract.STAGE, {"max_bad_records": 100}, {"warc": warcs}, HOME, runtime={"workers": 2})
+
+
+def texts_and_urls() -> tuple[list[str], list[str]]:
+    """All texts, and their URLs."""
+    from stages.core.documents import document_shards
+    from stages.core.tables import read_rows
+
+    rows = [row for path in document_shards(crawl_documents().path) for row in read_rows(path, ["text", "url"])]
+    return [row["text"] for row in rows], [row["url"] for row in rows]

@@ -1,0 +1,51 @@
+"""Real benchmark items, and ways in which a page may quote one: the truth for tests and benchmarks of decontamination."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from stages.text.tasks import format_of, read_item
+from stages.text.words import normalise_words
+
+
+def bench_items(corpora: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """(task, item_id, texts) of every file in corpora/bench."""
+    for path in sorted((corpora / "bench").glob("*.jsonl*")):
+        form = ""
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+            for number, line in enumerate(lines):
+                record = json.loads(line)
+                form = form or format_of(record)
+                yield path.name.partition(".")[0], str(number), read_item(form, record).texts
+    with (corpora / "bench" / "TruthfulQA.csv").open(newline="") as file:
+        for number, row in enumerate(csv.DictReader(file)):
+            yield "TruthfulQA", str(number), (row["Question"], f"{row['Question']} {row['Best Answer']}")
+    with tarfile.open(corpora / "bench" / "mmlu_csv.tar.gz") as archive:
+        for member in sorted((m for m in archive if m.isfile()), key=lambda m: m.name):
+            file = archive.extractfile(member)
+            assert file
+            for number, row in enumerate(csv.DictReader(io.TextIOWrapper(file))):
+                yield f"mmlu-{Path(member.name).stem}", str(number), (row["question"], f"{row['question']} {row['choice' + row['answer']]}")
+
+
+def quotes(text: str) -> dict[str, str]:
+    """The text as a page may hold it, by the kind of change. All but the two `not` ones are leaks."""
+    words = normalise_words(text)
+    return {
+        "verbatim": text,
+        "upper case": text.upper(),
+        "no punctuation": re.sub(r"\W+", " ", text),
+        "other punctuation": re.sub(r"\W+", lambda m: (" – ", "; ", "\u00a0", " “", "...\n")[len(m[0]) % 5] if m[0] != "'" else "’", text),
+        "a word a line": "\n".join(text.split()),
+        "emphasis": re.sub(r"(\w+)\s", r"**\1** ", text),
+        "soft hyphens": re.sub(r"([^\W\d_]{3})([^\W\d_]{3})", "\\1\u00ad\\2", text),
+        "not: every 7th word changed": " ".join(f"{w}x" if k % 7 == 6 else w for k, w in enumerate(words)),
+        "not: words in reverse": " ".join(reversed(words)),
+    }
