@@ -62,7 +62,7 @@ def collect(home: Path, found: Sequence[str]) -> int:
             (folder / manifest.NAME).unlink(missing_ok=True)
             shutil.rmtree(folder)
             names.forget_names(home, name)
-        for left in (home / "leases").glob("*"):
-            left.unlink()
+        for left in [*(home / "leases").glob("*"), *(home / "names").glob(".*"), *home.glob(".hashes.json.*")]:
+            left.unlink()  # of killed processes: nobody works here now
         lineage.reindex(home)
     return freed

@@ -132,10 +132,11 @@ def test_gc_takes_scratch_and_free_leases(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     (left / "half").write_text("1234")
     (home / "leases" / "words-0123456789ab").write_text("")
+    (home / ".hashes.json.1.2").write_text("")
     rows = collectable(home, 1)
     assert [(r["artifact_id"], r["node"], r["bytes"]) for r in rows] == [("scratch/words-0123456789ab", "words", 4)]
     assert collect(home, [rows[0]["artifact_id"]]) == 4
-    assert not left.exists() and not list((home / "leases").iterdir())
+    assert not left.exists() and not list((home / "leases").iterdir()) and not list(home.glob(".*"))
 
 
 def test_affected_lists_holders_and_what_was_made_from_them(tmp_path: Path) -> None:
