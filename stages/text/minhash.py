@@ -3,7 +3,8 @@
 Guarantee: a shingle is the hash of n successive words (stages/text/words.py), so layout, punctuation and case do not count; a text
 of fewer words is one shingle. Signatures are datasketch's (scheme affine64) bit for bit. `jaccard` is exact on sets of 64-bit
 shingle hashes. Cost: one multiplication and one minimum per shingle and permutation. Per core with AVX-512: words and shingles
-230 MB/s of text, signatures of 110 permutations 830 MB/s, both together 180. Source: Broder 1997; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, 3.4 (banding).
+230 MB/s of text, signatures of 110 permutations 830 MB/s, both together with
+the texts' encoding 120 to 140. Source: Broder 1997; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, 3.4 (banding).
 """
 
 from __future__ import annotations
