@@ -11,6 +11,7 @@ Source: DuckDB's open-insert-close from several processes lost acknowledged comm
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -236,14 +237,18 @@ def _write(home: Path, fresh: bool = False) -> None:
                 if seen is None:
                     raise
                 _round(home, None)  # the old index was damaged where nobody had looked
+        return
     except OSError as error:
         if clear := of_the_disk(error, "while the index was written", home):
             raise clear from error
         raise
     except duckdb.Error as error:
         what = str(error).splitlines()[0]
-        do = "Free space or mend what it names; manifests are whole, and the next run or `loam lineage reindex` completes the index."
-        raise StageError(f"The index could not be written: {what}", where=str(home / FILE), do=do) from error
+    # Raised out here: an error that kept DuckDB's own as its context would keep the connection alive until the interpreter ends.
+    if os.strerror(errno.ENOSPC) in what and (full := of_the_disk(OSError(errno.ENOSPC, what), "while the index was written", home)):
+        raise full
+    do = "Mend what it names; manifests are whole, and the next run or `loam lineage reindex` completes the index."
+    raise StageError(f"The index could not be written: {what}", where=str(home / FILE), do=do)
 
 
 def _round(home: Path, seen: Seen | None) -> None:

@@ -325,5 +325,5 @@ def test_a_disk_that_fills_while_duckdb_writes_keeps_the_old_index(home: Path) -
         "try:\n    lineage.reindex(home)\nexcept LoamError as error:\n    print(type(error).__name__, error)\n"
     )
     out, err = start(code, home).communicate(timeout=60)
-    assert err == "" and out.startswith("StageError The index could not be written: ") and "to do: Free space" in out
+    assert err == "" and out.startswith("StageError The index could not be written: ") and "to do: Mend what it names" in out
     assert indexed(home) == 1 and leftovers(home) == []
