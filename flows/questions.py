@@ -13,7 +13,7 @@ from stages.core.errors import RecipeError
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_json: argparse.ArgumentParser) -> None:
-    """Adds `lineage`, `trace` and `report` to the parser. add: makes a command (see cli.build_parser)."""
+    """Adds `lineage`, `compare`, `trace`, `what-if` and `report` to the parser. add: makes a command (see cli.build_parser)."""
     lineage = commands.add_parser(
         "lineage", help="questions to the record of runs and artifacts", description="Questions to the record of runs and artifacts."
     )
@@ -65,6 +65,8 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     what.add_argument("--url", help="all captures of a URL (end with %% for a prefix)")
     what.add_argument("--doc", help="one document by doc_id")
     what.add_argument("--step", type=int, help="the documents of one pretraining step")
+    command = add("what-if", what_if_command, "what the filter would keep at other thresholds, from the stored signals", as_json, with_set)
+    command.add_argument("artifact", metavar="filter", help="the filter's current artifact, or another one: filter/folder, key or digest")
     command = add("report", report_command, "print the path of a run's report")
     command.add_argument(
         "of_run", nargs="?", default="", metavar="RUN", help="a run id, alias or given name (default: the newest run with a report)"
@@ -94,6 +96,21 @@ def trace_command(options: argparse.Namespace) -> int:
         if document["steps"]:
             steps = document["steps"]
             print(f"  pretrain       steps {', '.join(map(str, steps[:20]))}{' …' if len(steps) > 20 else ''}")
+    return 0
+
+
+def what_if_command(options: argparse.Namespace) -> int:
+    from flows.road import road, stage_of
+    from flows.session import default_home
+    from stages.ask.what_if import what_if
+
+    stage = next(stage_of(node) for node in road() if node.name == "filter")
+    rows = what_if(default_home(options.home), options.artifact, stage, options.set)
+    print_rows(rows, options.json)
+    if not options.json:
+        today, then = rows[0]["today"], rows[0]["then"]
+        total = sum(row["today"] for row in rows)
+        print(f"\nkept today {today:,} of {total:,}; then {then:,} ({then - today:+,})")
     return 0
 
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flows.road import config_classes, downstream, road, spared, stage_of, upstream
 from stages.ask.adopted import adopted_artifacts
@@ -51,6 +52,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     folder = default_home(home)
     checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings, spared)
     outbox.check(checked.runtime.openlineage)
+    refuse_contradictions(checked)
     return Session(folder, checked, adopted_artifacts(folder, checked, {node.name: stage_of(node).output for node in road()}))
 
 
@@ -75,6 +77,20 @@ def refuse_adopted(session: Session, nodes: Sequence[str]) -> None:
                 where=f"{session.recipe.source}: adopt.{node}",
                 do=f"Take adopt.{node} away to build it.",
             )
+
+
+def refuse_contradictions(recipe: Recipe) -> None:
+    """Settings of different nodes that cannot go together."""
+    wanted: Any = recipe.sections.get("filter")
+    given: Any = recipe.sections.get("train_quality")
+    if not wanted or not given or "train_quality" in recipe.adopt or "filter" in recipe.adopt:
+        return
+    if wanted.quality.min_score is not None and not given.positives and not given.model:
+        raise RecipeError(
+            "There is no classifier to score documents with.",
+            where=f"{recipe.source}: filter.quality.min_score",
+            do="Name texts as train_quality.positives or a model as train_quality.model, or set it to null.",
+        )
 
 
 def refuse_lacks(session: Session, plan: Plan) -> None:

@@ -19,8 +19,8 @@ MUST_BEAT = "unigram"
 BASELINES = ("unigram", "kneser_ney_3gram")  # of evaluate, in bits per byte on the same documents
 TRAINING_NODES = ("pretrain", "sft", "dpo")
 INPUTS = {
-    "benchmarks": "benchmarks", "crawl": "warc", "extract": "documents", "filter": "documents", "dedup": "documents",
-    "decontaminate": "documents", "train_tokenizer": "tokenizer", "encode": "tokens", "mix": "mixture",
+    "benchmarks": "benchmarks", "crawl": "warc", "extract": "documents", "train_quality": "classifier", "filter": "documents",
+    "dedup": "documents", "decontaminate": "documents", "train_tokenizer": "tokenizer", "encode": "tokens", "mix": "mixture",
     "conversations": "conversations", "preferences": "preferences", "pretrain": "checkpoint", "sft": "checkpoint",
     "reference": "logprobs", "dpo": "checkpoint", "export@base": "model", "export@sft": "model", "export@dpo": "model",
     "evaluate@base": "scores", "evaluate@sft": "scores", "evaluate@dpo": "scores", "contamination": "contamination",
@@ -264,5 +264,15 @@ STAGE = Stage(
     output="report",
     versions=("HTML, Markdown and results from the manifests",),
     distributions=("jinja2",),
-    optional=("crawl", "extract", "filter", "dedup", "reference", "export@base", "export@sft", "export@dpo"),  # it only lists them
+    optional=(
+        "crawl",
+        "extract",
+        "train_quality",
+        "filter",
+        "dedup",
+        "reference",
+        "export@base",
+        "export@sft",
+        "export@dpo",
+    ),  # it only lists them
 )

@@ -25,13 +25,14 @@ DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "s
 class Ruling:
     """What becomes of a document. reason: "" keeps it, anything else drops it for that reason. text: None leaves it as it is.
 
-    signals: values for the decision columns. note: why a kept document was changed.
+    signals: values for the decision columns. note: why a kept document was changed. columns: new values of its other columns.
     """
 
     reason: str = ""
     text: str | None = None
     note: str = ""
     signals: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 def judge_shard(
@@ -58,7 +59,7 @@ def judge_shard(
             meter.add(1, len(row["text"].encode()), ruling.reason)
             decision = {"doc_id": row["doc_id"], "url": row["url"], "verdict": verdict, **ruling.signals}
             decision["reason"] = ruling.reason or (ruling.note if verdict == "changed" else "") or None
-            yield decision, None if ruling.reason else {**row, "text": text}
+            yield decision, None if ruling.reason else {**row, **ruling.columns, "text": text}
 
     decisions: list[dict[str, Any]] = []
 

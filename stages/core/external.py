@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from pydantic import BaseModel
 
 from stages.core.errors import RecipeError
 from stages.core.files import write_durably
+from stages.core.remote import opened
 from stages.core.secrets import redact
 from stages.core.stage import External, ExternalFile
 
@@ -104,6 +106,20 @@ def remembered_sha256(path: Path, memory: Remembered) -> str:
     else:
         memory.pop(name, None)
     return digest
+
+
+def local_path(file: ExternalFile, folder: Path) -> Path:
+    """A path for libraries that read local files only: the file's own, or a copy of a remote one in `folder`."""
+    if "://" not in file.uri:
+        return Path(file.uri)
+    path = folder / file.sha256
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        with opened(file.uri) as source, partial.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+        os.replace(partial, path)
+    return path
 
 
 def changed(file: ExternalFile, memory: Remembered) -> str:

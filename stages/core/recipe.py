@@ -94,7 +94,7 @@ def load_recipe(
     secrets.refuse_in_settings(raw, str(path))
     for setting in settings:
         secrets.refuse_in_settings(setting, "--set", secrets.shown_name(setting))
-        _apply(raw, setting, classes)
+        apply_setting(raw, setting, classes)
     head_keys = {"name", "seed", "runtime", "description", "adopt"}
     for key in raw:
         if key not in classes and key not in head_keys:
@@ -182,8 +182,8 @@ def _parse(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _apply(raw: dict[str, Any], setting: str, classes: Mapping[str, type[StageConfig]]) -> None:
-    """One `node.key=value`; the value is YAML ("[a, b]", "3", "null")."""
+def apply_setting(raw: dict[str, Any], setting: str, classes: Mapping[str, type[StageConfig]]) -> None:
+    """Applies one `node.key=value` to sections as plain values; the value is YAML ("[a, b]", "3", "null"). Raises RecipeError."""
     import yaml
 
     name, equals, text = setting.partition("=")

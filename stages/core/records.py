@@ -67,6 +67,15 @@ def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[Record
                 ctx.drop("the line is not a JSON object", place(file, number), _shown(raw))
 
 
+def read_lines(file: ExternalFile) -> Iterator[str]:
+    """The lines of a text file, plain or gzipped. Raises StageError where one is not UTF-8."""
+    for number, raw in enumerate(_lines(file), start=1):
+        try:
+            yield raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise StageError("The line is not UTF-8.", where=place(file, number), do="Convert the file.") from None
+
+
 def counting(ctx: Context) -> tuple[Context, list[str]]:
     """The same context, and a list to which every `drop` adds its place: the bad records, for the books."""
     bad: list[str] = []

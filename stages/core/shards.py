@@ -218,15 +218,18 @@ def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progr
             for job in jobs:
                 job()
         else:
-            _in_pool(jobs, workers, label)
+            run_in_pool(jobs, workers, label)
     finally:
         stop.set()
         watcher.join()
     tell()
 
 
-def _in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str) -> None:
-    """Spawned processes: children of this one, so that the kernel can end them with it, and without its open files and locks."""
+def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str) -> None:
+    """Runs picklable jobs in new processes: spawned, without this one's open files and locks, and ended by the kernel with it.
+
+    Raises what a job raised; StageError when a worker was killed.
+    """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to, (os.getpid(),))
     try:

@@ -1,163 +1,161 @@
-"""Web text quality rules: datatrove's own Gopher, C4 and FineWeb filters with every threshold open, and cheap signals beside.
+"""Which documents web text rules keep: one order of rules, decided from stored signals alone.
 
-Guarantee: the verdict is datatrove's (its classes run, nothing is rewritten); the first rule that drops a text names the reason.
-No network, no log output. Cost: about 1.2 MB/s per core; most of the time was spaCy's word splitting, whose result is
-remembered per whitespace-separated chunk, with identical words. Source: Rae et al. 2021 (Gopher, table A1 and section A.1.1);
-Raffel et al. 2020 (C4); Penedo et al. 2024 (FineWeb); datatrove 0.10.
+Order: url, language, gopher_repetition, gopher_quality, c4, fineweb, quality (the score of a classifier); the first rule that a document
+breaks names the reason. The signals are those of stages/text/signals.py, computed for every document, so that verdicts under other
+thresholds need no second look at a text. FineWeb's signals are those of the text after C4's line edits, as in its own pipeline.
+Guarantee: keep or drop, and the first reason, as datatrove's URLFilter, GopherRepetitionFilter, GopherQualityFilter, C4QualityFilter and
+FineWebQualityFilter in this order at the same settings. Also as there: repeated n-grams are words joined without separators, and of
+equally frequent n-grams the first seen counts. On purpose otherwise:
+- min_alpha_words_ratio is datatrove's max_non_alpha_words_ratio, under the name that its TODO wishes;
+- a threshold of 0 is a threshold (there it switches the rule off; here null does);
+- a text without words is dropped as no_words, whatever rules are on (there some divide by zero, and symbols alone may pass);
+- a text of which C4 leaves no line is dropped as c4.no_line_left where FineWeb's rules do not drop it (there it is kept, empty);
+- a URL is looked up in the list of URLs without its scheme (the entries have none, so there none is ever found), and suffixes come from
+  tldextract's own snapshot (there from the network, where it is up).
+Cost: microseconds per document. Source: Rae et al. 2021 (Gopher, table A1 and section A.1.1); Raffel et al. 2020 (C4); Penedo et al. 2024
+(FineWeb); datatrove 0.10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    from datatrove.pipeline.filters.base_filter import BaseFilter
+Signals = Mapping[str, Any]
+Settings = Mapping[str, Any]
+"""A filter section of a recipe, as plain values."""
 
-LANGUAGE = "en"  # spaCy's word rules; the texts themselves may be in another language
-MEMORY_CHUNKS = 1_000_000
-SIGNALS = {
-    "words": "int64", "avg_word_chars": "float64", "hash_ellipsis_per_word": "float64", "alpha_words_frac": "float64", "stop_words": "int64",
-    "line_punct_frac": "float64", "short_lines_frac": "float64", "dup_line_chars_frac": "float64", "lines_per_word": "float64",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One filter of the chain: `name` prefixes its reasons. edits: whether its changes to the text are taken."""
-
-    name: str
-    filter: BaseFilter
-    edits: bool = True
+DOCUMENT_RULES = frozenset({
+    "languages", "min_lang_score", "url.soft_words", "gopher_repetition.enabled", "gopher_repetition.dup_line_frac",
+    "gopher_repetition.dup_para_frac", "gopher_repetition.dup_line_char_frac", "gopher_repetition.dup_para_char_frac",
+    "gopher_quality.enabled", "gopher_quality.min_doc_words", "gopher_quality.max_doc_words", "gopher_quality.min_avg_word_length",
+    "gopher_quality.max_avg_word_length", "gopher_quality.max_symbol_word_ratio", "gopher_quality.max_bullet_lines_ratio",
+    "gopher_quality.max_ellipsis_lines_ratio", "gopher_quality.min_alpha_words_ratio", "gopher_quality.min_stop_words",
+    "c4.min_num_sentences", "c4.filter_lorem_ipsum", "c4.filter_curly_bracket", "fineweb.enabled", "fineweb.line_punct_thr",
+    "fineweb.short_line_thr", "fineweb.char_duplicates_ratio", "fineweb.new_line_ratio", "quality.min_score",
+})  # fmt: skip
+"""Settings that stored signals are enough for. All others decide a text or a signal."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """reason: "" when every rule passed. text: after the rules that remove lines."""
-
-    reason: str
-    text: str
-    signals: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Judge:
-    """The chain and its word splitter; made once per process."""
-
-    rules: tuple[Rule, ...]
-    split: Callable[[str], list[str]]
-    stop_words: frozenset[str]
-
-
-def make_judge(settings: Mapping[str, Mapping[str, Any] | None], stop_words: Sequence[str], edit_lines: bool) -> Judge:
-    """The chain gopher_repetition, gopher_quality, c4, fineweb.
-
-    settings: name -> arguments of datatrove's class, or None to leave it out. stop_words: counted as a signal, and used by
-    Gopher's rule. edit_lines: whether C4's removal of lines is kept, or only its verdict.
-    """
-    from datatrove.pipeline.filters.c4_filters import C4QualityFilter
-    from datatrove.pipeline.filters.fineweb_quality_filter import FineWebQualityFilter
-    from datatrove.pipeline.filters.gopher_quality_filter import GopherQualityFilter
-    from datatrove.pipeline.filters.gopher_repetition_filter import GopherRepetitionFilter
-
-    makers: dict[str, Callable[..., BaseFilter]] = {
-        "gopher_repetition": GopherRepetitionFilter,
-        "gopher_quality": GopherQualityFilter,
-        "c4": C4QualityFilter,
-        "fineweb": FineWebQualityFilter,
-    }
-    split = remember_words()
-    rules = []
-    for name, maker in makers.items():
-        arguments = settings.get(name)
-        if arguments is not None:
-            extra = {"stop_words": list(stop_words)} if name == "gopher_quality" else {}
-            rules.append(Rule(name, maker(**arguments, **extra, language=LANGUAGE), edits=edit_lines))
-    return Judge(tuple(rules), split, frozenset(stop_words))
-
-
-def judge_text(judge: Judge, text: str) -> Verdict:
-    """Runs the chain until a rule drops the text. Signals are those of the text as it came."""
-    from datatrove.data import Document
-
-    signals = text_signals(text, judge.split(text), judge.stop_words)
+def first_reason(signals: Signals, settings: Settings) -> str:
+    """The first rule that a document breaks, such as "gopher_quality.short_doc"; "" when it is kept."""
+    for name, rules in (
+        ("url", url_rules), ("gopher_repetition", repetition_rules), ("gopher_quality", quality_rules), ("c4", c4_rules),
+        ("fineweb", fineweb_rules),
+    ):  # fmt: skip
+        if settings[name]["enabled"]:
+            reason = rules(signals, settings[name])
+            if reason:
+                return f"{name}.{reason}"
+        if name == "url":
+            reason = language_rules(signals, settings)
+            if reason:
+                return reason
+    if settings["quality"]["min_score"] is not None and signals["quality_score"] < settings["quality"]["min_score"]:
+        return "quality.low_score"
     if not signals["words"]:
-        return Verdict("no_words", text, signals)  # datatrove's rules divide by the number of words
-    for rule in judge.rules:
-        document = Document(text=text, id="")
-        result = rule.filter.filter(document)
-        kept, reason = result if isinstance(result, tuple) else (result, "")
-        if not kept:
-            return Verdict(f"{rule.name}.{reason.removeprefix('gopher_')}", text, signals)
-        if rule.edits:
-            text = document.text
-        if not text:
-            return Verdict(f"{rule.name}.no_line_left", text, signals)
-    return Verdict("", text, signals)
+        return "no_words"
+    return "" if signals["lines"] else "c4.no_line_left"
 
 
-def text_signals(text: str, words: Sequence[str], stop_words: frozenset[str]) -> dict[str, Any]:
-    """The values the rules look at, under SIGNALS' names: kept so that thresholds can be tuned afterwards in SQL."""
-    from datatrove.utils.text import PUNCTUATION_SET, TERMINAL_PUNCTUATION
-
-    lengths = [len(w) for w in words if any(ch not in PUNCTUATION_SET for ch in w)]
-    lines = [line for line in text.split("\n") if line.strip()]
-    seen: set[str] = set()
-    repeated = 0
-    for line in lines:
-        repeated += len(line) if line in seen else 0
-        seen.add(line)
-    count = max(len(words), 1)
-    symbols = text.count("#") + text.count("...") + text.count("…")
-    ends = tuple(TERMINAL_PUNCTUATION)
-    return {
-        "words": len(lengths),
-        "avg_word_chars": sum(lengths) / max(len(lengths), 1),
-        "hash_ellipsis_per_word": symbols / count,
-        "alpha_words_frac": sum(1 for w in words if any(c.isalpha() for c in w)) / count,
-        "stop_words": len(stop_words.intersection(words)),
-        "line_punct_frac": sum(1 for line in lines if line.endswith(ends)) / max(len(lines), 1),
-        "short_lines_frac": sum(1 for line in lines if len(line) <= 30) / max(len(lines), 1),
-        "dup_line_chars_frac": repeated / max(len(text) - text.count("\n"), 1),
-        "lines_per_word": text.count("\n") / count,
-    }
+def url_rules(signals: Signals, settings: Settings) -> str:
+    """datatrove's URLFilter."""
+    if signals["url_listed"]:
+        return str(signals["url_listed"])
+    if signals["url_soft_words"] >= settings["soft_words"]:
+        return "soft_blacklisted"
+    return "blacklisted_subword" if signals["url_subword"] else ""
 
 
-def remember_words() -> Callable[[str], list[str]]:
-    """Makes datatrove's word splitter in this process remember spaCy's result per chunk; returns the splitter.
+def language_rules(signals: Signals, settings: Settings) -> str:
+    """The languages wanted, and how sure it must be."""
+    if settings["languages"] and signals["lang"] not in settings["languages"]:
+        return "language"
+    return "language_score" if signals["lang_score"] < settings["min_lang_score"] else ""
 
-    spaCy splits on white space before anything else, so a chunk's words do not depend on its neighbours (in one page of 351,589
-    characters spaCy itself was seen to split one chunk otherwise than on its own: here it is always split as on its own).
-    datatrove keeps one tokenizer per language, shared by all its filters: `word_tokenize` is replaced on that object, and its
-    memory zones, which forget every word form after each call, by a fresh start when a million chunks are known.
-    """
-    from contextlib import nullcontext
 
-    from datatrove.utils.word_tokenizers import load_word_tokenizer
+def repetition_rules(signals: Signals, settings: Settings) -> str:
+    """Gopher's rules on repeated paragraphs, lines and word n-grams."""
+    for name in ("dup_para_frac", "dup_para_char_frac", "dup_line_frac", "dup_line_char_frac"):
+        if settings[name] is not None and signals[name] > settings[name]:
+            return name
+    for n, threshold in sorted(settings["top_n_grams"].items(), key=lambda item: int(item[0])):
+        if signals[f"top_{n}_gram_frac"] > threshold:
+            return f"top_{n}_gram"
+    for n, threshold in sorted(settings["dup_n_grams"].items(), key=lambda item: int(item[0])):
+        if signals[f"dup_{n}_gram_frac"] > threshold:
+            return f"duplicated_{n}_n_grams"
+    return ""
 
-    tokenizer = load_word_tokenizer(LANGUAGE)
-    if "word_tokenize" in vars(tokenizer):
-        return tokenizer.word_tokenize
-    plain = tokenizer.word_tokenize
-    memory: dict[str, tuple[str, ...]] = {}
 
-    def start_afresh() -> None:
-        memory.clear()
-        tokenizer._tokenizer = None  # made again by its property
-        tokenizer.tokenizer.memory_zone = nullcontext
+def quality_rules(signals: Signals, settings: Settings) -> str:
+    """Gopher's rules on words, symbols and lines."""
+    for signal, least, most, too_little, too_much in (
+        ("words", "min_doc_words", "max_doc_words", "short_doc", "long_doc"),
+        ("avg_word_chars", "min_avg_word_length", "max_avg_word_length", "below_avg_threshold", "above_avg_threshold"),
+        ("hashes_per_word", "", "max_symbol_word_ratio", "", "too_many_hashes"),
+        ("ellipses_per_word", "", "max_symbol_word_ratio", "", "too_many_ellipsis"),
+        ("bullet_lines_frac", "", "max_bullet_lines_ratio", "", "too_many_bullets"),
+        ("ellipsis_lines_frac", "", "max_ellipsis_lines_ratio", "", "too_many_end_ellipsis"),
+        ("alpha_words_frac", "min_alpha_words_ratio", "", "below_alpha_threshold", ""),
+        ("stop_words", "min_stop_words", "", "enough_stop_words", ""),
+    ):
+        value = signals[signal]
+        if value is None:  # no words to take a mean of
+            continue
+        if least and settings[least] is not None and value < settings[least]:
+            return too_little
+        if most and settings[most] is not None and value > settings[most]:
+            return too_much
+    return ""
 
-    def split(text: str) -> list[str]:
-        if len(memory) > MEMORY_CHUNKS:
-            start_afresh()
-        words: list[str] = []
-        for chunk in text.split():
-            known = memory.get(chunk)
-            if known is None:
-                known = memory[chunk] = tuple(plain(chunk))
-            words.extend(known)
-        return words
 
-    start_afresh()
-    tokenizer.word_tokenize = split
-    return split
+def c4_rules(signals: Signals, settings: Settings) -> str:
+    """C4's rules on documents: two phrases, of which the first to come counts, and sentences left by the line rules."""
+    lorem = signals["c4_lorem_line"] if settings["filter_lorem_ipsum"] else None
+    curly = signals["c4_curly_line"] if settings["filter_curly_bracket"] else None
+    if lorem is not None and (curly is None or lorem <= curly):
+        return "lorem_ipsum"
+    if curly is not None:
+        return "curly_bracket"
+    return "too_few_sentences" if settings["min_num_sentences"] != -1 and signals["c4_sentences"] < settings["min_num_sentences"] else ""
+
+
+def fineweb_rules(signals: Signals, settings: Settings) -> str:
+    """FineWeb's rules on the shape of lines."""
+    if not signals["lines"]:
+        return "empty"
+    if signals["line_punct_frac"] < settings["line_punct_thr"]:
+        return "line_punct_ratio"
+    if signals["short_lines_frac"] > settings["short_line_thr"]:
+        return "short_line_ratio"
+    if signals["dup_line_chars_frac"] > settings["char_duplicates_ratio"]:
+        return "char_dup_ratio"
+    return "list_ratio" if signals["lines_per_word"] > settings["new_line_ratio"] else ""
+
+
+def needs_rerun(before: Settings, after: Settings) -> list[str]:
+    """The changed settings that stored signals are not enough for: they change a text or a signal."""
+    found = []
+    for path, old, new in _changes(before, after):
+        if path in DOCUMENT_RULES:
+            continue
+        if path in ("gopher_repetition.top_n_grams", "gopher_repetition.dup_n_grams") and set(new) <= set(old):
+            continue
+        if path == "c4.enabled" and not before["c4"]["edit_lines"]:
+            continue
+        found.append(path)
+    return found
+
+
+def _changes(before: Settings, after: Settings) -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted({*before, *after}):
+        old, new = before.get(key), after.get(key)
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and not key.endswith("_n_grams"):
+            yield from ((f"{key}.{path}", a, b) for path, a, b in _changes(old, new))
+        elif key.endswith("_n_grams"):
+            yield key, old, new
+        else:
+            yield key, old, new

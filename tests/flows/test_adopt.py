@@ -80,10 +80,10 @@ def walked(session: Session, until: str) -> dict[str, Any]:
 
 
 def test_upstream_of_a_road_with_adopted_nodes() -> None:
-    data = {"crawl", "extract", "filter", "dedup"}
+    data = {"crawl", "extract", "train_quality", "filter", "dedup"}
     assert spared(()) == set()
     assert spared(["decontaminate"]) == data | {"decontaminate"}
-    assert spared(["filter"]) == {"crawl", "extract", "filter"}
+    assert spared(["filter"]) == {"crawl", "extract", "train_quality", "filter"}
     assert spared(["train_tokenizer", "pretrain"]) == {"train_tokenizer", "pretrain"}  # evaluation reads tokens and mixture all the same
     assert spared(["dpo", "sft"]) == {"dpo", "sft", "reference"}
     report = upstream(["report"], ["decontaminate"])[-1]

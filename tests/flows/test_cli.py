@@ -20,7 +20,7 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         main(["--help"])
     text = capsys.readouterr().out
     assert ended.value.code == 0
-    for command in ("run", "plan", "stage", "lineage", "trace", "report", "compare", "dashboard", "serve"):
+    for command in ("run", "plan", "stage", "lineage", "trace", "report", "compare", "what-if", "dashboard", "serve"):
         assert f"\n    {command} " in text
         with pytest.raises(SystemExit) as ended:
             main([command, "--help"])
@@ -40,6 +40,8 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         (["run", "tiny", "--from", "dedup", "--until", "filter"], "--from dedup: the run stops before this node"),
         (["run", "tiny", "--as", "dedup-3"], "'dedup-3' cannot be a name"),
         (["run", "small", "--set", "crawl.warcs=[nowhere/*.warc.gz]"], "pattern matches no file: nowhere/*.warc.gz"),
+        (["plan", "tiny", "--set", "filter.quality.min_score=0.5"], "There is no classifier to score documents with"),
+        (["what-if", "filter", "--set", "filter.c4.enabled=false"], "This home has no lineage yet"),
         (["lineage", "runs"], "This home has no lineage yet"),
         (["lineage", "reindex"], "This home has no artifacts"),
         (["lineage", "up", "pretrain"], "This home has no lineage yet"),
@@ -72,7 +74,7 @@ def test_the_plan_of_a_fresh_home_names_every_node(tmp_path: Path) -> None:
     done = loam("plan", "tiny", "--json", home=tmp_path)
     plan = json.loads(done.stdout)
     states = {s["node"]: s["state"] for s in plan["steps"]}
-    assert states["crawl"] == "miss" and states["report"] == "waits" and len(states) == 23
+    assert states["crawl"] == "miss" and states["report"] == "waits" and len(states) == 24
     assert "parameters" in plan["size"] and plan["lacks"] == []
 
 

@@ -14,7 +14,7 @@ def test_every_node_comes_after_those_it_reads() -> None:
     for node in road():
         assert set(node.inputs.values()) <= seen, node
         seen.add(node.name)
-    assert len(seen) == len(road()) == 23
+    assert len(seen) == len(road()) == 24
 
 
 @pytest.mark.parametrize("node", road(), ids=lambda n: n.name)
@@ -33,7 +33,7 @@ def test_every_model_is_exported_and_evaluated() -> None:
 
 
 def test_upstream_of_a_node_is_what_it_needs() -> None:
-    assert [n.name for n in upstream(["dedup"])] == ["crawl", "extract", "filter", "dedup"]
+    assert [n.name for n in upstream(["dedup"])] == ["crawl", "extract", "train_quality", "filter", "dedup"]
     assert {n.name for n in upstream(["report"])} == {n.name for n in road()} == set(config_classes())
     with pytest.raises(RecipeError, match="There is no node 'dedpu'") as caught:
         upstream(["dedpu"])

@@ -25,7 +25,7 @@ def artifact(home: Path, node: str) -> Path:
 def test_the_second_run_is_all_hits_without_prefect(tiny_home: Path) -> None:
     before = sorted((tiny_home / "prefect").rglob("*.db")) and max(p.stat().st_mtime_ns for p in (tiny_home / "prefect").rglob("*.db"))
     done = loam("run", "tiny", home=tiny_home)
-    assert "all 23 nodes are hits" in done.stderr and "report  " in done.stdout
+    assert "all 24 nodes are hits" in done.stderr and "report  " in done.stdout
     assert (
         sorted((tiny_home / "prefect").rglob("*.db")) and max(p.stat().st_mtime_ns for p in (tiny_home / "prefect").rglob("*.db"))
     ) == before
@@ -73,6 +73,13 @@ def test_why_names_the_changed_field(tiny_home: Path) -> None:
     plan = json.loads(loam("plan", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home).stdout)
     states = {s["node"]: s["state"] for s in plan["steps"]}
     assert (states["filter"], states["dedup"], states["decontaminate"], states["benchmarks"]) == ("hit", "miss", "waits", "hit")
+
+
+def test_what_if_answers_from_the_stored_signals(tiny_home: Path) -> None:
+    done = loam("what-if", "filter", "--set", "filter.gopher_quality.min_doc_words=200", "--json", home=tiny_home)
+    kept, *dropped = json.loads(done.stdout)
+    short = next(row for row in dropped if row["verdict"] == "dropped: gopher_quality.short_doc")
+    assert kept["verdict"] == "kept" and kept["change"] < 0 < short["new"] and sum(row["change"] for row in (kept, *dropped)) == 0
 
 
 def test_a_step_is_traced_to_pages_and_a_page_to_steps(tiny_home: Path) -> None:

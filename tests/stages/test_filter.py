@@ -9,15 +9,32 @@ from typing import Any
 import pytest
 
 from stages import filter as filter_stage
+from stages import train_quality
 from stages.core.errors import RecipeError, StageError
 from stages.core.stage import Artifact
 from stages.core.tables import read_rows, write_rows
-from stages.filter import STAGE, FilterConfig, rule_settings
+from stages.filter import STAGE, FilterConfig
 from tests.conftest import run_stage
-from tests.stages.made import documents
-from tests.text.test_quality import PROSE
+from tests.stages.made import artifact, documents, jsonl
 
+PROSE = """The old house of the baker was painted by the men that live near the river.
+To be honest, nobody could have known how long the winter would last with so little wood.
+Children of the village went to school on foot and came back with stories and snow.
+A letter had been lying on the table since Monday, unread and covered with flour.
+She asked whether that road might lead to the harbour where big ships are built.
+In spring their garden was full of bees, and every window stood open until dark.
+When the doctor arrived he brought apples, two newspapers and a very small dog.
+It is said that bread from this oven can be kept for several weeks without harm."""
 BRIEF = "This page is much too brief to pass the rule that wants at least fifty words of running text, and ends here."
+
+
+def filtered(config: dict[str, Any], made: Artifact, home: Path, classifier: Artifact | None = None, **more: Any) -> Artifact:
+    """The stage without the lists of URLs, which take a second to unpack, and without a classifier."""
+    if classifier is None:
+        (home / "off").mkdir(parents=True, exist_ok=True)
+        (home / "off" / "classifier.json").write_text('{"state": "off"}')
+        classifier = artifact(home / "off", "classifier")
+    return run_stage(STAGE, {"url": {"enabled": False}} | config, {"documents": made, "classifier": classifier}, home, **more)
 
 
 def decisions(artifact: Artifact) -> list[dict[str, Any]]:
@@ -37,7 +54,7 @@ def in_languages(path: Path, languages: list[tuple[str, float]]) -> Artifact:
 
 def test_first_reason_and_signals(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [[PROSE, BRIEF, PROSE + "\n{ code } is here.", (PROSE + "\n") * 3], [PROSE]])
-    found = run_stage(STAGE, {"c4": {"edit_lines": False}}, {"documents": made}, tmp_path)
+    found = filtered({"c4": {"edit_lines": False}}, made, tmp_path)
     rows = decisions(found)
     assert [(row["verdict"], row["reason"]) for row in rows] == [
         ("kept", None), ("dropped", "gopher_quality.short_doc"), ("dropped", "c4.curly_bracket"),
@@ -51,7 +68,7 @@ def test_first_reason_and_signals(tmp_path: Path) -> None:
 
 def test_removed_lines_make_a_changed_document(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [[PROSE + "\nno full stop at the end of this line"]])
-    found = run_stage(STAGE, {}, {"documents": made}, tmp_path)
+    found = filtered({}, made, tmp_path)
     assert [(row["verdict"], row["reason"]) for row in decisions(found)] == [("changed", "c4.lines_removed")]
     assert [row["text"] for row in read_rows(found.path / "documents" / "00000.parquet")] == [PROSE]
     assert found.manifest["books"]["chars_removed"] == len("\nno full stop at the end of this line")
@@ -59,37 +76,37 @@ def test_removed_lines_make_a_changed_document(tmp_path: Path) -> None:
 
 def test_languages(tmp_path: Path) -> None:
     made = in_languages(tmp_path / "made", [("en", 0.9), ("de", 0.9), ("en", 0.3), ("fr", 0.7)])
-    found = run_stage(STAGE, {"languages": ["en", "fr"]}, {"documents": made}, tmp_path)
+    found = filtered({"languages": ["en", "fr"], "sure_lang_score": 0}, made, tmp_path)
     assert [row["reason"] for row in decisions(found)] == [None, "language", "language_score", None]
-    every = run_stage(STAGE, {"languages": [], "min_lang_score": 0}, {"documents": made}, tmp_path)
+    every = filtered({"languages": [], "min_lang_score": 0, "sure_lang_score": 0}, made, tmp_path)
     assert every.manifest["books"]["kept"] == 4
 
 
 def test_rules_off_keep_everything_with_words(tmp_path: Path) -> None:
-    off = {name: {"enabled": False} for name in ("gopher_repetition", "gopher_quality", "c4", "fineweb")}
+    off: dict[str, Any] = {name: {"enabled": False} for name in ("gopher_repetition", "gopher_quality", "c4", "fineweb")}
     made = documents(tmp_path / "made", [["x", "{{ }}", "a a a a a"]])
-    books = run_stage(STAGE, off, {"documents": made}, tmp_path).manifest["books"]
+    books = filtered(off, made, tmp_path).manifest["books"]
     assert (books["kept"], books["dropped"]) == (2, {"no_words": 1})
 
 
 def test_workers_change_nothing(corpora: Path, tmp_path: Path) -> None:
     texts = [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()[:60]]
     made = documents(tmp_path / "made", [texts[:20], texts[20:40], texts[40:]])
-    one, two = (run_stage(STAGE, {}, {"documents": made}, tmp_path / str(n), runtime={"workers": n}) for n in (1, 2))
+    one, two = (filtered({}, made, tmp_path / str(n), runtime={"workers": n}) for n in (1, 2))
     assert one.manifest["digest"] == two.manifest["digest"]
 
 
 def test_dropping_everything_is_an_error(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [[BRIEF, BRIEF.lower()]])
     with pytest.raises(StageError, match="The filter dropped every document") as caught:
-        run_stage(STAGE, {}, {"documents": made}, tmp_path)
+        filtered({}, made, tmp_path)
     assert caught.value.where == "gopher_quality.short_doc 2"
 
 
 def test_misspelt_threshold_names_the_nearest(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [["x"]])
     with pytest.raises(RecipeError) as caught:
-        run_stage(STAGE, {"fineweb": {"new_line_ration": 0.2}}, {"documents": made}, tmp_path)
+        filtered({"fineweb": {"new_line_ration": 0.2}}, made, tmp_path)
     assert caught.value.do == "Did you mean 'new_line_ratio'?"
 
 
@@ -100,13 +117,81 @@ def test_defaults_are_datatroves() -> None:
     from datatrove.pipeline.filters.fineweb_quality_filter import FineWebQualityFilter
     from datatrove.pipeline.filters.gopher_quality_filter import STOP_WORDS, GopherQualityFilter
     from datatrove.pipeline.filters.gopher_repetition_filter import GopherRepetitionFilter
+    from datatrove.pipeline.filters.url_filter import URLFilter
 
     makers = {"gopher_repetition": GopherRepetitionFilter, "gopher_quality": GopherQualityFilter, "c4": C4QualityFilter,
               "fineweb": FineWebQualityFilter}  # fmt: skip
-    settings = rule_settings(FilterConfig())
+    settings = FilterConfig().model_dump()
     for name, maker in makers.items():
         theirs = {k: p.default for k, p in inspect.signature(maker).parameters.items() if k not in ("exclusion_writer", "language")}
-        ours = settings[name] or {}
+        ours = {k: tuple(v.items()) if isinstance(v, dict) else v for k, v in settings[name].items() if k not in ("enabled", "edit_lines")}
+        if name == "gopher_quality":
+            ours["max_non_alpha_words_ratio"] = ours.pop("min_alpha_words_ratio")
+            assert list(ours.pop("stop_words")) == STOP_WORDS
         assert {k: theirs[k] for k in ours} == ours
         assert set(theirs) - set(ours) <= {"stop_words", "line_punct_exclude_zero", "stop_chars", "split_paragraph"}
-    assert list(filter_stage.QualityRules().stop_words) == STOP_WORDS
+    assert filter_stage.UrlRules().soft_words == inspect.signature(URLFilter).parameters["soft_word_threshold"].default
+
+
+def test_repair_and_redaction_change_what_is_kept(tmp_path: Path) -> None:
+    text = PROSE + "\nCÃ©dric wrote to joe@example.org about the bread of the old baker."
+    made = documents(tmp_path / "made", [[text, PROSE, BRIEF + " Ask ann@example.org about it."]])
+    found = filtered({}, made, tmp_path)
+    rows = decisions(found)
+    assert [(row["verdict"], row["reason"]) for row in rows] == [
+        ("changed", "repaired+pii"), ("kept", None), ("dropped", "gopher_quality.short_doc"),
+    ]  # fmt: skip
+    assert [(row["repaired"], row["pii_emails"]) for row in rows] == [(True, 1), (False, 0), (False, 1)]
+    kept = [row["text"] for row in read_rows(found.path / "documents" / "00000.parquet")]
+    assert kept[0].endswith("\nCédric wrote to |||EMAIL_ADDRESS||| about the bread of the old baker.") and kept[1] == PROSE
+    assert {k: found.manifest["summary"][k] for k in ("repaired", "pii_emails", "pii_ips")} == {
+        "repaired": 1,
+        "pii_emails": 1,
+        "pii_ips": 0,
+    }
+    off = filtered({"repair": {"enabled": False}, "pii": {"enabled": False}}, made, tmp_path)
+    assert [row["verdict"] for row in decisions(off)] == ["kept", "kept", "dropped"] and decisions(off)[0]["pii_emails"] is None
+
+
+def test_a_second_opinion_on_languages_that_are_not_sure(tmp_path: Path) -> None:
+    made = in_languages(tmp_path / "made", [("da", 0.5), ("da", 0.9)])
+    found = filtered({}, made, tmp_path)
+    rows = decisions(found)
+    assert [(row["lang"], row["lang_by"], row["reason"]) for row in rows] == [("en", "py3langid", None), ("da", "resiliparse", "language")]
+    kept = list(read_rows(found.path / "documents" / "00000.parquet"))
+    assert (kept[0]["lang"], kept[0]["lang_score"]) == ("en", rows[0]["lang_score"]) and rows[0]["lang_score"] > 0.9
+
+
+def test_urls_are_looked_up(tmp_path: Path) -> None:
+    made = documents(tmp_path / "made", [[PROSE]])
+    found = filtered({"url": {"enabled": True}}, made, tmp_path)
+    assert decisions(found)[0]["url_listed"] is None and decisions(found)[0]["url_soft_words"] == 0
+    assert decisions(filtered({}, made, tmp_path))[0]["url_soft_words"] is None
+
+
+def test_a_classifier_scores_every_document(tmp_path: Path) -> None:
+    plain = [f"Mount the file system number {i} with the flag and the socket of daemon {i * 7}. " * 4 for i in range(150)]
+    good = [{"text": f"{PROSE} Day {i} of the winter was as cold as day {i * 3}."} for i in range(150)]
+    crawl = documents(tmp_path / "crawl", [plain])
+    config = {"positives": [jsonl(tmp_path / "good.jsonl", good)], "learning_rate": 0.5}
+    trained = run_stage(train_quality.STAGE, config, {"documents": crawl}, tmp_path)
+    made = documents(tmp_path / "made", [[PROSE, PROSE.replace("bread", "cake"), plain[0]]])
+    found = filtered({"gopher_repetition": {"enabled": False}, "gopher_quality": {"enabled": False}, "c4": {"enabled": False},
+                      "fineweb": {"enabled": False}, "quality": {"min_score": 0.5}}, made, tmp_path, trained)  # fmt: skip
+    assert [row["reason"] for row in decisions(found)] == [None, None, "quality.low_score"]
+    assert decisions(found)[0]["quality_score"] > 0.8 > 0.2 > decisions(found)[2]["quality_score"]
+    assert found.manifest["summary"]["quality_kept_frac"] == pytest.approx(0.6667)
+    with pytest.raises(StageError, match="There is no classifier to score documents with"):
+        filtered({"quality": {"min_score": 0.5}}, made, tmp_path)
+
+
+def test_a_lang_model_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "lid.bin").write_text("x")
+    with pytest.raises(StageError, match="lid.bin is no fastText model") as caught:
+        filtered({"lang_model": [str(tmp_path / "lid.bin")]}, documents(tmp_path / "made", [[PROSE]]), tmp_path)
+    assert caught.value.where == "filter.lang_model"
+
+
+def test_a_language_without_a_splitter_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="words: datatrove has no word tokenizer for the language 'klingon'"):
+        filtered({"words": "klingon"}, documents(tmp_path / "made", [[PROSE]]), tmp_path)

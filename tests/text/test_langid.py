@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stages.text.langid import detect_language
+from stages.text.langid import detect_language, model_language, second_opinion
 
 TEXTS = {
     "en": "The committee has decided that the new building will be opened to the public at the beginning of next year.",
@@ -32,3 +32,26 @@ def test_composition_of_characters_does_not_matter() -> None:
     import unicodedata
 
     assert detect_language(unicodedata.normalize("NFD", TEXTS["de"])) == detect_language(TEXTS["de"])
+
+
+def test_second_opinion() -> None:
+    for language, text in TEXTS.items():
+        found, probability = second_opinion(text)
+        assert found == language and 0.5 < probability <= 1
+    assert second_opinion("ж" * 10_000)[1] <= 1
+
+
+def test_a_model_by_labels() -> None:
+    class Model:
+        """Stands for fastText's predict: labels, best first, and probabilities."""
+
+        def __init__(self, *labels: str) -> None:
+            self.labels = labels
+
+        def predict(self, line: str) -> tuple[tuple[str, ...], list[float]]:
+            assert "\n" not in line
+            return self.labels, [1.00001] * len(self.labels)
+
+    assert model_language("a\nb", Model("__label__en")) == ("en", 1.0)
+    assert model_language("a", Model("__label__eng_Latn")) == ("eng", 1.0)
+    assert model_language("", Model()) == ("unknown", 0.0)

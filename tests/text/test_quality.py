@@ -1,93 +1,115 @@
-"""Our chain against datatrove's filters called one by one, on real pages."""
+"""Rules over signals: order, thresholds, what is other than in datatrove on purpose, and what needs a rerun."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stages.text.quality import SIGNALS, judge_text, make_judge, remember_words
+from stages.filter import FilterConfig
+from stages.text.quality import DOCUMENT_RULES, first_reason, needs_rerun
 
-DEFAULTS: dict[str, dict[str, object] | None] = {"gopher_repetition": {}, "gopher_quality": {}, "c4": {}, "fineweb": {}}
-STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-PROSE = """The old house of the baker was painted by the men that live near the river.
-To be honest, nobody could have known how long the winter would last with so little wood.
-Children of the village went to school on foot and came back with stories and snow.
-A letter had been lying on the table since Monday, unread and covered with flour.
-She asked whether that road might lead to the harbour where big ships are built.
-In spring their garden was full of bees, and every window stood open until dark.
-When the doctor arrived he brought apples, two newspapers and a very small dog.
-It is said that bread from this oven can be kept for several weeks without harm."""
-
-
-@pytest.fixture(scope="module")
-def pages(corpora: Path) -> list[str]:
-    return [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()[:120]]
-
-
-def datatrove_verdict(text: str) -> tuple[str, str]:
-    """(reason, text) of datatrove's filters, each a fresh one, in the order of the chain."""
-    from datatrove.data import Document
-    from datatrove.pipeline.filters.c4_filters import C4QualityFilter
-    from datatrove.pipeline.filters.fineweb_quality_filter import FineWebQualityFilter
-    from datatrove.pipeline.filters.gopher_quality_filter import GopherQualityFilter
-    from datatrove.pipeline.filters.gopher_repetition_filter import GopherRepetitionFilter
-
-    document = Document(text=text, id="x")
-    for name, rule in (
-        ("gopher_repetition", GopherRepetitionFilter()), ("gopher_quality", GopherQualityFilter()), ("c4", C4QualityFilter()),
-        ("fineweb", FineWebQualityFilter()),
-    ):  # fmt: skip
-        result = rule.filter(document)
-        if result is not True:
-            reason = result[1] if isinstance(result, tuple) else ""
-            return f"{name}.{reason.removeprefix('gopher_')}", text
-    return "", document.text
+CONFIG = FilterConfig().model_dump(mode="json")
+GOOD: dict[str, Any] = {
+    "url_listed": None, "url_soft_words": 0, "url_subword": False, "lang": "en", "lang_score": 0.9, "dup_para_frac": 0.0,
+    "dup_para_char_frac": 0.0, "dup_line_frac": 0.0, "dup_line_char_frac": 0.0, **{f"top_{n}_gram_frac": 0.0 for n in (2, 3, 4)},
+    **{f"dup_{n}_gram_frac": 0.0 for n in range(5, 11)}, "words": 200, "all_words": 220, "avg_word_chars": 4.5, "hashes_per_word": 0.0,
+    "ellipses_per_word": 0.0, "bullet_lines_frac": 0.0, "ellipsis_lines_frac": 0.0, "alpha_words_frac": 0.9, "stop_words": 5,
+    "c4_sentences": 12, "c4_lorem_line": None, "c4_curly_line": None, "lines": 10, "line_punct_frac": 0.9, "short_lines_frac": 0.1,
+    "dup_line_chars_frac": 0.0, "lines_per_word": 0.05, "quality_score": None,
+}  # fmt: skip
+BAD = [  # in the order of the rules
+    ("url_listed", "domain", "url.domain"), ("url_soft_words", 2, "url.soft_blacklisted"), ("url_subword", True, "url.blacklisted_subword"),
+    ("lang", "de", "language"), ("lang_score", 0.4, "language_score"), ("dup_para_frac", 0.31, "gopher_repetition.dup_para_frac"),
+    ("dup_para_char_frac", 0.21, "gopher_repetition.dup_para_char_frac"), ("dup_line_frac", 0.31, "gopher_repetition.dup_line_frac"),
+    ("dup_line_char_frac", 0.21, "gopher_repetition.dup_line_char_frac"), ("top_2_gram_frac", 0.21, "gopher_repetition.top_2_gram"),
+    ("top_4_gram_frac", 0.17, "gopher_repetition.top_4_gram"), ("dup_5_gram_frac", 0.16, "gopher_repetition.duplicated_5_n_grams"),
+    ("dup_10_gram_frac", 0.11, "gopher_repetition.duplicated_10_n_grams"), ("words", 49, "gopher_quality.short_doc"),
+    ("avg_word_chars", 2.9, "gopher_quality.below_avg_threshold"), ("hashes_per_word", 0.11, "gopher_quality.too_many_hashes"),
+    ("ellipses_per_word", 0.11, "gopher_quality.too_many_ellipsis"), ("bullet_lines_frac", 0.91, "gopher_quality.too_many_bullets"),
+    ("ellipsis_lines_frac", 0.31, "gopher_quality.too_many_end_ellipsis"), ("alpha_words_frac", 0.79, "gopher_quality.below_alpha_threshold"),
+    ("stop_words", 1, "gopher_quality.enough_stop_words"), ("c4_lorem_line", 3, "c4.lorem_ipsum"), ("c4_curly_line", 3, "c4.curly_bracket"),
+    ("c4_sentences", 4, "c4.too_few_sentences"), ("lines", 0, "fineweb.empty"), ("line_punct_frac", 0.11, "fineweb.line_punct_ratio"),
+    ("short_lines_frac", 0.68, "fineweb.short_line_ratio"), ("dup_line_chars_frac", 0.011, "fineweb.char_dup_ratio"),
+    ("lines_per_word", 0.31, "fineweb.list_ratio"),
+]  # fmt: skip
 
 
-def test_words_are_spacys(pages: list[str]) -> None:
-    from datatrove.utils.word_tokenizers import SpaCyTokenizer
-
-    plain = SpaCyTokenizer("en")  # a tokenizer of its own, untouched by remember_words
-    split = remember_words()
-    odd = ["it's 10a.m. in the U.S.A., don't; e.g. x.y(z) -> 3.5%!", "IS_ALPHA is odd", "tab\tand\u00a0nbsp\u2028line", ""]
-    for text in [*pages[:40], *odd]:
-        assert split(text) == plain.word_tokenize(text)
+def with_(**sections: dict[str, Any]) -> dict[str, Any]:
+    return CONFIG | {name: CONFIG[name] | given for name, given in sections.items()}
 
 
-def test_verdicts_are_datatroves(pages: list[str]) -> None:
-    judge = make_judge(DEFAULTS, STOP_WORDS, edit_lines=True)
-    verdicts = [judge_text(judge, text) for text in pages]
-    assert [(v.reason, v.text) for v in verdicts] == [datatrove_verdict(text) for text in pages]
-    assert 10 < sum(not v.reason for v in verdicts) < len(pages)
-    assert all(set(v.signals) == set(SIGNALS) for v in verdicts)
+def test_each_rule_alone_names_its_reason() -> None:
+    assert first_reason(GOOD, CONFIG) == ""
+    for signal, value, reason in BAD:
+        assert first_reason(GOOD | {signal: value}, CONFIG) == reason
 
 
-def test_thresholds_reach_the_filters() -> None:
-    assert judge_text(make_judge(DEFAULTS, STOP_WORDS, True), PROSE).reason == ""
-    strict = {"gopher_quality": {"min_doc_words": 1000}}
-    assert judge_text(make_judge(strict, STOP_WORDS, True), PROSE).reason == "gopher_quality.short_doc"
-    assert judge_text(make_judge({}, STOP_WORDS, True), PROSE).reason == ""
-    no_stop_words = {"gopher_quality": {}}
-    assert judge_text(make_judge(no_stop_words, ("zebra",), True), PROSE).reason == "gopher_quality.enough_stop_words"
+def test_the_first_rule_of_the_order_names_the_reason() -> None:
+    signals = dict(GOOD)
+    for signal, value, reason in reversed(BAD):
+        signals[signal] = value
+        assert first_reason(signals, CONFIG) == reason
 
 
-def test_c4_edits_lines_only_when_asked() -> None:
-    text = PROSE + "\nno punctuation here at the end"
-    changed = judge_text(make_judge({"c4": {}}, STOP_WORDS, True), text)
-    assert (changed.reason, changed.text) == ("", PROSE)
-    assert judge_text(make_judge({"c4": {}}, STOP_WORDS, False), text).text == text
+def test_of_lorem_ipsum_and_a_brace_the_first_line_counts() -> None:
+    for lorem, curly, reason in ((2, 3, "c4.lorem_ipsum"), (3, 2, "c4.curly_bracket"), (2, 2, "c4.lorem_ipsum")):
+        signals = GOOD | {"c4_lorem_line": lorem, "c4_curly_line": curly}
+        assert first_reason(signals, CONFIG) == reason
+    both = GOOD | {"c4_lorem_line": 2, "c4_curly_line": 3}
+    assert first_reason(both, with_(c4={"filter_lorem_ipsum": False})) == "c4.curly_bracket"
+    assert first_reason(both, with_(c4={"filter_lorem_ipsum": False, "filter_curly_bracket": False})) == ""
 
 
-def test_signals_of_a_small_text() -> None:
-    signals = judge_text(make_judge({}, STOP_WORDS, False), "The cat sat.\n# Have 42\nThe cat sat.").signals
-    assert signals["words"] == 8  # punctuation and the hash do not count
-    assert signals["stop_words"] == 0  # Gopher's list is in lower case, and so is its rule
-    assert signals["line_punct_frac"] == pytest.approx(2 / 3)
-    assert signals["dup_line_chars_frac"] == pytest.approx(12 / 33)
-    assert signals["short_lines_frac"] == 1.0
+def test_null_leaves_a_rule_out_and_zero_is_a_threshold() -> None:
+    assert first_reason(GOOD | {"hashes_per_word": 0.5}, with_(gopher_quality={"max_symbol_word_ratio": None})) == ""
+    assert first_reason(GOOD | {"dup_line_frac": 0.01}, with_(gopher_repetition={"dup_line_frac": 0})) == "gopher_repetition.dup_line_frac"
+    assert first_reason(GOOD | {"c4_sentences": 0}, with_(c4={"min_num_sentences": -1})) == ""
 
 
-def test_text_without_words_is_dropped_before_the_rules() -> None:
-    assert judge_text(make_judge(DEFAULTS, STOP_WORDS, True), " \n ").reason == "no_words"
+def test_texts_without_words_or_lines_never_pass() -> None:
+    off = with_(**{name: {"enabled": False} for name in ("url", "gopher_repetition", "gopher_quality", "c4", "fineweb")})
+    empty = GOOD | {"words": 0, "all_words": 2, "avg_word_chars": None, "alpha_words_frac": 0.0}
+    assert first_reason(empty, off) == "no_words"
+    assert (
+        first_reason(empty, off | {"gopher_quality": CONFIG["gopher_quality"] | {"min_doc_words": None}})
+        == "gopher_quality.below_alpha_threshold"
+    )
+    assert first_reason(GOOD | {"lines": 0}, off) == "c4.no_line_left"
+
+
+def test_the_score_comes_last() -> None:
+    scored = with_(quality={"min_score": 0.5})
+    assert first_reason(GOOD | {"quality_score": 0.49}, scored) == "quality.low_score"
+    assert first_reason(GOOD | {"quality_score": 0.49, "words": 3}, scored) == "gopher_quality.short_doc"
+    assert first_reason(GOOD | {"quality_score": 0.5}, scored) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "needs"),
+    [
+        ({"gopher_quality": {"min_doc_words": 80}}, []),
+        ({"gopher_quality": {"stop_words": ["der"]}}, ["gopher_quality.stop_words"]),
+        ({"gopher_repetition": {"dup_n_grams": {"5": 0.5, "6": 0.4}}}, []),
+        ({"gopher_repetition": {"dup_n_grams": {"12": 0.5}}}, ["gopher_repetition.dup_n_grams"]),
+        ({"c4": {"enabled": False}}, ["c4.enabled"]),
+        ({"c4": {"min_num_sentences": 3, "remove_citations": False}}, ["c4.remove_citations"]),
+        ({"fineweb": {"short_line_length": 20}, "url": {"enabled": False}}, ["fineweb.short_line_length", "url.enabled"]),
+        ({"pii": {"emails": False}}, ["pii.emails"]),
+    ],
+)
+def test_what_needs_a_rerun(change: dict[str, Any], needs: list[str]) -> None:
+    assert needs_rerun(CONFIG, with_(**change)) == needs
+
+
+def test_c4_as_a_verdict_only_needs_no_rerun() -> None:
+    before = with_(c4={"edit_lines": False})
+    assert needs_rerun(before, before | {"c4": before["c4"] | {"enabled": False}}) == []
+    assert needs_rerun(CONFIG, CONFIG | {"languages": ["de"], "words": "de"}) == ["words"]
+
+
+def test_every_document_rule_is_a_setting() -> None:
+    for path in DOCUMENT_RULES:
+        here: Any = CONFIG
+        for name in path.split("."):
+            here = here[name]

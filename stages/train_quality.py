@@ -1,0 +1,261 @@
+"""train_quality: a classifier that tells texts like those given from the crawl's; filter scores every document with it.
+
+Guarantee: the same positives and the same crawl give the same model, byte for byte; which documents are taken and which are held out is
+decided by hash, and equal texts are never on both sides. Without positives and without a model the artifact says "off".
+Cost: two passes over the crawl's documents; training reads 1 to 2 MB/s on one core, whatever the machine has: more threads would make
+fastText's result depend on their timing. Source: stages/text/classifier.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from stages.core.errors import StageError
+from stages.core.external import local_path
+from stages.core.records import base_name, read_lines, read_records
+from stages.core.shards import run_in_pool
+from stages.core.stage import Artifact, Context, ExternalFile, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.tables import read_rows
+from stages.text.classifier import MIN_VECTOR_BYTES
+
+MIN_TEXTS = 100
+
+
+class TrainQuality(StageConfig):
+    """Positive texts and how the classifier is trained, or a model by path."""
+
+    positives: ExternalFiles = ()
+    """Texts to be like: .jsonl (plain or .gz; the field `text_field`), .parquet (that column), or .txt (a text per paragraph)."""
+    model: ExternalFiles = Field((), max_length=1)
+    """A trained fastText model (.bin) to take instead; at most one file."""
+    label: str = "__label__hq"
+    """The label of a given model whose probability is the score (DCLM's is __label__hq)."""
+    text_field: str = "text"
+    """The field or column of a positive text."""
+    min_chars: int = Field(200, ge=1)
+    """Shorter texts teach little and are left out, on both sides (a guess)."""
+    languages: tuple[str, ...] = ("en",)
+    """Documents of these languages (by extract's detector) stand for the crawl, so that the classifier does not learn languages; empty
+    takes all."""
+    max_texts: int = Field(100_000, ge=MIN_TEXTS)
+    """Texts of either side at most; as many documents of the crawl as positives (DCLM: 200,000 of each)."""
+    held_out_frac: float = Field(0.1, gt=0, lt=0.5)
+    """Texts that are not trained on, to measure with."""
+    max_bad_records: int = Field(0, ge=0)
+    """Broken lines and empty texts of positives that may be left out."""
+    dimensions: int = Field(64, ge=2)
+    """Size of a word's vector (fastText's default is 100)."""
+    ngrams: int = Field(2, ge=1, le=5)
+    """Longest word n-gram (DCLM: 2)."""
+    buckets: int = Field(200_000, ge=1)
+    """Rows for hashed n-grams: 51 MB at 64 dimensions (fastText's default is 2,000,000)."""
+    passes: int = Field(5, ge=1)
+    """Epochs (fastText's default)."""
+    learning_rate: float = Field(0.1, gt=0)
+    """fastText's default for classifiers."""
+    min_count: int = Field(2, ge=1)
+    """Occurrences that a word needs to have a vector of its own."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.positives and self.model:
+            raise ValueError("Give positives to train with or a model, not both.")
+        if self.buckets * self.dimensions * 4 <= MIN_VECTOR_BYTES:
+            raise ValueError(
+                f"buckets x dimensions must be above {MIN_VECTOR_BYTES // 4:,}: smaller vectors are not initialised, so that two runs would differ."
+            )
+        return self
+
+
+def run(config: TrainQuality, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes classifier.json ({"state": "off" | "given" | "trained", "label": …}) and, unless it is off, model.bin."""
+    if config.model:
+        return _given(config, out, ctx)
+    if not config.positives:
+        return _finish(out, {"state": "off"})
+    from stages.text import classifier
+
+    positives = _positives(config, ctx)
+    ordinary = _ordinary(inputs["documents"].path, config, len(positives), ctx, set(positives))
+    _refuse_too_few(positives, ordinary, config)
+    train, held_out = _split(
+        [(classifier.POSITIVE, text) for text in positives] + [(classifier.ORDINARY, text) for text in ordinary], config, ctx
+    )
+    ctx.log(f"training on {len(train):,} texts, {len(held_out):,} held out")
+    lines = ctx.scratch / "train.txt"
+    lines.write_text("".join(f"{label} {classifier.one_line(text)}\n" for label, text in train), encoding="utf-8")
+    _train(lines, out / "model.bin", config, ctx)
+    lines.unlink()
+    results = _measure(classifier.load_model(out / "model.bin"), held_out)
+    texts = {"positives": len(positives), "crawl_documents": len(ordinary), "train_texts": len(train)}
+    return _finish(out, {"state": "trained", "label": classifier.POSITIVE, **texts, **results}, len(train))
+
+
+def _train(lines: Path, model: Path, config: TrainQuality, ctx: Context) -> None:
+    """In a process of its own; stages/text/classifier.py says why."""
+    from stages.text.classifier import DivergedError, train
+
+    shape = (config.dimensions, config.ngrams, config.buckets, config.passes, config.learning_rate, config.min_count, ctx.seed % 2**31)
+    try:
+        run_in_pool([partial(train, lines, model, *shape)], 1, "train_quality")
+    except DivergedError as error:
+        raise StageError(
+            f"The classifier's training diverged: {error}",
+            where=f"train_quality.learning_rate = {config.learning_rate}",
+            do="Lower the rate.",
+        ) from None
+
+
+def _given(config: TrainQuality, out: Path, ctx: Context) -> Outcome:
+    from stages.text.classifier import NotAModelError, load_model
+
+    file = ctx.files("model")[0]
+    shutil.copyfile(local_path(file, ctx.scratch), out / "model.bin")
+    try:
+        load_model(out / "model.bin", config.label)
+    except NotAModelError as error:
+        what = str(error).replace("model.bin", base_name(file), 1)
+        raise StageError(f"{what}.", where=file.uri, do="Give a fastText .bin, and its label as train_quality.label.") from None
+    return _finish(out, {"state": "given", "label": config.label})
+
+
+def _finish(out: Path, about: dict[str, Any], rows: int = 0) -> Outcome:
+    (out / "classifier.json").write_text(json.dumps(about, indent=1) + "\n")
+    return Outcome(rows=rows, summary=about)
+
+
+def _positives(config: TrainQuality, ctx: Context) -> list[str]:
+    """The given texts, long enough, each once, at most max_texts by hash."""
+    from stages.text.draw import draw
+
+    texts: dict[str, None] = {}
+    for number, file in enumerate(ctx.files("positives")):
+        ctx.progress(number, len(ctx.files("positives")), "files", "reading positives")
+        texts |= dict.fromkeys(text for text in _texts(file, config, ctx) if len(text) >= config.min_chars)
+    return sorted(texts, key=lambda text: draw(ctx.seed, "quality positives", text))[: config.max_texts]
+
+
+def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[str]:
+    """The texts of one file, by its ending."""
+    name = base_name(file).lower()
+    if name.endswith(".parquet"):
+        yield from _column(local_path(file, ctx.scratch), file, config.text_field)
+    elif name.removesuffix(".gz").endswith((".txt", ".text")):
+        paragraph: list[str] = []
+        for line in (*read_lines(file), ""):
+            if line.strip():
+                paragraph.append(line.strip())
+            elif paragraph:
+                yield "\n".join(paragraph)
+                paragraph = []
+    elif name.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json")):
+        for record in read_records([file], ctx):
+            text = record.value.get(config.text_field)
+            if isinstance(text, str) and text.strip():
+                yield text
+            else:
+                ctx.drop(f"no text in {config.text_field!r}", record.where, record.text())
+    else:
+        raise StageError(
+            f"{base_name(file)} is of no known format.",
+            where="train_quality.positives",
+            do="Give .jsonl, .parquet or .txt files (or .gz of them).",
+        )
+
+
+def _column(path: Path, file: ExternalFile, column: str) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        names = pq.read_schema(path).names
+    except pa.ArrowInvalid:
+        raise StageError(f"{base_name(file)} is no Parquet file.", where=file.uri, do="Fetch or write it again.") from None
+    if column not in names:
+        raise StageError(
+            f"{base_name(file)} has no column {column!r}.",
+            where=file.uri,
+            do=f"Set train_quality.text_field to one of: {', '.join(names)}.",
+        )
+    yield from (row[column] for row in read_rows(path, [column]) if row[column])
+
+
+def _ordinary(documents: Path, config: TrainQuality, wanted: int, ctx: Context, positives: set[str]) -> list[str]:
+    """As many documents of the crawl as wanted, chosen by hash of their text; no positive is among them."""
+    from stages.core.documents import document_shards
+    from stages.text.draw import draw
+
+    chosen: dict[int, str] = {}
+    limit = min(wanted, config.max_texts)
+    highest = 2**64
+    paths = document_shards(documents)
+    for number, path in enumerate(paths):
+        ctx.progress(number, len(paths), "shards", "sampling the crawl")
+        for row in read_rows(path, ["text", "lang"]):
+            text = row["text"]
+            if len(text) < config.min_chars or (config.languages and row["lang"] not in config.languages):
+                continue
+            place = draw(ctx.seed, "quality sample", text)
+            if place < highest and text not in positives:
+                chosen[place] = text
+                if len(chosen) > limit + limit // 4 + 16:  # now and then, not for every document
+                    chosen = {key: chosen[key] for key in sorted(chosen)[:limit]}
+                    highest = max(chosen)
+    return [chosen[place] for place in sorted(chosen)[:limit]]
+
+
+def _refuse_too_few(positives: Sequence[str], ordinary: Sequence[str], config: TrainQuality) -> None:
+    for texts, what, do in (
+        (positives, "positive texts", "Give more of them, or lower train_quality.min_chars."),
+        (ordinary, "documents of the crawl", "Crawl more, widen train_quality.languages, or lower train_quality.min_chars."),
+    ):
+        if len(texts) < MIN_TEXTS:
+            where = f"of at least {config.min_chars} characters"
+            raise StageError(f"{len(texts)} {what} are too few for a classifier; it takes {MIN_TEXTS}.", where=where, do=do)
+
+
+def _split(texts: list[tuple[str, str]], config: TrainQuality, ctx: Context) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(to train on, held out), each in the order of a hash: fastText reads its file from front to back."""
+    from stages.text.draw import draw, is_drawn
+
+    train: list[tuple[str, str]] = []
+    held_out: list[tuple[str, str]] = []
+    for label, text in sorted(texts, key=lambda pair: draw(ctx.seed, "quality order", pair[1])):
+        (held_out if is_drawn(ctx.seed, "quality held out", text, config.held_out_frac) else train).append((label, text))
+    return train, held_out
+
+
+def _measure(model: Any, held_out: Sequence[tuple[str, str]]) -> dict[str, float | int]:
+    """What the held-out texts say: accuracy beside the share of the larger side, and what thresholds would keep of the crawl."""
+    from stages.text.classifier import POSITIVE, accuracy, score, score_that_keeps
+
+    scores = [score(model, POSITIVE, text) for _, text in held_out]
+    good = [label == POSITIVE for label, _ in held_out]
+    crawl = [value for value, is_good in zip(scores, good, strict=True) if not is_good]
+    share = sum(good) / len(good)
+    return {
+        "held_out_texts": len(held_out),
+        "held_out_accuracy": round(accuracy(scores, good), 4),
+        "majority_frac": round(max(share, 1 - share), 4),
+        "crawl_kept_frac": round(sum(value >= 0.5 for value in crawl) / max(len(crawl), 1), 4),
+        "score_keeping_a_tenth": score_that_keeps(crawl, 0.1),
+        "score_keeping_a_fifth": score_that_keeps(crawl, 0.2),
+    }
+
+
+STAGE = Stage(
+    name="train_quality",
+    config=TrainQuality,
+    run=run,
+    inputs={"documents": "documents"},
+    output="classifier",
+    versions=("fastText on word bigrams, against a sample of the crawl",),
+    distributions=("fasttext-numpy2-wheel",),
+)

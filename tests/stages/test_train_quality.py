@@ -1,0 +1,126 @@
+"""The classifier's artifact: off, given, trained; held-out accuracy on texts that really differ; every refusal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.core.errors import RecipeError, StageError
+from stages.core.stage import Artifact
+from stages.core.tables import schema, write_rows
+from stages.train_quality import STAGE
+from tests.bench.bench_filter import crawl_pages
+from tests.conftest import run_stage
+from tests.stages.made import documents, jsonl
+
+FAST = {"learning_rate": 0.5}
+
+
+def about(artifact: Artifact) -> dict[str, Any]:
+    return json.loads((artifact.path / "classifier.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def crawl(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """400 small documents on machines, two of them in another language."""
+    texts = [f"Mount the file system number {i} with the flag and the socket of daemon {i * 7}. " * 4 for i in range(400)]
+    return documents(tmp_path_factory.mktemp("crawl"), [texts[:200], texts[200:]])
+
+
+def weather(path: Path, count: int = 200) -> str:
+    texts = [f"Rain and wind on day {i}, clouds in the evening, a storm of {i * 3} hours over the hills. " * 4 for i in range(count)]
+    return jsonl(path, [{"text": text} for text in texts])
+
+
+def test_without_texts_it_is_off(crawl: Artifact, tmp_path: Path) -> None:
+    made = run_stage(STAGE, {}, {"documents": crawl}, tmp_path)
+    assert about(made) == {"state": "off"} == made.manifest["summary"] and not (made.path / "model.bin").exists()
+
+
+def test_trained_and_measured(crawl: Artifact, tmp_path: Path) -> None:
+    config = {"positives": [weather(tmp_path / "good.jsonl")], **FAST}
+    made = run_stage(STAGE, config, {"documents": crawl}, tmp_path)
+    summary = made.manifest["summary"]
+    assert (summary["state"], summary["positives"], summary["crawl_documents"]) == ("trained", 200, 200)
+    assert summary["train_texts"] + summary["held_out_texts"] == 400 and 15 < summary["held_out_texts"] < 80
+    assert summary["held_out_accuracy"] > 0.95 > summary["majority_frac"] and summary["crawl_kept_frac"] < 0.1
+    assert 0 <= summary["score_keeping_a_fifth"] <= summary["score_keeping_a_tenth"] <= 1
+    again = run_stage(STAGE, config, {"documents": crawl}, tmp_path, force=True)
+    assert again.manifest["digest"] == made.manifest["digest"]  # a forced rebuild that differs is an error already
+
+
+def test_real_texts_are_told_from_a_real_crawl(corpora: Path, tmp_path: Path) -> None:
+    pages = [text for text in crawl_pages(corpora / "crawl" / "CRAWL-2026-00003.warc.gz") if " the " in text][:300]
+    crawl = documents(tmp_path / "crawl", [pages])
+    config = {"positives": [str(corpora / "text" / "c4_demo.jsonl")], "held_out_frac": 0.25, "learning_rate": 0.5, "passes": 25}
+    summary = run_stage(STAGE, config, {"documents": crawl}, tmp_path).manifest["summary"]
+    assert summary["held_out_accuracy"] > 0.85 > summary["majority_frac"] + 0.2
+
+
+def test_every_format_of_texts(crawl: Artifact, tmp_path: Path) -> None:
+    lines = Path(weather(tmp_path / "good.jsonl")).read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+    (tmp_path / "good.txt").write_text("\n \n\n".join(text.replace(", ", ",\n") for text in texts))
+    write_rows(tmp_path / "good.parquet", schema(text="string"), [{"text": text} for text in texts])
+    counts = [
+        run_stage(STAGE, {"positives": [str(tmp_path / name)], **FAST}, {"documents": crawl}, tmp_path).manifest["summary"]["positives"]
+        for name in ("good.jsonl", "good.txt", "good.parquet")
+    ]
+    assert counts == [200, 200, 200]
+
+
+def test_a_given_model(crawl: Artifact, tmp_path: Path) -> None:
+    trained = run_stage(STAGE, {"positives": [weather(tmp_path / "good.jsonl")], **FAST}, {"documents": crawl}, tmp_path)
+    path = str(trained.path / "model.bin")
+    given = run_stage(STAGE, {"model": [path]}, {"documents": crawl}, tmp_path)
+    assert about(given) == {"state": "given", "label": "__label__hq"}
+    assert (given.path / "model.bin").read_bytes() == Path(path).read_bytes()
+    with pytest.raises(StageError, match="model.bin has no label '__label__good'") as caught:
+        run_stage(STAGE, {"model": [path], "label": "__label__good"}, {"documents": crawl}, tmp_path)
+    assert "train_quality.label" in caught.value.do
+
+
+def refused(config: dict[str, Any], crawl: Artifact, home: Path) -> StageError:
+    with pytest.raises(StageError) as caught:
+        run_stage(STAGE, config, {"documents": crawl}, home)
+    return caught.value
+
+
+def test_what_cannot_be_trained_is_refused(crawl: Artifact, tmp_path: Path) -> None:
+    few = refused({"positives": [weather(tmp_path / "few.jsonl", 30)]}, crawl, tmp_path)
+    assert few.what == "30 positive texts are too few for a classifier; it takes 100."
+    foreign = refused({"positives": [weather(tmp_path / "good.jsonl")], "languages": ["fr"]}, crawl, tmp_path)
+    assert foreign.what.startswith("0 documents of the crawl are too few") and "train_quality.languages" in foreign.do
+    (tmp_path / "good.doc").write_text("x")
+    assert refused({"positives": [str(tmp_path / "good.doc")]}, crawl, tmp_path).what == "good.doc is of no known format."
+    (tmp_path / "bad.parquet").write_text("x")
+    assert refused({"positives": [str(tmp_path / "bad.parquet")]}, crawl, tmp_path).what == "bad.parquet is no Parquet file."
+    write_rows(tmp_path / "other.parquet", schema(body="string"), [{"body": "x"}])
+    assert refused({"positives": [str(tmp_path / "other.parquet")]}, crawl, tmp_path).do == "Set train_quality.text_field to one of: body."
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    assert refused({"positives": [str(tmp_path / "latin.txt")]}, crawl, tmp_path).what == "The line is not UTF-8."
+    (tmp_path / "no.bin").write_text("x")
+    assert refused({"model": [str(tmp_path / "no.bin")]}, crawl, tmp_path).what.startswith("no.bin is no fastText model")
+    diverged = refused({"positives": [weather(tmp_path / "good.jsonl")], **FAST, "learning_rate": 1e30}, crawl, tmp_path)
+    assert diverged.what.startswith("The classifier's training diverged") and "learning_rate" in diverged.where
+
+
+def test_texts_and_a_model_are_one_too_many(crawl: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="Give positives to train with or a model, not both"):
+        run_stage(STAGE, {"positives": ["a.jsonl"], "model": ["b.bin"]}, {"documents": crawl}, tmp_path)
+
+
+def test_vectors_that_would_not_be_initialised_are_refused(crawl: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="buckets x dimensions must be above 8,388,608"):
+        run_stage(STAGE, {"dimensions": 8}, {"documents": crawl}, tmp_path)
+
+
+def test_records_without_a_text_count_as_bad(crawl: Artifact, tmp_path: Path) -> None:
+    path = Path(weather(tmp_path / "good.jsonl"))
+    path.write_text(path.read_text() + '{"body": "x"}\n')
+    with pytest.raises(StageError, match="no text in 'text'"):
+        run_stage(STAGE, {"positives": [str(path)], **FAST}, {"documents": crawl}, tmp_path)
+    run_stage(STAGE, {"positives": [str(path)], **FAST, "max_bad_records": 1}, {"documents": crawl}, tmp_path)
