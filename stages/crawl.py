@@ -178,6 +178,7 @@ def _crawl(
     ctx: Context,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Books]:
     """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet."""
+    from stages.text.journal import Journal
     from stages.text.spider import crawl_site
     from stages.text.warcwriter import file_number, open_warc, payload_digest, write_capture
 
@@ -191,18 +192,21 @@ def _crawl(
         ctx.progress(done, known, "pages", url)
 
     with ExitStack() as stack:
-        writers = [open_warc(stack.enter_context((out / name).open("wb")), name, date, info) for name in names]
-        for capture in crawl_site(seeds, limits, addresses, progress):
+        journal = Journal(ctx.scratch / f"{source}.jsonl", date)
+        stack.callback(journal.close)
+        writers = [open_warc(stack.enter_context((out / name).open("wb")), name, journal.date, info) for name in names]
+        for capture in crawl_site(seeds, limits, addresses, progress, journal):
             row = {"url": capture.url, "outcome": capture.outcome, "status": capture.status, "mime": capture.mime, "bytes": len(capture.body),
                    "note": capture.note or None}  # fmt: skip
             if capture.outcome == "fetched":
                 number = file_number(capture.url, shards)
-                row["record_id"] = write_capture(writers[number], capture, date, 0)
+                row["record_id"] = write_capture(writers[number], capture, journal.date, 0)
                 identity.append({"warc": first + number, "uri": capture.url, "status": capture.status, "payload_digest": payload_digest(capture.body),
                                  "record_id": str(row["record_id"]), "source": source})  # fmt: skip
             rows.append(row)
     counts = {outcome: sum(1 for row in rows if row["outcome"] == outcome) for outcome in ("fetched", "robots", "failed")}
     if not any(200 <= row["status"] < 300 and not row["url"].endswith("/robots.txt") for row in rows):
+        journal.path.unlink()  # the next start asks the site again
         raise _nothing_crawled(rows, seeds)
     write_rows(out / "pages" / f"{source}.parquet", schema(**PAGES), rows)
     identity.sort(key=lambda line: line["warc"])  # file and order of a record decide the shard and order of its document
@@ -227,6 +231,9 @@ STAGE = Stage(
     run=run,
     inputs={},
     output="warc",
-    versions=("given WARC files, a site, or the documentation of installed packages",),
+    versions=(
+        "given WARC files, a site, or the documentation of installed packages",
+        "links are read in the charset that extract finds; a WARC file whose beginning is damaged is taken",
+    ),
     distributions=("warcio",),
 )

@@ -54,7 +54,7 @@ CURRENT = "INSERT INTO current SELECT node, arg_max(artifact_id, (seq, ordinal))
 # Parquet folders or stems inside artifacts, and the name of the view over all of them.
 VIEWS = {
     "documents": "documents", "decisions": "decisions", "clusters": "clusters", "pairs": "pairs", "repeats": "repeats", "hits": "hits",
-    "pages": "pages",
+    "pages": "pages", "files": "files",
     "spans": "token_spans", "row_spans": "row_spans", "steps": "steps", "metrics": "step_metrics", "items": "benchmark_items",
     "samples": "samples", "flags": "contamination_flags", "conversations": "conversations", "preferences": "preferences",
     "logprobs": "logprobs",

@@ -19,6 +19,8 @@ from urllib.robotparser import RobotFileParser
 if TYPE_CHECKING:
     import httpx
 
+    from stages.text.journal import Journal
+
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -52,12 +54,13 @@ class Capture:
 
 
 def crawl_site(
-    seeds: Sequence[str], limits: Limits, addresses: Mapping[str, str], progress: Callable[[int, int, str], None]
+    seeds: Sequence[str], limits: Limits, addresses: Mapping[str, str], progress: Callable[[int, int, str], None], journal: Journal
 ) -> Iterator[Capture]:
     """Captures in crawl order, each host's robots.txt before its first page.
 
     addresses: host -> "address:port" to connect to instead, as a proxy would; the recorded URL keeps the host.
-    progress: called with (pages fetched, pages known, URL).
+    progress: called with (pages fetched, pages known, URL). journal: answers from before a kill are taken from it, without asking
+    or waiting; since the order follows from the pages, the crawl goes on where it was.
     """
     import httpx
 
@@ -71,16 +74,14 @@ def crawl_site(
             url = queue.popleft()
             host = urlsplit(url).netloc
             if host not in robots:
-                capture = _fetch(client, f"{urlsplit(url).scheme}://{host}/robots.txt", limits, addresses)
+                capture = _get(client, f"{urlsplit(url).scheme}://{host}/robots.txt", limits, addresses, journal, 0.0)
                 robots[host] = _rules(capture)
                 yield capture
             if not robots[host].can_fetch(limits.user_agent, url):
                 yield Capture(url, "robots")
                 continue
             delay_s = max(limits.delay_s, float(robots[host].crawl_delay(limits.user_agent) or 0))
-            if delay_s:
-                time.sleep(delay_s)
-            capture = _fetch(client, url, limits, addresses)
+            capture = _get(client, url, limits, addresses, journal, delay_s)
             pages, size = pages + 1, size + len(capture.body)
             for link in links(capture):
                 if link not in known and urlsplit(link).netloc in hosts:
@@ -111,14 +112,14 @@ def links(capture: Capture) -> list[str]:
     """The URLs a page leads to, in page order: its redirect target, or the links of its HTML."""
     from resiliparse.parse.html import HTMLTree
 
-    from stages.text.html import decode_html
+    from stages.text.charset import decode_page
 
     if capture.status in (301, 302, 303, 307, 308):
         targets = [value for name, value in capture.headers if name.lower() == "location"]
         return [url for url in (normal_url(capture.url, target) for target in targets) if url]
     if capture.outcome != "fetched" or capture.status != 200 or capture.mime not in ("text/html", "application/xhtml+xml"):
         return []
-    document = HTMLTree.parse(decode_html(capture.body, "")[0]).document
+    document = HTMLTree.parse(decode_page(capture.body, "")[0]).document
     if document is None:
         return []
     base = document.query_selector("base[href]")
@@ -136,6 +137,17 @@ def _rules(capture: Capture) -> RobotFileParser:
     else:
         rules.parse(capture.body.decode("utf-8", "replace").splitlines())
     return rules
+
+
+def _get(client: httpx.Client, url: str, limits: Limits, addresses: Mapping[str, str], journal: Journal, delay_s: float) -> Capture:
+    """The journal's answer, or after the delay the site's."""
+    capture = journal.take(url)
+    if capture is None:
+        if delay_s:
+            time.sleep(delay_s)
+        capture = _fetch(client, url, limits, addresses)
+        journal.add(capture)
+    return capture
 
 
 def _fetch(client: httpx.Client, url: str, limits: Limits, addresses: Mapping[str, str]) -> Capture:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,49 @@ def test_a_site_is_crawled_by_its_seeds(tmp_path: Path) -> None:
     assert crawl.summary["pages"] == 7
 
 
+def test_a_killed_crawl_goes_on_from_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page is asked for once although the crawl was ended twice on its way, and the bytes are those of an undisturbed one."""
+    import stages.text.spider as spider
+
+    asked: list[str] = []
+    fetch = spider._fetch
+
+    def counted(client: Any, url: str, *others: Any) -> Any:
+        if len(asked) in (3, 6) and asked[-1] != "killed":
+            asked.append("killed")
+            raise KeyboardInterrupt
+        asked.append(url)
+        return fetch(client, url, *others)
+
+    with serving(PAGES) as addresses:
+        config = {"site": {"seeds": [f"http://{addresses['site.invalid']}/"], "delay_s": 0}, "shards": 2}
+        monkeypatch.setattr(spider, "_fetch", counted)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                run_stage(STAGE, config, {}, tmp_path / "killed")
+        ended = run_stage(STAGE, config, {}, tmp_path / "killed")
+        monkeypatch.setattr(spider, "_fetch", fetch)
+        straight = run_stage(STAGE, config, {}, tmp_path / "straight")
+    pages = [url for url in asked if url != "killed"]
+    assert len(pages) == len(set(pages)) == 7 and asked.count("killed") == 2
+    assert ended.manifest["digest"] == straight.manifest["digest"]
+    dated = [
+        re.sub(rb"WARC-Date: [^\r]*", b"", gzip.decompress((a.path / "warc" / "00001.warc.gz").read_bytes())) for a in (ended, straight)
+    ]
+    mask = [re.sub(rb"\r\n[Dd]ate: [^\r]*|WARC-Block-Digest: [^\r]*", b"", data) for data in dated]  # the server's clock
+    assert mask[0] == mask[1]
+
+
+def test_a_crawl_that_failed_asks_again(tmp_path: Path) -> None:
+    pages = {"/": (503, "text/html", b"later")}
+    with serving(pages) as addresses:
+        config = {"site": {"seeds": [f"http://{addresses['site.invalid']}/"], "delay_s": 0}, "shards": 1}
+        with pytest.raises(StageError, match="The crawl got no page"):
+            run_stage(STAGE, config, {}, tmp_path)
+        pages["/"] = (200, "text/html", b"now")
+        assert run_stage(STAGE, config, {}, tmp_path).summary["pages"] == 2
+
+
 def test_given_files_are_listed_not_copied(corpora: Path, tmp_path: Path) -> None:
     pattern = str(corpora / "crawl" / "CRAWL-2026-0000[01].warc.gz")
     crawl = run_stage(STAGE, {"warcs": [pattern], "source": "manuals"}, {}, tmp_path)
@@ -129,6 +173,13 @@ def test_a_file_that_is_no_warc(content: bytes, message: str, tmp_path: Path) ->
     assert caught.value.where.endswith("f.warc.gz")
     assert "Take it out of crawl.warcs" in caught.value.do
     assert not list((tmp_path / "home" / "artifacts").glob("crawl/*"))
+
+
+def test_an_arc_file_is_refused(corpora: Path, tmp_path: Path) -> None:
+    file = corpora / "crawl" / "quirks" / "warcio-example.arc.gz"
+    with pytest.raises(StageError, match="warcio-example.arc.gz is an ARC file .the format before WARC., which is not read") as caught:
+        run_stage(STAGE, {"warcs": [str(file)]}, {}, tmp_path)
+    assert "warcio recompress makes WARC of ARC" in caught.value.do
 
 
 def test_a_crawl_without_a_page(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ from uuid import UUID
 import pytest
 
 from stages import crawl
-from stages.core.errors import StageError
+from stages.core.errors import RecipeError, StageError
 from stages.core.stage import Artifact
 from stages.core.tables import read_rows
-from stages.extract import STAGE, fallback_doc_id
-from tests.conftest import run_stage
+from stages.extract import DAMAGED, STAGE, fallback_doc_id
+from stages.text.segments import Limits
+from stages.text.warc import read_records
+from tests.conftest import PROJECT, run_stage
 from tests.text.test_warc import member, record
 
 
@@ -62,18 +66,107 @@ def test_workers_change_nothing(corpora: Path, tmp_path: Path) -> None:
     assert one.manifest["digest"] == two.manifest["digest"]
 
 
-def test_broken_file_is_read_to_its_end_and_counted(corpora: Path, tmp_path: Path) -> None:
+REASONS = {  # planted defect of broken.warc.gz -> why the record is no document; every other response is one
+    "none (warcinfo)": "not-a-page",
+    "Content-Encoding: gzip, body truncated": "bad-encoding",
+    "Transfer-Encoding: chunked with a bad chunk size": "bad-encoding",
+    "empty body with status 200": "empty",
+    "malformed HTTP status line and header": "bad-http",
+    "response record without HTTP headers": "bad-http",
+    "20000 nested unclosed div": "too-deep",
+    "WARC-Type missing": "bad-head",
+    "WARC-Target-URI missing": "bad-url",
+    "WARC-Target-URI is not a URI": "bad-url",
+    "unknown WARC-Type": "not-a-page",
+    "Content-Length 500 too small": "bad-length",
+    "Content-Length 700 too large": "bad-length",
+    "Content-Length missing": "bad-head",
+    "wrong gzip CRC": "unreadable",
+    "damaged deflate data in the middle of the member": "unreadable",
+    "160 bytes of junk between two gzip members": "unreadable",
+    "last gzip member truncated": "truncated",
+}
+READABLE = {  # words of the pages in charsets that they do not state, or state wrongly
+    "body encoded as cp1251, declared nothing": "Guia de Utilizador",
+    "body encoded as shift_jis, declared nothing": "Utilisation d'APT hors ligne",
+    "body encoded as gb18030, declared nothing": "管理员手册",
+    "body encoded as iso-8859-1, declared nothing": "über",
+    "body encoded as cp1252, declared utf-8": "für",
+    "body encoded as utf-16, declared nothing": "für",
+    "body encoded as euc-jp, declared iso-8859-1": "Vorgehen",
+}
+
+
+def test_every_member_of_the_broken_file_ends_as_expected(corpora: Path, tmp_path: Path) -> None:
+    """All 56, by the list of what was planted: each is one decision, with the expected reason or none."""
+    expected = [json.loads(line) for line in (corpora / "crawl" / "broken.expected.jsonl").read_text().splitlines()]
     found = extract([corpora / "crawl" / "broken.warc.gz"], tmp_path, max_bad_records=50)
-    decisions = rows(found, "decisions")
-    assert [d["ordinal"] for d in decisions] == list(range(len(decisions)))
-    reasons = Counter(d["reason"] for d in decisions if d["reason"])
-    assert reasons == {"unreadable": 7, "not-a-page": 3, "bad-http": 2, "bad-encoding": 1, "bad-url": 2, "empty": 1, "truncated": 1}
+    decisions, documents = rows(found, "decisions"), {d["doc_id"]: d for d in rows(found, "documents")}
+    assert [d["ordinal"] for d in decisions] == list(range(56))
+    assert [d["reason"] for d in decisions] == [REASONS.get(row["defect"]) for row in expected]
+    assert set(REASONS) | set(READABLE) <= {row["defect"] for row in expected}
+    for decision, row in zip(decisions, expected, strict=True):
+        if row["expect"].startswith("page kept") and " or " not in row["expect"]:
+            assert (decision["url"], decision["verdict"]) == (row["url"], "kept")
+        if row["defect"] in READABLE:
+            assert READABLE[row["defect"]] in documents[decision["doc_id"]]["text"], row
+    kept = {row["url"]: documents[d["doc_id"]] for d, row in zip(decisions, expected, strict=True) if d["verdict"] == "kept"}
+    assert "fa0" not in kept["http://www.debian-docs.example/apt-doc/guide.it.html/ch1.html"]["text"].split()  # a chunk size
+    assert kept["http://www.debian-docs.example/apt-doc/guide.html/ch3.html"]["date"] == ""
     bad = [json.loads(line) for line in (found.path / "bad_records.jsonl").read_text().splitlines()]
-    assert len(bad) == 11
+    assert len(bad) == 12 == sum(decision["reason"] in DAMAGED for decision in decisions)
     assert {"reason", "where", "record"} == set(bad[0])
-    texts = {d["url"]: d["text"] for d in rows(found, "documents")}
-    assert "debmake" in texts["http://www.debian-docs.example/debmake-doc/html/"]
-    assert "fa0" not in texts["http://www.debian-docs.example/apt-doc/guide.it.html/ch1.html"].split()
+
+
+def test_every_record_of_every_file_is_accounted_for(corpora: Path, tmp_path: Path) -> None:
+    """Records in = documents out + drops by reason, per file: in decisions/, in files.parquet and in the books, over all crawls."""
+    crawl_folder = corpora / "crawl"
+    files = [
+        crawl_folder / name for name in ("CRAWL-2026-00004.warc.gz", "CRAWL-2026-00008.warc.gz", "broken.warc.gz", "truncated.warc.gz")
+    ]
+    files += sorted((crawl_folder / "real").glob("*.gz"))
+    files += [path for path in sorted((crawl_folder / "quirks").iterdir()) if ".arc" not in path.name]
+    found = extract(files, tmp_path, workers=2, max_bad_records=100)
+    listed = list(read_rows(found.path / "files.parquet"))
+    all_decisions = []
+    for number, path in enumerate(files):
+        with path.open("rb") as stream:
+            records = list(read_records(stream, Limits(20_000_000, 100.0)))
+        decisions, documents = rows(found, "decisions", number), rows(found, "documents", number)
+        all_decisions += decisions
+        assert [d["ordinal"] for d in decisions] == [r.ordinal for r in records] == list(range(len(records)))
+        assert [(d["url"], d["status"]) for d in decisions] == [(r.url, r.status) for r in records]
+        assert [d["doc_id"] for d in decisions if d["verdict"] == "kept"] == [d["doc_id"] for d in documents]
+        assert all((d["reason"] is None) == (d["verdict"] == "kept") for d in decisions)
+        of_file = [row for row in listed if row["warc"] == number]
+        assert {row["reason"]: row["records"] for row in of_file} == Counter(d["reason"] for d in decisions)
+        assert {(row["file"], row["source"], row["bytes"]) for row in of_file} == {(path.name, "web", path.stat().st_size)}
+        assert sum(row["chars_out"] for row in of_file) == sum(len(d["text"]) for d in documents)
+    books = found.manifest["books"]
+    total = Counter(d["reason"] for d in all_decisions)
+    assert (books["rows_in"], books["kept"]) == (len(all_decisions), total.pop(None)) and books["dropped"] == dict(sorted(total.items()))
+    assert books["chars_in"] == sum(row["chars_in"] for row in listed) == sum(d["chars_in"] for d in all_decisions)
+    truncated = [row["records"] for row in listed if row["file"] == "truncated.warc.gz" and row["reason"] == "truncated"]
+    assert truncated == [1]
+
+
+def test_the_same_records_with_warcio(corpora: Path, tmp_path: Path) -> None:
+    """Sound files: as many records as another reader finds, and a document for each HTML page of status 200 that has text."""
+    from warcio.archiveiterator import ArchiveIterator
+
+    files = [corpora / "crawl" / "CRAWL-2026-00006.warc.gz", *sorted((corpora / "crawl" / "real").glob("*-*.gz"))]
+    found = extract(files, tmp_path)
+    for number, path in enumerate(files):
+        with path.open("rb") as stream:
+            pages, count = 0, 0
+            for record in ArchiveIterator(stream):
+                count += 1
+                http = record.http_headers if record.rec_type == "response" else None
+                kind = (http.get_header("Content-Type") or "").lower() if http else ""
+                pages += bool(http and http.get_statuscode() == "200" and "html" in kind)
+        decisions = rows(found, "decisions", number)
+        assert len(decisions) == count
+        assert sum(d["reason"] in (None, "no-text") and "html" in d["mime"] for d in decisions) == pages
 
 
 def test_damage_past_the_recipes_limit_fails_the_stage(tmp_path: Path) -> None:
@@ -120,6 +213,67 @@ def test_wet_text_is_taken_as_it_stands(corpora: Path, tmp_path: Path) -> None:
     assert wet["doc_id"] == html["doc_id"]
     assert wet["url"] == html["url"]
     assert wet["text"].startswith("Escopete")
+
+
+def test_engines_give_different_texts_of_the_same_pages(corpora: Path, tmp_path: Path) -> None:
+    file = corpora / "crawl" / "real" / "dolma-wget-sample-0000.warc.gz"
+    texts = {}
+    for engine in ("resiliparse", "trafilatura", "justext"):
+        found = extract([file], tmp_path / engine, engine=engine)
+        again = extract([file], tmp_path / f"{engine} again", engine=engine)
+        assert found.manifest["digest"] == again.manifest["digest"]
+        texts[engine] = [d["text"] for d in rows(found, "documents")]
+        assert found.manifest["books"]["rows_in"] == 48
+    assert len({str(text) for text in texts.values()}) == 3
+
+
+def test_an_unknown_engine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="'resiliparse', 'trafilatura' or 'justext'"):
+        run_stage(STAGE, {"engine": "readability"}, {}, tmp_path)
+
+
+def test_pages_that_cannot_be_decoded_nest_too_deeply_or_are_bombs(tmp_path: Path) -> None:
+    import gzip
+
+    packed = gzip.compress(b"<p>" + b"bomb " * 500_000, mtime=0)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8"
+    bomb = member(record(1, packed, head + b"\r\nContent-Encoding: gzip\r\n\r\n"))
+    noise = "<html><body><p>Ünläßlich ".encode() * 20 + b"\xff\xfe \xf8 \x81\x81 " * 30
+    garbled = member(record(2, noise, head + b"\r\n\r\n"))
+    file = tmp_path / "f.warc.gz"
+    file.write_bytes(bomb + garbled + page(3, "<html><body>" + "<div>" * 2000 + "<p>deep") + page(4))
+    found = extract([file], tmp_path, max_page_bytes=10**6, max_bad_records=1)
+    assert [d["reason"] for d in rows(found, "decisions")] == ["bomb", "charset", "too-deep", None]
+    lenient = extract([file], tmp_path, max_bad_char_frac=1.0)
+    assert [d["reason"] for d in rows(lenient, "decisions")] == [None, None, "too-deep", None]
+
+
+def test_a_gzip_bomb_needs_little_memory(tmp_path: Path) -> None:
+    """A member of 400 MB beside a page that unpacks to 400 MB: the peak of the whole process stays near where it was."""
+    import zlib
+
+    pack, zeros = zlib.compressobj(9, zlib.DEFLATED, 31), b"\0" * 10**6
+    blown = b"".join([pack.compress(record(1, b"")), *(pack.compress(zeros) for _ in range(400)), pack.flush()])
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n"
+    inner = zlib.compressobj(9, zlib.DEFLATED, 31)
+    packed = b"".join([*(inner.compress(zeros) for _ in range(400)), inner.flush()])
+    file = tmp_path / "f.warc.gz"
+    file.write_bytes(page(0) + blown + member(record(2, packed, head)) + page(3))
+    code = f"""
+import resource
+from pathlib import Path
+from tests.stages.test_extract import extract, rows
+from stages.core.tables import read_rows
+small = extract([Path({str(tmp_path / "small.warc.gz")!r})], Path({str(tmp_path / "one")!r}))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = extract([Path({str(file)!r})], Path({str(tmp_path / "two")!r}), max_bad_records=2)
+print([d["reason"] for d in rows(found, "decisions")], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    (tmp_path / "small.warc.gz").write_bytes(page(0) + page(3))
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    reasons, grown_kib = done.stdout.rsplit(maxsplit=1)
+    assert reasons == "[None, 'empty', 'bomb', 'bomb', None]"  # of a record that claims to be empty, what follows in its member is apart
+    assert int(grown_kib) < 120_000
 
 
 def test_limits_of_size_status_and_text(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from stages.text.journal import Journal
 from stages.text.spider import Capture, Limits, crawl_site, links, normal_url
 
 PAGES = {
@@ -59,8 +62,9 @@ def serving(pages: dict[str, tuple[int, str, bytes]]) -> Iterator[dict[str, str]
 
 def crawl(pages: dict[str, tuple[int, str, bytes]], **limits: float) -> list[Capture]:
     values = {"max_pages": 100, "max_bytes": 10**6, "max_page_bytes": 1000, "delay_s": 0.0, "timeout_s": 5.0} | limits
-    with serving(pages) as addresses:
-        return list(crawl_site(["http://site.invalid/"], Limits(**values, user_agent="test/1.0"), addresses, lambda *_: None))
+    with serving(pages) as addresses, TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / "journal", "2026-01-01T00:00:00Z")
+        return list(crawl_site(["http://site.invalid/"], Limits(**values, user_agent="test/1.0"), addresses, lambda *_: None, journal))
 
 
 def test_order_outcomes_redirects_and_cut() -> None:
@@ -94,9 +98,9 @@ def test_robots_absent_allows_and_failing_forbids() -> None:
     assert [(c.outcome, c.status) for c in crawl(failing)] == [("fetched", 503), ("robots", 0)]
 
 
-def test_an_unreachable_host_is_a_failed_capture() -> None:
-    limits = Limits(5, 1000, 1000, 0.0, 2.0, "test")
-    found = list(crawl_site(["http://site.invalid/"], limits, {"site.invalid": "127.0.0.1:1"}, lambda *_: None))
+def test_an_unreachable_host_is_a_failed_capture(tmp_path: Path) -> None:
+    limits, journal = Limits(5, 1000, 1000, 0.0, 2.0, "test"), Journal(tmp_path / "journal", "2026-01-01T00:00:00Z")
+    found = list(crawl_site(["http://site.invalid/"], limits, {"site.invalid": "127.0.0.1:1"}, lambda *_: None, journal))
     assert [c.outcome for c in found] == ["failed", "robots"]
     assert "ConnectError" in found[0].note
 
