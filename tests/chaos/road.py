@@ -47,12 +47,20 @@ def start(command: list[str], mark: str, said: Path, environment: Mapping[str, s
         )  # fmt: skip
 
 
+def alive(process: psutil.Process) -> bool:
+    """Whether a process can still do anything: one that has ended but was not waited for (an orphan below a lazy init) cannot."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def processes(mark: str) -> list[psutil.Process]:
     """Every living process that was started below a run of this mark."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(MARK) == mark and alive(process):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
@@ -64,7 +72,7 @@ def wait_until_gone(mark: str, within_s: float) -> list[str]:
     end = time.monotonic() + within_s
     while (left := processes(mark)) and time.monotonic() < end:
         time.sleep(0.1)
-    return [f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in left if process.is_running()]
+    return [f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in left if alive(process)]
 
 
 def held(home: Path) -> list[str]:

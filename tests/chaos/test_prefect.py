@@ -26,7 +26,7 @@ import pytest
 from flows.environment import prefect_settings
 from flows.server import api_url, free_port
 from stages.core import lease, runs
-from tests.chaos.road import MARK, SETTINGS, held, processes, shared_environment, wait_until_gone
+from tests.chaos.road import MARK, SETTINGS, alive, held, processes, shared_environment, wait_until_gone
 from tests.conftest import PROJECT
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
@@ -131,7 +131,8 @@ def in_mid_training(serve: Serve, run: str) -> list[psutil.Process]:
 def all_gone(found: list[psutil.Process], within_s: float = GONE_WITHIN_S) -> float:
     """Waits until none of the processes lives; returns how long that took."""
     began = time.monotonic()
-    left = psutil.wait_procs(found, timeout=within_s)[1]
+    while (left := [process for process in found if alive(process)]) and time.monotonic() - began < within_s:
+        time.sleep(0.1)
     assert not left, [process.cmdline() for process in left]
     return time.monotonic() - began
 

@@ -43,7 +43,8 @@ def stage(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int], li
 
 def gone(processes: list[psutil.Process], within_s: float) -> list[psutil.Process]:
     """Those of the processes that still run after that long."""
-    return psutil.wait_procs(processes, timeout=within_s)[1]
+    left = psutil.wait_procs(processes, timeout=within_s)[1]
+    return [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_workers_die_with_a_killed_stage_and_write_no_more(stage, tmp_path: Path) -> None:
