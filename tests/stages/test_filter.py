@@ -172,15 +172,14 @@ def test_urls_are_looked_up(tmp_path: Path) -> None:
 def test_a_classifier_scores_every_document(tmp_path: Path) -> None:
     plain = [f"Mount the file system number {i} with the flag and the socket of daemon {i * 7}. " * 4 for i in range(150)]
     good = [{"text": f"{PROSE} Day {i} of the winter was as cold as day {i * 3}."} for i in range(150)]
-    crawl = documents(tmp_path / "crawl", [plain])
+    made = documents(tmp_path / "made", [[PROSE, PROSE.replace("bread", "cake"), *plain]])
     config = {"positives": [jsonl(tmp_path / "good.jsonl", good)], "learning_rate": 0.5}
-    trained = run_stage(train_quality.STAGE, config, {"documents": crawl}, tmp_path)
-    made = documents(tmp_path / "made", [[PROSE, PROSE.replace("bread", "cake"), plain[0]]])
+    trained = run_stage(train_quality.STAGE, config, {"documents": made}, tmp_path)
     found = filtered({"gopher_repetition": {"enabled": False}, "gopher_quality": {"enabled": False}, "c4": {"enabled": False},
                       "fineweb": {"enabled": False}, "quality": {"min_score": 0.5}}, made, tmp_path, trained)  # fmt: skip
-    assert [row["reason"] for row in decisions(found)] == [None, None, "quality.low_score"]
+    assert [row["reason"] for row in decisions(found)] == [None, None] + ["quality.low_score"] * 150
     assert decisions(found)[0]["quality_score"] > 0.8 > 0.2 > decisions(found)[2]["quality_score"]
-    assert found.manifest["summary"]["quality_kept_frac"] == pytest.approx(0.6667)
+    assert found.manifest["summary"]["quality_kept_frac"] == pytest.approx(2 / 152, abs=1e-4)
     with pytest.raises(StageError, match="There is no classifier to score documents with"):
         filtered({"quality": {"min_score": 0.5}}, made, tmp_path)
 
