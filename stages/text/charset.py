@@ -4,7 +4,9 @@ Guarantee: pure; any bytes give some text; what does not fit becomes U+FFFD, for
 order mark; UTF-8 that decodes (a legacy charset hardly ever does by chance); HTTP header, XML declaration, meta tag, each taken
 only if the bytes bear it out; the bytes themselves. Cost: about 20 microseconds a page, 1 ms where the bytes have to be judged.
 Source: the HTML standard (encoding sniffing) and the WHATWG Encoding standard for labels, both of which believe a wrong label;
-uchardet by resiliparse. Measured in ARCHITECTURE.
+uchardet by resiliparse. On 618 pages of the real crawl transcoded to 22 charsets the text is exact for .98 without a statement or
+stated as UTF-8, .80 stated as ISO-8859-1 (a Latin-2 page is believed to be Latin-1, as browsers do), 1.00 stated rightly; by the
+standards' order alone .90, .37, .37 and 1.00.
 """
 
 from __future__ import annotations

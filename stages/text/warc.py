@@ -3,7 +3,7 @@
 Guarantee: every stretch of a file comes out once, as a record or as an "unreadable" stretch. A record that is damaged, cut short or
 has a wrong length says so and costs no other: the reader goes on at the next gzip member, or at the next record head where a
 member or an uncompressed file holds several. Ordinals count records and stretches from 0, so that FILE:ORDINAL names one for
-ever. No body is larger than the limit, decompressed or not. Cost: 12 ms per 1,000 records beside zlib. Source: WARC 1.1 (ISO
+ever. No body is larger than the limit, decompressed or not. Cost: 30 ms per 1,000 records beside zlib. Source: WARC 1.1 (ISO
 28500:2017).
 """
 
