@@ -19,7 +19,8 @@ lint: .venv/.ready
 	$(BIN)/mypy
 
 bench: .venv/.ready
-	$(BIN)/python -m tests.bench.index
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
+	$(BIN)/python -m tests.bench
 
 test-browser: .venv/.ready
 	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || { echo "Install Chromium first."; exit 1; }
