@@ -12,26 +12,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from tests.bench.probe import probe
 
 PAGES, REPEATS = 700, 3
-
-
-def crawl_pages(path: Path) -> list[str]:
-    """The texts of one WARC file's HTML pages."""
-    from stages.text.charset import decode_page
-    from stages.text.html import extract_text
-    from stages.text.warc import Limits, read_records
-
-    texts = []
-    with path.open("rb") as stream:
-        for record in read_records(stream, Limits()):
-            if record.type == "response" and record.status == 200 and record.mime == "text/html" and record.body:
-                texts.append(extract_text(decode_page(record.body, record.charset)[0]))
-    return [text for text in texts if text]
 
 
 def datatrove_chain(given: Mapping[str, Mapping[str, Any]] | None = None) -> Callable[[str], tuple[str, str]]:

@@ -26,3 +26,12 @@ def texts_and_urls() -> tuple[list[str], list[str]]:
 
     rows = [row for path in document_shards(crawl_documents().path) for row in read_rows(path, ["text", "url"])]
     return [row["text"] for row in rows], [row["url"] for row in rows]
+
+
+def file_texts(warc: Path, home: Path) -> list[str]:
+    """The texts of one crawl file's documents, in order."""
+    from stages.core.tables import read_rows
+
+    crawled = run_stage(crawl.STAGE, {"warcs": [str(warc)]}, {}, home)
+    documents = run_stage(extract.STAGE, {"max_bad_records": 100}, {"warc": crawled}, home)
+    return [row["text"] for row in read_rows(documents.path / "documents" / "00000.parquet", ["text"])]

@@ -12,7 +12,7 @@ from stages.core.errors import RecipeError, StageError
 from stages.core.stage import Artifact
 from stages.core.tables import schema, write_rows
 from stages.train_quality import STAGE
-from tests.bench.bench_filter import crawl_pages
+from tests.bench.corpus import file_texts
 from tests.conftest import run_stage
 from tests.stages.made import documents, jsonl
 
@@ -53,7 +53,7 @@ def test_trained_and_measured(crawl: Artifact, tmp_path: Path) -> None:
 
 
 def test_real_texts_are_told_from_a_real_crawl(corpora: Path, tmp_path: Path) -> None:
-    pages = [text for text in crawl_pages(corpora / "crawl" / "CRAWL-2026-00003.warc.gz") if " the " in text][:300]
+    pages = [text for text in file_texts(corpora / "crawl" / "CRAWL-2026-00003.warc.gz", tmp_path / "home") if " the " in text][:300]
     crawl = documents(tmp_path / "crawl", [pages])
     config = {"positives": [str(corpora / "text" / "c4_demo.jsonl")], "held_out_frac": 0.25, "learning_rate": 0.5, "passes": 25}
     summary = run_stage(STAGE, config, {"documents": crawl}, tmp_path).manifest["summary"]

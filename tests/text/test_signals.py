@@ -12,7 +12,8 @@ import pytest
 from stages.filter import FilterConfig
 from stages.text.quality import first_reason
 from stages.text.signals import columns, make_measure, text_signals
-from tests.bench.bench_filter import crawl_pages, datatrove_chain
+from tests.bench.bench_filter import datatrove_chain
+from tests.bench.corpus import file_texts
 
 BASE: dict[str, Any] = {"url": {"enabled": False}, "languages": [], "min_lang_score": 0}
 KNOWN = {"lang": "en", "lang_score": 1.0, "quality_score": None}
@@ -33,9 +34,9 @@ def verdicts(texts: list[str], config: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def pages(corpora: Path) -> list[str]:
+def pages(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Pages of a real crawl in many languages, and of C4."""
-    crawled = crawl_pages(corpora / "crawl" / "CRAWL-2026-00003.warc.gz")
+    crawled = file_texts(corpora / "crawl" / "CRAWL-2026-00003.warc.gz", tmp_path_factory.mktemp("crawl"))
     c4 = [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()]
     return random.Random(1).sample(crawled, 150) + c4[:100]
 
