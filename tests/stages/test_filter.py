@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from stages import filter as filter_stage
 from stages import train_quality
 from stages.core.errors import RecipeError, StageError
+from stages.core.shards import run_in_pool
 from stages.core.stage import Artifact
 from stages.core.tables import read_rows, write_rows
 from stages.filter import STAGE, FilterConfig
+from stages.text.classifier import train
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents, jsonl
 
@@ -182,6 +185,16 @@ def test_a_classifier_scores_every_document(tmp_path: Path) -> None:
     assert found.manifest["summary"]["quality_kept_frac"] == pytest.approx(2 / 152, abs=1e-4)
     with pytest.raises(StageError, match="There is no classifier to score documents with"):
         filtered({"quality": {"min_score": 0.5}}, made, tmp_path)
+
+
+def test_a_lang_model_decides_alone(tmp_path: Path) -> None:
+    lines = ["__label__en the house of the baker was old and full of flour", "__label__de das Haus des Bäckers war alt und voll Mehl"] * 60
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    shape = (64, 1, 200_000, 25, 0.5, 1, 1)
+    run_in_pool([partial(train, tmp_path / "lines.txt", tmp_path / "lid.bin", *shape)], 1, "test")
+    made = in_languages(tmp_path / "made", [("de", 0.99)])
+    rows = decisions(filtered({"lang_model": [str(tmp_path / "lid.bin")]}, made, tmp_path))
+    assert [(row["lang"], row["lang_by"], row["reason"]) for row in rows] == [("en", "model", None)] and rows[0]["lang_score"] > 0.5
 
 
 def test_a_lang_model_that_is_none(tmp_path: Path) -> None:
