@@ -35,7 +35,7 @@ DECISIONS = {
     "doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string", "warc": "int32", "ordinal": "int64", "status": "int32",
     "mime": "string", "encoding": "string", "lang": "string", "lang_score": "float64", "chars_in": "int64", "chars_out": "int64",
 }  # fmt: skip
-FILES = {"warc": "int32", "file": "string", "source": "string", "bytes": "int64", "reason": "string", "records": "int64", "chars_in": "int64",
+FILES = {"warc": "int32", "name": "string", "source": "string", "bytes": "int64", "reason": "string", "records": "int64", "chars_in": "int64",
          "chars_out": "int64"}  # fmt: skip
 BROKEN = frozenset({"unreadable", "truncated", "bomb", "bad-head", "bad-length"})  # the record itself: nothing else is asked of it
 DAMAGED = BROKEN | {"bad-http", "bad-encoding"}
@@ -124,7 +124,7 @@ def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
 
     write_rows(folder / "documents.parquet", schema(**DOCUMENTS), documents())
     write_rows(folder / "decisions.parquet", schema(**DECISIONS), decisions)
-    of_file = {"warc": task["number"], "file": task["name"], "source": task["source"], "bytes": task["bytes"]}
+    of_file = {"warc": task["number"], "name": task["name"], "source": task["source"], "bytes": task["bytes"]}
     rows = [
         of_file | {"reason": reason or None, "records": total[0], "chars_in": total[1], "chars_out": total[2]}
         for reason, total in sorted(totals.items())

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from stages import crawl
+from stages.core import lineage
 from stages.core.errors import RecipeError, StageError
 from stages.core.stage import Artifact
 from stages.core.tables import read_rows
@@ -139,14 +140,23 @@ def test_every_record_of_every_file_is_accounted_for(everything: tuple[list[Path
         assert all((d["reason"] is None) == (d["verdict"] == "kept") for d in decisions)
         of_file = [row for row in listed if row["warc"] == number]
         assert {row["reason"]: row["records"] for row in of_file} == Counter(d["reason"] for d in decisions)
-        assert {(row["file"], row["source"], row["bytes"]) for row in of_file} == {(path.name, "web", path.stat().st_size)}
+        assert {(row["name"], row["source"], row["bytes"]) for row in of_file} == {(path.name, "web", path.stat().st_size)}
         assert sum(row["chars_out"] for row in of_file) == sum(len(d["text"]) for d in documents)
     books = found.manifest["books"]
     total = Counter(d["reason"] for d in all_decisions)
     assert (books["rows_in"], books["kept"]) == (len(all_decisions), total.pop(None)) and books["dropped"] == dict(sorted(total.items()))
     assert books["chars_in"] == sum(row["chars_in"] for row in listed) == sum(d["chars_in"] for d in all_decisions)
-    truncated = [row["records"] for row in listed if row["file"] == "truncated.warc.gz" and row["reason"] == "truncated"]
+    truncated = [row["records"] for row in listed if row["name"] == "truncated.warc.gz" and row["reason"] == "truncated"]
     assert truncated == [1]
+
+
+def test_records_by_file_can_be_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "f.warc.gz"
+    file.write_bytes(page(1) + page(2, head=NOT_FOUND) + page(3))
+    extract([file], tmp_path / "home")
+    found = lineage.records(tmp_path / "home", "SELECT name, reason, records, bytes FROM files ORDER BY reason NULLS FIRST")
+    size = file.stat().st_size
+    assert [tuple(row.values()) for row in found] == [("f.warc.gz", None, 2, size), ("f.warc.gz", "http-status", 1, size)]
 
 
 def test_the_same_records_with_warcio(everything: tuple[list[Path], Artifact]) -> None:
