@@ -65,10 +65,10 @@ class DedupConfig(StageConfig):
     bands: Annotated[int, Field(ge=1)] | Literal["auto"] = 22
     """LSH bands; with 22 x 5 a pair at the threshold is proposed in more than 999 of 1,000 cases (1 - (1 - 0.8^5)^22). auto: bands and
     rows by datasketch's search for the threshold, which weighs both errors alike and proposes 40 % there (9 x 13 of 128)."""
-    rows: int = Field(5, ge=1)
-    """Signature values per band; bands x rows permutations in all."""
-    permutations: int = Field(128, ge=2)
-    """Signature values that bands: auto may spend."""
+    rows: int | None = Field(None, ge=1)
+    """Signature values per band, bands x rows permutations in all; null is 5, with bands: auto what the search finds."""
+    permutations: int | None = Field(None, ge=2)
+    """Signature values that bands: auto may spend; null is 128 (datasketch's default)."""
     threshold: float = Field(0.8, gt=0, le=1)
     """Smallest Jaccard similarity of two shingle sets at which the later document is removed."""
     near: bool = True
@@ -82,9 +82,9 @@ class DedupConfig(StageConfig):
 
     @model_validator(mode="after")
     def _auto_or_given(self) -> DedupConfig:
-        if self.bands == "auto" and "rows" in self.model_fields_set:
+        if self.bands == "auto" and self.rows is not None:
             raise ValueError("rows is given, but with bands: auto it is searched for; take rows out or give bands a number")
-        if self.bands != "auto" and "permutations" in self.model_fields_set:
+        if self.bands != "auto" and self.permutations is not None:
             raise ValueError("permutations is only for bands: auto; take it out (bands x rows decide)")
         return self
 
@@ -92,7 +92,7 @@ class DedupConfig(StageConfig):
         """(bands, rows)."""
         from stages.text.minhash import best_bands
 
-        return best_bands(self.threshold, self.permutations) if self.bands == "auto" else (self.bands, self.rows)
+        return best_bands(self.threshold, self.permutations or 128) if self.bands == "auto" else (self.bands, self.rows or 5)
 
     def signature_settings(self) -> dict[str, Any]:
         """What two corpora must have in common to be compared."""

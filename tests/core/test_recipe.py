@@ -105,8 +105,9 @@ def test_an_unknown_recipe_lists_the_known_ones() -> None:
     assert "tiny" in str(caught.value)
 
 
-def test_the_record_of_a_run_is_its_recipe_with_every_value_written_out(tmp_path: Path) -> None:
-    first = load_recipe("tiny", config_classes(), ["dedup.threshold=0.7", "runtime.workers=1"])
+@pytest.mark.parametrize("settings", [["dedup.threshold=0.7", "runtime.workers=1"], ["dedup.bands=auto"], ["dedup.repeats={}"]])
+def test_the_record_of_a_run_is_its_recipe_with_every_value_written_out(tmp_path: Path, settings: list[str]) -> None:
+    first = load_recipe("tiny", config_classes(), settings)
     record = tmp_path / "run.json"
     record.write_text(json.dumps({"run_id": "r", "resolved": first.resolved()}))
     again = load_recipe(str(record), config_classes())
