@@ -7,8 +7,8 @@ from uuid import UUID
 
 from warcio.archiveiterator import ArchiveIterator
 
-from stages.text.spider import Capture
 from stages.text.segments import Limits
+from stages.text.spider import Capture
 from stages.text.warc import read_records
 from stages.text.warcwriter import file_number, open_warc, payload_digest, response_id, write_capture
 
