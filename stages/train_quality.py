@@ -52,8 +52,8 @@ class TrainQuality(StageConfig):
     """Broken lines and empty texts of positives that may be left out."""
     dimensions: int = Field(64, ge=2)
     """Size of a word's vector (fastText's default is 100)."""
-    ngrams: int = Field(2, ge=1, le=5)
-    """Longest word n-gram (DCLM: 2)."""
+    ngrams: int = Field(2, ge=2, le=5)
+    """Longest word n-gram (DCLM: 2). At 1 fastText has no buckets, and vectors of words alone are too small to be initialised."""
     buckets: int = Field(200_000, ge=1)
     """Rows for hashed n-grams: 51 MB at 64 dimensions (fastText's default is 2,000,000)."""
     passes: int = Field(5, ge=1)

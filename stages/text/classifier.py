@@ -45,12 +45,12 @@ def train(
 ) -> None:
     """Trains on a file with one labelled text per line and writes the model. Call it in a new process. seed: below 2**31.
 
-    Raises ValueError for vectors that are too small (see above), DivergedError.
+    Raises ValueError for vectors that are too small (see above; fastText has no buckets without n-grams), DivergedError.
     """
     import fasttext
 
-    if buckets * dimensions * 4 <= MIN_VECTOR_BYTES:
-        raise ValueError(f"{buckets} buckets of {dimensions} dimensions take less than {MIN_VECTOR_BYTES} bytes")
+    if ngrams < 2 or buckets * dimensions * 4 <= MIN_VECTOR_BYTES:
+        raise ValueError(f"{buckets if ngrams > 1 else 0} buckets of {dimensions} dimensions take less than {MIN_VECTOR_BYTES} bytes")
     try:
         trained = fasttext.train_supervised(
             input=str(lines), dim=dimensions, wordNgrams=ngrams, bucket=buckets, epoch=passes, lr=rate, minCount=min_count, seed=seed,

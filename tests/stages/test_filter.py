@@ -190,7 +190,7 @@ def test_a_classifier_scores_every_document(tmp_path: Path) -> None:
 def test_a_lang_model_decides_alone(tmp_path: Path) -> None:
     lines = ["__label__en the house of the baker was old and full of flour", "__label__de das Haus des Bäckers war alt und voll Mehl"] * 60
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    shape = (64, 1, 200_000, 25, 0.5, 1, 1)
+    shape = (64, 2, 200_000, 25, 0.5, 1, 1)
     run_in_pool([partial(train, tmp_path / "lines.txt", tmp_path / "lid.bin", *shape)], 1, "test")
     made = in_languages(tmp_path / "made", [("de", 0.99)])
     rows = decisions(filtered({"lang_model": [str(tmp_path / "lid.bin")]}, made, tmp_path))

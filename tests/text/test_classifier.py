@@ -60,6 +60,8 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 def test_vectors_that_would_not_be_zero_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="1000 buckets of 8 dimensions take less than"):
         train(tmp_path / "l", tmp_path / "m", 8, 2, 1000, 5, 0.1, 1, 3)
+    with pytest.raises(ValueError, match="0 buckets of 64 dimensions take less than"):
+        train(tmp_path / "l", tmp_path / "m", 64, 1, 200_000, 5, 0.1, 1, 3)
 
 
 def test_small_helpers() -> None:
