@@ -1,7 +1,7 @@
 """E-mail addresses, IP addresses and phone numbers in a text, replaced by a word that says what was there.
 
 Guarantee: the same text gives the same text, in any order of documents (datatrove's PIIFormatter takes its replacements in turn, so that
-there it depends on the documents before); what is replaced holds nothing that a second pass would find. Cost: 20 MB/s per core.
+there it depends on the documents before); what is replaced holds nothing that a second pass would find.
 Source: patterns and the test for public addresses are those of the installed datatrove's PIIFormatter; an address that goes on as
 digits or dots (a version, an object identifier such as 1.3.6.1.4.1) is left alone, on purpose. Replacements: Dolma's (Soldaini et al. 2024).
 Phone numbers: Dolma's form of ten digits, but with separators or brackets, since bare digits are mostly other numbers (measured on
