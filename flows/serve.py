@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from dashboards.app import bound
@@ -42,6 +43,7 @@ def serve(home: Path, port: int) -> int:
         print(f"  export PREFECT_API_URL={url}")
         print("  .venv/bin/prefect deployment run pretrain/full -p recipe=tiny --watch\n\nCtrl-C stops everything.", flush=True)
         while all(child.poll() is None for child in children):
+            _bury({child.pid for child in children})
             time.sleep(0.5)
         do = "Read its last lines above and start `loam serve` again."
         raise StageError("The Prefect server or worker ended by itself.", where=url, do=do)
@@ -73,6 +75,16 @@ def _adopt() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _bury(ours: set[int]) -> None:
+    """Waits for adopted processes that have ended: until then they stand in the process table, and Prefect takes them for alive."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess, ChildProcessError):
+            if child.pid not in ours and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def _call(words: list[str], environment: dict[str, str]) -> None:
