@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
@@ -232,9 +232,16 @@ def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str) ->
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to, (os.getpid(),))
+    born: set[multiprocessing.process.BaseProcess] = set()
     try:
-        for done in as_completed([pool.submit(job) for job in jobs]):
-            done.result()
+        pending = {pool.submit(job) for job in jobs}
+        while pending:
+            done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            for job in done:
+                job.result()
+            born |= set(multiprocessing.active_children()) - others
+            if pending and any(worker.exitcode for worker in born):  # the pool itself watches a worker only from the next result on
+                raise BrokenProcessPool
     except BrokenProcessPool:
         what, do = f"A worker process of {label} was killed.", "Most often memory ran out: set runtime.workers lower and run it again."
         raise StageError(what, where=f"{workers} workers; the finished shards are kept", do=do) from None
