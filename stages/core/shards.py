@@ -239,9 +239,10 @@ def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str) ->
             done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
             for job in done:
                 job.result()
-            born |= set(multiprocessing.active_children()) - others
-            if pending and any(worker.exitcode for worker in born):  # the pool itself watches a worker only from the next result on
+            alive = set(multiprocessing.active_children()) - others
+            if pending and born - alive:  # the pool itself watches a worker only from the next result on
                 raise BrokenProcessPool
+            born |= alive
     except BrokenProcessPool:
         what, do = f"A worker process of {label} was killed.", "Most often memory ran out: set runtime.workers lower and run it again."
         raise StageError(what, where=f"{workers} workers; the finished shards are kept", do=do) from None
