@@ -127,7 +127,7 @@ def _adopt_artifact(home: Path, node: str, source: Path, provenance: str) -> run
     if manifest.content_digest(recorded, theirs.manifest["identity"]) != theirs.manifest["digest"]:
         raise _differs(source, "the digest is not that of its files")
     number = theirs.manifest["key"][:12]
-    with lease(home / "leases" / f"{node}-{number}", "adopt"):
+    with lease(runner.lease_path(home, node, theirs.manifest["key"]), "adopt"):
         for own in manifest.find_artifacts(home, node, theirs.manifest["key"]):
             if own.manifest["digest"] == theirs.manifest["digest"]:
                 return runner.Result("cached", own)

@@ -37,8 +37,9 @@ def next_number(home: Path, counter: str) -> int:
 
 def give_name(home: Path, name: str, target: str, move: bool = False) -> None:
     """Lets `name` mean an artifact id or a run id from now on. Raises RecipeError when it is taken (unless `move`) or no good name."""
-    refuse_taken(home, "" if move or all_names(home).get(name) == target else name)
     refuse_bad(home, name)
+    if not move and all_names(home).get(name) != target:
+        refuse_taken(home, name)
     folder = home / "names"
     folder.mkdir(parents=True, exist_ok=True)
     path, text = folder / f"{name}.json", json.dumps({"target": target})

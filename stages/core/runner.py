@@ -154,7 +154,7 @@ def _held(home: Path, job: Job, run_id: str, report: Report) -> Iterator[None]:
     def say(text: str) -> None:
         report(Event("log", job.node, {"line": text}))
 
-    with lease.lease(lease_path(home, job), run_id, lambda who: say(f"waits for {who}, which is building the same")):
+    with lease.lease(lease_path(home, job.node, job.key), run_id, lambda who: say(f"waits for {who}, which is building the same")):
         if not (job.runtime.gpus and job.stage.uses_gpus):
             yield
             return
@@ -162,9 +162,9 @@ def _held(home: Path, job: Job, run_id: str, report: Report) -> Iterator[None]:
             yield
 
 
-def lease_path(home: Path, job: Job) -> Path:
-    """Whoever holds this file builds the job's key."""
-    return home / "leases" / f"{job.node}-{job.key[:12]}"
+def lease_path(home: Path, node: str, key: str) -> Path:
+    """Whoever holds this file builds or adopts the node's key."""
+    return home / "leases" / f"{node}-{key[:12]}"
 
 
 def gpu_lease_path() -> Path:
