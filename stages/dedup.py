@@ -108,7 +108,7 @@ def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     existing = [part for file in ctx.files("against") for part in _existing(file, config)]
     paths = document_shards(inputs["documents"].path)
     sizes = [path.stat().st_size for path in paths]
-    tasks = [{"path": str(path), "config": config.model_dump(mode="json", exclude_unset=True)} for path in paths]
+    tasks = [{"path": str(path), "config": config.model_dump(mode="json")} for path in paths]
     sketches = run_shards(sketch_file, tasks, ctx, "sketches", sizes)
     parts = [*existing, *(Part(p, {n: s.path / n for n in SIGNATURE_FILES}, "") for p, s in zip(paths, sketches, strict=True))]
     corpus = canonical(parts, config.source_priority)
