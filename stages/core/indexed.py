@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import datetime
 import glob
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 TABLES: dict[str, dict[str, str]] = {
     "about": {"schema_version": "INTEGER", "home": "VARCHAR"},
     "run": {
@@ -30,10 +29,10 @@ TABLES: dict[str, dict[str, str]] = {
         "artifact_id": "VARCHAR", "alias": "VARCHAR", "node": "VARCHAR", "stage": "VARCHAR", "kind": "VARCHAR", "key": "VARCHAR",
         "digest": "VARCHAR", "version": "INTEGER", "seed": "BIGINT", "rows": "BIGINT", "tokens": "BIGINT", "bytes": "BIGINT",
         "path": "VARCHAR", "run_id": "VARCHAR", "commit": "VARCHAR", "dirty": "VARCHAR", "code": "VARCHAR", "started": "TIMESTAMPTZ",
-        "ended": "TIMESTAMPTZ", "config": "JSON", "key_parts": "JSON", "environment": "JSON", "number": "BIGINT", "stamp": "BIGINT",
+        "ended": "TIMESTAMPTZ", "config": "JSON", "key_parts": "JSON", "environment": "JSON", "number": "INTEGER", "stamp": "BIGINT",
     },
     "edge": {"parent": "VARCHAR", "child": "VARCHAR", "role": "VARCHAR"},
-    "link": {"parent": "BIGINT", "child": "BIGINT"},  # edge by artifact.number: what a walk of many steps joins
+    "link": {"parent": "INTEGER", "child": "INTEGER"},  # edge by artifact.number: what a walk of many steps asks
     "current": {"node": "VARCHAR", "artifact_id": "VARCHAR"},  # the artifact of each node's newest run
     "metric": {"artifact_id": "VARCHAR", "node": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE", "text": "VARCHAR"},
     "book": {
@@ -61,6 +60,11 @@ VIEWS = {
 }  # fmt: skip
 OF_ARTIFACT = {"artifact": "artifact_id", "edge": "child", "metric": "artifact_id", "book": "artifact_id", "side_table": "artifact_id",
                "damaged": "name"}  # fmt: skip
+# Made anew with every round: an artifact may come after what was made from it.
+LINK = (
+    "INSERT INTO link SELECT parent.number, child.number FROM edge JOIN artifact parent ON parent.artifact_id = edge.parent "
+    "JOIN artifact child ON child.artifact_id = edge.child ORDER BY ALL"
+)
 OF_RUN = {"run": "run_id", "node_run": "run_id"}
 
 # A side table's path with a * for its artifact and, inside a folder, for its name: what a view expands when it is asked.
@@ -73,8 +77,12 @@ NOT_COLUMNS = ("artifact_id", "node", "file", "filename", "empty")  # names that
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
-def artifact_rows(name: str, m: Mapping[str, Any], stamp: int) -> Rows:
-    """The rows of one manifest by table. name: "<node>/<folder>". Raises KeyError or TypeError when a field is missing or of another type."""
+def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> Rows:
+    """The rows of one manifest by table; its links follow when all artifacts are there (LINK).
+
+    name: "<node>/<folder>"; number: counted up, so that columns of it are small.
+    Raises KeyError or TypeError when a field is missing or of another type.
+    """
     books, node = m["books"] or {}, m["node"]
     edges = [(role, parent["artifact"]) for role, parent in m["inputs"].items()]
     edges += [(role, "/".join(file["uri"].split("/")[-2:])) for role, files in m["external"].items() for file in files
@@ -84,11 +92,10 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int) -> Rows:
             (
                 name, m["alias"], node, m["stage"], m["kind"], m["key"], m["digest"], m["version"], m["seed"], m["rows"], m["tokens"],
                 m["bytes"], f"artifacts/{name}", m["run_id"], m["code"]["commit"], m["code"]["dirty"], m["code"]["stage"], m["started"],
-                m["ended"], json.dumps(m["config"]), json.dumps(m["key_parts"]), json.dumps(m["environment"]), number(name), stamp,
+                m["ended"], json.dumps(m["config"]), json.dumps(m["key_parts"]), json.dumps(m["environment"]), number, stamp,
             )
         ],
         "edge": [(parent, name, role) for role, parent in edges],
-        "link": [(number(parent), number(name)) for _, parent in edges],
         "metric": [(name, node, metric, *_number_or_text(value)) for metric, value in m["summary"].items()],
         "book": [(name, node, books["unit"], *row) for row in book_rows(books)],
         "side_table": [],
@@ -98,11 +105,6 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int) -> Rows:
         if path.endswith(".parquet") and kind in VIEWS:
             found["side_table"].append((name, node, kind, f"artifacts/{name}/{path}"))
     return found
-
-
-def number(name: str) -> int:
-    """A 63-bit number for an artifact id, the same everywhere."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1
 
 
 def book_rows(books: Mapping[str, Any]) -> list[tuple[str, str | None, int, int | None]]:

@@ -15,10 +15,11 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stages.core import indexed, names
 from stages.core.errors import LoamError, RecipeError, StageError, of_the_disk
@@ -28,6 +29,9 @@ from stages.core.unindexed import News, Seen, find_news, rows_of
 if TYPE_CHECKING:
     import duckdb
 
+Table = tuple[list[str], list[tuple[Any, ...]]]  # column names and rows
+Ask = Callable[..., Table]
+Answer = TypeVar("Answer")
 FILE = "lineage.duckdb"
 LOCK = "lineage.lock"
 BATCH = 2000  # manifests in memory at once
@@ -48,20 +52,26 @@ def reindex(home: Path) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> Table:
     """Column names and rows of one read-only query. Raises RecipeError with DuckDB's own words when the SQL is wrong."""
+    return asking(home, lambda ask: ask(sql, parameters))
+
+
+def asking(home: Path, questions: Callable[[Ask], Answer]) -> Answer:
+    """What `questions` makes of one connection, which it asks as `query`; a second time when the index proves damaged and is built anew."""
     import duckdb
 
-    try:
-        return _ask(home, sql, parameters)
-    except duckdb.Error as error:
-        if isinstance(error, duckdb.ProgrammingError | duckdb.DataError) or _sound(home / FILE):
-            raise _refused(error) from None
-    _rebuild(home, "damaged")
-    try:
-        return _ask(home, sql, parameters)
-    except duckdb.Error as error:
-        raise _refused(error) from None
+    rebuilt = False
+    while True:
+        try:
+            with _reader(home) as ask:
+                return questions(ask)
+        except duckdb.Error as error:
+            if rebuilt or isinstance(error, duckdb.ProgrammingError | duckdb.DataError) or _sound(home / FILE):
+                do = 'Mend the SQL; `loam lineage sql "SHOW TABLES"` lists tables and views.'
+                raise RecipeError(f"The query failed: {error}", do=do) from None
+        _rebuild(home, "damaged")
+        rebuilt = True
 
 
 def records(home: Path, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
@@ -77,7 +87,7 @@ def latest_artifact(home: Path, name: str) -> dict[str, Any]:
     Raises StageError with near matches when there is none.
     """
     sql, wanted = latest_sql(home, name)
-    found = records(home, f"SELECT * EXCLUDE (stamp) FROM artifact WHERE number = ({sql})", [wanted])
+    found = records(home, f"SELECT * EXCLUDE (number, stamp) FROM artifact WHERE number = ({sql})", [wanted])
     if not found:
         nodes = ", ".join(row[0] for row in query(home, "SELECT DISTINCT node FROM artifact ORDER BY 1")[1])
         raise StageError(
@@ -131,15 +141,9 @@ def _near(home: Path, name: str) -> str:
 # ------------------------------------------------------------------------------------------------------------------- reading
 
 
-def _ask(home: Path, sql: str, parameters: Sequence[Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
-    with _reader(home) as connection:
-        cursor = connection.execute(sql, list(parameters))
-        return [c[0] for c in cursor.description or []], cursor.fetchall()
-
-
 @contextmanager
-def _reader(home: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A read-only connection to an index of our schema; builds it where there is none."""
+def _reader(home: Path) -> Iterator[Ask]:
+    """Answers from an index of our schema; builds it where there is none."""
     path = home / FILE
     if not path.is_file() and not (home / "artifacts").is_dir():
         raise RecipeError(
@@ -152,7 +156,12 @@ def _reader(home: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     if connection is None:
         raise StageError("The index cannot be opened.", where=str(path), do="Run `loam lineage reindex`.")
     with closing(connection):
-        yield connection
+        yield partial(_ask, connection)
+
+
+def _ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> Table:
+    cursor = connection.execute(sql, list(parameters))
+    return [c[0] for c in cursor.description or []], cursor.fetchall()
 
 
 def _open(path: Path) -> duckdb.DuckDBPyConnection | None:
@@ -210,10 +219,6 @@ def _rebuild(home: Path, why: str) -> None:
         raise type(error)(
             f"The index is {why} and cannot be built anew: {error.what}", where=error.where, do=f"{error.do} Then `loam lineage reindex`."
         ) from None
-
-
-def _refused(error: Exception) -> RecipeError:
-    return RecipeError(f"The query failed: {error}", do='Mend the SQL; `loam lineage sql "SHOW TABLES"` lists tables and views.')
 
 
 # ------------------------------------------------------------------------------------------------------------------- writing
@@ -304,12 +309,15 @@ def _seen(path: Path) -> Seen | None:
 
 
 def _take_in(connection: duckdb.DuckDBPyConnection, home: Path, news: News) -> None:
-    if news.gone:
-        connection.execute("DELETE FROM link WHERE child IN (SELECT unnest($1::BIGINT[]))", [[indexed.number(name) for name in news.gone]])
     _delete(connection, indexed.OF_ARTIFACT, news.gone)
     _delete(connection, indexed.OF_RUN, [*news.gone_runs, *(record["run_id"] for record in news.runs)])
+    taken = connection.execute("SELECT coalesce(max(number), 0) FROM artifact").fetchall()[0][0]
     for start in range(0, len(news.artifacts), BATCH):
-        _insert(connection, [rows_of(home, name, stamp) for name, stamp in news.artifacts[start : start + BATCH]])
+        batch = enumerate(news.artifacts[start : start + BATCH], start=taken + start + 1)
+        _insert(connection, [rows_of(home, name, stamp, number) for number, (name, stamp) in batch])
+    if news.artifacts or news.gone:
+        connection.execute("DELETE FROM link")
+        connection.execute(indexed.LINK)
     for start in range(0, len(news.runs), BATCH):
         _insert(connection, [indexed.run_rows(record) for record in news.runs[start : start + BATCH]])
     if news.runs or news.gone_runs:

@@ -66,12 +66,12 @@ def find_news(home: Path, seen: Seen) -> News:
     )
 
 
-def rows_of(home: Path, name: str, stamp: int) -> indexed.Rows:
-    """The rows of one artifact; one row of `damaged` when its manifest (or a run's record) cannot be used."""
+def rows_of(home: Path, name: str, stamp: int, number: int) -> indexed.Rows:
+    """The rows of one artifact (see indexed.artifact_rows); one row of `damaged` when its manifest (or a run's record) cannot be used."""
     try:
         if name.startswith("runs/"):
             raise ValueError("the record of the run cannot be read")
-        rows = indexed.artifact_rows(name, manifest.read_artifact(home / "artifacts" / name).manifest, stamp)
+        rows = indexed.artifact_rows(name, manifest.read_artifact(home / "artifacts" / name).manifest, stamp, number)
         indexed.check_types(rows)
     except FileNotFoundError:  # removed a moment ago
         return {}

@@ -1,13 +1,14 @@
 """Benchmark of the index: what updates, walks, queries and traces cost as a home grows. `make bench`, or python -m tests.bench.index --help.
 
 Every size is a home of its own (see made_home), removed afterwards. Questions are timed as a user asks them, each on a fresh
-connection: the best of several, as other work on the machine only adds; an update and a reindex once. The last rows are whole commands, Python's start included.
+connection: the best of several and the median; an update and a reindex once. The last rows are whole commands, Python's start included.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flows.road import road
 from stages.ask import lineage as ask
 from stages.ask import trace
 from stages.core import lineage, runs
@@ -42,7 +44,7 @@ def main() -> int:
             columns.append(measure(Path(folder) / "home", artifacts, rows))
         print(f"{artifacts:,} artifacts done; {probe()}", file=sys.stderr, flush=True)
     for name in columns[0]:
-        print(f"{name:<46}" + "".join(f"{column[name]:>14}" for column in columns))
+        print(f"{name:<46}" + "".join(f"{column[name]:>18}" for column in columns))
     print(probe())
     return 0
 
@@ -58,7 +60,7 @@ def measure(home: Path, artifacts: int, rows: int) -> dict[str, str]:
     found["index file"] = f"{(home / lineage.FILE).stat().st_size / 1e6:.1f} MB"
     middle = made.runs // 2
     report, crawl = artifact_name("report", middle), artifact_name("crawl", middle)
-    assert len(ask.up(home, report)) == 22 and len(ask.down(home, crawl)) > 20
+    assert len(ask.up(home, report)) == len(road()) - 1 and len(ask.down(home, crawl)) > len(road())
     found["up (from a report)"] = best(lambda: ask.up(home, report))
     found["up (from the node `report`)"] = best(lambda: ask.up(home, "report"))
     found["down (from a crawl)"] = best(lambda: ask.down(home, crawl))
@@ -101,7 +103,7 @@ def best(work: Callable[[], Any], times: int = 7) -> str:
         start = time.perf_counter()
         work()
         taken.append(time.perf_counter() - start)
-    return _text(min(taken))
+    return f"{_text(min(taken))} ({_text(statistics.median(taken))})"
 
 
 def _text(seconds: float) -> str:
