@@ -12,9 +12,10 @@ from pathlib import Path
 
 from dashboards.app import bound
 from flows.environment import prefect_settings
-from flows.server import STOP_TIMEOUT_S, api_url, die_with_parent, main_database, start_server, stop, wait_until_healthy
+from flows.server import STOP_TIMEOUT_S, api_url, main_database, start_server, stop, wait_until_healthy
 from flows.session import ROOT
 from stages.core.errors import StageError
+from stages.core.shards import die_with_parent
 
 POOL = "loam"
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h

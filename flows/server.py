@@ -24,8 +24,8 @@ from pathlib import Path
 
 from flows.environment import prefect_settings
 from stages.core.errors import StageError
+from stages.core.shards import die_with_parent
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
 LOOK_S = 1.0
@@ -129,14 +129,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def die_with_parent() -> None:
-    """Runs in a new child: the kernel kills it when its parent ends, however that ends. SQLite loses nothing by it."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with_worker() -> None:

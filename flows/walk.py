@@ -109,6 +109,8 @@ def _state_of(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
+    if not isinstance(error, Exception):
+        return "interrupted"
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from stages.core.errors import StageError
 from stages.core.external import local_path
-from stages.core.records import base_name, read_lines, read_records
+from stages.core.records import base_name, parquet_columns, read_lines, read_records
 from stages.core.shards import run_in_pool
 from stages.core.stage import Artifact, Context, ExternalFile, ExternalFiles, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows
@@ -171,19 +171,10 @@ def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[s
 
 
 def _column(path: Path, file: ExternalFile, column: str) -> Iterator[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        names = pq.read_schema(path).names
-    except pa.ArrowInvalid:
-        raise StageError(f"{base_name(file)} is no Parquet file.", where=file.uri, do="Fetch or write it again.") from None
+    names = parquet_columns(path, file)
     if column not in names:
-        raise StageError(
-            f"{base_name(file)} has no column {column!r}.",
-            where=file.uri,
-            do=f"Set train_quality.text_field to one of: {', '.join(names)}.",
-        )
+        do = f"Set train_quality.text_field to one of: {', '.join(names)}."
+        raise StageError(f"{base_name(file)} has no column {column!r}.", where=file.uri, do=do)
     yield from (row[column] for row in read_rows(path, [column]) if row[column])
 
 

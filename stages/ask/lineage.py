@@ -128,9 +128,8 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
     if not name:
         lineage.update(home)
         wanted = list(manifest.stamps(home))
-        wrong = [
-            f"{home / row[0]}: {row[1]}" for row in lineage.query(home, "SELECT name, problem FROM damaged WHERE name LIKE 'runs/%'")[1]
-        ]
+        damaged = "SELECT name, problem FROM damaged WHERE name LIKE 'runs/%' OR name LIKE 'names/%'"
+        wrong = [f"{home / row[0]}: {row[1]}" for row in lineage.query(home, damaged)[1]]
     elif run := lineage.find_run(home, name):
         wanted = [
             row[0]

@@ -18,11 +18,11 @@ def write_durably(path: Path, text: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    fsync_folder(path.parent)
+    fsync(path.parent)
 
 
-def fsync_folder(path: Path) -> None:
-    """Makes what was renamed or created in a folder survive a power cut."""
+def fsync(path: Path) -> None:
+    """Makes a file, or what was renamed or created in a folder, survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

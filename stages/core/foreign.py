@@ -16,7 +16,7 @@ from uuid import UUID
 
 from stages.core.documents import DECISION, DOCUMENTS
 from stages.core.errors import RecipeError
-from stages.core.records import Record, base_name, read_records
+from stages.core.records import Record, base_name, parquet_columns, read_records
 from stages.core.stage import Adoption, Books, Context, ExternalFile, Outcome
 from stages.core.tables import read_rows, schema, write_rows
 
@@ -79,13 +79,7 @@ def _records(file: ExternalFile, ctx: Context) -> Iterator[Record]:
     if not file.uri.endswith(".parquet"):
         yield from read_records((file,), ctx)
         return
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        columns = [name for name in pq.read_schema(file.uri).names if name in FIELDS]
-    except pa.ArrowInvalid as error:
-        raise RecipeError(f"{base_name(file)} is not a Parquet file: {error}", where=file.uri, do="Fetch or write it again.") from None
+    columns = [name for name in parquet_columns(Path(file.uri), file) if name in FIELDS]
     if "text" not in columns:
         raise RecipeError(f"{base_name(file)} has no column text.", where=file.uri, do="Rename the column that holds the text.")
     for number, row in enumerate(read_rows(Path(file.uri), columns), start=1):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stages.core import indexed, names
 from stages.core.errors import LoamError, RecipeError, StageError, of_the_disk
+from stages.core.files import fsync
 from stages.core.turn import turn
 from stages.core.unindexed import News, Seen, find_news, rows_of
 
@@ -275,8 +276,7 @@ def _round(home: Path, seen: Seen | None) -> None:
             _take_in(connection, home, news)
             connection.execute("COMMIT")
             connection.execute("CHECKPOINT")
-        with private.open("rb") as file:
-            os.fsync(file.fileno())
+        fsync(private)
         private.chmod(0o444)
         os.replace(private, path)
     finally:

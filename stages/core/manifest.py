@@ -17,7 +17,7 @@ from typing import Any
 from stages.core import names
 from stages.core.errors import RecipeError, VerificationError
 from stages.core.external import sha256_file
-from stages.core.files import fsync_folder
+from stages.core.files import fsync
 from stages.core.stage import Artifact
 
 NAME = "manifest.json"
@@ -107,12 +107,12 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any]) -> Artifact:
         file.flush()
         os.fsync(file.fileno())
     for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
-        fsync_folder(folder)
+        fsync(folder)
     stem = str(manifest["key"])[:12]
     number = max([_realisation(p) for p in root.glob(f"{stem}*")], default=0) + 1  # not a gap: the newest has the highest
     final = root / (stem + (f".{number}" if number > 1 else ""))
     os.rename(out, final)
-    fsync_folder(root)
+    fsync(root)
     return read_artifact(final)
 
 

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.core.errors import RecipeError
-from stages.core.files import fsync_folder, write_durably
+from stages.core.errors import RecipeError, StageError
+from stages.core.files import fsync, write_durably
 
 COUNTERS = "counters.json"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
@@ -55,7 +55,7 @@ def give_name(home: Path, name: str, target: str, move: bool = False) -> None:
             refuse_taken(home, name)
     finally:
         fresh.unlink()
-    fsync_folder(folder)
+    fsync(folder)
 
 
 def refuse_taken(home: Path, name: str) -> None:
@@ -81,9 +81,23 @@ def refuse_bad(home: Path, name: str) -> None:
 
 
 def all_names(home: Path) -> dict[str, str]:
-    """Every given name and what it means (an artifact id or a run id)."""
-    paths = sorted((home / "names").glob("[!.]*.json"))
-    return {path.stem: str(json.loads(path.read_text(encoding="utf-8"))["target"]) for path in paths}
+    """Every given name and what it means (an artifact id or a run id). Raises StageError for one that cannot be read: gc would
+    remove what it keeps."""
+    found, damaged = read_names(home)
+    for path in damaged:
+        raise StageError("A given name cannot be read.", where=str(path), do="Remove the file and give the name again.")
+    return found
+
+
+def read_names(home: Path) -> tuple[dict[str, str], list[Path]]:
+    """(name -> target, the files that cannot be read)."""
+    found, damaged = {}, []
+    for path in sorted((home / "names").glob("[!.]*.json")):
+        try:
+            found[path.stem] = str(json.loads(path.read_text(encoding="utf-8"))["target"])
+        except (ValueError, TypeError, KeyError):
+            damaged.append(path)
+    return found, damaged
 
 
 def forget_names(home: Path, target: str) -> None:

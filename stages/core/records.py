@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from stages.core.errors import StageError
+from stages.core.errors import RecipeError, StageError
 from stages.core.remote import opened
 from stages.core.stage import Books
 
@@ -110,6 +111,17 @@ def no_answers(node: str) -> StageError:
         where=f"{node}.docstrings",
         do=f"Set benchmarks.docstrings, or set {node}.docstrings to null and name files.",
     )
+
+
+def parquet_columns(path: Path, file: ExternalFile) -> list[str]:
+    """The names of a Parquet file's columns. path: where the file lies. Raises RecipeError when it is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(path).names)
+    except pa.ArrowInvalid as error:
+        raise RecipeError(f"{base_name(file)} is not a Parquet file: {error}", where=file.uri, do="Fetch or write it again.") from None
 
 
 def place(file: ExternalFile, line: int) -> str:

@@ -256,7 +256,12 @@ def _belong_to(stage: int) -> None:
     """In a new worker: the kernel kills it when the stage's process ends; until then only the stage ends it."""
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the stage hears them too, and decides
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != stage:
         os._exit(1)
+
+
+def die_with_parent() -> None:
+    """In a new child: the kernel kills it when the thread that started it ends, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -5,11 +5,12 @@ Guarantee: the same rows in the same order give the same bytes with the same pya
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+from stages.core.files import fsync
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +48,7 @@ def write_rows(path: Path, shape: pa.Schema, rows: Iterable[Mapping[str, Any]]) 
                 batch = []
         if batch or not count:
             writer.write_table(_table(batch, shape))
-    _fsync(path)
+    fsync(path)
     return count
 
 
@@ -79,8 +80,3 @@ def _table(batch: list[Mapping[str, Any]], shape: pa.Schema) -> pa.Table:
         else:
             columns.append(pa.array(values, column.type))
     return pa.table(columns, schema=shape)
-
-
-def _fsync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -40,7 +40,7 @@ class News:
 
 
 def find_news(home: Path, seen: Seen) -> News:
-    """Compares what is on disk with what was seen. A damaged run record counts as an artifact named "runs/<id>"."""
+    """Compares what is on disk with what was seen. A damaged run record or name counts as an artifact "runs/<id>", "names/<name>.json"."""
     there = manifest.stamps(home)
     run_ids = runs.run_ids(home)
     changed = []
@@ -55,7 +55,9 @@ def find_news(home: Path, seen: Seen) -> News:
                 continue
             if (state, nodes) != (record["state"], len(record["nodes"])):
                 changed.append(record)
-    given, root = names.all_names(home), str(home.resolve())
+    given, damaged = names.read_names(home)
+    there |= {f"names/{path.name}": path.stat().st_mtime_ns for path in damaged}
+    root = str(home.resolve())
     return News(
         [(name, stamp) for name, stamp in there.items() if seen.artifacts.get(name) != stamp],
         [name for name, stamp in seen.artifacts.items() if there.get(name) != stamp],
@@ -68,9 +70,9 @@ def find_news(home: Path, seen: Seen) -> News:
 
 def rows_of(home: Path, name: str, stamp: int, number: int) -> indexed.Rows:
     """The rows of one artifact (see indexed.artifact_rows); one row of `damaged` when its manifest (or a run's record) cannot be used."""
+    if problem := {"runs": "The record of the run cannot be read", "names": "The given name cannot be read"}.get(name.split("/")[0]):
+        return {"damaged": [(name, problem, stamp)]}
     try:
-        if name.startswith("runs/"):
-            raise ValueError("the record of the run cannot be read")
         rows = indexed.artifact_rows(name, manifest.read_artifact(home / "artifacts" / name).manifest, stamp, number)
         indexed.check_types(rows)
     except FileNotFoundError:  # removed a moment ago

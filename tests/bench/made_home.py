@@ -23,7 +23,7 @@ from flows.road import road
 from stages.core.environment import environment
 
 SHARED_BY = {"crawl": 20, "benchmarks": 20, "conversations": 20, "preferences": 20, "extract": 20} | dict.fromkeys(
-    ("filter", "dedup", "decontaminate", "train_tokenizer", "encode", "mix"), 4
+    ("train_quality", "filter", "dedup", "decontaminate", "train_tokenizer", "encode", "mix"), 4
 ) | {"pretrain": 2, "export@base": 2, "evaluate@base": 2}  # fmt: skip
 DECIDES = ("extract", "filter", "dedup", "decontaminate")
 STARTED = "2026-01-01T00:00:00.000+00:00"

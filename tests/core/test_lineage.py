@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from stages.ask import lineage as ask
-from stages.core import lineage, manifest, runs
+from stages.core import collect, lineage, manifest, runs
 from stages.core.errors import RecipeError, StageError
 from stages.core.recipe import load_recipe
 from stages.core.tables import schema, write_rows
@@ -233,8 +233,23 @@ def test_a_damaged_run_record_keeps_nothing_else_out(home: Path) -> None:
     record.write_text("{ half")
     lineage.update(home)
     assert lineage.query(home, "SELECT name FROM damaged")[1] == [(f"runs/{record.parent.name}",)]
-    assert ask.verify(home)[1] == [f"{record.parent}: The manifest is damaged: the record of the run cannot be read"]
+    assert ask.verify(home)[1] == [f"{record.parent}: The record of the run cannot be read"]
     assert len(ask.run_rows(home)) == 1
+
+
+def test_a_damaged_name_keeps_nothing_else_out_and_stops_gc(home: Path) -> None:
+    ask.give_name(home, "words-1", "mine")
+    name = home / "names" / "mine.json"
+    name.write_text("{ half")
+    lineage.update(home)
+    assert lineage.query(home, "SELECT name, problem FROM damaged")[1] == [("names/mine.json", "The given name cannot be read")]
+    assert ask.verify(home)[1] == [f"{name}: The given name cannot be read"]
+    with pytest.raises(StageError, match="A given name cannot be read.") as caught:
+        collect.collectable(home, 1)
+    assert str(name) in str(caught.value)
+    name.unlink()
+    lineage.update(home)
+    assert lineage.query(home, "SELECT * FROM damaged")[1] == []
 
 
 def test_recorders_in_many_processes_lose_nothing(home: Path) -> None:

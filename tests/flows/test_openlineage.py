@@ -124,6 +124,8 @@ def test_an_interruption_is_an_abort(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, str(tmp_path / "events.jsonl"), perform=interrupt)
     assert names(valid((tmp_path / "events.jsonl").read_text()))[2:] == [("ABORT", "toy.words"), ("ABORT", "pretrain.toy")]
+    home = tmp_path / "home"
+    assert [node["message"] for node in runs.read_run(home, runs.run_ids(home)[0])["nodes"]] == ["interrupted"]
 
 
 def test_an_event_made_again_is_the_same_event(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stages.core.errors import RecipeError, StageError
+from stages.core.errors import LoamError, RecipeError, StageError
 from stages.core.stage import Artifact
 from stages.core.tables import schema, write_rows
 from stages.train_quality import STAGE
@@ -60,6 +61,24 @@ def test_real_texts_are_told_from_a_real_crawl(corpora: Path, tmp_path: Path) ->
     assert summary["held_out_accuracy"] > 0.85 > summary["majority_frac"] + 0.2
 
 
+def test_texts_that_do_not_differ_are_not_told_apart(tmp_path: Path) -> None:
+    """The held-out figures are honest: one source on both sides, then a third of the crawl from the source of the positives."""
+    draw = random.Random(1)
+
+    def text(words: str) -> str:
+        return " ".join(draw.choices(words.split(), k=80))
+
+    plain, other = "rain wind hill cloud storm river stone field tree grass", "socket kernel mount flag daemon inode queue shell file disk"
+    same = jsonl(tmp_path / "same.jsonl", [{"text": text(plain)} for _ in range(300)])
+    results = []
+    for crawl in ([text(plain) for _ in range(300)], [text(plain if i % 3 == 0 else other) for i in range(300)]):
+        config = {"positives": [same], "held_out_frac": 0.3, **FAST}
+        made = run_stage(STAGE, config, {"documents": documents(tmp_path / f"crawl{len(results)}", [crawl])}, tmp_path)
+        results.append(made.manifest["summary"])
+    assert 0.35 < results[0]["held_out_accuracy"] < 0.65
+    assert 0.7 < results[1]["held_out_accuracy"] < 0.95 and 0.2 < results[1]["crawl_kept_frac"] < 0.5
+
+
 def test_every_format_of_texts(crawl: Artifact, tmp_path: Path) -> None:
     lines = Path(weather(tmp_path / "good.jsonl")).read_text().splitlines()
     texts = [json.loads(line)["text"] for line in lines]
@@ -83,8 +102,8 @@ def test_a_given_model(crawl: Artifact, tmp_path: Path) -> None:
     assert "train_quality.label" in caught.value.do
 
 
-def refused(config: dict[str, Any], crawl: Artifact, home: Path) -> StageError:
-    with pytest.raises(StageError) as caught:
+def refused(config: dict[str, Any], crawl: Artifact, home: Path) -> LoamError:
+    with pytest.raises(LoamError) as caught:
         run_stage(STAGE, config, {"documents": crawl}, home)
     return caught.value
 
@@ -97,7 +116,7 @@ def test_what_cannot_be_trained_is_refused(crawl: Artifact, tmp_path: Path) -> N
     (tmp_path / "good.doc").write_text("x")
     assert refused({"positives": [str(tmp_path / "good.doc")]}, crawl, tmp_path).what == "good.doc is of no known format."
     (tmp_path / "bad.parquet").write_text("x")
-    assert refused({"positives": [str(tmp_path / "bad.parquet")]}, crawl, tmp_path).what == "bad.parquet is no Parquet file."
+    assert refused({"positives": [str(tmp_path / "bad.parquet")]}, crawl, tmp_path).what.startswith("bad.parquet is not a Parquet file")
     write_rows(tmp_path / "other.parquet", schema(body="string"), [{"body": "x"}])
     assert refused({"positives": [str(tmp_path / "other.parquet")]}, crawl, tmp_path).do == "Set train_quality.text_field to one of: body."
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
