@@ -270,6 +270,7 @@ STAGE = Stage(
     versions=(
         "resiliparse main content; language beside the text",
         "damaged records named apart (bad-length, bad-head, bomb, charset, too-deep), wrong charsets found out, engine by recipe, files.parquet",
+        "records that go on in the next gzip member (files compressed in blocks) are whole",
     ),
     distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
     adopt=Adoption(foreign.PATTERNS, adopt),

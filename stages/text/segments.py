@@ -81,7 +81,8 @@ class Plain:
 
 
 class Member:
-    """One gzip member. `end` is "" until its end was met, then whole, damaged, cut (the file ends) or bomb.
+    """One gzip member, or several when `extend` was asked. `end` is "" until its end was met, then whole, damaged, cut (the file ends)
+    or bomb.
 
     Positions count decompressed bytes. What lies before the last `skip` is forgotten; `rewind` decompresses it again.
     """
@@ -91,6 +92,7 @@ class Member:
     def __init__(self, file: Blocks, offset: int, limits: Limits) -> None:
         self.offset, self.end = offset, ""
         self._file, self._limits = file, limits
+        self._joined: list[int] = []  # compressed bytes before each further member
         self._start()
 
     def view(self, at: int, size: int) -> bytes:
@@ -119,6 +121,31 @@ class Member:
             self._start()
             self.skip(at)
 
+    def goes_on(self) -> bool:
+        """Whether a gzip member follows that does not begin with a record: a writer of blocks cuts records in two."""
+        if self.end != "whole" or not self._file.read(self.next_offset(), SPAN_BYTES).startswith(GZIP_MAGIC):
+            return False
+        return not _begins_record(self._file, self.next_offset())
+
+    def extend(self) -> bool:
+        """Takes in the next gzip member where `goes_on` says so."""
+        if not self.goes_on():
+            return False
+        self._joined.append(self._read)
+        self._inflate, self.end = zlib.decompressobj(wbits=31), ""
+        return True
+
+    def retract(self, members: int) -> None:
+        """Takes back all but the first `members`: the next one begins where the last of these ends."""
+        if self.members > members:
+            self._read, self.end = self._joined[members - 1], "whole"
+            del self._joined[members - 1 :]
+
+    @property
+    def members(self) -> int:
+        """Gzip members so far."""
+        return len(self._joined) + 1
+
     def finish(self) -> str:
         """Reads on to the member's end and returns what it is."""
         while not self.end:
@@ -129,6 +156,10 @@ class Member:
     def next_offset(self) -> int:
         """Where the file goes on after a whole member."""
         return self.offset + self._read
+
+    def last_offset(self) -> int:
+        """Where the last gzip member taken in begins."""
+        return self.offset + (self._joined[-1] if self._joined else 0)
 
     def _start(self) -> None:
         self._inflate = zlib.decompressobj(wbits=31)
@@ -153,15 +184,17 @@ class Member:
             return
         self._read += len(raw) - len(self._inflate.unused_data)
         made = self._base + len(self._data)
-        if self._inflate.eof:
+        if self._inflate.eof and self._read in self._joined:
+            self._inflate = zlib.decompressobj(wbits=31)
+        elif self._inflate.eof:
             self.end = "whole"
         elif made > self._limits.max_bytes + BLOCK_BYTES and made > self._limits.max_ratio * self._read:
             self.end = "bomb"
 
     def _before_damage(self, raw: bytes) -> bytes:
-        """What the step `raw` holds before its damage: all that came before is decompressed again, then piece by piece."""
+        """What the step `raw` holds before its damage: what came before in its member is decompressed again, then piece by piece."""
         inflate = zlib.decompressobj(wbits=31)
-        for at in range(0, self._read, STEP_BYTES):
+        for at in range(max([start for start in self._joined if start <= self._read], default=0), self._read, STEP_BYTES):
             inflate.decompress(self._file.read(self.offset + at, min(STEP_BYTES, self._read - at)))
         found = bytearray()
         for at in range(0, len(raw), PIECE_BYTES):
@@ -177,7 +210,7 @@ Segment = Plain | Member
 
 def segments(stream: BinaryIO, limits: Limits) -> Iterator[Segment | Gap]:
     """The members and gaps of a seekable file in order. After a member that is not whole the next one is searched for."""
-    file = Blocks(stream)
+    file, blocks = Blocks(stream), False
     offset: int | None = 0
     while offset is not None:
         start = file.read(offset, SPAN_BYTES)
@@ -187,22 +220,29 @@ def segments(stream: BinaryIO, limits: Limits) -> Iterator[Segment | Gap]:
         elif start.startswith(GZIP_MAGIC):
             member = Member(file, offset, limits)
             yield member
-            offset = member.next_offset() if member.finish() == "whole" else next_start(file, offset + 1)
+            blocks = blocks or member.members > 1
+            whole = member.finish() == "whole"
+            offset = member.next_offset() if whole else next_start(file, member.last_offset() + 1, blocks=blocks)
         elif HEAD.match(start):
             yield Plain(file, offset)
             offset = None
         else:
             yield Gap(offset)
-            offset = next_start(file, offset + 1)
+            offset = next_start(file, offset + 1, blocks=blocks)
 
 
-def next_start(file: Blocks, offset: int, limit: int | None = None) -> int | None:
-    """Where the next member that begins with a record head (or the next plain head) begins, at or after offset and before limit."""
+def next_start(file: Blocks, offset: int, limit: int | None = None, blocks: bool = False) -> int | None:
+    """Where the next member that begins with a record head (or the next plain head) begins, at or after offset and before limit.
+
+    blocks: the file is compressed in blocks, whatever the records: any member that can be decompressed will do.
+    """
     mark = re.compile(re.escape(GZIP_MAGIC) + b"|" + HEAD.pattern)
     while limit is None or offset < limit:
         block = file.read(offset, BLOCK_BYTES + SPAN_BYTES)
         for found in mark.finditer(block):
-            if found.start() < BLOCK_BYTES and (block[found.start()] != GZIP_MAGIC[0] or _begins_record(file, offset + found.start())):
+            if found.start() < BLOCK_BYTES and (
+                block[found.start()] != GZIP_MAGIC[0] or _begins_record(file, offset + found.start(), blocks)
+            ):
                 return offset + found.start()
         if len(block) < BLOCK_BYTES + SPAN_BYTES:
             return None
@@ -210,9 +250,10 @@ def next_start(file: Blocks, offset: int, limit: int | None = None) -> int | Non
     return None
 
 
-def _begins_record(file: Blocks, offset: int) -> bool:
-    """Whether the gzip member at offset can be decompressed and begins with a record head."""
+def _begins_record(file: Blocks, offset: int, anything: bool = False) -> bool:
+    """Whether the gzip member at offset can be decompressed and begins with a record head, or with anything."""
     try:
-        return HEAD.match(zlib.decompressobj(wbits=31).decompress(file.read(offset, 4096), SPAN_BYTES).lstrip()) is not None
+        start = zlib.decompressobj(wbits=31).decompress(file.read(offset, 4096), SPAN_BYTES)
     except zlib.error:
         return False
+    return HEAD.match(start.lstrip()) is not None or (anything and start != b"")

@@ -2,9 +2,9 @@
 
 Guarantee: every stretch of a file comes out once, as a record or as an "unreadable" stretch. A record that is damaged, cut short or
 has a wrong length says so and costs no other: the reader goes on at the next gzip member, or at the next record head where a
-member or an uncompressed file holds several. Ordinals count records and stretches from 0, so that FILE:ORDINAL names one for
-ever. No body is larger than the limit, decompressed or not. Cost: 30 ms per 1,000 records beside zlib. Source: WARC 1.1 (ISO
-28500:2017).
+member or an uncompressed file holds several. A record that goes on in the next member, as in files compressed in blocks, is whole.
+Ordinals count records and stretches from 0, so that FILE:ORDINAL names one for ever. No body is larger than the limit,
+decompressed or not. Cost: 30 ms per 1,000 records beside zlib. Source: WARC 1.1 (ISO 28500:2017).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from uuid import UUID
 
 from stages.text.httpbody import BodyError, content_type, decode_body, read_answer, read_fields
-from stages.text.segments import BLOCK_BYTES, GZIP_MAGIC, HEAD, SPAN_BYTES, Blocks, Gap, Limits, Segment, next_start, segments
+from stages.text.segments import BLOCK_BYTES, GZIP_MAGIC, HEAD, SPAN_BYTES, Blocks, Gap, Limits, Member, Segment, next_start, segments
 
 HEAD_BYTES = 1 << 13  # nearly every head is smaller
 MAX_HEAD_BYTES = 1 << 20
@@ -140,17 +140,48 @@ def _frames(segment: Segment, limits: Limits) -> Iterator[tuple[int, _Frame]]:
             if segment.end in DAMAGE:
                 yield at, _Frame({}, problem=DAMAGE[segment.end])
             return
-        head = _head(segment, at)
-        if head:
-            frame = _frame(segment, at, head, limits, trusted)
-            trusted = trusted and frame.problem != "bad-length"
-        else:
-            frame = _Frame({}, problem="unreadable", next_at=_search(segment, at + 1))
-            if frame.next_at < 0:
-                cut = not segment.packed and bare.startswith(b"WARC/")
-                frame = _Frame({}, problem=DAMAGE.get(segment.end, "truncated" if cut else "unreadable"))
+        frame = _next(segment, at, limits, trusted)
+        if isinstance(segment, Member) and segment.end == "whole" and frame.next_at < 0 and frame.problem in ("unreadable", "bad-length"):
+            frame = _continued(segment, at, frame, limits, trusted)
+        trusted = trusted and frame.problem != "bad-length"
         yield at, frame
         at = frame.next_at
+
+
+def _next(segment: Segment, at: int, limits: Limits, trusted: bool) -> _Frame:
+    """The record at `at`, or an unreadable stretch to the next one."""
+    head = _head(segment, at)
+    if head:
+        return _frame(segment, at, head, limits, trusted)
+    next_at = _search(segment, at + 1)
+    if next_at >= 0:
+        return _Frame({}, problem="unreadable", next_at=next_at)
+    cut = not segment.packed and segment.view(at, 5) == b"WARC/"
+    return _Frame({}, problem=DAMAGE.get(segment.end, "truncated" if cut else "unreadable"))
+
+
+def _continued(segment: Member, at: int, frame: _Frame, limits: Limits, trusted: bool) -> _Frame:
+    """A record that its member ends in, with as many of the following members as complete it; `frame` again where none does.
+
+    Some writers compress in blocks of fixed size, whatever the records. Nothing is joined that begins with a record, nor beyond
+    the limit of a body, and what does not complete the record stays a stretch of its own.
+    """
+    members, again = segment.members, frame
+    if not segment.goes_on():
+        return frame
+    segment.rewind(at)
+    begun = segment.view(at, 5)
+    if not b"WARC/".startswith(begun) or frame.size > limits.max_bytes:
+        return frame
+    while again.problem in ("unreadable", "bad-length") and again.next_at < 0 and segment.extend():
+        segment.view(at + again.size, HEAD_BYTES)
+        while not segment.reaches(at + again.size) and segment.extend():
+            segment.view(at + again.size, HEAD_BYTES)
+        again = _next(segment, at, limits, trusted)
+    if again.problem in ("", "too-large"):
+        return again
+    segment.retract(members)
+    return frame
 
 
 def _frame(segment: Segment, at: int, head: bytes, limits: Limits, trusted: bool) -> _Frame:

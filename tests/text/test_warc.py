@@ -189,6 +189,43 @@ def test_many_lengths_beyond_the_member_do_not_read_it_again_each(monkeypatch: p
     assert len(starts) == 3  # again for the first and for the last of them
 
 
+def in_blocks(data: bytes, size: int) -> bytes:
+    """Compressed as bgzip does: a member per so many bytes, whatever the records."""
+    return b"".join(member(data[at : at + size]) for at in range(0, len(data), size))
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 64, 300, 311, 4096, 65280])
+def test_records_in_blocks_of_any_size_are_whole(size: int) -> None:
+    pages = [record(0), record(1, b"x" * 3000), record(2, b""), record(3, random.Random(1).randbytes(2000)), record(4)]
+    found = read(in_blocks(b"".join(pages), size))
+    assert [(r.ordinal, r.url[-1:], r.problem, len(r.body)) for r in found] == [
+        (0, "0", "", 12), (1, "1", "", 3000), (2, "2", "", 0), (3, "3", "", 2000), (4, "4", "", 12)
+    ]  # fmt: skip
+
+
+def test_real_records_in_blocks_are_those_in_members(corpora: Path) -> None:
+    data = gzip.decompress((corpora / "crawl" / "CRAWL-2026-00000.warc.gz").read_bytes())[: 30 << 20]
+    cut = data.rindex(b"WARC/1.")
+    plain, blocks = read(data[:cut]), read(in_blocks(data[:cut], 65280))
+    assert len(plain) > 100
+    assert [(r.url, r.record_id, r.problem, r.body) for r in blocks] == [(r.url, r.record_id, r.problem, r.body) for r in plain]
+
+
+def test_a_block_that_is_damaged_costs_the_records_in_it() -> None:
+    blocks = [member(part) for part in re.findall(rb"(?s).{1,500}", b"".join(record(n, b"%03d" % n * 50) for n in range(9)))]
+    blocks[3] = blocks[3][:12] + b"\xff" * 20 + blocks[3][32:]
+    found = outcomes(b"".join(blocks))
+    lost = [n for n in range(9) if (str(n), "") not in found]
+    assert 1 <= len(lost) <= 3 and {problem for _, problem in found if problem} <= {"bad-length", "unreadable"}
+
+
+def test_what_does_not_complete_a_record_stays_apart() -> None:
+    assert outcomes(member(lying(0, 9)) + member(b"rubbish") + member(record(1))) == [("0", "bad-length"), ("", "unreadable"), ("1", "")]
+    assert outcomes(member(lying(0, 9)) + member(record(1))) == [("0", "bad-length"), ("1", "")]
+    assert outcomes(member(record(0)[:-30]) + member(record(0)[-30:])[:-9]) == [("0", ""), ("", "truncated")]  # the trailer is cut
+    assert outcomes(member(record(0)[:-30]) + member(record(0)[-30:])[:-20]) == [("0", "bad-length"), ("", "truncated")]
+
+
 def test_a_page_that_quotes_a_record_is_one_record() -> None:
     quoting = b"<pre>" + record(9) + b"</pre>"
     for pack in (member, bytes):
