@@ -4,8 +4,8 @@ Order: repair of the text; then the rules url, language, gopher_repetition, goph
 then redaction of what is kept. Every part is on or off and tunable by recipe.
 Guarantee: verdicts are datatrove's own (see stages/text/quality.py for the few that are not, on purpose); every document, dropped or
 not, has a decision with its first reason and every signal, so that `loam what-if` needs no rerun for document rules.
-Cost: the rules 2 to 6 MB/s of text per core (tests/bench/bench_filter.py), least for the first documents, whose words are new. 320 MB per worker at most
-for known words. Source: see stages/text/quality.py; defaults are datatrove's, which are the papers'.
+Cost: the rules 2 to 7 MB/s of text per core (tests/bench/bench_filter.py), least for the first documents, whose words are new; known
+words take 320 MB per worker at most. Source: see stages/text/quality.py; defaults are datatrove's, which are the papers'.
 """
 
 from __future__ import annotations

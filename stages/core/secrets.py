@@ -96,6 +96,11 @@ def redacted(error: Exception) -> Exception:
     return StageError(f"{type(error).__name__}: {redact(str(error))}", do="Credentials were struck out of this message.")
 
 
+def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that hold no credential, for a process that needs none: nothing that it prints can hold one."""
+    return {name: value for name, value in variables.items() if not _is_secret(name) and not _form_of(value)}
+
+
 def _texts(values: Any, field: str) -> Iterator[tuple[str, str]]:
     """(dotted field, text) of every string in a nested value; a key belongs to the field above it, so that it is never printed."""
     if isinstance(values, str):
@@ -121,8 +126,12 @@ def _variable_in(text: str) -> str:
 
 def _secret_variables() -> Iterator[tuple[str, str]]:
     for name, value in os.environ.items():
-        if len(value) >= MIN_CHARS and SECRET_NAME.search(name) and not HARMLESS_NAME.search(name):
+        if len(value) >= MIN_CHARS and _is_secret(name):
             yield name, value
+
+
+def _is_secret(name: str) -> bool:
+    return SECRET_NAME.search(name) is not None and not HARMLESS_NAME.search(name)
 
 
 def _secret_values() -> list[str]:

@@ -232,17 +232,15 @@ def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str) ->
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to, (os.getpid(),))
-    born: set[multiprocessing.process.BaseProcess] = set()
     try:
-        pending = {pool.submit(job) for job in jobs}
+        pending = {pool.submit(job) for job in jobs}  # a submission starts a worker where there is room for one
+        born = set(multiprocessing.active_children()) - others
         while pending:
             done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
             for job in done:
                 job.result()
-            alive = set(multiprocessing.active_children()) - others
-            if pending and born - alive:  # the pool itself watches a worker only from the next result on
+            if pending and born - set(multiprocessing.active_children()):  # the pool watches a later one only from the next result on
                 raise BrokenProcessPool
-            born |= alive
     except BrokenProcessPool:
         what, do = f"A worker process of {label} was killed.", "Most often memory ran out: set runtime.workers lower and run it again."
         raise StageError(what, where=f"{workers} workers; the finished shards are kept", do=do) from None

@@ -8,12 +8,15 @@ distributions; everything in `ctx.runtime` must not change the bytes of a data s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from stages.core.secrets import without_secrets
 
 if TYPE_CHECKING:
     from stages.core.recipe import Runtime
@@ -165,6 +168,10 @@ class Context:
     metric: Callable[..., None]
     drop: Callable[[str, str, str], None]
     files: Callable[[str], tuple[ExternalFile, ...]]
+
+    def child_environment(self) -> dict[str, str]:
+        """This process's variables without credentials: for a process that needs none, and whose output nobody cleans."""
+        return without_secrets(os.environ)
 
 
 @dataclass(frozen=True)

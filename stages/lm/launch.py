@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,11 @@ class LaunchError(RuntimeError):
         self.rows = rows or []
 
 
-def launch(job: Job, listen: Callable[[int, dict[str, Any]], None]) -> None:
-    """Runs the job to its end. listen(rank, event) is called for every event. Raises LaunchError when a rank fails."""
+def launch(job: Job, listen: Callable[[int, dict[str, Any]], None], variables: Mapping[str, str]) -> None:
+    """Runs the job to its end. listen(rank, event) is called for every event. Raises LaunchError when a rank fails.
+
+    variables: of the ranks' environment, beside their own; without credentials, since what a rank prints is kept as it is.
+    """
     scratch = Path(job.scratch)
     scratch.mkdir(parents=True, exist_ok=True)
     path = write_job(job, scratch / "job.json")
@@ -62,8 +65,8 @@ def launch(job: Job, listen: Callable[[int, dict[str, Any]], None]) -> None:
         for rank in ranks:
             output = stack.enter_context((scratch / f"rank-{rank}.log").open("wb"))
             command = [sys.executable, "-m", "stages.lm.rank", str(path), str(os.getpid())]
-            variables = {**os.environ, **environment(rank, len(ranks), port, job.machine.device), "PYTHONPATH": _python_path()}
-            processes.append(subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT))
+            own = {**variables, **environment(rank, len(ranks), port, job.machine.device), "PYTHONPATH": _python_path()}
+            processes.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT))
         while True:
             codes = [process.poll() for process in processes]
             hear()

@@ -57,6 +57,8 @@ class Listener(Protocol):
     @property
     def metric(self) -> Callable[..., None]: ...
 
+    def child_environment(self) -> dict[str, str]: ...
+
 
 def machine_of(runtime: RuntimeSettings) -> Machine:
     """The ranks and device that the runtime asks for. Raises JobError naming the GPUs or machines that are not there."""
@@ -141,7 +143,7 @@ def run(job: Job, listener: Listener) -> list[dict[str, Any]]:
         elif kind in ("step", "eval"):
             _pass_on(job, listener, event)
 
-    launch(job, listen)
+    launch(job, listen, listener.child_environment())
     return read_metrics(Path(job.scratch) / "metrics.jsonl")
 
 

@@ -222,7 +222,7 @@ def test_a_killed_serve_leaves_nothing_running(home: Path, mark: str) -> None:
         serve.process.kill()
         began = time.monotonic()
         print(f"\nloam serve killed: ranks gone after {all_gone(of(found, 'stages.lm.rank')):.1f} s")
-        assert not held(home)
+        wait_for("the end of the lease", lambda: not held(home), GONE_WITHIN_S)  # the flow's process ends after its ranks
         assert not wait_until_gone(mark, 3 * GONE_WITHIN_S), "the flow gives up reporting to a server that is no more"
         print(f"all gone after {time.monotonic() - began:.1f} s")
     with serving(home, mark) as serve:

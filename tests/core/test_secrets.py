@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stages.core.errors import RecipeError, StageError, VerificationError
 from stages.core.recipe import load_recipe
-from stages.core.secrets import redact, redacted, refuse_in_settings
+from stages.core.secrets import redact, redacted, refuse_in_settings, without_secrets
 from tests.conftest import PROJECT
 from tests.core.toys import COUNT, WORDS
 
@@ -129,3 +129,9 @@ def test_an_error_is_cleaned_with_all_that_its_traceback_would_show(monkeypatch:
     caused = ValueError("outside")
     caused.__cause__ = KeyError("canary-12345")
     assert redacted(caused) is not caused and "canary" not in str(redacted(caused))
+
+
+def test_a_child_gets_no_variable_with_a_credential() -> None:
+    secret = {"HF_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "y" * 30, "DATABASE_URL": "postgresql://me:secret@host/db"}
+    plain = {"PATH": "/bin", "PWD": "/home", "NCCL_DEBUG": "INFO", "TOKENIZERS_PARALLELISM": "false", "GIT_ASKPASS_PATH": "/bin/x"}
+    assert without_secrets(secret | plain) == plain

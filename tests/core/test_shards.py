@@ -58,9 +58,11 @@ def test_workers_die_with_a_killed_stage_and_write_no_more(stage, tmp_path: Path
     assert [path.stat().st_size for path in sorted(tmp_path.rglob("lines.txt"))] == sizes
 
 
-def test_killed_workers_fail_the_stage(stage) -> None:
+@pytest.mark.parametrize("which", ["first", "last", "both"])  # the library's pool does not watch the one that started last
+def test_killed_workers_fail_the_stage(stage, which: str) -> None:
     process, workers, started = stage
-    for worker in workers:
+    by_age = sorted(workers, key=lambda pid: psutil.Process(pid).create_time())
+    for worker in {"first": by_age[:1], "last": by_age[1:], "both": by_age}[which]:
         os.kill(worker, signal.SIGKILL)
     said = process.communicate(timeout=30)[1]
     assert process.returncode == 1

@@ -5,6 +5,7 @@ The oracle is a bare loop with torch's AdamW and a gradient norm in fp64 (torch'
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,7 @@ def run(job: Job, folder: Path, ranks: int, micro: int) -> tuple[list[dict[str, 
     launch(
         replace(job, machine=machine, scratch=str(folder), out=str(folder / "out")),
         lambda _, event: held.append(event) if event["kind"] == "partition" else None,
+        os.environ,
     )
     return read_metrics(folder / "metrics.jsonl"), held
 

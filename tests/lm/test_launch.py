@@ -37,7 +37,7 @@ def job(tmp_path: Path) -> Job:
 def test_a_failing_rank_is_heard_and_the_others_are_ended(job: Job) -> None:
     heard = []
     with pytest.raises(LaunchError, match="Checkpoint nowhere has no trainer.json"):
-        launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event["kind"]))
+        launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event["kind"]), os.environ)
     assert "error" in heard
     assert not [c for c in psutil.Process().children() if c.is_running() and "stages.lm.rank" in " ".join(c.cmdline())]
 
@@ -45,15 +45,19 @@ def test_a_failing_rank_is_heard_and_the_others_are_ended(job: Job) -> None:
 def test_ranks_die_with_their_parent(job: Job, tmp_path: Path) -> None:
     path = write_job(job, tmp_path / "outer.json")
     code = (
-        "import sys; from pathlib import Path; from stages.lm.job import read_job; from stages.lm.launch import launch;"
-        "launch(read_job(Path(sys.argv[1])), lambda rank, event: print(event['kind'], flush=True))"
+        "import os, sys; from pathlib import Path; from stages.lm.job import read_job; from stages.lm.launch import launch;"
+        "launch(read_job(Path(sys.argv[1])), lambda rank, event: print(event['kind'], flush=True),"
+        "{name: value for name, value in os.environ.items() if name != 'CANARY_TOKEN'})"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True, env={**os.environ, "CANARY_TOKEN": "x"}
+    )
     assert parent.stdout is not None
     while parent.stdout.readline().strip() != "step":
         assert parent.poll() is None
     ranks = [c for c in psutil.Process(parent.pid).children() if "stages.lm.rank" in " ".join(c.cmdline())]
     assert len(ranks) == 2
+    assert "CANARY_TOKEN" in psutil.Process(parent.pid).environ() and not any("CANARY_TOKEN" in rank.environ() for rank in ranks)
     assert all(os.getpgid(rank.pid) == os.getpgid(parent.pid) == os.getpgid(0) for rank in ranks)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
