@@ -255,7 +255,7 @@ def lineage_affected(options: argparse.Namespace) -> int:
     rows = affected(_home(options), options.url_pattern)
     print_rows(rows, options.json)
     if not options.json:
-        nodes = list(dict.fromkeys(row["node"] for row in rows))
+        nodes = list(dict.fromkeys(row["node"] for row in rows if row["relation"] != "names the files"))
         print(f"\n{len(rows)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
     return 0
 

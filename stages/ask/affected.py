@@ -1,11 +1,13 @@
 """Takedown: which artifacts and checkpoints hold documents of matching URLs, and what a rerun without them would build again.
 
-Read-only. An artifact "holds" a document when its side tables name it; a model is "made from" it when what it was trained on
-holds it. Cost: one scan over decisions, token spans and row spans.
+Read-only. An artifact "holds" a document when its side tables name it, a crawl when what was read from it names it; a crawl of given
+WARC files only "names the files" that hold it. A model is "made from" it when what it was trained on holds it.
+Cost: one scan over decisions, token spans and row spans.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("row
 
 
 def affected(home: Path, pattern: str) -> list[dict[str, Any]]:
-    """One row per artifact: node, artifact, documents (held, None for what is made from them), relation (holds | made from), trained.
+    """One row per artifact: node, artifact, documents (held, None for what is made from them), relation (holds | names the files |
+    made from), steps.
 
-    pattern: a URL, with % for any characters. trained: pretraining steps that saw such a document (None elsewhere).
+    pattern: a URL, with % for any characters. steps: of pretraining that saw such a document (None elsewhere).
     Raises StageError when no document matches.
     """
     views = {row[0] for row in lineage.query(home, "SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
@@ -33,18 +36,26 @@ def affected(home: Path, pattern: str) -> list[dict[str, Any]]:
         if view in views:
             sql = f"SELECT artifact_id, count(DISTINCT doc_id) FROM {view} WHERE {condition} AND doc_id IN ({matching}) GROUP BY ALL"
             held |= dict(lineage.query(home, sql, [pattern])[1])
+    crawls: dict[str, int] = dict(lineage.query(home, _CRAWLS.format(matching=matching), [pattern])[1])
+    held |= crawls
     steps = dict(_steps(home, pattern, matching)) if {"steps", "row_spans"} <= views else {}
     everything = lineage.records(home, _DOWNSTREAM, [list(held)])
     return [
         {
             "node": row["node"],
             "artifact": row["artifact_id"],
-            "relation": "holds" if row["artifact_id"] in held else "made from",
+            "relation": _relation(home, row["artifact_id"], held, crawls),
             "documents": held.get(row["artifact_id"]),
             "steps": steps.get(row["artifact_id"]),
         }
         for row in everything
     ]
+
+
+def _relation(home: Path, artifact: str, held: Mapping[str, int], crawls: Mapping[str, int]) -> str:
+    if artifact in crawls and not (home / "artifacts" / artifact / "warc").is_dir():
+        return "names the files"
+    return "holds" if artifact in held else "made from"
 
 
 def _steps(home: Path, pattern: str, matching: str) -> list[tuple[Any, ...]]:
@@ -56,6 +67,10 @@ def _steps(home: Path, pattern: str, matching: str) -> list[tuple[Any, ...]]:
     return lineage.query(home, sql, [pattern])[1]
 
 
+_CRAWLS = """
+SELECT edge.parent, count(DISTINCT doc_id) FILTER (reason IS DISTINCT FROM 'not-a-page') FROM decisions JOIN edge ON edge.child = decisions.artifact_id
+JOIN artifact ON artifact.artifact_id = edge.parent WHERE artifact.kind = 'warc' AND doc_id IN ({matching}) GROUP BY ALL
+"""
 _DOWNSTREAM = """
 WITH RECURSIVE reached(artifact_id) AS (
   SELECT unnest($1::VARCHAR[])

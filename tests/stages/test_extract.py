@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from stages import crawl
+from stages.ask.affected import affected
 from stages.core import lineage
 from stages.core.errors import RecipeError, StageError
 from stages.core.stage import Artifact
@@ -50,6 +51,22 @@ def everything(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     files += sorted((folder / "real").glob("*.gz"))
     files += [path for path in sorted((folder / "quirks").iterdir()) if ".arc" not in path.name]
     return files, extract(files, tmp_path_factory.mktemp("everything"), workers=2, max_bad_records=100)
+
+
+def test_a_takedown_names_the_crawl_too(tmp_path: Path) -> None:
+    (tmp_path / "a.warc.gz").write_bytes(page(1) + page(2) + page(3, head=NOT_FOUND))
+    home = tmp_path / "home"
+    extract([tmp_path / "a.warc.gz"], home)
+    lineage.update(home)
+
+    def found(url: str) -> list[tuple[Any, ...]]:
+        return [(row["node"], row["relation"], row["documents"]) for row in affected(home, url)]
+
+    assert found("http://a.b/1") == [("crawl", "names the files", 1), ("extract", "holds", 1)]
+    assert found("http://a.b/3") == [("crawl", "names the files", 1), ("extract", "made from", None)]  # dropped by extract
+    (warc,) = (home / "artifacts" / "crawl").iterdir()
+    (warc / "warc").mkdir()  # as a crawl of our own has it
+    assert found("http://a.b/%") == [("crawl", "holds", 3), ("extract", "holds", 2)]
 
 
 def test_documents_of_the_real_crawl(everything: tuple[list[Path], Artifact]) -> None:
