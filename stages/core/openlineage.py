@@ -6,15 +6,18 @@ was written. Datasets are artifacts (namespace: the home; name: <node>/<folder>;
 OpenLineage names them, and packages. Run ids are uuid5 of Loam's, so that an event sent twice is the same event.
 Guarantee: events are functions of the run record, the job and the manifest; none holds a credential. An endpoint that takes no events
 stops no work (see outbox.py): they are kept in <home>/runs/<id>/openlineage.jsonl.
-Limit: a run that was killed has no last event.
+A killed run's last events (ABORT, for itself and the node it was in) are sent by the next run that tells the same target: what was
+told to have started and not to have ended is kept in <home>/runs/<id>/openlineage-open.jsonl.
 Source: https://openlineage.io/spec/2-0-2/OpenLineage.json and its facets, by the classes of openlineage-python.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,6 +25,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from stages.core import code, manifest, runs
 from stages.core.environment import utc_now
+from stages.core.files import write_durably
 from stages.core.outbox import Outbox, outbox
 from stages.core.secrets import redact
 
@@ -33,6 +37,7 @@ EVENT_TYPES = {
     "start": "START", "done": "COMPLETE", "cached": "COMPLETE", "identical": "COMPLETE", "differs": "COMPLETE", "failed": "FAIL",
     "interrupted": "ABORT",
 }  # fmt: skip
+OPEN = "openlineage-open.jsonl"
 EXTERNAL_FILES = 1000
 """External files named per node; a crawl of 90,000 WARC files would make events of 30 MB. The facet loam_node has their number."""
 
@@ -44,23 +49,65 @@ class Announcer:
     home: Path
     record: Mapping[str, Any]
     outbox: Outbox | None
+    open: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, state: str, message: str = "") -> None:
         """state: start | done | failed | interrupted."""
         if self.outbox:
-            self.outbox.send(run_event(self.home, self.record, state, utc_now(), message))
+            self._send(self.outbox, run_event(self.home, self.record, state, utc_now(), message))
 
     def node(self, job: Job, state: str, artifact: Artifact | None = None, message: str = "") -> None:
         """state: start, or what became of the node as `runs.record_node` has it, or interrupted. artifact: what it made or found."""
         if self.outbox:
-            self.outbox.send(node_event(self.home, self.record, job, state, utc_now(), artifact, message))
+            self._send(self.outbox, node_event(self.home, self.record, job, state, utc_now(), artifact, message))
+
+    def _send(self, to: Outbox, event: dict[str, Any]) -> None:
+        to.send(event)
+        if event["eventType"] == "START":
+            self.open[event["run"]["runId"]] = event
+        else:
+            self.open.pop(event["run"]["runId"], None)
+        path = self.home / "runs" / self.record["run_id"] / OPEN
+        with suppress(OSError):  # a full disk stops the run by itself
+            if self.open:
+                write_durably(path, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in self.open.values()))
+            else:
+                path.unlink(missing_ok=True)
 
 
 def announcer(home: Path, target: str, run_id: str) -> Announcer:
-    """The announcer of a recorded run. target: runtime.openlineage, as `outbox.check` allows it."""
+    """The announcer of a recorded run; ends what killed runs told `target`. target: runtime.openlineage, as `outbox.check` allows it."""
     if not target:
         return Announcer(home, {}, None)
-    return Announcer(home, runs.read_run(home, run_id), outbox(target, home / "runs" / run_id / "openlineage.jsonl"))
+    record, to = runs.read_run(home, run_id), outbox(target, home / "runs" / run_id / "openlineage.jsonl")
+    for path in sorted((home / "runs").glob(f"*/{OPEN}")):
+        if _was_killed(home, path.parent.name, record):
+            for line in reversed(path.read_text(encoding="utf-8").splitlines()):  # the node before its run
+                to.send(_aborted(json.loads(line)))
+            path.unlink(missing_ok=True)
+    return Announcer(home, record, to)
+
+
+def _was_killed(home: Path, run_id: str, record: Mapping[str, Any]) -> bool:
+    """Whether a run was killed that told the same target as the run of `record`."""
+    try:
+        other = runs.read_run(home, run_id)
+    except ValueError:  # a damaged record is named by the index
+        return False
+    return bool(other["state"] == "killed" and other["resolved"]["runtime"]["openlineage"] == record["resolved"]["runtime"]["openlineage"])
+
+
+def _aborted(start: dict[str, Any]) -> dict[str, Any]:
+    """The last event of what was killed, by its first."""
+    own = {name: facet | {"state": "killed"} for name, facet in start["run"]["facets"].items() if name.startswith("loam_")}
+    facets = start["run"]["facets"] | own | {"errorMessage": _plain(_error("killed")["errorMessage"])}
+    return start | {"eventType": "ABORT", "eventTime": utc_now(), "run": start["run"] | {"facets": facets}}
+
+
+def _plain(facet: Any) -> dict[str, Any]:
+    from openlineage.client.serde import Serde
+
+    return Serde.to_dict(facet)
 
 
 def run_event(home: Path, record: Mapping[str, Any], state: str, time: str, message: str = "") -> dict[str, Any]:

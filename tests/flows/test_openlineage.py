@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -126,6 +128,34 @@ def test_an_interruption_is_an_abort(tmp_path: Path) -> None:
     assert names(valid((tmp_path / "events.jsonl").read_text()))[2:] == [("ABORT", "toy.words"), ("ABORT", "pretrain.toy")]
     home = tmp_path / "home"
     assert [node["message"] for node in runs.read_run(home, runs.run_ids(home)[0])["nodes"]] == ["interrupted"]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tests.flows.test_openlineage import run
+
+def perform(node, work):
+    if node == "count":
+        os.kill(os.getpid(), 9)
+    return work(lambda event: None)
+
+run(Path(sys.argv[1]), sys.argv[1] + "/events.jsonl", perform=perform)
+"""
+
+
+def test_the_next_run_ends_what_a_killed_one_began(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=PROJECT, check=False, timeout=120)
+    assert done.returncode == -9
+    run(tmp_path, str(tmp_path / "elsewhere.jsonl"))  # tells another target: nothing to end there
+    run(tmp_path, str(tmp_path / "events.jsonl"))
+    events = valid((tmp_path / "events.jsonl").read_text())
+    assert names(events) == [*WHOLE[:4], ("ABORT", "toy.count"), ("ABORT", "pretrain.toy"), *WHOLE]
+    for start, end in ((events[3], events[4]), (events[0], events[5])):
+        assert start["run"]["runId"] == end["run"]["runId"] and start["inputs"] == end["inputs"]
+        assert end["run"]["facets"]["errorMessage"]["message"] == "killed"
+    assert names(valid((tmp_path / "elsewhere.jsonl").read_text())) == WHOLE
+    assert not list((tmp_path / "home").glob("runs/*/openlineage-open.jsonl"))
 
 
 def test_an_event_made_again_is_the_same_event(tmp_path: Path) -> None:
