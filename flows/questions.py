@@ -257,6 +257,7 @@ def lineage_affected(options: argparse.Namespace) -> int:
     if not options.json:
         nodes = list(dict.fromkeys(row["node"] for row in rows if row["relation"] != "names the files"))
         print(f"\n{len(rows)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
+        print(f"To leave them out from filter on: --set 'filter.url.remove=[{json.dumps(options.url_pattern)}]'")
     return 0
 
 

@@ -1,6 +1,6 @@
 """filter: languages, URL blocklist, Gopher, C4 and FineWeb rules, a classifier's score; repairs Unicode and redacts addresses.
 
-Order: repair of the text; then the rules url, language, gopher_repetition, gopher_quality, c4 (with its line edits), fineweb, quality;
+Order: repair of the text; then URLs to remove and the rules url, language, gopher_repetition, gopher_quality, c4 (with its line edits), fineweb, quality;
 then redaction of what is kept. Every part is on or off and tunable by recipe.
 Guarantee: verdicts are datatrove's own (see stages/text/quality.py for the few that are not, on purpose); every document, dropped or
 not, has a decision with its first reason and every signal, so that `loam what-if` needs no rerun for document rules.
@@ -26,10 +26,12 @@ from stages.core.tables import read_rows
 
 
 class UrlRules(StageConfig):
-    """datatrove's lists of URLs, as its package ships them."""
+    """URLs of your own to leave out, and datatrove's lists, as its package ships them."""
 
+    remove: tuple[str, ...] = ()
+    """URLs whose documents go, for takedowns; % stands for any characters, as in `loam lineage affected`. Whether enabled or not."""
     enabled: bool = True
-    """Whether the lists are looked at."""
+    """Whether datatrove's lists are looked at."""
     soft_words: Annotated[int, Field(ge=1)] = 2
     """Words of the soft list in a URL that drop it."""
 
@@ -298,7 +300,8 @@ def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str
     smallest = tools.settings["quality"]["min_score"]
 
     def ruling(row: dict[str, Any]) -> Ruling:
-        found = judge.judge(row["text"], (row["lang"], row["lang_score"] or 0.0), listed.get(row["url"] or ""), tools)
+        url = row["url"] or ""
+        found = judge.judge(row["text"], (row["lang"], row["lang_score"] or 0.0), url, listed.get(url), tools)
         signals = found.signals
         score = signals["quality_score"]
         if score is not None and smallest is not None:
@@ -321,6 +324,7 @@ STAGE = Stage(
     versions=(
         "language, Gopher repetition and quality, C4, FineWeb",
         "URL lists, second opinion on languages, Unicode repair, redaction, a classifier's score; every signal of every document",
+        "URLs to remove by recipe",
     ),
     distributions=("datatrove", "spacy", "pyarrow", "py3langid", "tldextract", "ftfy", "fasttext-numpy2-wheel"),
     adopt=foreign.ADOPTION,

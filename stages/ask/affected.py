@@ -7,6 +7,7 @@ Cost: one scan over decisions, token spans and row spans.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,20 @@ def affected(home: Path, pattern: str) -> list[dict[str, Any]]:
     Raises StageError when no document matches.
     """
     views = {row[0] for row in lineage.query(home, "SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
-    if "decisions" not in views or not lineage.query(home, "SELECT 1 FROM decisions WHERE url LIKE ? LIMIT 1", [pattern])[1]:
+    like = re.sub(r"([\\_])", r"\\\1", pattern)  # only % stands for others
+    if "decisions" not in views or not lineage.query(home, f"SELECT 1 FROM decisions WHERE {_MATCH} LIMIT 1", [like])[1]:
         raise StageError(
             f"No recorded document has a URL like {pattern}.", where=str(home), do="Write % for any characters, as in https://host/%."
         )
-    matching = "SELECT DISTINCT doc_id FROM decisions WHERE url LIKE $1 AND doc_id IS NOT NULL"
+    matching = f"SELECT DISTINCT doc_id FROM decisions WHERE {_MATCH} AND doc_id IS NOT NULL"
     held: dict[str, int] = {}
     for view, condition in HOLDERS:
         if view in views:
             sql = f"SELECT artifact_id, count(DISTINCT doc_id) FROM {view} WHERE {condition} AND doc_id IN ({matching}) GROUP BY ALL"
-            held |= dict(lineage.query(home, sql, [pattern])[1])
-    crawls: dict[str, int] = dict(lineage.query(home, _CRAWLS.format(matching=matching), [pattern])[1])
+            held |= dict(lineage.query(home, sql, [like])[1])
+    crawls: dict[str, int] = dict(lineage.query(home, _CRAWLS.format(matching=matching), [like])[1])
     held |= crawls
-    steps = dict(_steps(home, pattern, matching)) if {"steps", "row_spans"} <= views else {}
+    steps = dict(_steps(home, like, matching)) if {"steps", "row_spans"} <= views else {}
     everything = lineage.records(home, _DOWNSTREAM, [list(held)])
     return [
         {
@@ -58,15 +60,16 @@ def _relation(home: Path, artifact: str, held: Mapping[str, int], crawls: Mappin
     return "holds" if artifact in held else "made from"
 
 
-def _steps(home: Path, pattern: str, matching: str) -> list[tuple[Any, ...]]:
+def _steps(home: Path, like: str, matching: str) -> list[tuple[Any, ...]]:
     """(pretraining artifact, number of its steps that saw a matching document)."""
     sql = (
         "SELECT s.artifact_id, count(DISTINCT s.step) FROM steps s JOIN edge ON edge.child = s.artifact_id AND edge.role = 'mixture' "
         f"JOIN row_spans r ON r.artifact_id = edge.parent AND r.row = s.row AND r.part = 'train' WHERE r.doc_id IN ({matching}) GROUP BY ALL"
     )
-    return lineage.query(home, sql, [pattern])[1]
+    return lineage.query(home, sql, [like])[1]
 
 
+_MATCH = r"url LIKE $1 ESCAPE '\'"
 _CRAWLS = """
 SELECT edge.parent, count(DISTINCT doc_id) FILTER (reason IS DISTINCT FROM 'not-a-page') FROM decisions JOIN edge ON edge.child = decisions.artifact_id
 JOIN artifact ON artifact.artifact_id = edge.parent WHERE artifact.kind = 'warc' AND doc_id IN ({matching}) GROUP BY ALL

@@ -70,7 +70,7 @@ def columns(settings: Mapping[str, Any]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def judge(text: str, detected: tuple[str, float], listed: Mapping[str, Any] | None, tools: Tools) -> Judged:
+def judge(text: str, detected: tuple[str, float], url: str, listed: Mapping[str, Any] | None, tools: Tools) -> Judged:
     """detected: language and score as extract found them. listed: what the lists say of the URL, where they are looked at."""
     mended = repair.repair_text(text, tools.repair) if tools.repair else text
     found: dict[str, Any] = {**(listed or dict.fromkeys(urls.COLUMNS)), **_language(mended, detected, tools), "repaired": mended != text}
@@ -80,7 +80,7 @@ def judge(text: str, detected: tuple[str, float], listed: Mapping[str, Any] | No
     found |= counts
     edits = (("repaired", mended != text), ("c4.lines_removed", edited != mended), ("pii", redacted != edited))
     note = "+".join(name for name, done in edits if done)
-    return Judged(quality.first_reason(found, tools.settings), redacted, note, found)
+    return Judged(quality.first_reason(found | {"url": url}, tools.settings), redacted, note, found)
 
 
 def _language(text: str, detected: tuple[str, float], tools: Tools) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Which documents web text rules keep: one order of rules, decided from stored signals alone.
 
-Order: url, language, gopher_repetition, gopher_quality, c4, fineweb, quality (the score of a classifier); the first rule that a document
+Order: URLs to remove, url, language, gopher_repetition, gopher_quality, c4, fineweb, quality (the score of a classifier); the first rule that a document
 breaks names the reason. The signals are those of stages/text/signals.py, computed for every document, so that verdicts under other
 thresholds need no second look at a text. FineWeb's signals are those of the text after C4's line edits, as in its own pipeline.
 Guarantee: keep or drop, and the first reason, as datatrove's URLFilter, GopherRepetitionFilter, GopherQualityFilter, C4QualityFilter and
@@ -18,7 +18,9 @@ Cost: microseconds per document. Source: Rae et al. 2021 (Gopher, table A1 and s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 Signals = Mapping[str, Any]
@@ -26,7 +28,7 @@ Settings = Mapping[str, Any]
 """A filter section of a recipe, as plain values."""
 
 DOCUMENT_RULES = frozenset({
-    "languages", "min_lang_score", "url.soft_words", "gopher_repetition.enabled", "gopher_repetition.dup_line_frac",
+    "languages", "min_lang_score", "url.remove", "url.soft_words", "gopher_repetition.enabled", "gopher_repetition.dup_line_frac",
     "gopher_repetition.dup_para_frac", "gopher_repetition.dup_line_char_frac", "gopher_repetition.dup_para_char_frac",
     "gopher_quality.enabled", "gopher_quality.min_doc_words", "gopher_quality.max_doc_words", "gopher_quality.min_avg_word_length",
     "gopher_quality.max_avg_word_length", "gopher_quality.max_symbol_word_ratio", "gopher_quality.max_bullet_lines_ratio",
@@ -38,7 +40,9 @@ DOCUMENT_RULES = frozenset({
 
 
 def first_reason(signals: Signals, settings: Settings) -> str:
-    """The first rule that a document breaks, such as "gopher_quality.short_doc"; "" when it is kept."""
+    """The first rule that a document breaks, such as "gopher_quality.short_doc"; "" when it is kept. signals: its `url` among them."""
+    if settings["url"]["remove"] and matches(signals["url"] or "", tuple(settings["url"]["remove"])):
+        return "url.removed"
     for name, rules in (
         ("url", url_rules), ("gopher_repetition", repetition_rules), ("gopher_quality", quality_rules), ("c4", c4_rules),
         ("fineweb", fineweb_rules),
@@ -56,6 +60,19 @@ def first_reason(signals: Signals, settings: Settings) -> str:
     if not signals["words"]:
         return "no_words"
     return "" if signals["lines"] else "c4.no_line_left"
+
+
+def matches(url: str, patterns: Sequence[str]) -> bool:
+    """Whether a URL is one of the patterns, in which % stands for any characters."""
+    whole, parts = _patterns(tuple(patterns))
+    return url in whole or (parts is not None and parts.fullmatch(url) is not None)
+
+
+@lru_cache(maxsize=8)
+def _patterns(patterns: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
+    """(URLs without %, one expression for the others): a list of thousands costs a document one look."""
+    parts = [".*".join(map(re.escape, pattern.split("%"))) for pattern in patterns if "%" in pattern]
+    return frozenset(p for p in patterns if "%" not in p), re.compile("|".join(parts), re.DOTALL) if parts else None
 
 
 def url_rules(signals: Signals, settings: Settings) -> str:

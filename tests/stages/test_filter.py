@@ -172,6 +172,14 @@ def test_urls_are_looked_up(tmp_path: Path) -> None:
     assert decisions(filtered({}, made, tmp_path))[0]["url_soft_words"] is None
 
 
+def test_urls_to_remove_go_whatever_the_lists_say(tmp_path: Path) -> None:
+    made = documents(tmp_path / "made", [[f"{PROSE} {n}" for n in range(12)]])
+    found = filtered({"url": {"enabled": False, "remove": ["http://x/0/1%", "http://x/0/3", "http://x/0"]}}, made, tmp_path)
+    removed = [row["url"] for row in decisions(found) if row["reason"] == "url.removed"]
+    assert removed == ["http://x/0/1", "http://x/0/3", "http://x/0/10", "http://x/0/11"]
+    assert found.manifest["books"]["dropped"] == {"url.removed": 4}
+
+
 def test_a_classifier_scores_every_document(tmp_path: Path) -> None:
     plain = [f"Mount the file system number {i} with the flag and the socket of daemon {i * 7}. " * 4 for i in range(150)]
     good = [{"text": f"{PROSE} Day {i} of the winter was as cold as day {i * 3}."} for i in range(150)]

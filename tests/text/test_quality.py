@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import duckdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stages.filter import FilterConfig
-from stages.text.quality import DOCUMENT_RULES, first_reason, needs_rerun
+from stages.text.quality import DOCUMENT_RULES, first_reason, matches, needs_rerun
 
 CONFIG = FilterConfig().model_dump(mode="json")
 GOOD: dict[str, Any] = {
@@ -37,6 +41,14 @@ BAD = [  # in the order of the rules
 
 def with_(**sections: dict[str, Any]) -> dict[str, Any]:
     return CONFIG | {name: CONFIG[name] | given for name, given in sections.items()}
+
+
+@given(st.lists(st.text("ab%_./\\", max_size=5), max_size=4), st.text("ab_./\\\n", max_size=6))
+def test_a_pattern_is_that_of_sql(patterns: list[str], url: str) -> None:
+    """Oracle: LIKE without its other wildcard, as `loam lineage affected` asks it."""
+    asked = [re.sub(r"([\\_])", r"\\\1", pattern) for pattern in patterns]
+    expected = any(duckdb.execute(r"SELECT $1 LIKE $2 ESCAPE '\'", [url, pattern]).fetchall()[0][0] for pattern in asked)
+    assert matches(url, patterns) == expected
 
 
 def test_each_rule_alone_names_its_reason() -> None:
