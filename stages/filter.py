@@ -1,7 +1,7 @@
 """filter: languages, URL blocklist, Gopher, C4 and FineWeb rules, a classifier's score; repairs Unicode and redacts addresses.
 
-Order: repair of the text; then URLs to remove and the rules url, language, gopher_repetition, gopher_quality, c4 (with its line edits), fineweb, quality;
-then redaction of what is kept. Every part is on or off and tunable by recipe.
+Order: repair of the text; then URLs to remove and the rules url, language, gopher_repetition, gopher_quality, c4 (with its line edits),
+fineweb, quality; then redaction of what is kept. Every part is on or off and tunable by recipe.
 Guarantee: verdicts are datatrove's own (see stages/text/quality.py for the few that are not, on purpose); every document, dropped or
 not, has a decision with its first reason and every signal, so that `loam what-if` needs no rerun for document rules.
 Cost: the rules 2 to 7 MB/s of text per core (tests/bench/bench_filter.py), least for the first documents, whose words are new; known

@@ -27,7 +27,7 @@ def affected(home: Path, pattern: str) -> list[dict[str, Any]]:
     Raises StageError when no document matches.
     """
     views = {row[0] for row in lineage.query(home, "SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
-    like = re.sub(r"([\\_])", r"\\\1", pattern)  # only % stands for others
+    like = as_like(pattern)
     if "decisions" not in views or not lineage.query(home, f"SELECT 1 FROM decisions WHERE {_MATCH} LIMIT 1", [like])[1]:
         raise StageError(
             f"No recorded document has a URL like {pattern}.", where=str(home), do="Write % for any characters, as in https://host/%."
@@ -52,6 +52,11 @@ def affected(home: Path, pattern: str) -> list[dict[str, Any]]:
         }
         for row in everything
     ]
+
+
+def as_like(pattern: str) -> str:
+    """The pattern for LIKE … ESCAPE '\\': only % stands for others, as in filter.url.remove (stages/text/quality.py)."""
+    return re.sub(r"([\\_])", r"\\\1", pattern)
 
 
 def _relation(home: Path, artifact: str, held: Mapping[str, int], crawls: Mapping[str, int]) -> str:

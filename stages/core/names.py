@@ -84,8 +84,8 @@ def all_names(home: Path) -> dict[str, str]:
     """Every given name and what it means (an artifact id or a run id). Raises StageError for one that cannot be read: gc would
     remove what it keeps."""
     found, damaged = read_names(home)
-    for path in damaged:
-        raise StageError("A given name cannot be read.", where=str(path), do="Remove the file and give the name again.")
+    if damaged:
+        raise StageError("A given name cannot be read.", where=str(damaged[0]), do="Remove the file and give the name again.")
     return found
 
 

@@ -41,7 +41,7 @@ DOCUMENT_RULES = frozenset({
 
 def first_reason(signals: Signals, settings: Settings) -> str:
     """The first rule that a document breaks, such as "gopher_quality.short_doc"; "" when it is kept. signals: its `url` among them."""
-    if settings["url"]["remove"] and matches(signals["url"] or "", tuple(settings["url"]["remove"])):
+    if settings["url"]["remove"] and matches(signals["url"] or "", settings["url"]["remove"]):
         return "url.removed"
     for name, rules in (
         ("url", url_rules), ("gopher_repetition", repetition_rules), ("gopher_quality", quality_rules), ("c4", c4_rules),
@@ -70,7 +70,7 @@ def matches(url: str, patterns: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=8)
 def _patterns(patterns: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
-    """(URLs without %, one expression for the others): a list of thousands costs a document one look."""
+    """(URLs without %, one expression for the others), made once per list."""
     parts = [".*".join(map(re.escape, pattern.split("%"))) for pattern in patterns if "%" in pattern]
     return frozenset(p for p in patterns if "%" not in p), re.compile("|".join(parts), re.DOTALL) if parts else None
 

@@ -65,7 +65,8 @@ class Record:
 class _Frame:
     """A record in its segment: its head's fields, the length they state, its block (empty where too large) and its problem.
 
-    next_at: where the next record begins; -1 at the end of the segment.
+    next_at: where the next record begins; -1 at the end of the segment. wanted_at: how far the segment would have to reach for a
+    record that it may have been cut in; 0 where more of it would not help.
     """
 
     fields: dict[str, str]
@@ -73,6 +74,7 @@ class _Frame:
     block: bytes = b""
     problem: str = ""
     next_at: int = -1
+    wanted_at: int = 0
 
 
 def read_records(stream: BinaryIO, limits: Limits) -> Iterator[Record]:
@@ -141,7 +143,7 @@ def _frames(segment: Segment, limits: Limits) -> Iterator[tuple[int, _Frame]]:
                 yield at, _Frame({}, problem=DAMAGE[segment.end])
             return
         frame = _next(segment, at, limits, trusted)
-        if isinstance(segment, Member) and segment.end == "whole" and frame.next_at < 0 and frame.problem in ("unreadable", "bad-length"):
+        if isinstance(segment, Member) and frame.wanted_at:
             frame = _continued(segment, at, frame, limits, trusted)
         trusted = trusted and frame.problem != "bad-length"
         yield at, frame
@@ -157,26 +159,25 @@ def _next(segment: Segment, at: int, limits: Limits, trusted: bool) -> _Frame:
     if next_at >= 0:
         return _Frame({}, problem="unreadable", next_at=next_at)
     cut = not segment.packed and segment.view(at, 5) == b"WARC/"
-    return _Frame({}, problem=DAMAGE.get(segment.end, "truncated" if cut else "unreadable"))
+    return _Frame({}, problem=DAMAGE.get(segment.end, "truncated" if cut else "unreadable"), wanted_at=at + HEAD_BYTES)
 
 
 def _continued(segment: Member, at: int, frame: _Frame, limits: Limits, trusted: bool) -> _Frame:
     """A record that its member ends in, with as many of the following members as complete it; `frame` again where none does.
 
-    Some writers compress in blocks of fixed size, whatever the records. Nothing is joined that begins with a record, nor beyond
-    the limit of a body, and what does not complete the record stays a stretch of its own.
+    Some writers compress in blocks of fixed size, whatever the records. Nothing is joined that begins with a record, nor more than the
+    record could need, so that a wrong length is looked into once; what does not complete the record stays a stretch of its own.
     """
     members, again = segment.members, frame
     if not segment.goes_on():
         return frame
     segment.rewind(at)
-    begun = segment.view(at, 5)
-    if not b"WARC/".startswith(begun) or frame.size > limits.max_bytes:
+    if not b"WARC/".startswith(segment.view(at, 5)):
         return frame
-    while again.problem in ("unreadable", "bad-length") and again.next_at < 0 and segment.extend():
-        segment.view(at + again.size, HEAD_BYTES)
-        while not segment.reaches(at + again.size) and segment.extend():
-            segment.view(at + again.size, HEAD_BYTES)
+    while not segment.reaches(again.wanted_at) and segment.extend():
+        segment.view(again.wanted_at, 0)
+        while not segment.reaches(again.wanted_at - TAIL_BYTES) and segment.extend():
+            segment.view(again.wanted_at, 0)
         again = _next(segment, at, limits, trusted)
     if again.problem in ("", "too-large"):
         return again
@@ -195,13 +196,14 @@ def _frame(segment: Segment, at: int, head: bytes, limits: Limits, trusted: bool
         return _unframed(segment, fields, 0, body_at, "bad-head")
     size = int(length)
     end = body_at + size
+    wanted_at = end + TAIL_BYTES if size <= limits.max_bytes else 0
     block = segment.view(body_at, size) if size <= limits.max_bytes else b""
     if size > limits.max_bytes:
         if segment.packed and not trusted and (found := _search(segment, body_at, end)) >= 0:
             return _Frame(fields, size, problem="bad-length", next_at=found)  # else every wrong length would read the member again
         segment.skip(end)
     if not segment.reaches(end):
-        return _unframed(segment, fields, size, body_at, "bad-length" if segment.packed else "truncated")
+        return _unframed(segment, fields, size, body_at, "bad-length" if segment.packed else "truncated", wanted_at)
     tail = segment.view(end, TAIL_BYTES)
     rest = tail.lstrip(b"\r\n")
     next_at = end + len(tail) - len(rest)
@@ -214,14 +216,14 @@ def _frame(segment: Segment, at: int, head: bytes, limits: Limits, trusted: bool
         return _Frame(fields, size, block, DAMAGE.get(segment.end, problem))
     if tail.startswith((b"\r\n\r\n", b"\n\n")) and segment.end != "damaged" and (problem or not HEAD.search(block)):
         return _Frame(fields, size, block, problem, next_at)
-    return _unframed(segment, fields, size, body_at, "bad-length")
+    return _unframed(segment, fields, size, body_at, "bad-length", wanted_at)
 
 
-def _unframed(segment: Segment, fields: dict[str, str], size: int, body_at: int, problem: str) -> _Frame:
+def _unframed(segment: Segment, fields: dict[str, str], size: int, body_at: int, problem: str, wanted_at: int = 0) -> _Frame:
     """A record without a usable length: it ends at the next head, or with the segment."""
     next_at = _search(segment, body_at)
     if next_at < 0:
-        return _Frame(fields, size, problem=DAMAGE.get(segment.end, problem))
+        return _Frame(fields, size, problem=DAMAGE.get(segment.end, problem), wanted_at=wanted_at)
     return _Frame(fields, size, problem="bad-length" if problem == "truncated" else problem, next_at=next_at)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stages.core.errors import LoamError, RecipeError, StageError
+from stages.core.errors import RecipeError, StageError
 from stages.core.stage import Artifact
 from stages.core.tables import schema, write_rows
 from stages.train_quality import STAGE
@@ -102,8 +102,8 @@ def test_a_given_model(crawl: Artifact, tmp_path: Path) -> None:
     assert "train_quality.label" in caught.value.do
 
 
-def refused(config: dict[str, Any], crawl: Artifact, home: Path) -> LoamError:
-    with pytest.raises(LoamError) as caught:
+def refused(config: dict[str, Any], crawl: Artifact, home: Path) -> StageError:
+    with pytest.raises(StageError) as caught:
         run_stage(STAGE, config, {"documents": crawl}, home)
     return caught.value
 
@@ -116,7 +116,8 @@ def test_what_cannot_be_trained_is_refused(crawl: Artifact, tmp_path: Path) -> N
     (tmp_path / "good.doc").write_text("x")
     assert refused({"positives": [str(tmp_path / "good.doc")]}, crawl, tmp_path).what == "good.doc is of no known format."
     (tmp_path / "bad.parquet").write_text("x")
-    assert refused({"positives": [str(tmp_path / "bad.parquet")]}, crawl, tmp_path).what.startswith("bad.parquet is not a Parquet file")
+    with pytest.raises(RecipeError, match="^bad.parquet is not a Parquet file: "):
+        run_stage(STAGE, {"positives": [str(tmp_path / "bad.parquet")]}, {"documents": crawl}, tmp_path)
     write_rows(tmp_path / "other.parquet", schema(body="string"), [{"body": "x"}])
     assert refused({"positives": [str(tmp_path / "other.parquet")]}, crawl, tmp_path).do == "Set train_quality.text_field to one of: body."
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")

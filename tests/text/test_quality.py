@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import duckdb
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.ask.affected import as_like
 from stages.filter import FilterConfig
 from stages.text.quality import DOCUMENT_RULES, first_reason, matches, needs_rerun
 
@@ -46,7 +46,7 @@ def with_(**sections: dict[str, Any]) -> dict[str, Any]:
 @given(st.lists(st.text("ab%_./\\", max_size=5), max_size=4), st.text("ab_./\\\n", max_size=6))
 def test_a_pattern_is_that_of_sql(patterns: list[str], url: str) -> None:
     """Oracle: LIKE without its other wildcard, as `loam lineage affected` asks it."""
-    asked = [re.sub(r"([\\_])", r"\\\1", pattern) for pattern in patterns]
+    asked = [as_like(pattern) for pattern in patterns]
     expected = any(duckdb.execute(r"SELECT $1 LIKE $2 ESCAPE '\'", [url, pattern]).fetchall()[0][0] for pattern in asked)
     assert matches(url, patterns) == expected
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
-from stages.text.segments import BLOCK_BYTES, Limits
+from stages.text.segments import BLOCK_BYTES, Limits, Member
 from stages.text.warc import MAX_HEAD_BYTES, NotWarcError, Record, check_warc, parse_uuid, read_records
 
 LIMITS = Limits(10**7, 100.0)
@@ -209,6 +209,24 @@ def test_real_records_in_blocks_are_those_in_members(corpora: Path) -> None:
     plain, blocks = read(data[:cut]), read(in_blocks(data[:cut], 65280))
     assert len(plain) > 100
     assert [(r.url, r.record_id, r.problem, r.body) for r in blocks] == [(r.url, r.record_id, r.problem, r.body) for r in plain]
+
+
+@pytest.mark.parametrize(("length", "most"), [(10**17, 2), (LIMITS.max_bytes + 1, 2), (LIMITS.max_bytes, 23)])
+def test_no_more_blocks_are_joined_than_a_record_could_need(length: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head lies across a border, so that the length is known only after a first join; 20 blocks are what the limit allows."""
+    members = [0]
+    extend = Member.extend
+
+    def counted(self: Member) -> bool:
+        found = extend(self)
+        members.append(self.members)
+        return found
+
+    monkeypatch.setattr(Member, "extend", counted)
+    lie = re.sub(rb"Content-Length: \d+", b"Content-Length: %d" % length, record(0))
+    blocks = [lie[:40], lie[40:] + b"y" * 9000, *[b"x" * 500_000] * 40]
+    assert {r.problem for r in read(b"".join(map(member, blocks)))} == {"unreadable"}
+    assert max(members) <= most
 
 
 def test_a_block_that_is_damaged_costs_the_records_in_it() -> None:
