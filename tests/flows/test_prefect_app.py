@@ -73,7 +73,9 @@ def test_whoever_has_the_password_is_let_in(client: TestClient) -> None:
     assert AUTH not in client.get("/api/admin/settings", headers=basic(AUTH)).text
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:4200", "127.0.0.1.evil.example", "127.0.0.1@evil.example", "", "0.0.0.0:4200", "[::2]"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:4200", "127.0.0.1.evil.example", "127.0.0.1@evil.example", "", "0.0.0.0:4200", "[::2]"]
+)
 def test_another_name_is_refused_whatever_is_asked(client: TestClient, host: str) -> None:
     for path in ("/api/health", "/api/admin/settings", "/", "/ui-settings", "/docs", "/assets/x.js"):
         assert client.get(path, headers={"Host": host, **basic(AUTH)}).status_code == 400
