@@ -182,8 +182,8 @@ def dashboard_command(options: argparse.Namespace) -> int:
     from flows.road import road
     from flows.session import default_home
 
-    print(f"http://127.0.0.1:{options.port}  (Ctrl-C stops it)", flush=True)
-    serve(default_home(options.home), [node.name for node in road()], options.port)
+    nodes = [node.name for node in road()]
+    serve(default_home(options.home), nodes, options.port, lambda url: print(f"{url}  (Ctrl-C stops it)", flush=True))
     return 0
 
 
