@@ -58,7 +58,7 @@ BODY = """
 
 def make_app(home: Path, nodes: Sequence[str], token: str) -> ASGIApp:
     """The application; `nodes` is the road in order, `token` what it is opened by."""
-    from fastapi import FastAPI, Request
+    from fastapi import FastAPI
     from fastapi.responses import HTMLResponse
 
     app = FastAPI(title="Loam", docs_url=None, redoc_url=None, openapi_url=None)
