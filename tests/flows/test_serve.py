@@ -9,21 +9,20 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
 
-from flows.access import AUTH, profiles_path
+from flows.access import profiles_path
 from flows.server import free_port
 from tests.conftest import PROJECT
+from tests.served import ask, client_environment, password
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
@@ -44,16 +43,6 @@ class Served:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/api"
-
-    @property
-    def password(self) -> tuple[str, str]:
-        user, _, word = str(tomllib.loads(profiles_path(self.home).read_text())["profiles"]["loam"][AUTH]).partition(":")
-        return user, word
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        answer = httpx.request(method, self.url + path, json=body, auth=self.password, timeout=30)
-        answer.raise_for_status()
-        return answer.json() if answer.content else None
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +70,17 @@ def test_a_stranger_gets_nothing_from_the_real_server(served: Served) -> None:
     work = {"name": "mine", "type": "process", "base_job_template": {}}
     for auth in (None, ("loam", "wrong")):
         assert httpx.post(f"{served.url}/work_pools/", json=work, auth=auth).status_code == 401
-    assert [pool["name"] for pool in served.ask("POST", "/work_pools/filter", {})] == ["loam"]
+    assert [pool["name"] for pool in ask(served.home, "POST", "work_pools/filter", {})] == ["loam"]
     root = f"http://127.0.0.1:{served.port}"
     page = {"Accept": "text/html"}
     assert "<html" in httpx.get(root, headers=page, follow_redirects=True).text, "the UI is there, with a login"
     assert httpx.get(f"{root}/ui-settings").json()["auth"] == "BASIC"
     for path in ("/docs", "/redoc", "/openapi.json", "/api/docs", "/api/openapi.json"):
         for headers in ({}, page):  # the UI answers a browser with its own page, whatever the path
-            answer = httpx.get(root + path, headers=headers, auth=served.password)
+            answer = httpx.get(root + path, headers=headers, auth=password(served.home))
             assert "swagger" not in answer.text.lower() and "/work_pools/" not in answer.text and "redoc" not in answer.text.lower()
     for path in ("/api/health", "/", "/api/admin/settings"):
-        assert httpx.get(root + path, headers={"Host": "evil.example"}, auth=served.password).status_code == 400
+        assert httpx.get(root + path, headers={"Host": "evil.example"}, auth=password(served.home)).status_code == 400
     assert "access-control-allow-origin" not in httpx.get(f"{served.url}/health", headers={"Origin": "https://evil.example"}).headers
 
 
@@ -107,7 +96,7 @@ def test_a_websocket_of_the_real_server_is_refused_under_another_name(served: Se
 
 
 def test_the_secret_is_in_no_command_line_and_no_output(served: Served) -> None:
-    _, word = served.password
+    _, word = password(served.home)
     family = [served.process.pid, *(child.pid for child in psutil.Process(served.process.pid).children(recursive=True))]
     assert len(family) >= 3
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in family] if Path("/proc").is_dir() else []
@@ -119,27 +108,23 @@ def test_the_secret_is_in_no_command_line_and_no_output(served: Served) -> None:
 
 
 def test_the_profiles_file_is_all_that_prefects_commands_need(served: Served) -> None:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")} | {
-        "PREFECT_HOME": str(served.home.parent)
-    }
-    command = [sys.executable, "-m", "prefect", "deployment", "ls"]
-    known = subprocess.run(
-        command, env=plain | {"PREFECT_PROFILES_PATH": str(profiles_path(served.home))}, capture_output=True, text=True, check=False
-    )
+    environment, command = client_environment(served.home), [sys.executable, "-m", "prefect", "deployment", "ls"]
+    known = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert known.returncode == 0 and "pretrain/full" in known.stdout, known.stdout + known.stderr
-    stranger = subprocess.run(command, env=plain | {"PREFECT_API_URL": served.url}, capture_output=True, text=True, check=False)
+    nothing = {"PREFECT_API_URL": served.url, "PREFECT_PROFILES_PATH": str(served.home.parent / "none.toml")}
+    stranger = subprocess.run(command, env=environment | nothing, capture_output=True, text=True, check=False)
     assert stranger.returncode != 0 and "pretrain/full" not in stranger.stdout
 
 
 def test_an_active_schedule_makes_runs_that_the_worker_starts(served: Served) -> None:
     """The flow fails at once, with its own message: it came through schedule, server, worker and process, and could report back."""
-    deployment = served.ask("GET", "/deployments/name/stage/any")
+    deployment = ask(served.home, "GET", "deployments/name/stage/any")
     first = (datetime.now(UTC) + timedelta(seconds=8)).isoformat()
     schedule = {"schedule": {"interval": 3600, "anchor_date": first}, "active": True, "parameters": {"node": "nosuch"}}
-    served.ask("POST", f"/deployments/{deployment['id']}/schedules", [schedule])
+    ask(served.home, "POST", f"deployments/{deployment['id']}/schedules", [schedule])
     which = {"deployments": {"id": {"any_": [deployment["id"]]}}, "flow_runs": {"state": {"type": {"any_": ["FAILED", "CRASHED"]}}}}
     end = time.monotonic() + 90
-    while not (runs := served.ask("POST", "/flow_runs/filter", which)):
+    while not (runs := ask(served.home, "POST", "flow_runs/filter", which)):
         assert time.monotonic() < end, served.output.read_text()
         time.sleep(0.5)
     assert runs[0]["auto_scheduled"] and "There is no node 'nosuch'" in runs[0]["state"]["message"], json.dumps(runs[0]["state"])
