@@ -31,7 +31,7 @@ from stages.core.shards import die_with_parent
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
-GRACE_S = 2
+GRACE_S = 1
 """How long a server that ends waits for open connections, of a browser for example."""
 LOOK_S = 1.0
 

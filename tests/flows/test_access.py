@@ -100,16 +100,17 @@ def test_a_profile_of_another_server_is_told_from_ours(tmp_path: Path) -> None:
 
 
 class Listener:
-    """A Prefect server of somebody else: says `status` to everything and remembers what it was shown."""
+    """A Prefect server of somebody else: gives its answers in turn and remembers what it was shown."""
 
     def __init__(self) -> None:
-        self.status, self.shown = 200, []
+        self.answers: list[int] = []
+        self.shown: list[tuple[str, str | None]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.shown.append((self.path, self.headers["Authorization"]))
-                self.send_response(outer.status)
+                self.send_response(outer.answers.pop(0))
                 self.send_header("Content-Length", "2")
                 self.end_headers()
                 self.wfile.write(b"{}")
@@ -148,21 +149,55 @@ def test_a_server_of_the_users_own_gets_nothing_of_ours(theirs: Listener, tmp_pa
     assert os.environ[AUTH] == "me:mine"
 
 
-ASK = "import sys; from pathlib import Path; from flows.server import use_server; use_server(Path(sys.argv[1]))"
+ASK = """
+import sys
+from pathlib import Path
+from flows.server import use_server
+from stages.core.errors import StageError
+
+for _ in range(3):
+    try:
+        use_server(Path(sys.argv[1]))
+        print("taken")
+    except StageError as error:
+        print(str(error).replace(chr(10), " "))
+"""
 
 
-def test_what_prefect_sends_there_holds_nothing_of_ours(theirs: Listener, tmp_path: Path) -> None:
+def test_what_prefect_sends_there_holds_nothing_of_ours_and_a_refusal_is_one_message(theirs: Listener, tmp_path: Path) -> None:
     """Through Prefect's own client, in a process of its own as `loam run` is one."""
     home_auth(tmp_path, URL)
+    theirs.answers = [200, 401, 403]
     environment = dict(os.environ) | {"PREFECT_PROFILES_PATH": str(profiles_path(tmp_path)), "DO_NOT_TRACK": "1"}
     command = [sys.executable, "-c", ASK, str(tmp_path)]
     done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [path for path, _ in theirs.shown if "hello" in path] and {shown for _, shown in theirs.shown} == {None}
-    for theirs.status in (401, 403):
-        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 1 and "does not accept this shell's credentials" in done.stderr and theirs.url in done.stderr
-        assert "export PREFECT_PROFILES_PATH" in done.stderr and "unset PREFECT_API_URL" in done.stderr
+    assert theirs.shown == [("/api/hello", None)] * 3, done.stderr
+    taken, *refusals = done.stdout.splitlines()
+    assert taken == "taken" and len(refusals) == 2
+    for refusal in refusals:
+        assert "does not accept this shell's credentials" in refusal and theirs.url in refusal
+        assert "export PREFECT_PROFILES_PATH" in refusal and "unset PREFECT_API_URL" in refusal
+
+
+def test_a_runs_own_server_asks_for_a_secret_of_its_own(theirs: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a server named in the environment: what the server is started with, and what this process has to show it."""
+    del os.environ["PREFECT_API_URL"]
+    os.environ[AUTH] = "me:mine"  # for a server of the user's own, which this one is not
+    started: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(server.subprocess, "Popen", lambda command, env, **rest: started.append((command, env)))
+    monkeypatch.setattr(server, "wait_until_healthy", lambda port, child: None)
+    monkeypatch.setattr(server.atexit, "register", lambda function, children: None)
+    use_server(tmp_path)
+    ((command, given),) = started
+    auth, url = os.environ[AUTH], os.environ["PREFECT_API_URL"]
+    assert auth != "me:mine" and given["PREFECT_SERVER_API_AUTH_STRING"] == auth and given["PREFECT_API_URL"] == url
+    assert "flows.prefect_app:create_app" in command and not [word for word in command if auth.partition(":")[2] in word]
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    port = url.removeprefix("http://127.0.0.1:").removesuffix("/api")
+    assert given["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] == f"http://127.0.0.1:{port},http://localhost:{port}"
+    assert not profiles_path(tmp_path).exists(), "it ends with the run, and its secret with it"
+    with pytest.raises(KeyError, match=AUTH):
+        server.start_server(1, {}, 0)
 
 
 def test_each_secret_is_its_own() -> None:

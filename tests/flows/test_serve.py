@@ -24,9 +24,10 @@ from flows.server import free_port
 from tests.conftest import PROJECT
 from tests.served import ask, client_environment, password
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
 
-END_WITHIN_S = 5
+END_WITHIN_S = 10
+"""Under 5 s on a machine with nothing else to do; it was 15 to 30 s."""
 SOON = {"PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2", "PREFECT_WORKER_QUERY_SECONDS": "2"}
 """Prefect looks for what is due once a minute, its worker every 10 s."""
 
@@ -54,7 +55,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen([sys.executable, "-c", ignore, *command], cwd=PROJECT, env=plain, stdout=output, stderr=output)
     made = Served(process, port, folder / "home", folder / "output.txt")
-    end = time.monotonic() + 120
+    end = time.monotonic() + 240
     while "Ctrl-C stops" not in made.output.read_text():
         assert process.poll() is None and time.monotonic() < end, made.output.read_text()
         time.sleep(0.2)
