@@ -17,6 +17,7 @@ from flows.environment import prefect_settings
 from flows.server import STOP_TIMEOUT_S, api_url, main_database, prepare_child, start_server, stop, wait_until_healthy
 from flows.session import ROOT
 from stages.core.errors import StageError
+from stages.core.secrets import STRUCK
 
 POOL = "loam"
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -95,7 +96,8 @@ def _bury(ours: set[int]) -> None:
 def _call(words: list[str], environment: dict[str, str]) -> None:
     done = subprocess.run([sys.executable, "-m", "prefect", *words], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise StageError(f"`prefect {' '.join(words)}` failed.", do=f"Its last words: {(done.stderr or done.stdout).strip()[-800:]}")
+        said = (done.stderr or done.stdout).strip()[-800:].replace(environment[AUTH], STRUCK)
+        raise StageError(f"`prefect {' '.join(words)}` failed.", do=f"Its last words: {said}")
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -87,10 +87,13 @@ class Outbox:
             )
 
     def take_over(self, kept: Path) -> None:
-        """Puts the events that another run of this home could not deliver before those of this one."""
-        with suppress(ValueError, FileNotFoundError):  # a damaged file stays where it is, another run may have been quicker
+        """Puts the events that another run of this home could not deliver before those of this one.
+
+        What cannot be read, or not be kept here, stays where it is; another run may have been quicker.
+        """
+        with suppress(ValueError, OSError):
             self.waiting += [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
-            self._keep()
+            self._write()
             kept.unlink(missing_ok=True)
 
     def _deliver_first(self, allowed_s: float) -> str:
@@ -106,7 +109,8 @@ class Outbox:
             if response is None or response.status_code not in REFUSED:
                 self.held = response is None
                 return str(error)
-            _append(self.folder / REFUSED_FILE, self.waiting[0])
+            with suppress(OSError):  # a full disk stops the run by itself
+                _append(self.folder / REFUSED_FILE, self.waiting[0])
             self._say(
                 f"openlineage: {self.target} refuses an event ({redact(str(error))}). Such events are kept in "
                 f"{self.folder / REFUSED_FILE}, one a line, and not sent again.\n"
@@ -119,9 +123,12 @@ class Outbox:
     def _keep(self) -> None:
         with suppress(OSError):  # a full disk stops the run by itself
             if self.waiting:
-                write_durably(self.folder / KEPT, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in self.waiting))
+                self._write()
             else:
                 (self.folder / KEPT).unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        write_durably(self.folder / KEPT, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in self.waiting))
 
     def _say(self, line: str) -> None:
         """Once per run for each kind of trouble."""

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from flows import server
+from flows import serve, server
 from flows.access import AUTH, foreign_to, home_auth, new_auth, profiles_path
 from flows.server import main_database, use_server
+from stages.core.errors import StageError
 from tests.conftest import PROJECT
 
 URL = "http://127.0.0.1:4200/api"
@@ -198,6 +199,14 @@ def test_a_runs_own_server_asks_for_a_secret_of_its_own(theirs: Listener, tmp_pa
     assert not profiles_path(tmp_path).exists(), "it ends with the run, and its secret with it"
     with pytest.raises(KeyError, match=AUTH):
         server.start_server(1, {}, 0)
+
+
+def test_what_a_failing_command_of_prefect_says_is_shown_without_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    auth, real = new_auth(), subprocess.run
+    monkeypatch.setattr(serve.subprocess, "run", lambda command, **rest: real(["sh", "-c", 'echo "sent $0 to it"; exit 3', auth], **rest))
+    with pytest.raises(StageError) as caught:
+        serve._call(["deploy", "--all"], {**os.environ, AUTH: auth})
+    assert str(caught.value).startswith("`prefect deploy --all` failed.") and "sent *** to it" in str(caught.value)
 
 
 def test_each_secret_is_its_own() -> None:

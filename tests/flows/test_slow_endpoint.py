@@ -120,6 +120,27 @@ def test_a_damaged_file_of_kept_events_stops_nothing_and_stays(tmp_path: Path) -
     assert to.waiting == [] and file.exists()
 
 
+def test_a_full_disk_loses_no_kept_event_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    class Refusal(OSError):
+        response = type("Response", (), {"status_code": 400})
+
+    def refuse(event: dict[str, Any]) -> None:
+        raise Refusal("status 400")
+
+    file = tmp_path / "old.jsonl"
+    file.write_text('{"n": 1}\n')
+    for name in ("write_durably", "_append"):
+        monkeypatch.setattr(module, name, full)
+    to = Outbox("somewhere", refuse, tmp_path)
+    to.take_over(file)
+    assert to.waiting == [{"n": 1}] and file.exists()
+    to.send({"n": 2})
+    assert to.waiting == []
+
+
 def test_what_gives_no_answer_is_asked_again_only_at_the_end(tmp_path: Path) -> None:
     def deliver(event: dict[str, Any]) -> None:
         asked.append(event["n"])
