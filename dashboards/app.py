@@ -1,23 +1,38 @@
 """The web dashboard on 127.0.0.1: one page, read-only, without script: runs, nodes, artifacts, loss curves, scores.
 
 It opens the index read-only for each page and never blocks a running recipe. Imports no torch.
+Guarantee: it answers who opened the URL that `loam dashboard` printed: its token, new at each start, becomes a cookie of this browser
+and leaves the address. Everybody else gets 401, and under another name than this machine's 400 (dashboards/guard.py). Another port of
+127.0.0.1 may see the cookie when the same browser opens it, so run nothing there that you do not trust.
 """
 
 from __future__ import annotations
 
+import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from dashboards.data import overview
+from dashboards.guard import local_only
 from stages.core.errors import LoamError, StageError
 from stages.text.page import render
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from fastapi import Request, Response
+    from starlette.types import ASGIApp
 
 REFRESH_S = 10
+CLOSED = "This page opens by the whole URL that `loam dashboard` printed, with its token.\n"
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
 BODY = """
 <h1>Loam</h1>
 <p class="soft">{{ home }}</p>
@@ -41,8 +56,8 @@ BODY = """
 """
 
 
-def make_app(home: Path, nodes: Sequence[str]) -> FastAPI:
-    """The application; `nodes` is the road in order."""
+def make_app(home: Path, nodes: Sequence[str], token: str) -> ASGIApp:
+    """The application; `nodes` is the road in order, `token` what it is opened by."""
     from fastapi import FastAPI
     from fastapi.responses import HTMLResponse
 
@@ -68,15 +83,41 @@ def make_app(home: Path, nodes: Sequence[str]) -> FastAPI:
         running = bool(values["chosen"]) and values["chosen"]["state"] == "running"
         return HTMLResponse(render(BODY, "Loam", models=models, **values), headers={"Refresh": str(REFRESH_S)} if running else {})
 
-    return app
+    @app.middleware("http")
+    async def closed(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        answer = _refused_or_redirected(request, token) or await call_next(request)
+        answer.headers.update(HEADERS)
+        return answer
+
+    return local_only(app)
 
 
-def serve(home: Path, nodes: Sequence[str], port: int) -> None:
-    """Serves until interrupted. Raises StageError when the port is taken."""
+def _refused_or_redirected(request: Request, token: str) -> Response | None:
+    """The answer to who brings the token in the address or nothing; None for who has the cookie."""
+    from fastapi.responses import PlainTextResponse, RedirectResponse
+
+    cookie = f"loam-{sha256(token.encode()).hexdigest()[:12]}"  # cookies are shared by all ports: two dashboards do not log each other out
+    if _equal(request.query_params.get("token", ""), token):
+        rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
+        answer = RedirectResponse(f"/?{rest}" if rest else "/", status_code=303)
+        answer.set_cookie(cookie, token, httponly=True, samesite="strict")
+        return answer
+    return None if _equal(request.cookies.get(cookie, ""), token) else PlainTextResponse(CLOSED, status_code=401)
+
+
+def _equal(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())  # takes as long wherever they differ
+
+
+def serve(home: Path, nodes: Sequence[str], port: int, announce: Callable[[str], None]) -> None:
+    """Serves until interrupted; `announce` gets the URL to open. Raises StageError when the port is taken."""
     import uvicorn
 
+    token = secrets.token_urlsafe(32)
     with bound(port) as listener:
-        uvicorn.Server(uvicorn.Config(make_app(home, nodes), log_level="warning")).run(sockets=[listener])
+        listener.listen()  # who opens the URL before the server is up waits, and is not refused
+        announce(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={token}")
+        uvicorn.Server(uvicorn.Config(make_app(home, nodes, token), log_level="warning")).run(sockets=[listener])
 
 
 def bound(port: int) -> socket.socket:

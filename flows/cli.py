@@ -77,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("recipe", help="a recipe file, the name of one in configs/, or a recorded run to branch from")
     command.add_argument("--force", action="store_true", help="build although the artifact exists, and compare")
     questions.add_commands(commands, add, as_json)
-    command = add("dashboard", dashboard_command, "the web dashboard on 127.0.0.1")
+    command = add("dashboard", dashboard_command, "the web dashboard on 127.0.0.1; prints the URL that opens it")
     command.add_argument("--port", type=int, default=8765)
     command = add("serve", serve_command, "Prefect server, process pool and worker, with prefect.yaml deployed")
     command.add_argument("--port", type=int, default=4200)
@@ -182,8 +182,8 @@ def dashboard_command(options: argparse.Namespace) -> int:
     from flows.road import road
     from flows.session import default_home
 
-    print(f"http://127.0.0.1:{options.port}  (Ctrl-C stops it)", flush=True)
-    serve(default_home(options.home), [node.name for node in road()], options.port)
+    nodes = [node.name for node in road()]
+    serve(default_home(options.home), nodes, options.port, lambda url: print(f"{url}  (Ctrl-C stops it)", flush=True))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from dashboards.app import bound
+from flows.access import AUTH, home_auth, profiles_path
 from flows.environment import prefect_settings
-from flows.server import STOP_TIMEOUT_S, api_url, main_database, start_server, stop, wait_until_healthy
+from flows.server import STOP_TIMEOUT_S, api_url, main_database, prepare_child, start_server, stop, wait_until_healthy
 from flows.session import ROOT
 from stages.core.errors import StageError
-from stages.core.shards import die_with_parent
+from stages.core.secrets import STRUCK
 
 POOL = "loam"
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -28,20 +30,23 @@ def serve(home: Path, port: int) -> int:
     """
     url = api_url(port)
     bound(port).close()  # refuses a taken port before anything starts
-    environment = {**os.environ, **prefect_settings(home), "PREFECT_API_URL": url, "LOAM_HOME": str(home), "LOAM_ROOT": str(ROOT)}
+    own = {**prefect_settings(home), "PREFECT_API_URL": url, "LOAM_HOME": str(home), "LOAM_ROOT": str(ROOT)}
     children: list[subprocess.Popen[bytes]] = []
     previous = signal.signal(signal.SIGTERM, _interrupt)
     _adopt()
     try:
         with main_database(home) as lock:
+            environment = {**os.environ, **own, AUTH: home_auth(home, url)}
             children.append(start_server(port, environment, lock))
         wait_until_healthy(port, children[0])
         _call(["work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
         _call(["--no-prompt", "deploy", "--all"], environment)
         worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", "loam"]
-        children.append(subprocess.Popen(worker, env=environment, cwd=ROOT, preexec_fn=die_with_parent))
-        print(f"Prefect runs at http://127.0.0.1:{port}; artifacts go to {home}. In another terminal:\n")
-        print(f"  export PREFECT_API_URL={url}")
+        children.append(subprocess.Popen(worker, env=environment, cwd=ROOT, preexec_fn=prepare_child))
+        path = profiles_path(home)
+        print(f"Prefect runs at http://127.0.0.1:{port}; artifacts go to {home}.")
+        print(f"The UI's login asks for {AUTH}; it stands in {path}. In another terminal:\n")
+        print(f"  export PREFECT_PROFILES_PATH={shlex.quote(str(path))} PREFECT_API_URL={url}")
         print("  .venv/bin/prefect deployment run pretrain/full -p recipe=tiny --watch\n\nCtrl-C stops everything.", flush=True)
         while all(child.poll() is None for child in children):
             _bury({child.pid for child in children})
@@ -91,7 +96,8 @@ def _bury(ours: set[int]) -> None:
 def _call(words: list[str], environment: dict[str, str]) -> None:
     done = subprocess.run([sys.executable, "-m", "prefect", *words], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise StageError(f"`prefect {' '.join(words)}` failed.", do=f"Its last words: {(done.stderr or done.stdout).strip()[-800:]}")
+        said = (done.stderr or done.stdout).strip()[-800:].replace(environment[AUTH], STRUCK)
+        raise StageError(f"`prefect {' '.join(words)}` failed.", do=f"Its last words: {said}")
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -2,7 +2,8 @@
 
 Why not Prefect's temporary server: it lives in the terminal's process group, so Ctrl-C ends it first and the run then waits
 minutes for its answer; and it stays behind when the run is killed. Ours has a session of its own and dies with its parent.
-Guarantee: one server per database. The server holds a lock beside its database as long as it lives; the first run of a home gets
+Guarantee: it listens on 127.0.0.1, to clients with its authentication string alone (flows/prefect_app.py), and no other server is ever
+given that string. One server per database. The server holds a lock beside its database as long as it lives; the first run of a home gets
 <home>/prefect, runs beside it <home>/prefect/beside-2 and so on, which later runs use again.
 """
 
@@ -18,16 +19,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+from flows.access import AUTH, foreign_to, new_auth, private_folder
 from flows.environment import prefect_settings
+from flows.session import ROOT
 from stages.core.errors import StageError
 from stages.core.shards import die_with_parent
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
+GRACE_S = 1
+"""How long a server that ends waits for open connections, of a browser for example."""
 LOOK_S = 1.0
 
 
@@ -35,12 +40,17 @@ def use_server(home: Path) -> None:
     """Puts Prefect's settings into this process's environment, and starts a server unless PREFECT_API_URL names one already.
 
     Call it before prefect is imported. The server is stopped when the process exits, after Prefect has sent its last log lines.
+    Raises StageError when the server that PREFECT_API_URL names refuses us.
     """
     for name, value in prefect_settings(home).items():
         os.environ.setdefault(name, value)
-    if os.environ.get("PREFECT_API_URL"):
+    if given := os.environ.get("PREFECT_API_URL"):
+        if foreign_to(given, os.environ):
+            del os.environ["PREFECT_PROFILES_PATH"]  # its secret belongs to another server
+        _refuse_closed(given)
         return
     port = free_port()
+    os.environ[AUTH] = new_auth()
     with _free_database(home) as (folder, lock):
         server = start_server(port, os.environ | {"PREFECT_HOME": str(folder)}, lock)
     atexit.register(stop, [server])  # exit functions run after the threads that send log lines have ended
@@ -49,10 +59,43 @@ def use_server(home: Path) -> None:
 
 
 def start_server(port: int, environment: Mapping[str, str], lock: int) -> subprocess.Popen[bytes]:
-    """Starts the server process on the database in PREFECT_HOME, whose lock (an open file) it keeps until it ends."""
-    application = ["--factory", "prefect.server.api.server:create_app", "--log-level", "error"]
-    command = [sys.executable, "-m", "uvicorn", *application, "--host", "127.0.0.1", "--port", str(port)]
-    return subprocess.Popen(command, env=dict(environment), start_new_session=True, preexec_fn=die_with_parent, pass_fds=[lock])
+    """Starts the server process on the database in PREFECT_HOME, whose lock (an open file) it keeps until it ends.
+
+    environment: with PREFECT_API_AUTH_STRING, which the server will ask of its clients.
+    """
+    application = ["--factory", "flows.prefect_app:create_app", "--app-dir", str(ROOT), "--log-level", "error"]
+    listening = ["--host", "127.0.0.1", "--port", str(port), "--timeout-graceful-shutdown", str(GRACE_S)]
+    own = {
+        "PREFECT_API_URL": api_url(port),
+        "PREFECT_SERVER_API_AUTH_STRING": environment[AUTH],
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
+    }
+    command = [sys.executable, "-m", "uvicorn", *application, *listening]
+    return subprocess.Popen(command, env={**environment, **own}, start_new_session=True, preexec_fn=prepare_child, pass_fds=[lock])
+
+
+def prepare_child() -> None:
+    """In a new child: it dies with us, and hears SIGINT, which a process that a shell, nohup or systemd started in the background does not.
+
+    Prefect's worker turns SIGTERM into SIGINT for itself; where that is ignored, it never ends.
+    """
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _refuse_closed(url: str) -> None:
+    """Raises StageError when a server refuses what Prefect's settings have to show; whatever else is wrong with it Prefect says."""
+    import httpx
+    from prefect.client.orchestration import get_client
+
+    with suppress(httpx.TransportError):
+        try:
+            with get_client(sync_client=True) as client:
+                client.hello()
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code in (401, 403):
+                do = "Give this shell what `loam serve` prints (export PREFECT_PROFILES_PATH=…), or unset PREFECT_API_URL."
+                raise StageError("The Prefect server does not accept this shell's credentials.", where=url, do=do) from None
 
 
 @contextmanager
@@ -83,7 +126,7 @@ def _free_database(home: Path) -> Iterator[tuple[Path, int]]:
 
 def _lock(folder: Path, opened: ExitStack) -> int | None:
     """The server's lock of a folder as an open file; None when another has it."""
-    folder.mkdir(parents=True, exist_ok=True)  # the server does not make the folder of its database
+    private_folder(folder)  # the server does not make the folder of its database; parameters and log lines are in it
     file = opened.enter_context((folder / "server.lock").open("a"))
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,7 +5,7 @@ other node, so that the graph of every run is whole, with state "cached" in its 
 was written. Datasets are artifacts (namespace: the home; name: <node>/<folder>; version: the content digest), external files as
 OpenLineage names them, and packages. Run ids are uuid5 of Loam's, so that an event sent twice is the same event.
 Guarantee: events are functions of the run record, the job and the manifest; none holds a credential. An endpoint that takes no events
-stops no work (see outbox.py): they are kept in <home>/runs/<id>/openlineage.jsonl.
+stops no work (see outbox.py): they are kept in <home>/runs/<id>/openlineage.jsonl, and sent by the next run that tells the same target.
 A killed run's last events (ABORT, for itself and the node it was in) are sent by the next run that tells the same target: what was
 told to have started and not to have ended is kept in <home>/runs/<id>/openlineage-open.jsonl.
 Source: https://openlineage.io/spec/2-0-2/OpenLineage.json and its facets, by the classes of openlineage-python.
@@ -26,7 +26,7 @@ from uuid import NAMESPACE_URL, uuid5
 from stages.core import code, manifest, runs
 from stages.core.environment import utc_now
 from stages.core.files import write_durably
-from stages.core.outbox import Outbox, outbox
+from stages.core.outbox import KEPT, Outbox, outbox
 from stages.core.secrets import redact
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ class Announcer:
     def run(self, state: str, message: str = "") -> None:
         """state: start | done | failed | interrupted."""
         if self.outbox:
-            self._send(self.outbox, run_event(self.home, self.record, state, utc_now(), message))
+            self._send(self.outbox, run_event(self.home, self.record, state, utc_now(), message), last=state != "start")
 
     def node(self, job: Job, state: str, artifact: Artifact | None = None, message: str = "") -> None:
         """state: start, or what became of the node as `runs.record_node` has it, or interrupted. artifact: what it made or found."""
         if self.outbox:
             self._send(self.outbox, node_event(self.home, self.record, job, state, utc_now(), artifact, message))
 
-    def _send(self, to: Outbox, event: dict[str, Any]) -> None:
-        to.send(event)
+    def _send(self, to: Outbox, event: dict[str, Any], last: bool = False) -> None:
+        to.send(event, last)
         if event["eventType"] == "START":
             self.open[event["run"]["runId"]] = event
         else:
@@ -76,25 +76,32 @@ class Announcer:
 
 
 def announcer(home: Path, target: str, run_id: str) -> Announcer:
-    """The announcer of a recorded run; ends what killed runs told `target`. target: runtime.openlineage, as `outbox.check` allows it."""
+    """The announcer of a recorded run; tells what earlier runs could not, and ends what killed ones told `target`.
+
+    target: runtime.openlineage, as `outbox.check` allows it.
+    """
     if not target:
         return Announcer(home, {}, None)
-    record, to = runs.read_run(home, run_id), outbox(target, home / "runs" / run_id / "openlineage.jsonl")
+    record, to = runs.read_run(home, run_id), outbox(target, home / "runs" / run_id)
+    for path in sorted((home / "runs").glob(f"*/{KEPT}")):
+        if _told_here(home, path.parent.name, record) not in ("", "running"):
+            to.take_over(path)
     for path in sorted((home / "runs").glob(f"*/{OPEN}")):
-        if _was_killed(home, path.parent.name, record):
+        if _told_here(home, path.parent.name, record) == "killed":
             for line in reversed(path.read_text(encoding="utf-8").splitlines()):  # the node before its run
                 to.send(_aborted(json.loads(line)))
             path.unlink(missing_ok=True)
     return Announcer(home, record, to)
 
 
-def _was_killed(home: Path, run_id: str, record: Mapping[str, Any]) -> bool:
-    """Whether a run was killed that told the same target as the run of `record`."""
+def _told_here(home: Path, run_id: str, record: Mapping[str, Any]) -> str:
+    """The state of a run that told the same target as the run of `record`; nothing of one that told another, or of a damaged record."""
     try:
         other = runs.read_run(home, run_id)
     except ValueError:  # a damaged record is named by the index
-        return False
-    return bool(other["state"] == "killed" and other["resolved"]["runtime"]["openlineage"] == record["resolved"]["runtime"]["openlineage"])
+        return ""
+    same = other["resolved"]["runtime"]["openlineage"] == record["resolved"]["runtime"]["openlineage"]
+    return str(other["state"]) if same else ""
 
 
 def _aborted(start: dict[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 Guarantee: a recipe or --set value that holds a credential is refused before any work, and the message never repeats it; the
 values of the environment's secret variables and the credential patterns below leave `redact` as "***". Credentials belong
 into the environment or into the profile files that fsspec and botocore read.
-Limit: a secret of no known form that no variable holds (printed by a library out of a profile file) cannot be recognised.
+Limit: a secret of no known form that no variable holds (printed by a library out of a profile file) cannot be recognised, nor a
+password that reads as a port, a slash and a path (user:80/x@host).
 Cost: `redact` reads the names of the environment's variables, some tens of microseconds.
 Source: the forms are those of AWS, Google Cloud and Azure (signed URLs), Hugging Face, GitHub, GitLab, OpenAI and Slack.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -30,8 +32,13 @@ PARAMETERS = (
 )
 """Query parameters that carry a credential."""
 
+RAW_PASSWORD = r"(?!\d{1,5}[/?#])[^\s'\"]{1,300}(?=@[A-Za-z0-9\[])"
+"""A password with /, ?, # or @ as people write it. Up to the last @: in a@b/c@d nothing says which one ends it. Not what reads as a port."""
+
 FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("a user and password in a URI", re.compile(r"(?<=://)[^\s/?#@:'\"]*:[^\s/?#@'\"]+(?=@)")),
+    ("a user and password in a URI", re.compile(rf"(?<=://)[^\s/?#@:'\"\[]*:{RAW_PASSWORD}")),
+    ("a user and password in a URI", re.compile(rf"(?i)(?:(?<=http://)|(?<=https://))[^\s/?#:'\"\[]*@[^\s/?#:'\"]*:{RAW_PASSWORD}")),
+    ("a user and password in a URI", re.compile(r"(?<=://)[^\s/?#:'\"\[]*:[^\s/?#'\"]+(?=@)")),
     ("a user in a web address", re.compile(r"(?i)(?<=http://)[^\s/?#@'\"]+(?=@)|(?<=https://)[^\s/?#@'\"]+(?=@)")),
     ("a signed or secret query parameter", re.compile(rf"(?i)(?<=[?&;#])(?:{PARAMETERS})=[^&;#\s'\"]+")),
     ("an AWS key id", re.compile(r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])")),
@@ -44,6 +51,7 @@ FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("a JSON web token", re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+")),
     ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)")),
     ("a bearer token", re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{16,}")),
+    ("a user and password in a header", re.compile(r"(?<=Basic )(?=[A-Za-z+/]*[0-9])[A-Za-z0-9+/]{10,}={0,2}")),
     ("a secret with its name", re.compile(r"(?i)(?:aws_)?(?:secret_access_key|session_token|access_key_id)['\"]?\s*[=:]\s*['\"]?[^\s'\",;&]{6,}")),
 )  # fmt: skip
 
@@ -137,6 +145,16 @@ def _is_secret(name: str) -> bool:
 def _secret_values() -> list[str]:
     """Values of the secret variables as they may be written (plain, in a URL, in JSON), the longest first."""
     found: set[str] = set()
-    for _, value in _secret_variables():
-        found |= {value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    for name, whole in _secret_variables():
+        for value in (whole, *(_parts(whole) if name.upper().endswith("AUTH_STRING") else ())):
+            found |= _spellings(value)
     return sorted(found, key=len, reverse=True)
+
+
+def _parts(auth: str) -> list[str]:
+    """How user:password is written elsewhere: the password alone, and the whole in a header."""
+    return [*(part for part in (auth.partition(":")[2],) if len(part) >= MIN_CHARS), base64.b64encode(auth.encode()).decode()]
+
+
+def _spellings(value: str) -> set[str]:
+    return {value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.access import AUTH, new_auth
 from flows.environment import prefect_settings
 from flows.server import api_url, free_port, main_database, start_server, stop, wait_until_healthy
 from tests.chaos.road import outcome, remains, shared_environment, wait_until_gone, words
@@ -22,7 +23,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str
     """The environment of runs that use one standing server: each saves the seconds of starting its own."""
     home = tmp_path_factory.mktemp("server")
     port = free_port()
-    environment = shared_environment() | prefect_settings(home)
+    environment = shared_environment() | prefect_settings(home) | {AUTH: new_auth()}
     with main_database(home) as lock:
         server = start_server(port, environment, lock)
     wait_until_healthy(port, server)

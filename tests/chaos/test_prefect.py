@@ -19,15 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
-from flows.environment import prefect_settings
-from flows.server import api_url, free_port
+from flows.server import free_port
 from stages.core import lease, runs
 from tests.chaos.road import MARK, SETTINGS, alive, held, processes, shared_environment, wait_until_gone
 from tests.conftest import PROJECT
+from tests.served import ask, client_environment
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -45,9 +44,7 @@ class Serve:
     mark: str
 
     def ask(self, path: str, **body: Any) -> Any:
-        answer = httpx.post(f"{self.environment['PREFECT_API_URL']}/{path}", json=body, timeout=30)
-        answer.raise_for_status()
-        return answer.json()
+        return ask(self.home, "POST", path, body)
 
     def state(self, run: str) -> dict[str, Any]:
         return self.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})[0]["state"]
@@ -66,7 +63,7 @@ def serving(home: Path, mark: str) -> Iterator[Serve]:
         process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdout is not None
     assert any("prefect deployment run" in line for line in process.stdout), (home.parent / "serve.txt").read_text()
-    yield Serve(process, environment | prefect_settings(home) | {"PREFECT_API_URL": api_url(port)}, home, mark)
+    yield Serve(process, client_environment(home) | {MARK: mark}, home, mark)
     process.send_signal(signal.SIGTERM)
     process.stdout.read()
     process.wait(timeout=60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -13,20 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from flows.environment import prefect_settings
 from flows.road import road
 from stages.core.errors import StageError
 from tests.conftest import PROJECT, loam
+from tests.served import ask, client_environment
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
 def server(tiny_home: Path) -> Iterator[dict[str, str]]:
-    """`loam serve` on a free port with the tiny home; yields the environment for clients."""
+    """`loam serve` on a free port with the tiny home; yields the environment of a shell that was given the profiles file alone."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -40,7 +38,7 @@ def server(tiny_home: Path) -> Iterator[dict[str, str]]:
             break
     else:
         raise AssertionError("loam serve ended: " + "".join(printed))
-    yield {**os.environ, **prefect_settings(tiny_home), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
+    yield client_environment(tiny_home)
     process.send_signal(signal.SIGTERM)
     process.stdout.read()
     assert process.wait(timeout=60) == 0
@@ -55,32 +53,30 @@ def deploy(environment: dict[str, str], *words: str) -> subprocess.CompletedProc
     return done
 
 
-def ask(environment: dict[str, str], path: str, **body: Any) -> Any:
-    answer = httpx.post(f"{environment['PREFECT_API_URL']}/{path}/filter", json=body, timeout=30)
-    answer.raise_for_status()
-    return answer.json()
+def found(home: Path, path: str, **body: Any) -> Any:
+    return ask(home, "POST", f"{path}/filter", body)
 
 
-def newest_run(environment: dict[str, str], flow: str) -> dict[str, Any]:
-    return ask(environment, "flow_runs", flows={"name": {"any_": [flow]}}, sort="START_TIME_DESC", limit=1)[0]
+def newest_run(home: Path, flow: str) -> dict[str, Any]:
+    return found(home, "flow_runs", flows={"name": {"any_": [flow]}}, sort="START_TIME_DESC", limit=1)[0]
 
 
 def test_the_whole_road_as_a_deployment_shows_one_cached_task_per_node_and_links_the_report(
     server: dict[str, str], tiny_home: Path
 ) -> None:
     deploy(server, "pretrain/full", "-p", "recipe=tiny")
-    run = newest_run(server, "pretrain")
-    tasks = ask(server, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
+    run = newest_run(tiny_home, "pretrain")
+    tasks = found(tiny_home, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
     assert sorted(t["name"] for t in tasks) == sorted(node.name for node in road())
     assert {t["state_name"] for t in tasks} == {"Cached"}
-    (link,) = [a for a in ask(server, "artifacts", flow_runs={"id": {"any_": [run["id"]]}}) if a["key"] == "report"]
+    (link,) = [a for a in found(tiny_home, "artifacts", flow_runs={"id": {"any_": [run["id"]]}}) if a["key"] == "report"]
     (report,) = tiny_home.glob("artifacts/report/*/report.html")
     assert report.as_uri() in link["data"] and str(report) in link["description"]
 
 
-def test_every_parameter_is_described_and_the_example_schedule_sleeps(server: dict[str, str]) -> None:
+def test_every_parameter_is_described_and_the_example_schedule_sleeps(server: dict[str, str], tiny_home: Path) -> None:
     for name in ("pretrain/full", "pretrain/tiny", "pretrain/small", "stage/any"):
-        deployment = httpx.get(f"{server['PREFECT_API_URL']}/deployments/name/{name}", timeout=30).json()
+        deployment = ask(tiny_home, "GET", f"deployments/name/{name}")
         known = deployment["parameter_openapi_schema"]["properties"]
         assert set(known) == set(deployment["parameters"]), f"{name}: prefect.yaml gives every parameter"
         assert all(entry.get("description") for entry in known.values()), name
@@ -89,28 +85,28 @@ def test_every_parameter_is_described_and_the_example_schedule_sleeps(server: di
 
 def test_one_node_again_as_a_deployment_is_built_and_leaves_its_books(server: dict[str, str], tiny_home: Path) -> None:
     deploy(server, "stage/any", "-p", "node=dedup", "-p", "recipe=tiny")
-    run = newest_run(server, "stage")
-    tasks = ask(server, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
+    run = newest_run(tiny_home, "stage")
+    tasks = found(tiny_home, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
     assert [(t["name"], t["state_name"]) for t in tasks] == [("dedup", "Completed")]
-    artifacts = ask(server, "artifacts", flow_runs={"id": {"any_": [run["id"]]}})
+    artifacts = found(tiny_home, "artifacts", flow_runs={"id": {"any_": [run["id"]]}})
     books = next(a for a in artifacts if a["key"] == "dedup")
     assert "exact_duplicate" in books["data"] and "file://" in books["data"]
     runs = json.loads(loam("lineage", "runs", "--json", home=tiny_home).stdout)
     assert runs[0]["state"] == "done" and runs[0]["built"] == 1
 
 
-def test_log_lines_and_progress_of_the_ranks_arrive_while_they_train(server: dict[str, str]) -> None:
+def test_log_lines_and_progress_of_the_ranks_arrive_while_they_train(server: dict[str, str], tiny_home: Path) -> None:
     command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dpo", "-p", "recipe=tiny"]
     subprocess.run(command, env=server, check=True, capture_output=True, cwd=PROJECT)
     seen_while_running, percents = False, set()
     end = time.monotonic() + 300
     while time.monotonic() < end:
-        run = newest_run(server, "stage")
-        lines = [entry["message"] for entry in ask(server, "logs", logs={"flow_run_id": {"any_": [run["id"]]}}, limit=200)]
+        run = newest_run(tiny_home, "stage")
+        lines = [entry["message"] for entry in found(tiny_home, "logs", logs={"flow_run_id": {"any_": [run["id"]]}}, limit=200)]
         if run["state_type"] == "RUNNING" and any(line.startswith("dpo") and "step" in line and "loss" in line for line in lines):
             seen_while_running = True
         if run["state_type"] == "RUNNING":
-            shown = ask(server, "artifacts", flow_runs={"id": {"any_": [run["id"]]}}, artifacts={"key": {"any_": ["dpo-progress"]}})
+            shown = found(tiny_home, "artifacts", flow_runs={"id": {"any_": [run["id"]]}}, artifacts={"key": {"any_": ["dpo-progress"]}})
             percents |= {float(artifact["data"]) for artifact in shown}
         if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED"):
             break
@@ -119,11 +115,11 @@ def test_log_lines_and_progress_of_the_ranks_arrive_while_they_train(server: dic
     assert len(percents) > 1, f"the progress artifact did not move: {percents}"
 
 
-def test_a_failing_node_fails_the_run_with_its_message(server: dict[str, str]) -> None:
+def test_a_failing_node_fails_the_run_with_its_message(server: dict[str, str], tiny_home: Path) -> None:
     command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dedpu", "-p", "recipe=tiny", "--watch"]
     done = subprocess.run(command, env=server, capture_output=True, text=True, check=False, timeout=300, cwd=PROJECT)
     assert done.returncode == 1
-    assert "There is no node 'dedpu'" in newest_run(server, "stage")["state"]["message"]
+    assert "There is no node 'dedpu'" in newest_run(tiny_home, "stage")["state"]["message"]
 
 
 def test_serve_refuses_a_taken_port(tmp_path: Path) -> None:

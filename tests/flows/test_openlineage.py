@@ -254,12 +254,17 @@ def test_an_endpoint_that_comes_back_gets_everything_in_order(tmp_path: Path, en
     assert names(endpoint.events) == WHOLE and kept(tmp_path) == []
 
 
-def test_an_event_that_is_refused_holds_up_no_other(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_an_event_that_is_refused_holds_up_no_other(tmp_path: Path, endpoint: Endpoint, capfd: pytest.CaptureFixture) -> None:
     endpoint.answer = lambda event: 400 if event["job"]["name"] == "toy.words" else 201
     run(tmp_path, f"http://127.0.0.1:{endpoint.port}")
     assert names(endpoint.events) == [name for name in WHOLE if name[1] != "toy.words"]
-    (file,) = kept(tmp_path)
+    (file,) = (tmp_path / "home").glob("runs/*/openlineage-refused.jsonl")
     assert names(valid(file.read_text())) == [name for name in WHOLE if name[1] == "toy.words"]
+    said = capfd.readouterr().err
+    assert said.count("openlineage: ") == 1 and f"{file}, one a line, and not sent again" in said and kept(tmp_path) == []
+    endpoint.answer = lambda event: 201
+    run(tmp_path, f"http://127.0.0.1:{endpoint.port}")
+    assert names(endpoint.events[4:]) == WHOLE, "what was refused is not sent again"
 
 
 def test_a_target_that_cannot_be_is_refused_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
