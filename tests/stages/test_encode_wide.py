@@ -32,9 +32,7 @@ def word_tokenizer(folder: Path, vocab_size: int) -> Artifact:
     return made.artifact(folder, "tokenizer")
 
 
-@pytest.mark.parametrize(
-    ("vocab_size", "dtype", "width"), [(65_536, "uint16", 2), (65_537, "uint32", 4)]
-)
+@pytest.mark.parametrize(("vocab_size", "dtype", "width"), [(65_536, "uint16", 2), (65_537, "uint32", 4)])
 def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, width: int) -> None:
     last = vocab_size - 1 - len(SPECIAL_TOKENS)
     texts = [f"w{last} w{n} w{last - n}" for n in range(30)]
