@@ -106,6 +106,18 @@ def test_evaluation_of_preferences(job: Job, weights: dict[str, torch.Tensor], t
         assert first["validation_logprob_accuracy"] == np.mean([pairs[i][0] > pairs[i][1] for i in chosen])
 
 
+def test_evaluation_is_per_counted_token(
+    job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plainly = replace(job, objective="language_modelling", steps=1, max_validation_rows=5)
+    first = plain.run(plainly, tmp_path, monkeypatch).lines[0]
+    items = plain.items_of(11, 2)[0]
+    with torch.no_grad():
+        found = [oracle.nll(loaded(weights), [(i.tolist(), m.tolist()) for i, m in items[2 * r : 2 * r + 2]]) for r in (0, 2, 4, 6, 8)]
+    assert first["validation_units"] == sum(n for _, n in found)
+    assert first["validation_loss"] == pytest.approx(sum(float(t) for t, _ in found) / sum(n for _, n in found), rel=1e-5)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_log_probabilities_of_every_row_whatever_the_ranks(
     job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int

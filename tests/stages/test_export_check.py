@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from stages import export
 from stages.core.errors import VerificationError
 from stages.lm import checkpoint, convert
-from stages.lm.arch import read_model_config, write_model_config
+from stages.lm.arch import ModelConfig, read_model_config, write_model_config
 from tests.conftest import run_stage
 from tests.stages.conftest import Chain
 from tests.stages.made import artifact
@@ -67,3 +68,28 @@ def test_the_comparison_is_of_the_largest_difference() -> None:
     assert convert.largest_difference(ours, theirs(-other), tokens) == (5.5, 23.0)  # type: ignore[arg-type]
     other[0, 0, 0] = math.nan
     assert math.isnan(convert.largest_difference(ours, theirs(-other), tokens)[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_transformers_configuration_field_by_field(qk_norm: bool) -> None:
+    shape = ModelConfig(97, 3, 48, 4, 2, 80, 64, rope_theta=123.0, norm_eps=0.25, tied_embeddings=True, qk_norm=qk_norm)
+    found = convert.hugging_face_config(shape, {"bos": 5, "eos": 6, "pad": 7}, "bfloat16").to_dict()
+    expected = {
+        "vocab_size": 97, "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+        "intermediate_size": 80, "max_position_embeddings": 64, "rms_norm_eps": 0.25, "tie_word_embeddings": True, "attention_bias": False,
+        "bos_token_id": 5, "eos_token_id": 6, "pad_token_id": 7, "hidden_act": "silu",
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    assert found["rope_parameters"]["rope_theta"] == 123.0 and str(found["dtype"]).endswith("bfloat16")
+    assert found["model_type"] == ("qwen3" if qk_norm else "llama")
+
+
+def test_the_special_tokens_of_an_exported_model(chain: Chain, tmp_path: Path) -> None:
+    """The ids of its own tokenizer: begin, end, padding; generation stops at the end of text and of turn."""
+    model = run_stage(export.STAGE, {}, {"checkpoint": chain.aligned, "tokenizer": chain.tokenizer}, tmp_path).path
+    ids = {t["content"]: t["id"] for t in json.loads((model / "tokenizer.json").read_text())["added_tokens"]}
+    config, generation = (json.loads((model / f"{name}.json").read_text()) for name in ("config", "generation_config"))
+    assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (
+        ids["<|begin_of_text|>"], ids["<|end_of_text|>"], ids["<|pad|>"],
+    )  # fmt: skip
+    assert generation["eos_token_id"] == [ids["<|end_of_text|>"], ids["<|eot_id|>"]] and generation["pad_token_id"] == ids["<|pad|>"]
