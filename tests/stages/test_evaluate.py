@@ -21,6 +21,10 @@ ITEMS = [
     {"query": f"The function {w} returns", "choices": ["the length", "its sum", "copy"], "gold": i % 3} for i, w in enumerate("abcdefghij")
 ]
 GOES_ON = [{"context": f"The {w} of its", "continuation": "argument"} for w in ("sum", "copy", "name")]
+UNEQUAL = [
+    {"query": f"The number of {w} is", "choices": ["one", "the sum", "its copy", "a name", "last"][: 2 + i % 4], "gold": i % 2}
+    for i, w in enumerate("abcdefghij")
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     )
     mixture = run_stage(MIX, {"seq_len": 40, "validation_frac": 0.2}, {"tokens": tokens}, root / "home")
     files = [made.jsonl(root / "choose.jsonl", ITEMS), made.jsonl(root / "go_on.jsonl", GOES_ON)]
+    files.append(made.jsonl(root / "unequal.jsonl", UNEQUAL))
     files.append(made.jsonl(root / "gsm8k.jsonl", [{"question": "2+2?", "answer": "4"}]))
     benchmarks = run_stage(BENCHMARKS, {"files": files, "max_scored_items": 8, "min_words": 2}, {}, root / "home")
     return {"model": model, "benchmarks": benchmarks, "mixture": mixture, "tokens": tokens, "tokenizer": tokenizer}
@@ -62,13 +67,34 @@ def test_every_score_is_the_mean_of_its_samples(scored: Artifact) -> None:
     for (task, metric), score in scores.items():
         if metric.startswith("acc"):
             values = np.array(list(samples[task, metric].values()))
-            assert score["value"] == pytest.approx(values.mean()) and score["n"] == len(values) == (8 if task == "choose" else 3)
+            assert score["value"] == pytest.approx(values.mean()) and score["n"] == len(values) == (3 if task == "go_on" else 8)
             assert score["stderr"] == pytest.approx(values.std(ddof=1) / math.sqrt(len(values)))
     assert scores["choose", "acc"]["chance"] == pytest.approx(1 / 3, abs=1e-6) and scores["choose", "acc_norm"]["primary"]
     assert scores["go_on", "perplexity"]["value"] == pytest.approx(math.exp(np.mean(list(samples["go_on", "nll"].values()))))
     assert scored.summary["validation/bits_per_byte"] == scores["validation", "bits_per_byte"]["value"]
     harness = json.loads((scored.path / "harness.json").read_text())
-    assert harness["lm_eval"] == "0.4.13" and harness["chat_template"] is False and list(harness["tasks"]) == ["choose", "go_on"]
+    assert harness["lm_eval"] == "0.4.13" and harness["chat_template"] is False and list(harness["tasks"]) == ["choose", "go_on", "unequal"]
+
+
+def test_chance_is_that_of_the_items_that_are_scored(scored: Artifact, inputs: dict[str, Artifact]) -> None:
+    """Items of two to five choices: the mean of 1 / choices over the eight of ten that are scored, for every accuracy and nothing else."""
+    items = [r for r in read_rows(inputs["benchmarks"].path / "items.parquet") if r["task"] == "unequal"]
+    asked, every = [len(r["choices"]) for r in items if r["scored"]], [len(r["choices"]) for r in items]
+    expected = float(np.mean([1 / n for n in asked]))
+    others = (np.mean([1 / n for n in every]), 1 / np.mean(asked), 1 / len(items[0]["choices"]), 0.25)
+    assert len(asked) == 8 and min(abs(expected - other) for other in others) > 1e-3
+    scores = scores_of(scored)
+    assert {m: s["chance"] for (t, m), s in scores.items() if t == "unequal"} == pytest.approx(
+        dict.fromkeys(("acc", "acc_norm", "acc_mutual_info"), expected), abs=1e-6
+    )
+    assert all(s["chance"] is None for (t, _), s in scores.items() if t in ("go_on", "validation"))
+
+
+def test_the_tokens_that_the_baselines_count_are_those_asked_for(scored: Artifact, inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    fewer = scores_of(run_stage(STAGE, {"baselines": True, "baseline_tokens": 1000}, inputs, tmp_path))
+    for name in ("unigram", "kneser_ney_3gram"):
+        assert fewer["validation", f"{name}_bits_per_byte"]["value"] > scores_of(scored)["validation", f"{name}_bits_per_byte"]["value"]
+    assert fewer["validation", "bits_per_byte"]["value"] == pytest.approx(scores_of(scored)["validation", "bits_per_byte"]["value"])
 
 
 def test_bits_per_byte_equal_a_plain_forward_pass(scored: Artifact, inputs: dict[str, Artifact]) -> None:

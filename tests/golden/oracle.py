@@ -1,0 +1,211 @@
+"""The trajectory that training must take, computed from the documents alone: this file imports nothing of stages/.
+
+The model is transformers' own; every piece of a row is a sequence of its own, so there is no mask, no packing and no padding
+to get wrong. Optimizer groups, schedule, order of rows and initial values are written here a second time, from ARCHITECTURE.md,
+the help texts of the settings and the papers they name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Piece = tuple[list[int], list[int]]
+"""(ids, mask): mask 1 = the prediction of this token counts."""
+Row = list[Piece]
+
+WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A run as a person would describe it. phases: (first row, number of rows)."""
+
+    steps: int
+    batch: int
+    seed: int
+    phases: tuple[tuple[int, int], ...]
+    peak: float
+    floor_frac: float
+    warmup: int
+    weight_decay: float = 0.1
+    decay_embeddings: bool = False
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    clip: float = 0.0
+    eval_at: tuple[int, ...] = ()
+
+
+@dataclass
+class Curve:
+    """What happened, by step; evaluations by finished steps; weights at the end under transformers' names."""
+
+    loss: list[float] = field(default_factory=list)
+    grad_norm: list[float] = field(default_factory=list)
+    rate: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    rows: list[list[int]] = field(default_factory=list)
+    evaluations: dict[int, float] = field(default_factory=dict)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+
+def model_of(shape: dict[str, Any]) -> Any:
+    """transformers' model of a shape: vocab, depth, width, heads, kv_heads, ffn, context, theta, eps, tied, qk_norm."""
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+    config, kind = (Qwen3Config, Qwen3ForCausalLM) if shape["qk_norm"] else (LlamaConfig, LlamaForCausalLM)
+    return kind(
+        config(
+            vocab_size=shape["vocab"], num_hidden_layers=shape["depth"], hidden_size=shape["width"], num_attention_heads=shape["heads"],
+            num_key_value_heads=shape["kv_heads"], head_dim=shape["width"] // shape["heads"], intermediate_size=shape["ffn"],
+            max_position_embeddings=shape["context"], rms_norm_eps=shape["eps"], tie_word_embeddings=shape["tied"],
+            rope_parameters={"rope_type": "default", "rope_theta": shape["theta"]}, attention_dropout=0.0,
+        )
+    ).train()  # fmt: skip
+
+
+def random_weights(model: Any, seed: int) -> dict[str, Tensor]:
+    """Numbers for every parameter; norms around 1, no two parameters alike."""
+    draw = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(p.shape, generator=draw) * (0.1 if "norm" in name else p.shape[-1] ** -0.5) + ("norm" in name)
+        for name, p in model.named_parameters()
+    }
+
+
+def seeded_weights(model: Any, seed: int, depth: int) -> dict[str, Tensor]:
+    """The initial values that a seed stands for: ones for norms, else normal with 1 / sqrt(fan-in), less for what writes to the residual."""
+    values = {}
+    for name, p in model.named_parameters():
+        if "norm" in name:
+            values[name] = torch.ones(p.shape)
+            continue
+        std = 1 / math.sqrt(p.shape[-1])
+        if "o_proj" in name or "down_proj" in name:
+            std /= math.sqrt(2 * depth)
+        number = int.from_bytes(hashlib.sha256(f"{seed} {our_name(name)}".encode()).digest()[:8], "little") >> 1
+        values[name] = torch.empty(p.shape).normal_(0.0, std, generator=torch.Generator().manual_seed(number))
+    return values
+
+
+def our_name(name: str) -> str:
+    """The name of one of transformers' parameters in a checkpoint of Loam."""
+    if name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"):
+        return {"model.embed_tokens.weight": "embedding.weight", "model.norm.weight": "norm.weight", "lm_head.weight": "head.weight"}[name]
+    _, _, number, *middle, weight = name.split(".")
+    inside = {
+        "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attention.query",
+        "self_attn.k_proj": "attention.key", "self_attn.v_proj": "attention.value", "self_attn.o_proj": "attention.out",
+        "self_attn.q_norm": "attention.query_norm", "self_attn.k_norm": "attention.key_norm", "mlp.gate_proj": "ffn.gate",
+        "mlp.up_proj": "ffn.up", "mlp.down_proj": "ffn.down",
+    }  # fmt: skip
+    return f"blocks.{number}.{inside['.'.join(middle)]}.{weight}"
+
+
+def rate(step: int, peak: float, floor_frac: float, warmup: int, steps: int) -> float:
+    """Linear up to the peak at the end of the warm-up, then half a cosine that reaches the floor at the last step."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    if warmup == steps - 1:
+        return peak
+    turned = math.pi * (step - warmup) / (steps - 1 - warmup)
+    return peak * floor_frac + peak * (1 - floor_frac) * (1 + math.cos(turned)) / 2
+
+
+def shuffled(index: int, size: int, seed: int, phase: int, epoch: int) -> int:
+    """Where the bijection sends one index: six Feistel rounds on an even number of bits, again until it is below size."""
+    digest = hashlib.sha512(f"loam row order {seed} {phase} {epoch}".encode()).digest()
+    keys = [int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(6)]
+    half = 1
+    while 1 << (2 * half) < size:
+        half += 1
+    value = index
+    while True:
+        left, right = value >> half, value % (1 << half)
+        for key in keys:
+            mixed = right ^ key
+            mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+            mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
+            mixed ^= mixed >> 31
+            left, right = right, left ^ (mixed % (1 << half))
+        value = (left << half) + right
+        if value < size:
+            return value
+
+
+def batches(phases: Sequence[tuple[int, int]], batch: int, seed: int) -> Iterator[list[int]]:
+    """The rows of one global batch after another, without end: in each pass every phase is shuffled whole and its rest is left."""
+    epoch = 0
+    while True:
+        for number, (first, rows) in enumerate(phases):
+            order = [first + shuffled(i, rows, seed, number, epoch) for i in range(rows)]
+            for begin in range(0, rows - batch + 1, batch):
+                yield order[begin : begin + batch]
+        epoch += 1
+
+
+def nll(model: Any, row: Row) -> tuple[Tensor, int]:
+    """Summed negative log-likelihood of a row's counted tokens, and their number; each piece alone."""
+    total, count = torch.zeros(()), 0
+    for ids, mask in row:
+        wanted = [at for at in range(1, len(ids)) if mask[at]]
+        if wanted:
+            log_probs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+            total = total - sum(log_probs[at - 1, ids[at]] for at in wanted)
+            count += len(wanted)
+    return total, count
+
+
+def groups(model: Any, settings: Settings) -> list[dict[str, Any]]:
+    """Matrices decay, norms do not, the token embedding only where asked."""
+    decayed, spared = [], []
+    for name, p in model.named_parameters():
+        spare = p.ndim == 1 or (name == "model.embed_tokens.weight" and not settings.decay_embeddings)
+        (spared if spare else decayed).append(p)
+    return [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+
+
+def train(
+    model: Any, settings: Settings, rows: Sequence[Row], held_out: Sequence[Row] = (),
+    loss_of: Callable[[Any, int], tuple[Tensor, int]] | None = None,
+) -> Curve:  # fmt: skip
+    """A bare loop. The mean of the loss is over all counted tokens of the global batch; the gradient norm is taken in fp64.
+
+    loss_of: (model, row number) -> (sum, units), where it is not the likelihood of the row.
+    """
+    optimizer = torch.optim.AdamW(groups(model, settings), lr=0.0, betas=settings.betas, eps=settings.eps)
+    curve, order = Curve(), batches(settings.phases, settings.batch, settings.seed)
+    for step in range(settings.steps + 1):
+        if step in settings.eval_at:
+            with torch.no_grad():
+                found = [nll(model, row) for row in held_out]
+            curve.evaluations[step] = float(sum(t for t, _ in found)) / sum(n for _, n in found)
+        if step == settings.steps:
+            break
+        chosen = next(order)
+        parts = [loss_of(model, r) if loss_of else nll(model, rows[r]) for r in chosen]
+        units = sum(n for _, n in parts)
+        loss = sum(t for t, _ in parts) / units
+        optimizer.zero_grad()
+        loss.backward()
+        norm = math.sqrt(sum(float(p.grad.double().pow(2).sum()) for p in model.parameters()))
+        if settings.clip and norm > settings.clip:
+            for p in model.parameters():
+                p.grad.mul_(settings.clip / norm)
+        now = rate(step, settings.peak, settings.floor_frac, settings.warmup, settings.steps)
+        for group in optimizer.param_groups:
+            group["lr"] = now
+        optimizer.step()
+        curve.loss.append(float(loss.detach()))
+        curve.grad_norm.append(norm)
+        curve.rate.append(now)
+        curve.tokens.append(sum(len(ids) for r in chosen for ids, _ in rows[r]))
+        curve.rows.append(chosen)
+    curve.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return curve

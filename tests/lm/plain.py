@@ -1,0 +1,135 @@
+"""The trainer on one process without DeepSpeed: an engine of plain torch that does what the real one promises.
+
+It takes the gradient's limit and the number of micro-batches from the settings that DeepSpeed would get, and fills the weights
+from the same partitions, so that only the sharding itself is missing; tests/golden covers that. Cost: milliseconds per step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stages.lm import trainer
+from stages.lm.engine import Engine, deepspeed_config
+from stages.lm.events import open_events
+from stages.lm.job import Job
+from stages.lm.meters import read_metrics
+from stages.lm.model import Llama
+from stages.lm.optim import adamw
+
+
+class PlainDeep:
+    """Gradients of `accumulation` micro-batches are summed, limited, and one step is made."""
+
+    def __init__(self, job: Job, accumulation: int) -> None:
+        self.module = Llama(job.model, job.machine.activation_checkpointing)
+        self.optimizer: Any = adamw(self.module.named_parameters(), job.optim)
+        self.optimizer.overflow = False
+        self.settings = deepspeed_config(job, accumulation)
+        self.micro_batches, self.norm = 0, 0.0
+        for param in self.module.parameters():
+            param.ds_shape, param.ds_numel, param.ds_tensor = param.shape, param.numel(), param  # type: ignore[attr-defined]
+
+    def __call__(self, *args: Any) -> Tensor:
+        return self.module(*args)
+
+    def train(self) -> None:
+        self.module.train()
+
+    def eval(self) -> None:
+        self.module.eval()
+
+    def backward(self, loss: Tensor, scale_wrt_gas: bool = True) -> None:
+        (loss / (self.settings["gradient_accumulation_steps"] if scale_wrt_gas else 1)).backward()
+
+    def step(self) -> None:
+        self.micro_batches += 1
+        if self.micro_batches % self.settings["gradient_accumulation_steps"]:
+            return
+        grads = [p.grad for p in self.module.parameters() if p.grad is not None]
+        self.norm = math.sqrt(sum(float(g.double().pow(2).sum()) for g in grads))
+        clip = self.settings["gradient_clipping"]
+        for grad in grads:
+            grad.mul_(min(1.0, clip / self.norm) if clip else 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def get_global_grad_norm(self) -> float:
+        return self.norm
+
+
+class PlainEngine(Engine):
+    """One process, which may stand for any rank where no gradients are made."""
+
+    def reduce(self, values: list[float]) -> list[float]:
+        return values
+
+    def barrier(self) -> None:
+        """There is nobody to wait for."""
+
+
+def engine_of(job: Job, rank: int = 0, ranks: int = 1) -> PlainEngine:
+    deep: Any = PlainDeep(job, job.accumulation() if job.kind == "train" else 1)
+    return PlainEngine(deep, dict(deep.module.named_parameters()), rank, ranks, torch.device("cpu"))
+
+
+def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int = 0) -> None:
+    """What engine.assign does to the weights."""
+    with torch.no_grad():
+        for name, param in engine.named.items():
+            param.copy_(partition(name, "weight", 0, param.numel()).view_as(param))
+
+
+@dataclass
+class Observed:
+    """Everything that a job's run shows: its metrics lines, resume points, weights at the end, DeepSpeed's settings."""
+
+    lines: list[dict[str, Any]]
+    saved: list[int] = field(default_factory=list)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def curve(self, name: str = "loss") -> list[float]:
+        return [line[name] for line in self.lines if name in line]
+
+    @property
+    def evaluations(self) -> list[tuple[int, float]]:
+        return [(line["step"], line["validation_loss"]) for line in self.lines if "validation_loss" in line]
+
+
+def run(job: Job, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | None = None) -> Observed:
+    """Trains. start: as if a resume point of that many steps had been found, with the job's first weights."""
+    saved: list[int] = []
+    monkeypatch.setattr(trainer, "assign", assign)
+    monkeypatch.setattr(trainer, "save", lambda _, step: saved.append(step))
+    monkeypatch.setattr(trainer, "finish", lambda _: None)
+    if start is not None:
+        fresh = trainer.load
+        monkeypatch.setattr(trainer, "load", lambda *given: fresh(*given) + start)
+    folder.mkdir(parents=True, exist_ok=True)
+    job = Job(**{**job.__dict__, "scratch": str(folder), "out": str(folder / "out")})
+    engine = engine_of(job)
+    trainer.train(job, engine, open_events(folder, 0))
+    weights = {name: p.detach().clone() for name, p in engine.named.items()}
+    return Observed(read_metrics(folder / "metrics.jsonl"), saved, weights, json.loads(json.dumps(engine.deep.settings)))
+
+
+def items_of(
+    rows: int, seed: int, pieces: int = 2, vocab: int = 61, longest: int = 12
+) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
+    """(items, row of each) for write_row_files: `pieces` pieces a row, the last half to two thirds of each trained."""
+    draw = np.random.default_rng(seed)
+    items = []
+    for _ in range(rows * pieces):
+        length = int(draw.integers(4, longest + 1))
+        items.append((draw.integers(0, vocab, length), (np.arange(length) >= length // int(draw.integers(2, 4))).astype(np.uint8)))
+    return items, np.repeat(np.arange(rows), pieces)

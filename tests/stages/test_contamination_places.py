@@ -1,0 +1,108 @@
+"""Every place where a benchmark item can hide in training data is searched, and what is not trained on is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import benchmarks, contamination
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows, schema, write_rows
+from tests.conftest import run_stage
+from tests.stages import made
+from tests.stages.test_contamination import mixture
+
+PLACES = (
+    "first document", "second source", "later row", "system turn", "user turn", "first answer", "last answer", "pair's system turn",
+    "pair's question", "chosen", "rejected", "end of the question and begin of chosen", "end of the question and begin of rejected",
+    "validation document", "validation conversation", "validation pair",
+)  # fmt: skip
+ITEMS = {place: " ".join(f"word{number}x{at}" for at in range(14)) for number, place in enumerate(PLACES)}
+FILLER = "This answer says nothing that anybody would ask about."
+
+
+def halves(place: str) -> tuple[str, str]:
+    words = ITEMS[place].split()
+    return " ".join(words[:7]), " ".join(words[7:])
+
+
+def turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def conversations() -> list[dict[str, Any]]:
+    def chat(system: str = FILLER, user: str = FILLER, first: str = FILLER, last: str = FILLER, split: str = "train") -> dict[str, Any]:
+        turns = [turn("system", system), turn("user", user), turn("assistant", first), turn("user", FILLER), turn("assistant", last)]
+        return {"messages": json.dumps(turns), "split": split}
+
+    return [
+        chat(), chat(system=ITEMS["system turn"]), chat(user=ITEMS["user turn"]), chat(first=ITEMS["first answer"]), chat(last=ITEMS["last answer"]),
+        chat(last=ITEMS["validation conversation"], split="validation"),
+    ]  # fmt: skip
+
+
+def pairs() -> list[dict[str, Any]]:
+    def pair(system: str = FILLER, user: str = FILLER, chosen: str = "good", rejected: str = "bad", split: str = "train") -> dict[str, Any]:
+        prompt = json.dumps([turn("system", system), turn("user", user)])
+        return {"prompt": prompt, "chosen": chosen, "rejected": rejected, "split": split}
+
+    chosen, rejected = (halves(f"end of the question and begin of {side}") for side in ("chosen", "rejected"))
+    return [
+        pair(), pair(system=ITEMS["pair's system turn"]), pair(user=ITEMS["pair's question"]), pair(chosen=ITEMS["chosen"]),
+        pair(rejected=ITEMS["rejected"]), pair(user=chosen[0], chosen=chosen[1]), pair(user=rejected[0], rejected=rejected[1]),
+        pair(chosen=ITEMS["validation pair"], split="validation"),
+    ]  # fmt: skip
+
+
+def written(path: Path, role: str, rows: list[dict[str, Any]], **columns: str) -> Artifact:
+    shape = schema(doc_id="uuid", source="string", split="string", **columns)
+    numbered = [{"doc_id": made.uuid5(made.SPACE, f"{role}{i}"), "source": "x", **row} for i, row in enumerate(rows)]
+    write_rows(path / f"{role}.parquet", shape, numbered)
+    return made.artifact(path, role)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, dict[str, str]]:
+    """The artifact, and the name of the place by item id."""
+    root = tmp_path_factory.mktemp("places")
+    items = [{"query": text, "choices": ["yes", "no"], "gold": 0} for text in ITEMS.values()]
+    made_items = run_stage(benchmarks.STAGE, {"files": [made.jsonl(root / "quiz.jsonl", items)]}, {}, root / "home")
+    documents = made.documents(
+        root / "docs",
+        [
+            [ITEMS["first document"], FILLER],
+            [("wiki", ITEMS["second source"]), ITEMS["validation document"]],
+            [FILLER, f"{FILLER} {ITEMS['later row']}"],
+        ],
+    )
+    inputs = {
+        "documents": documents, "mixture": mixture(root / "mix", documents, {ITEMS["validation document"]}), "benchmarks": made_items,
+        "conversations": written(root / "chats", "conversations", conversations(), messages="string"),
+        "preferences": written(root / "pairs", "preferences", pairs(), prompt="string", chosen="string", rejected="string"),
+    }  # fmt: skip
+    names = {text: place for place, text in ITEMS.items()}
+    by_id = {row["item_id"]: names[row["context"]] for row in read_rows(made_items.path / "items.parquet")}
+    for model in contamination.MODELS:
+        rows = [{"task": "quiz", "item_id": i, "metric": "acc", "value": 1.0} for i in by_id]
+        write_rows(root / model / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), rows)
+        inputs[model] = made.artifact(root / model, "scores", f"evaluate@{model}")
+    return run_stage(contamination.STAGE, {}, inputs, root / "home"), by_id
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_where_an_item_is_trained_on_it_is_found(found: tuple[Artifact, dict[str, str]], place: str) -> None:
+    artifact, by_id = found
+    flags = [flag for flag in read_rows(artifact.path / "flags.parquet") if by_id[flag["item_id"]] == place]
+    assert len(flags) == (0 if place.startswith("validation") else 1)
+    if flags:
+        kind = "documents" if PLACES.index(place) < 3 else "conversations" if PLACES.index(place) < 7 else "preferences"
+        assert (flags[0]["where"], flags[0]["words"]) == (kind, ITEMS[place])
+
+
+def test_the_sums(found: tuple[Artifact, dict[str, str]]) -> None:
+    summary = found[0].summary
+    assert (summary["items"], summary["flagged_items"], summary["documents_searched"]) == (16, 13, 5)
+    assert (summary["flags_in_documents"], summary["flags_in_conversations"], summary["flags_in_preferences"]) == (3, 4, 6)

@@ -1,0 +1,75 @@
+"""Vocabularies around 65,536: every id that is written is read back, by pretraining, by evaluation and by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages import encode, mix
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows
+from stages.lm.data import RowReader
+from stages.pretrain import _rows
+from stages.text.chat import BOS, EOS, SPECIAL_TOKENS
+from stages.text.validation import open_tokens, read_training_pieces, read_validation
+from tests.conftest import run_stage
+from tests.stages import made
+
+
+def word_tokenizer(folder: Path, vocab_size: int) -> Artifact:
+    """A tokenizer of whole words w0, w1, …; the special tokens have the first ids, so that the last word has the highest."""
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    words = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *(f"w{i}" for i in range(vocab_size - len(SPECIAL_TOKENS)))])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    return made.artifact(folder, "tokenizer")
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype", "width"), [(65_536, "uint16", 2), (65_537, "uint32", 4)])
+def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, width: int) -> None:
+    last = vocab_size - 1 - len(SPECIAL_TOKENS)
+    texts = [f"w{last} w{n} w{last - n}" for n in range(30)]
+    tokenizer, documents = word_tokenizer(tmp_path / "tokenizer", vocab_size), made.documents(tmp_path / "docs", [texts])
+    tokens = run_stage(encode.STAGE, {}, {"documents": documents, "tokenizer": tokenizer}, tmp_path / "home")
+    described = json.loads((tokens.path / "tokens.json").read_text())
+    assert (described["dtype"], described["vocab_size"]) == (dtype, vocab_size)
+    raw = (tokens.path / "tokens" / "00000.bin").read_bytes()
+    found = [int.from_bytes(raw[i : i + width], "little") for i in range(0, len(raw), width)]
+    bos, eos, first = SPECIAL_TOKENS.index(BOS), SPECIAL_TOKENS.index(EOS), len(SPECIAL_TOKENS)
+    expected = [[bos, vocab_size - 1, first + n, vocab_size - 1 - n, eos] for n in range(30)]
+    assert found == sum(expected, []) and described["shards"] == [{"tokens": 150}]
+    assert open_tokens(tokens.path, 0).tolist() == found
+
+    mixture = run_stage(mix.STAGE, {"seq_len": 8, "validation_frac": 0.2}, {"tokens": tokens}, tmp_path / "home")
+    reader = RowReader(_rows({"tokens": tokens, "mixture": mixture}, "train", 8))
+    read = [reader.batch([row]).tokens[0, :5].tolist() for row in range(len(reader))]
+    held = read_validation(mixture.path, tokens.path)
+    assert sorted([*read, *([*ids.tolist(), eos] for ids in held.ids)]) == sorted(expected) and len(held.ids) == 6
+    pieces, size = read_training_pieces(mixture.path, tokens.path, 10**6, 0)
+    assert sorted(piece.tolist() for piece in pieces) == sorted(read) and size == vocab_size
+
+
+def test_shards_keep_their_numbers_and_starts(tmp_path: Path) -> None:
+    """Three shards, one of them empty: a span's shard and start are where its ids are."""
+    tokenizer = word_tokenizer(tmp_path / "tokenizer", 300)
+    documents = made.documents(tmp_path / "docs", [["w1 w2", "w3"], [], ["w4 w5 w6", "", "w7"]])
+    tokens = run_stage(encode.STAGE, {}, {"documents": documents, "tokenizer": tokenizer}, tmp_path / "home")
+    spans = [span for n in range(3) for span in read_rows(tokens.path / "spans" / f"{n:05d}.parquet")]
+    assert [(s["shard"], s["start"], s["length"], s["bytes"]) for s in spans] == [
+        (0, 0, 4, 5),
+        (0, 4, 3, 2),
+        (2, 0, 5, 8),
+        (2, 5, 2, 0),
+        (2, 7, 3, 2),
+    ]
+    assert np.fromfile(tokens.path / "tokens" / "00002.bin", "<u2").tolist() == [0, 10, 11, 12, 1, 0, 1, 0, 13, 1]
+    summary, books = tokens.summary, tokens.manifest["books"]
+    assert (summary["documents"], summary["tokens"], summary["bytes"], summary["bytes_per_token"]) == (5, 17, 17, 1.0)
+    assert (books["rows_in"], books["kept"], books["chars_in"], books["chars_out"]) == (5, 5, 17, 17)

@@ -1,0 +1,95 @@
+"""export's comparison at its edge, and with logits that are no numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stages import export
+from stages.core.errors import VerificationError
+from stages.lm import checkpoint, convert
+from stages.lm.arch import ModelConfig, read_model_config, write_model_config
+from tests.conftest import run_stage
+from tests.stages.conftest import Chain
+from tests.stages.made import artifact
+
+
+def exported(chain: Chain, home: Path, found: tuple[float, float], monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
+    monkeypatch.setattr(convert, "largest_difference", lambda ours, theirs, tokens: found)
+    return dict(run_stage(export.STAGE, config, {"checkpoint": chain.aligned, "tokenizer": chain.tokenizer}, home).summary)
+
+
+def test_a_difference_at_the_tolerance_passes_and_one_above_does_not(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = exported(chain, tmp_path / "a", (0.25, 16.0), monkeypatch, tolerance=1 / 64)
+    assert (summary["largest_logit_difference"], summary["largest_logit"]) == (0.25, 16.0)
+    with pytest.raises(VerificationError, match="logits differ by 0.25, the largest is 16"):
+        exported(chain, tmp_path / "b", (0.25, 16.0), monkeypatch, tolerance=1 / 65)
+
+
+@pytest.mark.parametrize(
+    "found", [(math.nan, 1.0), (math.inf, 1.0), (math.inf, math.inf), (0.0, math.nan), (0.0, math.inf), (math.nan, math.nan)]
+)
+def test_logits_that_are_no_numbers_are_refused(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: tuple) -> None:
+    with pytest.raises(VerificationError, match="logits differ by"):
+        exported(chain, tmp_path, found, monkeypatch)
+    assert not list(tmp_path.glob("artifacts/*/*"))
+
+
+def test_a_weight_that_is_no_number_is_refused(chain: Chain, tmp_path: Path) -> None:
+    """Ours and theirs agree about it, and the model is still worth nothing."""
+    weights = checkpoint.consolidate(chain.aligned.path / "checkpoint")
+    weights["blocks.1.ffn.up.weight"][3, 4] = math.nan
+    shapes = {name: list(tensor.shape) for name, tensor in weights.items()}
+    checkpoint.write_fresh(tmp_path / "bad" / "checkpoint", shapes, lambda name, b, e: weights[name].flatten()[b:e], 1 << 30)
+    write_model_config(read_model_config(chain.aligned.path / "model.json"), tmp_path / "bad" / "model.json")
+    inputs = {"checkpoint": artifact(tmp_path / "bad", "checkpoint"), "tokenizer": chain.tokenizer}
+    with pytest.raises(VerificationError, match="logits differ by nan, the largest is nan"):
+        run_stage(export.STAGE, {}, inputs, tmp_path / "home")
+
+
+def test_the_comparison_is_of_the_largest_difference() -> None:
+    """One logit of many, wherever it is, and NaN above all."""
+    tokens = torch.zeros(2, 3, dtype=torch.long)
+    mine = torch.arange(24.0).view(2, 3, 4)
+    other = mine.clone()
+    other[1, 2, 0] -= 5.5
+
+    def theirs(logits: torch.Tensor) -> Any:
+        return lambda input_ids, use_cache: type("Output", (), {"logits": logits})()
+
+    def ours(*given: torch.Tensor) -> torch.Tensor:
+        return -mine
+
+    assert convert.largest_difference(ours, theirs(-other), tokens) == (5.5, 23.0)  # type: ignore[arg-type]
+    other[0, 0, 0] = math.nan
+    assert math.isnan(convert.largest_difference(ours, theirs(-other), tokens)[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_transformers_configuration_field_by_field(qk_norm: bool) -> None:
+    shape = ModelConfig(97, 3, 48, 4, 2, 80, 64, rope_theta=123.0, norm_eps=0.25, tied_embeddings=True, qk_norm=qk_norm)
+    found = convert.hugging_face_config(shape, {"bos": 5, "eos": 6, "pad": 7}, "bfloat16").to_dict()
+    expected = {
+        "vocab_size": 97, "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+        "intermediate_size": 80, "max_position_embeddings": 64, "rms_norm_eps": 0.25, "tie_word_embeddings": True, "attention_bias": False,
+        "bos_token_id": 5, "eos_token_id": 6, "pad_token_id": 7, "hidden_act": "silu",
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    assert found["rope_parameters"]["rope_theta"] == 123.0 and str(found["dtype"]).endswith("bfloat16")
+    assert found["model_type"] == ("qwen3" if qk_norm else "llama")
+
+
+def test_the_special_tokens_of_an_exported_model(chain: Chain, tmp_path: Path) -> None:
+    """The ids of its own tokenizer: begin, end, padding; generation stops at the end of text and of turn."""
+    model = run_stage(export.STAGE, {}, {"checkpoint": chain.aligned, "tokenizer": chain.tokenizer}, tmp_path).path
+    ids = {t["content"]: t["id"] for t in json.loads((model / "tokenizer.json").read_text())["added_tokens"]}
+    config, generation = (json.loads((model / f"{name}.json").read_text()) for name in ("config", "generation_config"))
+    assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (
+        ids["<|begin_of_text|>"], ids["<|end_of_text|>"], ids["<|pad|>"],
+    )  # fmt: skip
+    assert generation["eos_token_id"] == [ids["<|end_of_text|>"], ids["<|eot_id|>"]] and generation["pad_token_id"] == ids["<|pad|>"]

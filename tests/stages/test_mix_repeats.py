@@ -1,0 +1,179 @@
+"""The mixture counted token by token: repeats, limits of repeats, and documents held out whatever is repeated."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from fractions import Fraction
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from stages import mix
+from stages.core.errors import StageError
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows, schema, write_rows
+from stages.text.rows import cut_to_tokens, read_spans, select_validation
+from tests.conftest import run_stage
+from tests.stages import made
+
+LENGTHS = {"web": [3 + (i * 7) % 23 for i in range(40)], "wiki": [5 + (i * 5) % 17 for i in range(20)]}
+Token = tuple[int, int]
+
+
+def tokens_of(path: Path, lengths: dict[str, list[int]]) -> Artifact:
+    """A tokens artifact without its tokens, which the mixture never reads: sources alternate over two shards."""
+    shape = schema(doc_id="uuid", source="string", shard="int32", start="int64", length="int64", bytes="int64")
+    rows: list[list[dict[str, Any]]] = [[], []]
+    starts = [0, 0]
+    for source, sizes in lengths.items():
+        for number, length in enumerate(sizes):
+            shard = number % 2
+            doc_id = made.uuid5(made.SPACE, f"{source}{number}")
+            rows[shard].append(
+                {"doc_id": doc_id, "source": source, "shard": shard, "start": starts[shard], "length": length, "bytes": 2 * length}
+            )
+            starts[shard] += length
+    for shard in (0, 1):
+        write_rows(path / "spans" / f"{shard:05d}.parquet", shape, rows[shard])
+    return made.artifact(path, "tokens")
+
+
+def spans_by_id(tokens: Artifact) -> dict[UUID, dict[str, Any]]:
+    return {row["doc_id"]: row for shard in (0, 1) for row in read_rows(tokens.path / "spans" / f"{shard:05d}.parquet")}
+
+
+def lowest(seed: int, purpose: str, ids: list[UUID]) -> list[UUID]:
+    """Documents by their draw, as stages/text/draw describes it: BLAKE2b of the id, keyed by seed and purpose."""
+    return sorted(ids, key=lambda i: blake2b(i.bytes, digest_size=8, key=f"{seed}:{purpose}".encode()).digest())
+
+
+def mixed(tokens: Artifact, home: Path, seed: int = 7, **config: Any) -> tuple[Artifact, dict[str, Any]]:
+    artifact = run_stage(mix.STAGE, {"seq_len": 16, "validation_frac": 0.1, **config}, {"tokens": tokens}, home, seed=seed)
+    return artifact, json.loads((artifact.path / "mix.json").read_text())
+
+
+def pieces(artifact: Artifact, part: str) -> list[dict[str, Any]]:
+    return list(read_rows(artifact.path / "row_spans" / f"{part}.parquet"))
+
+
+def counted(rows: list[dict[str, Any]]) -> Counter[Token]:
+    """How often every token of every shard is in these rows."""
+    return Counter((row["shard"], at) for row in rows for at in range(row["start"], row["start"] + row["length"]))
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Artifact:
+    return tokens_of(tmp_path / "tokens", LENGTHS)
+
+
+@pytest.mark.parametrize("epochs", [0.4, 1.0, 2.0, 3.3])
+def test_repeats_token_by_token(tokens: Artifact, tmp_path: Path, epochs: float) -> None:
+    spans = spans_by_id(tokens)
+    held = set(lowest(7, "validation", list(spans))[:6])
+    pool = {s: [i for i in spans if spans[i]["source"] == s and i not in held] for s in LENGTHS}
+    available = {s: sum(spans[i]["length"] for i in ids) for s, ids in pool.items()}
+    total = int(epochs * (available["web"] + available["wiki"]))
+    artifact, described = mixed(tokens, tmp_path / "home", total_tokens=total, weights={"web": available["web"], "wiki": available["wiki"]})
+    train, validation = pieces(artifact, "train"), pieces(artifact, "validation")
+    assert {row["doc_id"] for row in validation} == held and not held & {row["doc_id"] for row in train}
+    assert counted(validation) == Counter(
+        (spans[i]["shard"], at) for i in held for at in range(spans[i]["start"], spans[i]["start"] + spans[i]["length"])
+    )
+    expected: Counter[Token] = Counter()
+    for source, ids in pool.items():
+        wanted = described["sources"][source]["train_tokens"]
+        assert abs(wanted - Fraction(total * available[source], sum(available.values()))) < 1
+        whole, rest = divmod(wanted, available[source])
+        for doc_id in lowest(7, f"epoch {whole}", ids):  # whole epochs, then the documents of the lowest draws, the last one cut
+            span = spans[doc_id]
+            more = min(rest, span["length"])
+            rest -= more
+            for at in range(span["length"]):
+                if whole + (at < more):
+                    expected[span["shard"], span["start"] + at] = whole + (at < more)
+    assert counted(train) == expected and sum(expected.values()) == total
+    assert described["validation"]["documents"] == 6 and described["validation"]["tokens"] == sum(spans[i]["length"] for i in held)
+    assert described["validation"]["bytes"] == 2 * described["validation"]["tokens"]
+    for source in LENGTHS:
+        about = described["sources"][source]
+        assert (about["available_tokens"], about["epochs"]) == (available[source], about["train_tokens"] / available[source])
+    summary = artifact.summary
+    assert summary["train_documents"] == len({row["doc_id"] for row in train}) and summary["train_tokens"] == total
+    assert summary["row_fill_frac"] == pytest.approx(total / (16 * summary["train_rows"]), abs=1e-6)
+    assert summary["epochs_most_repeated"] == pytest.approx(max(s["epochs"] for s in described["sources"].values()), abs=1e-6)
+    assert artifact.manifest["rows"] == summary["train_rows"] == len({row["row"] for row in train})
+
+
+@pytest.mark.parametrize("weights", [{}, {"wiki": 1.0}, {"web": 1.0, "wiki": 3.0}])
+def test_a_source_is_repeated_up_to_the_limit_and_not_one_token_more(tokens: Artifact, tmp_path: Path, weights: dict[str, float]) -> None:
+    _, once = mixed(tokens, tmp_path / "home")
+    available = {name: about["available_tokens"] for name, about in once["sources"].items()}
+    share = weights or {name: float(n) for name, n in available.items()}
+    total = min(int(2.5 * available[name] * sum(share.values()) / share[name]) for name in share)
+    while any(2 * t > 5 * available[n] for n, t in apportioned(total, share).items()):
+        total -= 1
+    while all(2 * t <= 5 * available[n] for n, t in apportioned(total + 1, share).items()):
+        total += 1
+    _, described = mixed(tokens, tmp_path / "home", total_tokens=total, weights=weights, max_epochs=2.5)
+    assert {n: s["train_tokens"] for n, s in described["sources"].items()} == apportioned(total, share)
+    over = next(n for n, t in apportioned(total + 1, share).items() if 2 * t > 5 * available[n])
+    with pytest.raises(StageError, match=rf"of source '{over}', which has {available[over]}: 2.5\d epochs, more than mix.max_epochs = 2.5"):
+        mixed(tokens, tmp_path / "home", total_tokens=total + 1, weights=weights, max_epochs=2.5)
+
+
+def apportioned(total: int, weights: dict[str, float]) -> dict[str, int]:
+    """Hamilton's method, the earlier name first among equal remainders."""
+    exact = {name: Fraction(w) * total / sum(map(Fraction, weights.values())) for name, w in sorted(weights.items())}
+    shares = {name: int(value) for name, value in exact.items()}
+    for name in sorted(exact, key=lambda n: shares[n] - exact[n])[: total - sum(shares.values())]:
+        shares[name] += 1
+    return shares
+
+
+def test_a_source_whose_documents_are_all_held_out_is_refused(tmp_path: Path) -> None:
+    tokens = tokens_of(tmp_path / "tokens", {"rare": [9], "web": [9] * 30})
+    ids = list(spans_by_id(tokens))
+    rare = made.uuid5(made.SPACE, "rare0")
+    seed = next(s for s in range(1000) if rare in lowest(s, "validation", ids)[:3])
+    with pytest.raises(
+        StageError, match="The mixture takes 50 tokens of source 'rare', which has 0: 50.00 epochs, more than mix.max_epochs = 4"
+    ):
+        mixed(tokens, tmp_path / "home", seed=seed, total_tokens=100, weights={"rare": 1, "web": 1})
+    _, described = mixed(tokens, tmp_path / "home", seed=seed)
+    assert set(described["sources"]) == {"web"}
+
+
+@pytest.mark.parametrize(
+    ("share", "at_most", "expected"), [(0.1, 99, 6), (0.499, 99, 29), (0.1, 4, 4), (0.001, 9, 1), (0.2, 12, 12), (1 / 60, 9, 1)]
+)
+def test_the_documents_held_out_have_the_lowest_draws(tokens: Artifact, share: float, at_most: int, expected: int) -> None:
+    spans = read_spans(sorted((tokens.path / "spans").glob("*.parquet")))
+    ids = [UUID(bytes=i) for i in spans.doc_id.to_pylist()]
+    for seed in (0, 7):
+        chosen = select_validation(spans, share, at_most, seed)
+        assert {ids[i] for i in np.flatnonzero(chosen)} == set(lowest(seed, "validation", ids)[:expected])
+    assert set(lowest(0, "validation", ids)[:6]) != set(lowest(7, "validation", ids)[:6]) != set(lowest(7, "epoch 0", ids)[:6])
+
+
+def test_where_a_document_stands_does_not_decide_whether_it_is_held_out(tmp_path: Path) -> None:
+    """The same documents in reverse, in other shards and of other lengths."""
+    held = []
+    for name, lengths in (("a", LENGTHS), ("b", {"wiki": LENGTHS["wiki"], "web": [4] * 40})):
+        artifact, _ = mixed(tokens_of(tmp_path / name, lengths), tmp_path / "home")
+        held.append({row["doc_id"] for row in pieces(artifact, "validation")})
+    assert held[0] == held[1] and len(held[0]) == 6
+
+
+def test_a_part_of_an_epoch_is_cut_from_the_documents_that_are_given(tokens: Artifact) -> None:
+    """Not from all of them: a document that is not in the pool never comes in, however much is asked for."""
+    spans = read_spans(sorted((tokens.path / "spans").glob("*.parquet")))
+    pool = np.flatnonzero(np.arange(len(spans.length)) % 3 > 0)
+    for asked in (1, 17, int(spans.length[pool].sum()) - 1, int(spans.length[pool].sum()) * 2 + 5):
+        taken = cut_to_tokens(spans, pool, asked, 3)
+        assert set(taken[:, 0].tolist()) <= set(pool.tolist()) and taken[:, 2].sum() == asked and (taken[:, 1] == 0).all()
+    assert len(cut_to_tokens(spans, pool, 0, 3)) == 0

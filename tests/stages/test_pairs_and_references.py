@@ -1,0 +1,144 @@
+"""Whose log-probabilities stand beside which row, what the loss lies on, and records at the edge of the context."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from stages.core.tables import read_rows
+from stages.lm import pairs
+from stages.lm.data import IGNORE, Batch, RowReader
+from tests.stages.conftest import DPO, Chain
+from tests.stages.test_settings_reach_the_job import job_of
+
+
+def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
+    """A token per character behind one for the beginning; what an assistant says is trained."""
+    ids, mask = [1], [0]
+    for message in messages:
+        ids += [2 + ord(c) % 50 for c in message["content"]]
+        mask += [int(message["role"] == "assistant")] * len(message["content"])
+    return ids, mask
+
+
+def chat(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"doc_id": str(turns), "source": "s", "messages": json.dumps([{"role": r, "content": c} for r, c in turns])}
+
+
+def pair(prompt: str, chosen: str, rejected: str) -> dict[str, Any]:
+    return {
+        "doc_id": prompt,
+        "source": "s",
+        "prompt": json.dumps([{"role": "user", "content": prompt}]),
+        "chosen": chosen,
+        "rejected": rejected,
+    }
+
+
+@pytest.mark.parametrize(("length", "fits"), [(9, True), (10, False)])
+def test_a_conversation_of_exactly_the_context(length: int, fits: bool) -> None:
+    encoded = pairs.encode_conversations([chat(("user", "a" * (length - 2)), ("assistant", "bc"))], render, 10)
+    assert len(encoded.records) == fits and encoded.reasons() == ({} if fits else {pairs.TOO_LONG: 1})
+
+
+def test_a_trained_first_token_alone_trains_nothing() -> None:
+    """Nothing predicts the first token of a piece, so a record whose mask lies on it alone is left out by name."""
+    encoded = pairs.encode_conversations([chat(("assistant", "abc"))], lambda messages: ([5, 6], [1, 0]), 10)
+    assert encoded.reasons() == {pairs.NOTHING_TRAINED: 1} and not encoded.items
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "fits"), [("x" * 5, "y", True), ("x", "y" * 5, True), ("x" * 6, "y", False), ("x", "y" * 6, False)]
+)
+def test_both_sides_of_a_pair_fit_or_neither(chosen: str, rejected: str, fits: bool) -> None:
+    encoded = pairs.encode_pairs([pair("abcd", chosen, rejected), pair("ok", "a", "b")], render, 10)
+    assert [r["doc_id"] for r in encoded.records] == (["abcd", "ok"] if fits else ["ok"])
+    assert len(encoded.items) == 2 * len(encoded.records)
+
+
+def test_chosen_comes_first_and_each_answer_has_its_prompt(tmp_path: Path) -> None:
+    encoded = pairs.encode_pairs([pair("ab", "cd", "efg"), pair("h", "i", "jk")], render, 10)
+    reader = RowReader(pairs.write_pair_rows(tmp_path, encoded, 10, 0, np.array([[-1.0, -2.0], [-3.0, -4.0]])))
+    expected = [("abcd", "abefg"), ("hi", "hjk")]
+    batch = reader.batch([1, 0, -1])
+    assert batch.references.tolist()[:2] == [[-3.0, -4.0], [-1.0, -2.0]]
+    for slot, row in ((0, 1), (1, 0)):
+        for piece in (0, 1):
+            here = batch.docs[slot] == piece
+            assert batch.tokens[slot][here].tolist() == [1, *(2 + ord(c) % 50 for c in expected[row][piece])]
+            answer = expected[row][piece][2 - row :]
+            assert batch.labels[slot][here][batch.labels[slot][here] != IGNORE].tolist() == [2 + ord(c) % 50 for c in answer]
+    assert reader.files.seq_len == 20
+
+
+def test_span_rows_of_pairs(tmp_path: Path) -> None:
+    encoded = pairs.encode_pairs([pair("ab", "cd", "efg"), pair("h", "i", "jk")], render, 10)
+    spans = pairs.row_span_rows("validation", encoded, np.array([0, 0, 1, 1]))
+    assert [(s["part"], s["row"], s["piece"], s["doc_id"], s["start"], s["length"]) for s in spans] == [
+        ("validation", 0, 0, "ab", 0, 5), ("validation", 0, 1, "ab", 5, 6), ("validation", 1, 0, "h", 11, 3), ("validation", 1, 1, "h", 14, 4),
+    ]  # fmt: skip
+
+
+def test_a_limit_takes_the_smallest_hashes_of_each_split() -> None:
+    from hashlib import sha256
+
+    records = [{"doc_id": f"d{n}", "split": "train" if n % 4 else "validation"} for n in range(40)]
+    for limit in (1, 3, 10, 29):
+        expected = set()
+        for split in ("train", "validation"):
+            mine = sorted((r["doc_id"] for r in records if r["split"] == split), key=lambda i: sha256(i.encode()).digest())
+            expected |= set(mine[:limit])
+        assert [r["doc_id"] for r in pairs.choose(records, limit)] == [r["doc_id"] for r in records if r["doc_id"] in expected]
+
+
+@pytest.fixture(scope="module")
+def prepared(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Batch, Any]]:
+    """What dpo would train on and evaluate with: whole batches, and the files."""
+    job, _ = job_of(chain, "dpo", DPO, tmp_path_factory.mktemp("prepared"))
+    assert job.validation is not None
+    return {
+        part: (RowReader(files).batch(np.arange(len(RowReader(files)))), files)
+        for part, files in (("train", job.train), ("validation", job.validation))
+    }
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_every_row_has_the_references_of_its_own_pair(chain: Chain, prepared: dict[str, tuple[Batch, Any]], part: str) -> None:
+    """By what the row says, decoded: the pair of the split whose prompt and answers these are, chosen first."""
+    tokenizer = Tokenizer.from_file(str(chain.tokenizer.path / "tokenizer.json"))
+    records = {r["doc_id"]: r for r in read_rows(chain.preferences.path / "preferences.parquet")}
+    scored = list(read_rows(chain.logprobs.path / "logprobs.parquet"))
+    expected = [
+        (json.loads(records[s["doc_id"]]["prompt"])[0]["content"], records[s["doc_id"]]["chosen"], records[s["doc_id"]]["rejected"],
+         s["chosen_logp"], s["rejected_logp"])
+        for s in scored if records[s["doc_id"]]["split"] == part
+    ]  # fmt: skip
+    batch, _ = prepared[part]
+    found = []
+    for row in range(len(batch.rows)):
+        said = [tokenizer.decode(batch.tokens[row][batch.docs[row] == piece].tolist(), skip_special_tokens=False) for piece in (0, 1)]
+        question, answers = (
+            said[0].split("<|end_header_id|>\n\n")[1].split("<|eot_id|>")[0],
+            [text.split("<|end_header_id|>\n\n")[2] for text in said],
+        )
+        assert all(answer.endswith("<|eot_id|>") for answer in answers)
+        found.append((question, *(answer.removesuffix("<|eot_id|>") for answer in answers), *batch.references[row].tolist()))
+    assert found == expected and len(found) == {"train": 47, "validation": 12}[part]
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_the_loss_lies_on_the_answer_and_its_end_of_turn(chain: Chain, prepared: dict[str, tuple[Batch, Any]], part: str) -> None:
+    tokenizer = Tokenizer.from_file(str(chain.tokenizer.path / "tokenizer.json"))
+    records = {r["doc_id"]: r for r in read_rows(chain.preferences.path / "preferences.parquet")}
+    scored = [records[s["doc_id"]] for s in read_rows(chain.logprobs.path / "logprobs.parquet")]
+    batch, _ = prepared[part]
+    for row, record in enumerate(r for r in scored if r["split"] == part):
+        for piece, side in ((0, "chosen"), (1, "rejected")):
+            labels = batch.labels[row][batch.docs[row] == piece]
+            assert tokenizer.decode(labels[labels != IGNORE].tolist(), skip_special_tokens=False) == f"{record[side]}<|eot_id|>"

@@ -1,0 +1,218 @@
+"""Every setting of a training stage arrives: in the one field of the job that is named for it, or in the rows that are prepared."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import dpo, export, mix, pretrain, reference, sft
+from stages.core.errors import StageError
+from stages.core.recipe import Runtime
+from stages.core.stage import Artifact, Context, Stage, StageConfig
+from stages.lm import session
+from stages.lm.job import Job
+from tests.stages.conftest import DPO, MODEL, PRETRAIN, SFT, Chain
+
+TRAINING: dict[str, tuple[Any, dict[str, Any]]] = {
+    "global_batch_rows": (4, {"global_batch_rows": 4}),
+    "learning_rate": (0.5, {"learning_rate": 0.5}),
+    "min_lr_frac": (0.7, {"min_lr_frac": 0.7}),
+    "warmup_steps": (1, {"warmup_steps": 1}),
+    "weight_decay": (0.03, {"optim.weight_decay": 0.03}),
+    "decay_embeddings": (True, {"optim.decay_embeddings": True}),
+    "betas": ((0.5, 0.6), {"optim.beta1": 0.5, "optim.beta2": 0.6}),
+    "clip": (0.0, {"optim.clip": 0.0}),
+    "eval_every_steps": (3, {"eval_every_steps": 3}),
+    "max_validation_rows": (9, {"max_validation_rows": 9}),
+    "checkpoint_every_steps": (4, {"checkpoint_every_steps": 4}),
+    "precision": ("bf16", {"precision": "bf16"}),
+    "budget.steps": (5, {"steps": 5}),
+    "budget.tokens": (8 * 96 * 9 - 1, {"steps": 9}),
+    "budget.epochs": (3.0, {"steps": "three passes"}),
+}
+"""setting -> (another value, exactly what of the job it changes)."""
+SHAPE: dict[str, tuple[Any, dict[str, Any]]] = {
+    f"model.{name}": (value, {f"model.{name}": value})
+    for name, value in {
+        "depth": 3, "width": 48, "heads": 2, "kv_heads": 1, "ffn_width": 40, "rope_theta": 123.0, "norm_eps": 0.25, "tied_embeddings": True,
+        "qk_norm": True,
+    }.items()
+}  # fmt: skip
+REACH: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
+    "pretrain": TRAINING | SHAPE,
+    "sft": TRAINING,
+    "dpo": TRAINING | {"beta": (0.7, {"beta": 0.7})},
+    "reference": {"precision": ("bf16", {"precision": "bf16"}), "max_pairs": (5, {"data": "changed"})},
+}
+STAGES: dict[str, Stage] = {"pretrain": pretrain.STAGE, "sft": sft.STAGE, "dpo": dpo.STAGE, "reference": reference.STAGE}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "pretrain": PRETRAIN,
+    "sft": {**SFT, "budget": {"steps": 12}},
+    "dpo": {**DPO, "budget": {"steps": 12}},
+    "reference": {},
+}
+RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_rows": 2, "eval_batch_rows": 5, "activation_checkpointing": True})
+
+
+class CapturedError(Exception):
+    """Carries the job out of a stage."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self.job = job
+
+
+def settings_of(config: type[StageConfig], prefix: str = "") -> Iterator[str]:
+    for name, field in config.model_fields.items():
+        kinds = (field.annotation, *typing.get_args(field.annotation))
+        below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StageConfig)), None)
+        yield from settings_of(below, f"{prefix}{name}.") if below else [prefix + name]
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        out |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return out
+
+
+def inputs_of(chain: Chain, stage: str) -> dict[str, Artifact]:
+    return {
+        "pretrain": chain.data(),
+        "sft": {"checkpoint": chain.pretrained, "conversations": chain.conversations, "tokenizer": chain.tokenizer},
+        "reference": {"checkpoint": chain.tuned, "preferences": chain.preferences, "tokenizer": chain.tokenizer},
+        "dpo": {"checkpoint": chain.tuned, "preferences": chain.preferences, "tokenizer": chain.tokenizer, "logprobs": chain.logprobs},
+    }[stage]
+
+
+def context(stage: str, scratch: Path, seed: int = 7) -> Context:
+    scratch.mkdir(parents=True, exist_ok=True)
+    quiet: Any = lambda *given: None  # noqa: E731
+    return Context(stage, seed, RUNTIME, scratch, quiet, quiet, quiet, quiet, lambda field: ())
+
+
+def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed: int = 7) -> tuple[Job, dict[str, Any]]:
+    """The job that a stage hands to its ranks, and the same as flat values, with a digest of the files it prepared."""
+
+    def capture(job: Job, listener: Any) -> Any:
+        raise CapturedError(job)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(CapturedError) as caught:
+        patch.setattr(session, "run", capture)
+        checked = STAGES[stage].config.model_validate(config)
+        STAGES[stage].run(checked, inputs_of(chain, stage), root / "out", context(stage, root / "scratch", seed))
+    job: Job = caught.value.job
+    digest = hashlib.sha256()
+    for path in sorted((root / "scratch").rglob("data/**/*")):
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    values = flat(dataclasses.asdict(job)) | {"data": digest.hexdigest()}
+    return job, {name: str(value).replace(str(root), "") if isinstance(value, str | tuple) else value for name, value in values.items()}
+
+
+@pytest.fixture(scope="module")
+def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Job, dict[str, Any]]]:
+    return {stage: job_of(chain, stage, CONFIGS[stage], tmp_path_factory.mktemp(stage)) for stage in STAGES}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_setting_is_listed(stage: str) -> None:
+    assert set(settings_of(STAGES[stage].config)) == REACH[stage].keys()
+
+
+@pytest.mark.parametrize(("stage", "setting"), [(stage, setting) for stage in STAGES for setting in REACH[stage]])
+def test_a_setting_reaches_its_field_and_no_other(
+    chain: Chain, base: dict[str, tuple[Job, dict[str, Any]]], tmp_path: Path, stage: str, setting: str
+) -> None:
+    value, expected = REACH[stage][setting]
+    head, _, rest = setting.partition(".")
+    inner = {rest: value} if head == "budget" else {**MODEL, rest: value}
+    job, found = job_of(chain, stage, {**CONFIGS[stage], head: inner if rest else value}, tmp_path)
+    before = base[stage][1]
+    different = {name: found[name] for name in found if found[name] != before[name]}
+    if expected.get("steps") == "three passes":
+        expected = {"steps": 3 * (job.phases[0].rows // 8)}
+    if "data" in expected:
+        assert "data" in different and different.keys() <= {"data"}
+    else:
+        assert different == expected
+
+
+def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[Job, dict[str, Any]]], tmp_path: Path) -> None:
+    kinds = {stage: (job.kind, job.objective, job.beta) for stage, (job, _) in base.items()}
+    assert kinds == {
+        "pretrain": ("train", "language_modelling", 0.0), "sft": ("train", "language_modelling", 0.0),
+        "dpo": ("train", "preference", 0.1), "reference": ("log_probs", "preference", 0.0),
+    }  # fmt: skip
+    starts = {"pretrain": "", "sft": chain.pretrained, "dpo": chain.tuned, "reference": chain.tuned}
+    for stage, (job, _) in base.items():
+        start = starts[stage]
+        assert job.init_from == (str(start.path / "checkpoint") if isinstance(start, Artifact) else "")
+        assert (job.machine.ranks, job.machine.micro_batch_rows, job.machine.eval_batch_rows) == (
+            2,
+            2,
+            5,
+        ) and job.machine.activation_checkpointing
+        assert job.seed == 7 and job_of(chain, stage, CONFIGS[stage], tmp_path / stage, seed=8)[0].seed == 8
+        assert (job.model.vocab_size, job.model.max_positions) == (300, 96)
+        assert job.train.pad_id == 299 and job.train.dtype == "uint16"  # <|pad|> is the last of the special tokens, and they are the last
+        if stage != "reference":
+            digests = {a.manifest["digest"] for role, a in inputs_of(chain, stage).items() if (stage, role) != ("pretrain", "tokenizer")}
+            assert set(job.data_identity.split()) == digests
+            assert job.validation is not None and job.validation.tokens != job.train.tokens or stage == "pretrain"
+    assert base["pretrain"][0].train.masks == () and base["sft"][0].train.masks and base["dpo"][0].train.references
+    assert not base["sft"][0].train.references and not base["reference"][0].train.references
+    assert [base[stage][0].train.seq_len for stage in STAGES] == [96, 96, 192, 192]
+
+
+MIXTURE = {
+    "seq_len": 64,
+    "validation_frac": 0.1,
+    "weights": {"crawl": 1.0},
+    "total_tokens": 3000,
+    "max_epochs": 4.0,
+    "max_validation_documents": 99,
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("seq_len", 63),
+        ("validation_frac", 0.2),
+        ("weights", {}),
+        ("total_tokens", 2999),
+        ("max_epochs", 0.01),
+        ("max_validation_documents", 3),
+    ],
+)
+def test_every_setting_of_the_mixture(chain: Chain, tmp_path: Path, setting: str, value: Any) -> None:
+    assert set(settings_of(mix.Mix)) == MIXTURE.keys()
+
+    def mixed(config: Mapping[str, Any], out: Path) -> dict[str, bytes]:
+        out.mkdir()
+        mix.STAGE.run(mix.Mix.model_validate(config), {"tokens": chain.tokens}, out, context("mix", tmp_path / "scratch"))
+        return {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    if setting == "max_epochs":  # it only refuses
+        with pytest.raises(StageError, match=r"more than mix.max_epochs = 0.01"):
+            mixed({**MIXTURE, setting: value}, tmp_path / "b")
+    else:
+        assert (mixed({**MIXTURE, setting: value}, tmp_path / "b") != mixed(MIXTURE, tmp_path / "a")) == (setting != "weights")
+        # one source: weights of it alone and none mean the same; test_mix has several
+
+
+def test_every_setting_of_the_export(chain: Chain, tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    assert set(settings_of(export.ExportConfig)) == {"dtype", "tolerance"}  # test_export_check has the tolerance
+    inputs = {"checkpoint": chain.aligned, "tokenizer": chain.tokenizer}
+    (tmp_path / "low").mkdir()
+    export.STAGE.run(export.ExportConfig(dtype="bfloat16", tolerance=0.2), inputs, tmp_path / "low", context("export@dpo", tmp_path))
+    with safe_open(tmp_path / "low" / "model.safetensors", "pt") as file:
+        assert {str(file.get_tensor(name).dtype) for name in file.keys()} == {"torch.bfloat16"}  # noqa: SIM118

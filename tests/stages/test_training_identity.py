@@ -1,0 +1,59 @@
+"""The digest of a trained model: its weights, its shape and what it was trained on, in what order; never a clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.core.manifest import content_digest
+from stages.core.stage import Artifact
+from tests.stages.conftest import Chain
+
+ALWAYS = {"checkpoint", "model.json", "steps"}
+IDENTITY = {"pretrained": ALWAYS, "tuned": ALWAYS | {"row_spans", "decisions"}, "aligned": ALWAYS | {"row_spans"}}
+
+
+def files_of(artifact: Artifact) -> list[dict[str, Any]]:
+    return [dict(file) for file in artifact.manifest["files"]]
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_the_identity_names_what_decides_and_nothing_with_a_clock(chain: Chain, name: str) -> None:
+    artifact: Artifact = getattr(chain, name)
+    assert set(artifact.manifest["identity"]) == IDENTITY[name]
+    outside = {file["path"] for file in files_of(artifact) if file["path"].split("/")[0] not in IDENTITY[name]}
+    assert outside == {"metrics.jsonl", "metrics.parquet"}
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_every_other_byte_of_a_model_is_another_digest(chain: Chain, name: str) -> None:
+    """File by file: the weights of every rank, the shape, the order of rows, which record lies in which row."""
+    artifact: Artifact = getattr(chain, name)
+    files, identity = files_of(artifact), artifact.manifest["identity"]
+    assert content_digest(files, identity) == artifact.manifest["digest"]
+    for number, file in enumerate(files):
+        other = [*files[:number], {**file, "sha256": "0" * 64}, *files[number + 1 :]]
+        assert (content_digest(other, identity) == artifact.manifest["digest"]) == file["path"].startswith("metrics."), file["path"]
+    assert any(file["path"].endswith(".safetensors") for file in files)
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_no_deciding_file_holds_a_clock(chain: Chain, name: str) -> None:
+    """Speeds stand in the metrics only, and the checkpoint knows no time."""
+    path: Path = getattr(chain, name).path
+    assert "tokens_per_s" in (path / "metrics.jsonl").read_text()
+    assert set(json.loads((path / "checkpoint" / "trainer.json").read_text())) == {
+        "step",
+        "optimizer_steps",
+        "ranks",
+        "shapes",
+        "fingerprint",
+    }
+    assert set(json.loads((path / "checkpoint" / "checkpoint.json").read_text())) == {"format", "files"}
+
+
+def test_of_logprobs_every_file_counts(chain: Chain) -> None:
+    assert chain.logprobs.manifest["identity"] == []
