@@ -2,8 +2,8 @@
 
 Guarantee: the same source gives the same mutants in the same order; each parses; a diff shows only the change, since the rest of the
 source stays byte for byte. Left alone, since no test should hold it: docstrings, annotations, what a raise, a log line or an assert
-says, f-strings, imports, TYPE_CHECKING blocks, protocols, and arguments that guard or dress up only (QUIET). Inside SQL the comparisons,
-connectives and orders are changed, a literal is not.
+says, f-strings, imports, TYPE_CHECKING blocks, protocols, arguments that guard, dress up or save work only (QUIET), and what
+says how far the work is. Inside SQL the comparisons, connectives and orders are changed, a literal is not.
 Cost: some 10 ms a module. Source of the operators: those of mutmut and cosmic-ray; a sum with a string or list loses its right side
 instead of becoming a difference, and a returned value changes within its annotated type, so that no mutant dies of a TypeError alone
 where it need not.
@@ -25,32 +25,11 @@ ARITHMETIC = {
     ast.Pow: ("**", "*"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"), ast.BitAnd: ("&", "|"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "floor": "ceil", "ceil": "floor", "argmin": "argmax"}
-SPEAKS = {
-    "log",
-    "metric",
-    "progress",
-    "warning",
-    "debug",
-    "info",
-    "print",
-    "cast",
-    "TypeVar",
-}  # calls whose arguments nobody checks by test
+SPEAKS = {"log", "metric", "progress", "expect", "warning", "debug", "info", "print", "cast", "TypeVar"}  # calls that only tell
 QUIET = {
-    "strict",
-    "encoding",
-    "errors",
-    "check",
-    "indent",
-    "ensure_ascii",
-    "exist_ok",
-    "parents",
-    "missing_ok",
-    "where",
-    "do",
-    "kind",
-    "desc",
-}
+    "strict", "encoding", "errors", "check", "indent", "ensure_ascii", "exist_ok", "parents", "missing_ok", "where", "do", "kind", "desc",
+    "columns", "mmap_mode", "daemon",
+}  # fmt: skip
 SQL = re.compile(r"\b(SELECT|WHERE|JOIN|LIKE|ORDER BY|GROUP BY)\b|contains\(|<>")
 IN_SQL = (
     (r"<>", "="), (r"<=", "<"), (r">=", ">"), (r"(?<![<>=!])=(?![=>])", "<>"), (r"\bAND\b", "OR"), (r"\bOR\b", "AND"), (r"\bDESC\b", ""),
@@ -161,7 +140,7 @@ class _Walk:
             case ast.Expr(value=ast.Constant()):
                 return  # the docstring of a field
             case ast.Expr(value=ast.Call() as call):
-                if _callee(call) in SPEAKS:
+                if _tells(call):
                     return
                 self.replace("deleted", node, "pass")
             case ast.AugAssign():
@@ -284,7 +263,9 @@ class _Walk:
 
     def binary(self, node: ast.BinOp) -> None:
         start, end = self.span(node.left)[1], self.span(node.right)[0]
-        if isinstance(node.op, ast.BitOr) or (isinstance(node.op, ast.Add) and (_sequence(node.left) or _sequence(node.right))):
+        if isinstance(node.right, ast.Constant) and node.right.value == "\n":
+            pass  # the end of a file's last line
+        elif isinstance(node.op, ast.BitOr) or (isinstance(node.op, ast.Add) and (_sequence(node.left) or _sequence(node.right))):
             self.replace("dropped", node, self.text(node.left))  # of strings, lists, dicts, sets: the right side is lost
         elif type(node.op) in ARITHMETIC:
             old, new = ARITHMETIC[type(node.op)]
@@ -292,7 +273,7 @@ class _Walk:
 
     def call(self, node: ast.Call) -> None:
         name = _callee(node)
-        if name in SPEAKS:
+        if _tells(node):
             return
         if name in CALLED and not (name == "sorted" and node.keywords):
             start, end = self.span(node.func)
@@ -346,6 +327,12 @@ def _callee(call: ast.Call) -> str:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
     return ""
+
+
+def _tells(call: ast.Call) -> bool:
+    """Whether a call only says how far the work is."""
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return _callee(call) in SPEAKS or (isinstance(of, ast.Name) and of.id == "meter")
 
 
 def _sequence(node: ast.expr) -> bool:

@@ -78,6 +78,9 @@ def test_every_operator_makes_its_change(line: str, after: set[str]) -> None:
         "a: dict[str, int] | None",
         "STAGE = Stage(name='', versions=1)",
         "a = 'SELECTED'",
+        "meter.add(1, len(b))",
+        "a = b + '\\n'",
+        "a = read(b, columns=[c])",
     ],
 )
 def test_what_no_test_should_hold_is_left_alone(source: str) -> None:

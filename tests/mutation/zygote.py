@@ -146,7 +146,7 @@ def run(job: dict[str, Any], folder: Path, pipe: int) -> None:
             "-o",
             "addopts=",
             "-m",
-            "not chaos and not browser and not server and not gpu",
+            "not chaos and not browser and not server",
         ]
         code = int(pytest.main([*words, f"--basetemp={folder}/pytest", *job["tests"]], plugins=[Tell()]))
         sys.stdout.flush()
