@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         longer = [seconds for name, seconds in LONGER_S.items() if name in names]
         if longer and "timeout" not in names:
             item.add_marker(pytest.mark.timeout(max(longer)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def any_order_of_files() -> Iterator[None]:
+    """Folders are listed backwards: no file system promises an order, and what forgets to sort shows."""
+
+    def backwards(list_: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
+        return lambda *words, **options: iter(sorted(list_(*words, **options), reverse=True))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("glob", "rglob", "iterdir"):
+            patch.setattr(Path, name, backwards(getattr(Path, name)))
+        yield
 
 
 def until(true: Callable[[], object], within_s: float = 60) -> None:

@@ -1,6 +1,6 @@
 """Which modules are mutated, and which tests each must fall to.
 
-A module's tests are those named here, the most specific first, then every other test file that imports it by name. Never the record
+A module's tests are those named here, the most specific first, then every other test file that imports it by name, the slow ones last. Never the record
 of the code's digests (tests/house): any edit of a stage dies there, which proves nothing; nor what starts a server, a browser or the
 whole road.
 """
@@ -12,6 +12,9 @@ from functools import cache
 from pathlib import Path
 
 TRAINED = ("tests/golden/test_trajectory.py", "tests/stages/test_pretrain.py", "tests/stages/test_sft.py", "tests/stages/test_dpo.py")
+SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py", "tests/lm/test_launch.py", "tests/lm/test_foreign.py",
+        "tests/core/test_foreign.py", "tests/ask/test_what_if_settings.py")  # fmt: skip
+"""What starts training ranks, or takes more than some seconds: last, since most mutants die before."""
 
 TABLE: dict[str, tuple[str, ...]] = {
     "core/manifest": ("tests/core/test_key.py", "tests/core/test_runner.py", "tests/core/test_adopt.py"),
@@ -67,7 +70,8 @@ def list_tests(project: Path, module: str) -> tuple[str, ...]:
             raise TableError(f"{path} may be no test of stages/{module}.py: see NEVER in tests/mutation/table.py.")
     dotted = f"stages.{module.replace('/', '.')}"
     others = (p.relative_to(project).as_posix() for p in sorted((project / "tests").rglob("test_*.py")))
-    return (*named, *(p for p in others if p not in named and not p.startswith(NEVER) and dotted in imported(project / p)))
+    found = (*named, *(p for p in others if p not in named and not p.startswith(NEVER) and dotted in imported(project / p)))
+    return tuple(sorted(found, key=lambda path: path in SLOW))
 
 
 @cache
