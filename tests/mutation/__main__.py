@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def main(words: list[str] | None = None) -> int:
         parser.error(f"no such module: {', '.join(unknown)}; there are {', '.join(TABLE)}")
     if chosen.sample < 1 or chosen.jobs < 1:
         parser.error("--sample and --jobs are at least 1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, it leaves no copy of the tree behind
     try:
         tests = {f"stages/{name}.py": list_tests(PROJECT, name) for name in chosen.modules}
         result = run_suite(PROJECT, tests, chosen.sample, chosen.seed, chosen.jobs, lambda line: print(line, flush=True), equivalents())
