@@ -18,9 +18,9 @@ SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py
 
 TABLE: dict[str, tuple[str, ...]] = {
     "core/manifest": ("tests/core/test_key.py", "tests/core/test_runner.py", "tests/core/test_adopt.py"),
-    "core/key": ("tests/core/test_key.py", "tests/core/test_runner.py", "tests/ask/test_plan.py"),
+    "core/key": ("tests/core/test_key_exact.py", "tests/core/test_key.py", "tests/core/test_runner.py", "tests/ask/test_plan.py"),
     "core/external": ("tests/core/test_key.py", "tests/core/test_remote.py", "tests/core/test_runner.py", "tests/ask/test_plan.py"),
-    "core/code": ("tests/core/test_code.py",),
+    "core/code": ("tests/core/test_code_exact.py", "tests/core/test_code.py"),
     "core/collect": ("tests/ask/test_compare.py", "tests/core/test_adopt.py"),
     "lm/order": ("tests/lm/test_order.py", "tests/stages/test_pretrain.py"),
     "lm/data": ("tests/lm/test_data.py", "tests/lm/test_pairs.py", "tests/stages/test_pretrain.py"),
@@ -34,13 +34,13 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mix": ("tests/stages/test_mix.py", "tests/text/test_validation.py"),
     "text/pack": ("tests/text/test_pack.py", "tests/stages/test_mix.py"),
     "text/rows": ("tests/text/test_rows.py", "tests/stages/test_mix.py"),
-    "text/ngrams": ("tests/text/test_ngrams.py", "tests/stages/test_contamination.py", "tests/stages/test_decontaminate.py"),
-    "contamination": ("tests/stages/test_contamination.py",),
-    "report": ("tests/stages/test_report.py",),
+    "text/ngrams": ("tests/text/test_ngrams_many.py", "tests/text/test_ngrams.py", "tests/stages/test_contamination.py", "tests/stages/test_decontaminate.py"),
+    "contamination": ("tests/stages/test_contamination.py", "tests/stages/test_contamination_flags.py"),
+    "report": ("tests/stages/test_report_values.py", "tests/stages/test_report.py"),
     "ask/what_if": ("tests/ask/test_what_if.py",),
     "ask/trace": ("tests/ask/test_lineage.py", "tests/ask/test_compare.py"),
     "ask/affected": ("tests/ask/test_compare.py",),
-    "ask/plan": ("tests/ask/test_plan.py",),
+    "ask/plan": ("tests/ask/test_plan_numbers.py", "tests/ask/test_plan.py"),
 }  # fmt: skip
 """Module below stages/ -> test files, the most specific first."""
 

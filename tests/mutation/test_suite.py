@@ -59,7 +59,7 @@ def test_every_module_of_the_table_has_tests_and_never_the_record_of_digests(tmp
     assert "tests/core/test_lineage.py" in list_tests(command.PROJECT, "core/manifest"), "a file that imports a module is one of its tests"
     trained = list_tests(command.PROJECT, "lm/trainer")
     assert [t in table.SLOW for t in trained] == sorted(t in table.SLOW for t in trained), "what starts training ranks comes last"
-    with pytest.raises(TableError, match=r"tests/core/test_key.py, a test of stages/core/key.py, does not exist: correct"):
+    with pytest.raises(TableError, match=r"tests/core/test_key_exact.py, a test of stages/core/key.py, does not exist: correct"):
         list_tests(tmp_path, "core/key")
     monkeypatch.setitem(table.TABLE, "core/key", ("tests/house/test_versions.py",))
     with pytest.raises(TableError, match="may be no test of stages/core/key.py"):
