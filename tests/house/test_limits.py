@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,10 @@ def test_waiting_for_what_never_comes_fails() -> None:
     with pytest.raises(AssertionError, match="it did not happen within 0 s"):
         until(lambda: False, 0.05)
     until(lambda: True, 0)
+
+
+def test_folders_are_listed_backwards(tmp_path: Path) -> None:
+    """See any_order_of_files in tests/conftest.py: what forgets to sort fails here and not on another file system."""
+    for name in ("a", "c", "b"):
+        (tmp_path / name).touch()
+    assert [[p.name for p in listed] for listed in (tmp_path.iterdir(), tmp_path.glob("*"), tmp_path.rglob("*"))] == [["c", "b", "a"]] * 3
