@@ -86,12 +86,12 @@ def test_a_budget_in_tokens_is_rounded_up_to_steps_and_one_in_epochs_has_no_numb
 
 
 def test_gpus_give_hours_and_share_the_memory(tmp_path: Path) -> None:
-    """1e15 tokens cost 2.43e21 FLOPs: 1,687 hours at 4e14 a second, over six GPUs 11.7 days."""
+    """1e17 tokens cost 2.43e23 FLOPs: 168,747 hours at 4e14 a second, over six GPUs 1,171.9 days."""
     settings = ("runtime.gpus=2", "runtime.nodes=3", "pretrain.budget={tokens: 1000000000}", "runtime.micro_batch_rows=1")
     found = dict(size(tmp_path, *settings))
     assert found["GPU hours at 400 TFLOP/s"] == "0 (0.0 days on 6 GPUs)" and found["memory per rank"].endswith("GiB on 6 ranks")
-    found = dict(size(tmp_path, *settings[:2], "pretrain.budget={tokens: 1000000000000000}"))
-    assert found["GPU hours at 400 TFLOP/s"] == "1,687 (11.7 days on 6 GPUs)"
+    found = dict(size(tmp_path, *settings[:2], "pretrain.budget={tokens: 100000000000000000}"))
+    assert found["GPU hours at 400 TFLOP/s"] == "168,747 (1171.9 days on 6 GPUs)"
     assert "GPU hours at 400 TFLOP/s" not in dict(size(tmp_path))
 
 
@@ -220,3 +220,14 @@ def test_an_artifact_that_was_taken_away_or_adopted_explains_nothing(tmp_path: P
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("its artifact was removed",)
     path.write_text(json.dumps({**manifest, "key_parts": {"adopted": {}}}))
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("not built yet",)
+
+
+def test_a_node_waits_only_for_what_is_not_built(tmp_path: Path) -> None:
+    run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    both = Step(
+        "both", {"words": "words", "b": "count"}, dataclasses.replace(COUNT, name="both", inputs={"words": "documents", "b": "tokens"})
+    )
+    (tmp_path / "t.yaml").write_text("name: toy\nseed: 7\nwords: {words: [a, b]}\n")
+    classes = {step.node: step.stage.config for step in (*STEPS, both)}
+    found = make_plan(tmp_path / "home", load_recipe(str(tmp_path / "t.yaml"), classes), [*STEPS, both])
+    assert [(s.state, s.why) for s in found.steps] == [("hit", ()), ("miss", ("not built yet",)), ("waits", ("after count",))]

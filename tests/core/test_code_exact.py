@@ -76,7 +76,8 @@ def test_the_state_of_git_names_the_commit_and_a_short_hash(project: Path, monke
     commit = subprocess.run(["git", "-C", str(project), "rev-parse", "HEAD"], check=True, timeout=60, capture_output=True, text=True)
     assert git_state() == {"commit": commit.stdout.strip(), "dirty": ""}
     (project / "new.txt").write_text("new")
-    new = f"new.txt {hashlib.sha256(b'new').hexdigest()}\n"
+    (project / "newer.txt").write_text("newer")
+    new = f"new.txt {hashlib.sha256(b'new').hexdigest()}\nnewer.txt {hashlib.sha256(b'newer').hexdigest()}\n"
     assert git_state()["dirty"] == hashlib.sha256(new.encode()).hexdigest()[:12]
     monkeypatch.setenv("PATH", str(project))
     assert git_state() == {"commit": "", "dirty": ""}, "without git there is no state, and no error"

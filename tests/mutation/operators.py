@@ -189,7 +189,7 @@ class _Walk:
             kind = self.returns.value.id
         own = self.text(value)
         new = {
-            "bool": f"not ({own})", "int": f"({own}) + 1", "float": f"({own}) + 1", "str": f'({own}) + "x"', "list": f"({own})[:-1]",
+            "bool": f"not ({own})", "int": f"({own}) + 1", "float": f"({own}) + 1", "str": f'({own}) + "x"', "list": f"({own})[:-1]" if own != "[]" else "[None]",
             "dict": "{}", "set": "set()", "frozenset": "frozenset()",
         }.get(kind, "None")  # fmt: skip
         if not (isinstance(value, ast.Constant | ast.Compare | ast.BoolOp) and kind in ("bool", "int", "float")) and own != new:

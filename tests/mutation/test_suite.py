@@ -129,3 +129,21 @@ def test_the_command_exits_1_above_the_limit_and_2_when_it_cannot_start(
     with pytest.raises(SystemExit) as caught:
         command.main(["--modules", "core/kye"])
     assert caught.value.code == 2 and "no such module: core/kye; there are core/manifest, core/key" in capsys.readouterr().err
+
+
+ORPHAN = """
+
+def test_an_orphan_is_gone():
+    import os, subprocess, time
+    pid = int(subprocess.run(["sh", "-c", "sleep 0.2 >/dev/null & echo $!"], capture_output=True, text=True, timeout=9).stdout)
+    end = time.monotonic() + 9
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+"""
+
+
+def test_orphans_of_a_test_are_waited_for(tmp_path: Path) -> None:
+    """They are adopted by the process that forks, and would stand in the process table as if alive."""
+    result, said = ran(toy(tmp_path, TEST + ORPHAN), size=1)
+    assert result["sample"] == 1 and any("2 tests" in line for line in said)

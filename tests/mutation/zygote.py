@@ -31,6 +31,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MEMORY_BYTES, FILE_BYTES = 6 << 30, 2 << 30  # of a child: a mutant that grows without end dies of it
 COLLECT_S = 120.0  # until the first test starts, and after the last one
 OUTPUT_BYTES = 4000
+LOOK_S = 0.05
 
 
 def main(folder: Path, libraries: Sequence[str]) -> None:
@@ -77,33 +78,43 @@ def answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 def listen(job: dict[str, Any], pid: int, pipe: int) -> tuple[str, str, dict[str, float]]:
     """Follows the child's tests until it ends or one is overdue."""
     test, times, rest = "", dict[str, float](), b""
-    since = time.monotonic()
-    while True:
-        limit = job["limits"].get(test, job["limit"]) if test else COLLECT_S
-        ready = select.select([pipe], [], [], max(0.0, since + limit - time.monotonic()))[0]
-        if not ready:
+    since, ended, status = time.monotonic(), False, None
+    while status is None:
+        limit = job["limits"].get(test, job["limit"]) if test and not ended else COLLECT_S
+        if time.monotonic() > since + limit:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             return "overdue", test, times
-        data = os.read(pipe, 65536)
-        if not data:
-            break
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            now = time.monotonic()
-            if line == b"":
-                times[test] = now - since
-            test, since = line.decode() or test, now
-    left = COLLECT_S
-    while left > 0:  # its pipe is closed: pytest is done, threads of the tests may not be
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return ("passed" if status == 0 else "failed"), test, times
-        time.sleep(0.02)
-        left -= 0.02
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return "overdue", test, times
+        if ended:  # its pipe is closed: pytest is done, threads of the tests may not be
+            time.sleep(LOOK_S)
+        elif select.select([pipe], [], [], LOOK_S)[0]:
+            data = os.read(pipe, 65536)
+            ended = not data
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                now = time.monotonic()
+                if line == b"":
+                    times[test] = now - since
+                test, since = line.decode() or test, now
+        status = bury(pid) if ended else bury(pid, leave=True)
+    return ("passed" if status == 0 else "failed"), test, times
+
+
+def bury(pid: int, leave: bool = False) -> int | None:
+    """Waits for adopted processes that have ended, which tests take for alive until then; the status of `pid` if it ended too.
+
+    leave: lets `pid` itself stand, since its pipe may hold more.
+    """
+    import psutil
+
+    if leave:
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess, ChildProcessError):
+                if child.pid != pid and child.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(child.pid, os.WNOHANG)
+        return None
+    done, status = os.waitpid(pid, os.WNOHANG)
+    return status if done else None
 
 
 def run(job: dict[str, Any], folder: Path, pipe: int) -> None:

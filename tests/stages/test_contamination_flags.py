@@ -98,3 +98,11 @@ def test_each_score_is_cut_by_the_flags_of_its_own_task(given: dict[str, Artifac
     ]  # fmt: skip
     assert [s["value"] for s in scores[:6]] == pytest.approx([0.5, 0.4, 1.0, 10.5, 10.4, 11.0])
     assert scores[2]["stderr"] is None and [s["model"] for s in scores[6:]] == ["sft"] * 3 + ["dpo"] * 3
+
+
+def test_the_flags_of_a_text_stand_in_the_order_of_the_items(given: dict[str, Artifact], tmp_path: Path) -> None:
+    pair = [f"{QUESTIONS[0]} and {QUESTIONS[1]}", f"{QUESTIONS[1]} and {QUESTIONS[0]}"]
+    given["documents"] = made.documents(tmp_path / "leaked", [pair])
+    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    items = [flag["item_id"] for flag in flags(given, tmp_path / "home")]
+    assert items == sorted(set(items)) * 2 and len(items) == 4
