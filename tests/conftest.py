@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,40 @@ from stages.core.stage import Artifact, Stage
 
 PROJECT = Path(__file__).resolve().parents[1]
 CORPORA = PROJECT.parent / "shared" / "corpora"
+
+
+LONGER_S = {"tiny_home": 1800, "server": 900}
+"""Seconds for a test that uses such a fixture or carries such a mark, and has no limit of its own; all others have pyproject's."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives time to what runs the whole road or a real server: a limit holds for the fixtures that a test is the first to ask for."""
+    for item in items:
+        names = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
+        longer = [seconds for name, seconds in LONGER_S.items() if name in names]
+        if longer and "timeout" not in names:
+            item.add_marker(pytest.mark.timeout(max(longer)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def any_order_of_files() -> Iterator[None]:
+    """Folders are listed backwards: no file system promises an order, and what forgets to sort shows."""
+
+    def backwards(list_: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
+        return lambda *words, **options: iter(sorted(list_(*words, **options), reverse=True))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("glob", "rglob", "iterdir"):
+            patch.setattr(Path, name, backwards(getattr(Path, name)))
+        yield
+
+
+def until(true: Callable[[], object], within_s: float = 60) -> None:
+    """Waits for something that another thread or process does, but not for ever."""
+    end = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end, f"it did not happen within {within_s:.0f} s"
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="session")

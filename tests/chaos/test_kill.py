@@ -43,7 +43,7 @@ def kill_within(run: subprocess.Popen[bytes], home: Path, node: str, after_s: fl
     time.sleep(after_s)
     hit = held(home)
     run.kill()
-    run.wait()
+    run.wait(timeout=60)
     return hit[0] if hit else "between nodes"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stages.core import lease
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, until
 
 HOLD = "import sys, time, pathlib; from stages.core.lease import lease\nwith lease(pathlib.Path(sys.argv[1]), 'other'): print('held', flush=True); time.sleep(600)"
 
@@ -37,8 +37,7 @@ def test_is_written_while_held_and_gone_afterwards(tmp_path: Path) -> None:
 def test_the_heartbeat_rises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "BEAT_S", 0.02)
     with lease.lease(tmp_path / "x", "a"):
-        while json.loads((tmp_path / "x").read_text())["beat"] < 3:
-            time.sleep(0.01)
+        until(lambda: json.loads((tmp_path / "x").read_text())["beat"] >= 3)
 
 
 def test_the_second_waits_hears_who_has_it_and_gets_it(tmp_path: Path) -> None:
@@ -51,11 +50,10 @@ def test_the_second_waits_hears_who_has_it_and_gets_it(tmp_path: Path) -> None:
     with lease.lease(path, "first"):
         thread = threading.Thread(target=second)
         thread.start()
-        while not heard:
-            time.sleep(0.01)
+        until(lambda: heard)
         assert not got
         released = time.monotonic()
-    thread.join()
+    thread.join(timeout=60)
     assert got[0] >= released and len(heard) == 1 and heard[0].startswith(f"run first, process {os.getpid()}")
 
 
@@ -64,7 +62,7 @@ def test_a_killed_owners_lease_is_taken_over_at_once(tmp_path: Path) -> None:
     process = holder(path)
     assert lease.held_by(path).startswith(f"run other, process {process.pid}")
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.wait(timeout=60)
     assert path.exists() and lease.held_by(path) == ""
     heard: list[str] = []
     with lease.lease(path, "me", heard.append):
@@ -113,5 +111,5 @@ def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(timeout=60)
     assert most[0] == 1

@@ -116,7 +116,7 @@ def home(tmp_path: Path) -> Path:
 def test_sixteen_recorders_of_two_hundred_artifacts_lose_nothing(home: Path) -> None:
     sample = next((home / "artifacts").glob("*/*/manifest.json"))
     recorders = [start(RECORD, home, n, 200, sample) for n in range(16)]
-    assert [(r.wait(timeout=600), r.communicate()[1]) for r in recorders] == [(0, "")] * 16
+    assert [(r.wait(timeout=600), r.communicate(timeout=60)[1]) for r in recorders] == [(0, "")] * 16
     names = {row[0] for row in lineage.query(home, "SELECT artifact_id FROM artifact")[1]}
     assert names == set(manifest.stamps(home)) and len(names) == 2 + 16 * 200
     assert lineage.query(home, "SELECT count(*), count(DISTINCT alias) FROM artifact")[1] == [(3202, 3202)]
@@ -125,7 +125,7 @@ def test_sixteen_recorders_of_two_hundred_artifacts_lose_nothing(home: Path) -> 
 
 def test_sixteen_processes_that_want_the_same_twenty_keys_build_each_once(home: Path) -> None:
     wanting = [start(SAME, home, n) for n in range(16)]
-    assert [(w.wait(timeout=600), w.communicate()) for w in wanting] == [(0, ("done\n", ""))] * 16
+    assert [(w.wait(timeout=600), w.communicate(timeout=60)) for w in wanting] == [(0, ("done\n", ""))] * 16
     built = Counter((home / "builds").read_text().split())
     assert built == Counter({f"word{key}": 1 for key in range(20)})
     assert indexed(home) == 22 and list((home / "leases").glob("*")) == []
@@ -137,7 +137,7 @@ def test_a_writer_killed_at_a_moment_leaves_the_old_index_or_the_new(home: Path,
     if not there:
         (home / lineage.FILE).unlink()
     killed = start(KILLED, home, *moment)
-    assert killed.wait(timeout=60) == (0 if moment[1] == "copyfile" and not there else -signal.SIGKILL), killed.communicate()[1]
+    assert killed.wait(timeout=60) == (0 if moment[1] == "copyfile" and not there else -signal.SIGKILL), killed.communicate(timeout=60)[1]
     if (home / lineage.FILE).is_file():
         connection = duckdb.connect(str(home / lineage.FILE), read_only=True)
         assert connection.execute("SELECT count(*) FROM artifact").fetchone() in [(1,), (2,)]
@@ -249,7 +249,7 @@ def test_an_index_that_a_shell_holds_for_writing_is_replaced(home: Path) -> None
     assert indexed(home) == 1  # what the shell did is not seen
     lineage.update(home)
     assert indexed(home) == 2
-    shell.communicate()
+    shell.communicate(timeout=60)
     assert indexed(home) == 2
 
 

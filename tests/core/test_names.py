@@ -24,7 +24,7 @@ def test_many_processes_never_draw_the_same_number(tmp_path: Path) -> None:
     drawers = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=PROJECT, stdout=subprocess.PIPE, text=True) for _ in range(4)
     ]
-    drawn = [int(n) for d in drawers for n in d.communicate()[0].split()]
+    drawn = [int(n) for d in drawers for n in d.communicate(timeout=120)[0].split()]
     assert sorted(drawn) == list(range(1, 81))
 
 

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from stages.core.errors import RecipeError, StageError, VerificationError
 from stages.core.recipe import Runtime, validated
 from stages.core.runner import find_hit, prepare, run_node
 from stages.core.stage import Outcome, Stage
-from tests.conftest import run_stage
+from tests.conftest import run_stage, until
 from tests.core.toys import COUNT, WORDS, run_words
 
 
@@ -183,7 +182,7 @@ def test_the_second_run_waits_for_the_first_and_finds_a_hit(tmp_path: Path) -> N
 
     def slow(config, inputs, out, ctx) -> Outcome:
         started.set()
-        go_on.wait()
+        assert go_on.wait(60)
         return run_words(config, inputs, out, ctx)
 
     slow.__module__ = run_words.__module__
@@ -191,13 +190,12 @@ def test_the_second_run_waits_for_the_first_and_finds_a_hit(tmp_path: Path) -> N
     job = prepare(tmp_path, "words", stage, validated(WORDS.config, {}, "t"), 1, Runtime(workers=1), {})
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(run_node, tmp_path, job, "toy-1", lambda event: None)
-        started.wait()
+        assert started.wait(60)
         second = pool.submit(run_node, tmp_path, job, "toy-2", events.append)
-        while not events:
-            time.sleep(0.01)
+        until(lambda: events)
         assert "waits for run toy-1" in events[0].values["line"] and str(os.getpid()) in events[0].values["line"]
         go_on.set()
-        assert (first.result().state, second.result().state) == ("done", "cached")
+        assert (first.result(timeout=60).state, second.result(timeout=60).state) == ("done", "cached")
     assert not list((tmp_path / "leases").iterdir())
 
 
@@ -211,8 +209,7 @@ def test_one_stage_at_a_time_computes_on_the_gpus(tmp_path: Path, monkeypatch: p
         with lease.lease(runner.gpu_lease_path(), "another"):
             assert run_node(tmp_path, on_cpu, "toy-1", lambda event: None).state == "done"
             waiting = pool.submit(run_node, tmp_path, on_gpu, "toy-2", events.append)
-            while not events:
-                time.sleep(0.01)
+            until(lambda: events)
             assert "waits for the GPUs, which run another" in events[0].values["line"] and not waiting.done()
         assert waiting.result(timeout=30).state == "done"
 

@@ -38,7 +38,7 @@ def stage(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int], li
     for child in [process, *started]:
         if child.is_running() if isinstance(child, psutil.Process) else child.poll() is None:
             child.kill()
-    process.communicate()
+    process.communicate(timeout=60)
 
 
 def gone(processes: list[psutil.Process], within_s: float) -> list[psutil.Process]:
@@ -50,7 +50,7 @@ def gone(processes: list[psutil.Process], within_s: float) -> list[psutil.Proces
 def test_workers_die_with_a_killed_stage_and_write_no_more(stage, tmp_path: Path) -> None:
     process, workers, started = stage
     process.kill()
-    process.wait()
+    process.wait(timeout=60)
     left = gone(started, WITHIN_S)
     assert not left, [child.cmdline() for child in left]
     sizes = [path.stat().st_size for path in sorted(tmp_path.rglob("lines.txt"))]

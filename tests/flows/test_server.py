@@ -46,6 +46,6 @@ def test_a_database_is_free_again_when_its_server_is_gone(tmp_path: Path) -> Non
         pass
     assert "Another Prefect server works on this home's database." in str(caught.value) and "--home" in str(caught.value)
     holder.kill()
-    holder.wait()
+    holder.wait(timeout=60)
     with _free_database(tmp_path) as (third, _), _free_database(tmp_path) as (fourth, _):
         assert (third, fourth) == (prefect, prefect / "beside-2")

@@ -60,7 +60,7 @@ def test_ranks_die_with_their_parent(job: Job, tmp_path: Path) -> None:
     assert "CANARY_TOKEN" in psutil.Process(parent.pid).environ() and not any("CANARY_TOKEN" in rank.environ() for rank in ranks)
     assert all(os.getpgid(rank.pid) == os.getpgid(parent.pid) == os.getpgid(0) for rank in ranks)
     parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    parent.wait(timeout=60)
     gone, alive = psutil.wait_procs(ranks, timeout=20)
     assert len(gone) == 2 and not alive
 

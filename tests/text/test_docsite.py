@@ -98,7 +98,7 @@ def test_server_dies_with_a_killed_parent() -> None:
     assert parent.stdout is not None
     port = int(parent.stdout.readline())
     parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    parent.wait(timeout=60)
     for _ in range(100):
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/robots.txt", timeout=2).close()

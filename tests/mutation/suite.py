@@ -1,0 +1,296 @@
+"""Draws mutants, runs each against its module's tests in a copy of the project, and counts which survive.
+
+Guarantee: nothing in the project's own folder is written; the baseline is green before the first mutant; a mutant is killed by a test
+that fails, by a process that dies, or by a test that takes three times as long as without it and 20 s more (counted apart).
+Cost: a fork, and the tests until the first that fails; the two workers have a copy of the tree each, since training ranks read it.
+Why no mutmut: it leaves module level, classes and SQL as they are, its trampolines do not compile under numba, and it has no table of
+tests per module; cosmic-ray starts a process per mutant, 10 s each for the imports alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from tests.mutation.operators import Mutant, mutants_of
+from tests.mutation.zygote import LIBRARIES
+
+COPIED = ("stages", "flows", "dashboards", "tests", "configs", "data", "pyproject.toml", "prefect.yaml", "constraints.txt")
+EQUIVALENT = Path(__file__).with_name("equivalent.json")
+LIMIT = 0.05  # of the sample may survive
+SLOWER, GRACE_S, FIRST_S = 3.0, 20.0, 600.0  # a mutant's test may take SLOWER x baseline + GRACE_S; the baseline itself FIRST_S
+LONG_AGO = 1_000_000_000  # every copied file's time: Python's and numba's caches see a mutated file by its newer one
+
+
+class SuiteError(Exception):
+    """The suite cannot start. The message says why."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """state: killed | overdue | survived. test: the one that decided, or the last."""
+
+    mutant: Mutant
+    state: str
+    test: str
+    seconds: float
+
+
+def equivalents(path: Path = EQUIVALENT) -> list[dict[str, str]]:
+    """The mutants that change nothing that can be seen: module, function, before, after (lines, spaces squeezed), why."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
+def is_equivalent(mutant: Mutant, listed: Sequence[Mapping[str, str]]) -> bool:
+    return any(
+        (e["module"], e["function"], e["before"], e["after"]) == (mutant.path, mutant.function, mutant.before, mutant.after) for e in listed
+    )
+
+
+def sampled(pools: Mapping[str, Sequence[Mutant]], size: int, seed: int) -> dict[str, list[Mutant]]:
+    """`size` mutants, from each module in proportion to its number (largest remainders), drawn by the seed; all when there are fewer."""
+    total = sum(map(len, pools.values()))
+    if size >= total:
+        return {name: list(pool) for name, pool in pools.items()}
+    exact = {name: size * len(pool) / total for name, pool in pools.items()}
+    quota = {name: math.floor(share) for name, share in exact.items()}
+    for name in sorted(pools, key=lambda n: (quota[n] - exact[n], n))[: size - sum(quota.values())]:
+        quota[name] += 1
+    drawn = {}
+    for name, pool in pools.items():
+        places = sorted(random.Random(f"{seed}/{name}").sample(range(len(pool)), quota[name]))
+        drawn[name] = [pool[i] for i in places]
+    return drawn
+
+
+def wilson(hits: int, total: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927)."""
+    if not total:
+        return 0.0, 1.0
+    share, extra = hits / total, z * z / total
+    middle, half = share + extra / 2, z * math.sqrt(share * (1 - share) / total + extra / (4 * total))
+    return max(0.0, (middle - half) / (1 + extra)), min(1.0, (middle + half) / (1 + extra))
+
+
+class Worker:
+    """A copy of the project and the process that runs tests in it, forked for every mutant."""
+
+    def __init__(self, project: Path, folder: Path, copied: Sequence[str] = COPIED, libraries: Sequence[str] = LIBRARIES) -> None:
+        self.root, self.temporary, self.log = folder / "project", folder / "tmp", folder / "zygote.log"
+        for name in copied:
+            source, target = project / name, self.root / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            elif source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+        for path in self.root.rglob("*"):
+            os.utime(path, (LONG_AGO, LONG_AGO))
+        if (project.parent / "shared").exists():
+            (folder / "shared").symlink_to((project.parent / "shared").resolve())
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("LOAM_", "PREFECT_", "PYTEST_"))}
+        environment |= {
+            "PYTHONPATH": str(self.root),
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TMPDIR": str(self.temporary),
+        }
+        zygote = Path(__file__).with_name("zygote.py")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", str(zygote), str(self.temporary), *libraries],
+                cwd=self.root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        self.hear()
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SuiteError(f"The process that forks for every mutant died:\n{self.log.read_text(errors='replace')[-2000:]}")
+        return dict(json.loads(line))
+
+    def run(self, tests: Sequence[str], limits: Mapping[str, float], limit: float, write_bytecode: bool = False) -> dict[str, Any]:
+        """What the zygote says of the tests, run once."""
+        assert self.process.stdin is not None
+        job = {"tests": list(tests), "limits": dict(limits), "limit": limit, "write_bytecode": write_bytecode}
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        return self.hear()
+
+    def mutated(self, mutant: Mutant, tests: Sequence[str], times: Mapping[str, float]) -> Result:
+        """Writes the mutant into the copy, runs the tests, and puts everything back."""
+        path = self.root / mutant.path
+        source = path.read_bytes()
+        compiled = {p: p.read_bytes() for p in (path.parent / "__pycache__").glob(f"{path.stem}.*.nb?")}  # numba's, by file time
+        started = time.monotonic()
+        try:
+            path.write_bytes(mutant.applied(source))
+            limits = {test: SLOWER * seconds + GRACE_S for test, seconds in times.items()}
+            said = self.run(tests, limits, SLOWER * max(times.values(), default=0.0) + GRACE_S)
+        finally:
+            path.write_bytes(source)
+            os.utime(path, (LONG_AGO, LONG_AGO))
+            for left in (path.parent / "__pycache__").glob(f"{path.stem}.*.nb?"):
+                left.unlink()
+            for kept, data in compiled.items():
+                kept.write_bytes(data)
+        state = {"passed": "survived", "failed": "killed", "overdue": "overdue"}[said["state"]]
+        return Result(mutant, state, said["test"], time.monotonic() - started)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(timeout=10)
+
+
+def in_turn(workers: Sequence[Worker], tasks: Sequence[Any], work: Callable[[Worker, Any], None]) -> None:
+    """Every task by the worker that is free next. The first error ends all, once the tasks under way are done."""
+    queue: SimpleQueue[Any] = SimpleQueue()
+    for task in tasks:
+        queue.put(task)
+    errors: list[Exception] = []
+
+    def serve(worker: Worker) -> None:
+        while not errors:
+            try:
+                task = queue.get_nowait()
+            except Empty:
+                return
+            try:
+                work(worker, task)
+            except (SuiteError, OSError) as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=serve, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def baseline(
+    workers: Sequence[Worker], lists: Sequence[tuple[str, ...]], say: Callable[[str], None]
+) -> dict[tuple[str, ...], dict[str, float]]:
+    """Seconds per test of every list of tests. Raises SuiteError when one is not green without a mutant."""
+    times: dict[tuple[str, ...], dict[str, float]] = {}
+
+    def measure(worker: Worker, tests: tuple[str, ...]) -> None:
+        said = worker.run(tests, {}, FIRST_S, write_bytecode=True)
+        if said["state"] != "passed" or not said["times"]:
+            raise SuiteError(f"Without any mutant {' '.join(tests)} {said['state']} at {said['test'] or 'collection'}:\n{said['output']}")
+        times[tests] = said["times"]
+        say(f"baseline {sum(said['times'].values()):6.1f} s  {len(said['times'])} tests  {' '.join(tests)}")
+
+    in_turn(workers, lists, measure)
+    return times
+
+
+def run_suite(
+    project: Path,
+    tests: Mapping[str, tuple[str, ...]],
+    size: int,
+    seed: int,
+    jobs: int,
+    say: Callable[[str], None],
+    listed: Sequence[Mapping[str, str]],
+    copied: Sequence[str] = COPIED,
+    libraries: Sequence[str] = LIBRARIES,
+) -> dict[str, Any]:
+    """The whole suite over modules (path below the project -> its tests): the result as JSON values."""
+    started = time.monotonic()
+    sources = {path: (project / path).read_bytes() for path in tests}
+    every = {path: mutants_of(path, source) for path, source in sources.items()}
+    pools = {path: [m for m in found if not is_equivalent(m, listed)] for path, found in every.items()}
+    drawn = sampled(pools, size, seed)
+    stale = [e for e in listed if e["module"] in every and not any(is_equivalent(m, [e]) for m in every[e["module"]])]
+    for entry in stale:
+        say(f"equivalent.json: no mutant is {entry['module']} {entry['function']}: {entry['after']}")
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="mutation-", ignore_cleanup_errors=True) as folder:
+        workers: list[Worker] = []
+        try:
+            for number in range(jobs):
+                (Path(folder) / str(number)).mkdir()
+                workers.append(Worker(project, Path(folder) / str(number), copied, libraries))
+            times = baseline(workers, sorted({tests[path] for path, found in drawn.items() if found}), say)
+            tasks = [(m, tests[path]) for path, found in drawn.items() for m in found]
+            tasks.sort(key=lambda task: -sum(times[task[1]].values()))  # the long ones first, so that no worker waits at the end
+
+            def attempt(worker: Worker, task: tuple[Mutant, tuple[str, ...]]) -> None:
+                result = worker.mutated(*task, times[task[1]])
+                results.append(result)
+                say(f"{len(results):4}/{len(tasks)} {result.state:8} {result.seconds:6.1f} s  {result.mutant.path} {result.test}")
+                if result.state == "survived":
+                    say(result.mutant.diff(sources[result.mutant.path]))
+
+            in_turn(workers, tasks, attempt)
+        finally:
+            for worker in workers:
+                worker.close()
+    return summary(results, every, pools, sources, seed, time.monotonic() - started)
+
+
+def summary(
+    results: Sequence[Result],
+    every: Mapping[str, Sequence[Mutant]],
+    pools: Mapping[str, Sequence[Mutant]],
+    sources: Mapping[str, bytes],
+    seed: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """Counts, the rate with its interval, per module, and every survivor with its diff."""
+    order = {path: number for number, path in enumerate(every)}
+    results = sorted(results, key=lambda r: (order[r.mutant.path], r.mutant.start, r.mutant.new))
+
+    def counted(part: Sequence[Result]) -> dict[str, int]:
+        return {"sample": len(part)} | {state: sum(r.state == state for r in part) for state in ("killed", "overdue", "survived")}
+
+    total = counted(results)
+    modules = {
+        path: counted([r for r in results if r.mutant.path == path])
+        | {"mutants": len(pools[path]), "equivalent": len(every[path]) - len(pools[path])}
+        for path in every
+    }
+    return {
+        "seed": seed, "seconds": round(seconds, 1), **total, "mutants": sum(map(len, pools.values())),
+        "equivalent": sum(m["equivalent"] for m in modules.values()), "rate": total["survived"] / max(1, total["sample"]),
+        "interval": wilson(total["survived"], total["sample"]), "modules": modules,
+        "survivors": [asdict(r.mutant) | {"diff": r.mutant.diff(sources[r.mutant.path])} for r in results if r.state == "survived"],
+        "overdue_mutants": [asdict(r.mutant) | {"diff": r.mutant.diff(sources[r.mutant.path]), "test": r.test} for r in results if r.state == "overdue"],
+    }  # fmt: skip
+
+
+def report(result: Mapping[str, Any]) -> str:
+    """The result for people."""
+    lines = [f"{'module':28} mutants equivalent sample killed overdue survived"]
+    for path, m in result["modules"].items():
+        lines.append(f"{path:28} {m['mutants']:7} {m['equivalent']:10} {m['sample']:6} {m['killed']:6} {m['overdue']:7} {m['survived']:8}")
+    for survivor in result["survivors"]:
+        lines += ["", f"survived: {survivor['diff']}"]
+    low, high = result["interval"]
+    lines += ["", f"{result['survived']} of {result['sample']} survived: {result['rate']:.1%} (95 % interval {low:.1%} to {high:.1%}); "
+              f"{result['killed']} were killed, {result['overdue']} more took too long; seed {result['seed']}, {result['mutants']} mutants in all, "
+              f"{result['equivalent']} equivalent ones left out, {result['seconds'] / 60:.1f} min."]  # fmt: skip
+    return "\n".join(lines)

@@ -1,0 +1,149 @@
+"""The suite on toy modules: the sample, the count, and mutants that are killed, that survive, that never end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mutation import __main__ as command
+from tests.mutation import suite, table
+from tests.mutation.operators import Mutant, mutants_of
+from tests.mutation.suite import SuiteError, is_equivalent, run_suite, sampled, wilson
+from tests.mutation.table import TABLE, TableError, list_tests
+
+TOY = "def size(n):\n    while n > 9:\n        n = n - 3\n    return n\n\n\ndef unseen():\n    return 1\n"
+TEST = "from toy.sizes import size\n\n\ndef test_size():\n    assert size(12) == 9 and size(10) == 7 and size(9) == 9\n"
+
+
+def mutant(name: str, number: int) -> Mutant:
+    return Mutant(name, "f", "constant", number, number + 1, "2", f"a{number} = 1", f"a{number} = 2")
+
+
+POOLS = {name: [mutant(name, i) for i in range(count)] for name, count in (("a", 60), ("b", 30), ("c", 11), ("d", 0))}
+
+
+def test_the_sample_is_drawn_by_the_seed_in_proportion() -> None:
+    drawn = sampled(POOLS, 20, 1)
+    assert {name: len(found) for name, found in drawn.items()} == {"a": 12, "b": 6, "c": 2, "d": 0}
+    assert sampled(POOLS, 20, 1) == drawn != sampled(POOLS, 20, 2) and len(set(drawn["a"])) == 12
+    assert sampled(POOLS, 21, 1)["a"] != drawn["b"] and sum(map(len, sampled(POOLS, 21, 1).values())) == 21
+    assert sampled(POOLS, 101, 1) == sampled(POOLS, 999, 1) == POOLS
+
+
+def test_the_interval_is_wilsons() -> None:
+    """Figures of Newcombe 1998, table I."""
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4) and wilson(0, 20) == pytest.approx((0, 0.1611), abs=1e-4)
+    assert wilson(0, 0) == (0, 1)
+
+
+def test_an_equivalent_is_known_by_module_function_and_line() -> None:
+    one = mutant("a", 1)
+    entry = {"module": "a", "function": "f", "before": "a1 = 1", "after": "a1 = 2", "why": "never read"}
+    assert is_equivalent(one, [entry])
+    assert not any(is_equivalent(one, [entry | {field: "other"}]) for field in ("module", "function", "before", "after"))
+
+
+def test_every_listed_equivalent_says_why() -> None:
+    assert all(len(entry["why"]) > 10 for entry in suite.equivalents())
+
+
+def test_every_module_of_the_table_has_tests_and_never_the_record_of_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in TABLE:
+        assert (command.PROJECT / "stages" / f"{name}.py").is_file() and not any(
+            t.startswith("tests/house") for t in list_tests(command.PROJECT, name)
+        )
+    assert "tests/core/test_lineage.py" in list_tests(command.PROJECT, "core/manifest"), "a file that imports a module is one of its tests"
+    trained = list_tests(command.PROJECT, "lm/trainer")
+    assert [t in table.SLOW for t in trained] == sorted(t in table.SLOW for t in trained), "what starts training ranks comes last"
+    with pytest.raises(TableError, match=r"tests/core/test_key_exact.py, a test of stages/core/key.py, does not exist: correct"):
+        list_tests(tmp_path, "core/key")
+    monkeypatch.setitem(table.TABLE, "core/key", ("tests/house/test_versions.py",))
+    with pytest.raises(TableError, match="may be no test of stages/core/key.py"):
+        list_tests(command.PROJECT, "core/key")
+
+
+def toy(tmp_path: Path, test: str = TEST) -> Path:
+    project = tmp_path / "project"
+    (project / "toy").mkdir(parents=True)
+    (project / "toy" / "sizes.py").write_text(TOY)
+    (project / "test_sizes.py").write_text(test)
+    return project
+
+
+def ran(project: Path, size: int = 99, listed: tuple[dict[str, str], ...] = ()) -> tuple[dict[str, Any], list[str]]:
+    said: list[str] = []
+    tests = {"toy/sizes.py": ("test_sizes.py",)}
+    return run_suite(project, tests, size, 1, 1, said.append, listed, ("toy", "test_sizes.py"), ("pytest", "hypothesis")), said
+
+
+def test_killed_overdue_and_surviving_mutants_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "GRACE_S", 1.0)
+    project = toy(tmp_path)
+    equivalent = {"module": "toy/sizes.py", "function": "unseen", "before": "return 1", "after": "return None", "why": "nobody calls it"}
+    result, said = ran(project, listed=(equivalent, equivalent | {"after": "gone"}))
+    states = {
+        m.after: "survived" if any(s["after"] == m.after for s in result["survivors"]) else ""
+        for m in mutants_of("toy/sizes.py", TOY.encode())
+    }
+    assert states == {
+        "while n >= 9:": "", "while n > 10:": "", "n = n + 3": "", "n = n - 4": "", "return None": "", "return 2": "survived",
+    }  # fmt: skip
+    assert (result["mutants"], result["equivalent"], result["sample"]) == (6, 1, 6)
+    assert [m["after"] for m in result["overdue_mutants"]] == ["n = n + 3"] and result["overdue"] == 1
+    assert result["killed"] == 4 and result["survived"] == 1 and result["rate"] == pytest.approx(1 / 6)
+    assert any("no mutant is toy/sizes.py unseen: gone" in line for line in said)
+    text = suite.report(result)
+    assert (
+        "survived: toy/sizes.py unseen [constant]\n@@ -8 +8 @@\n-    return 1\n+    return 2" in text and "1 of 6 survived: 16.7%" in text
+    )
+    assert (project / "toy" / "sizes.py").read_text() == TOY
+    assert sorted(p.relative_to(project).as_posix() for p in project.rglob("*")) == ["test_sizes.py", "toy", "toy/sizes.py"]
+
+
+def test_a_baseline_that_is_not_green_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"Without any mutant test_sizes.py failed at test_sizes.py::test_size"):
+        ran(toy(tmp_path, TEST.replace("== 7", "== 8")))
+
+
+def test_the_command_exits_1_above_the_limit_and_2_when_it_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    found = [suite.Result(replace(one, path="a"), "killed" if i else "survived", "t", 1.0) for i, one in enumerate(POOLS["a"][:20])]
+    for results, code in ((found, 0), (found[:19], 1)):
+        result = suite.summary(results, {"a": POOLS["a"]}, {"a": POOLS["a"]}, {"a": b"a = 1\n" * 99}, 9, 1.0)
+        monkeypatch.setattr(command, "run_suite", lambda *_, result=result: result)
+        assert command.main(["--modules", "core/key", "--out", str(tmp_path / "out.json")]) == code
+        assert json.loads((tmp_path / "out.json").read_text())["survived"] == 1
+    assert "1 of 19 survived" in capsys.readouterr().out
+
+    def refuse(*_: Any) -> None:
+        raise SuiteError("not green")
+
+    monkeypatch.setattr(command, "run_suite", refuse)
+    assert command.main([]) == 2 and capsys.readouterr().err == "not green\n"
+    with pytest.raises(SystemExit) as caught:
+        command.main(["--modules", "core/kye"])
+    assert caught.value.code == 2 and "no such module: core/kye; there are core/manifest, core/key" in capsys.readouterr().err
+
+
+ORPHAN = """
+
+def test_an_orphan_is_gone():
+    import os, subprocess, time
+    pid = int(subprocess.run(["sh", "-c", "sleep 0.2 >/dev/null & echo $!"], capture_output=True, text=True, timeout=9).stdout)
+    end = time.monotonic() + 9
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+"""
+
+
+def test_orphans_of_a_test_are_waited_for(tmp_path: Path) -> None:
+    """They are adopted by the process that forks, and would stand in the process table as if alive."""
+    result, said = ran(toy(tmp_path, TEST + ORPHAN), size=1)
+    assert result["sample"] == 1 and any("2 tests" in line for line in said)

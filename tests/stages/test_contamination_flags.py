@@ -1,0 +1,108 @@
+"""What a contamination flag says of its item and its text, how flags are counted, and which items a score is cut by."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.contamination import STAGE
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows, schema, write_rows
+from tests.conftest import run_stage
+from tests.stages import made
+from tests.stages.test_contamination import QUESTIONS, SCORES, inputs, mixture
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Artifact]:
+    """The inputs of test_contamination with nothing leaked anywhere."""
+    found = inputs(tmp_path)
+    found["documents"] = made.documents(tmp_path / "clean", [["Nothing here."]])
+    found["mixture"] = mixture(tmp_path / "mix2", found["documents"], set())
+    found["conversations"] = talks(tmp_path / "talks0", [])
+    found["preferences"] = pairs(tmp_path / "pairs0", [])
+    return found
+
+
+def talks(path: Path, told: list[tuple[str, str]]) -> Artifact:
+    """Conversations of a question and an answer."""
+    shape = schema(doc_id="uuid", messages="string", split="string")
+    rows = [
+        {"doc_id": made.uuid5(made.SPACE, f"talk{n}"), "split": "train",
+         "messages": json.dumps([{"role": "user", "content": q}, {"role": "assistant", "content": a}])}
+        for n, (q, a) in enumerate([*told, ("Hello?", "Yes.")])
+    ]  # fmt: skip
+    write_rows(path / "conversations.parquet", shape, rows)
+    return made.artifact(path, "conversations")
+
+
+def pairs(path: Path, given: list[tuple[str, str, str]], split: str = "train") -> Artifact:
+    shape = schema(doc_id="uuid", prompt="string", chosen="string", rejected="string", split="string")
+    rows = [
+        {"doc_id": made.uuid5(made.SPACE, f"pair{n}"), "prompt": json.dumps([{"role": "user", "content": p}]), "chosen": c, "rejected": r, "split": split}
+        for n, (p, c, r) in enumerate(given)
+    ]  # fmt: skip
+    write_rows(path / "preferences.parquet", shape, rows)
+    return made.artifact(path, "preferences")
+
+
+def flags(given: dict[str, Artifact], home: Path) -> list[dict[str, Any]]:
+    return list(read_rows(run_stage(STAGE, {}, given, home).path / "flags.parquet"))
+
+
+def test_a_flag_has_the_longest_match_and_its_share_of_the_text(given: dict[str, Artifact], tmp_path: Path) -> None:
+    part, whole = " ".join(QUESTIONS[2].split()[:13]), QUESTIONS[2]
+    text = f"{part} … and then {whole} … or {part} and {QUESTIONS[0]}"
+    given["documents"] = made.documents(tmp_path / "leaked", [["Nothing.", text], [f"{whole} again {part}"]])
+    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    found = flags(given, tmp_path / "home")
+    names = {row["item_id"]: row["context"] for row in read_rows(given["benchmarks"].path / "items.parquet")}
+    first = sorted((flag["item_id"], flag["words"], round(flag["overlap_frac"], 9)) for flag in found[:2])
+    assert first == sorted((i, c, round(len(c) / len(text), 9)) for i, c in names.items() if c in (whole, QUESTIONS[0]))
+    assert [flag["item_id"] for flag in found[:2]] == sorted(flag["item_id"] for flag in found[:2])
+    assert (found[2]["words"], found[2]["url"]) == (whole, "http://x/1/0") and len(found) == 3
+
+
+def test_flags_are_counted_by_place_and_items_once(given: dict[str, Artifact], tmp_path: Path) -> None:
+    given["documents"] = made.documents(tmp_path / "leaked", [[QUESTIONS[0], f"again {QUESTIONS[0]}"], [f"and {QUESTIONS[1]}"]])
+    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    given["conversations"] = talks(tmp_path / "talks", [("Say it.", QUESTIONS[1])])
+    given["preferences"] = pairs(tmp_path / "pairs", [(QUESTIONS[2], "a", "b"), (QUESTIONS[2], "c", "d")])
+    made_of = run_stage(STAGE, {}, given, tmp_path / "home")
+    assert made_of.summary == {
+        "items": 6, "flagged_items": 3, "documents_searched": 3, "flags_in_documents": 3, "flags_in_conversations": 1,
+        "flags_in_preferences": 2,
+    }  # fmt: skip
+    assert made_of.manifest["rows"] == 6
+
+
+def test_each_score_is_cut_by_the_flags_of_its_own_task(given: dict[str, Artifact], tmp_path: Path) -> None:
+    """Items of another task with the same id stay clean; items that are not scored do not count; every metric is cut."""
+    rows = list(read_rows(given["benchmarks"].path / "items.parquet"))
+    ids = {row["context"]: row["item_id"] for row in rows}
+    given["documents"] = made.documents(tmp_path / "leaked", [[QUESTIONS[0]]])
+    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    shape = schema(task="string", item_id="string", metric="string", value="float64")
+    samples = [
+        {"task": task, "item_id": ids[q], "metric": metric, "value": value + add}
+        for task in ("quiz", "other") for metric, add in (("acc", 0), ("nll", 10)) for q, value in zip(QUESTIONS, SCORES["base"], strict=True)
+    ]  # fmt: skip
+    write_rows(tmp_path / "base2" / "samples.parquet", shape, samples)
+    given["base"] = made.artifact(tmp_path / "base2", "scores", "evaluate@base")
+    scores = json.loads((run_stage(STAGE, {}, given, tmp_path / "home").path / "scores.json").read_text())
+    assert [(s["model"], s["task"], s["metric"], s["subset"], s["n"]) for s in scores[:6]] == [
+        ("base", "quiz", metric, subset, n) for metric in ("acc", "nll") for subset, n in (("full", 6), ("clean", 5), ("flagged", 1))
+    ]  # fmt: skip
+    assert [s["value"] for s in scores[:6]] == pytest.approx([0.5, 0.4, 1.0, 10.5, 10.4, 11.0])
+    assert scores[2]["stderr"] is None and [s["model"] for s in scores[6:]] == ["sft"] * 3 + ["dpo"] * 3
+
+
+def test_the_flags_of_a_text_stand_in_the_order_of_the_items(given: dict[str, Artifact], tmp_path: Path) -> None:
+    pair = [f"{QUESTIONS[0]} and {QUESTIONS[1]}", f"{QUESTIONS[1]} and {QUESTIONS[0]}"]
+    given["documents"] = made.documents(tmp_path / "leaked", [pair])
+    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    items = [flag["item_id"] for flag in flags(given, tmp_path / "home")]
+    assert items == sorted(set(items)) * 2 and len(items) == 4

@@ -1,0 +1,175 @@
+"""Every figure of the report, against the artifacts that it was made from, before it is laid out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.core.stage import Artifact
+from stages.core.tables import schema, write_rows
+from stages.report import STAGE, result_rows
+from stages.text.chart import line_chart
+from tests.conftest import run_stage
+from tests.stages.test_report import DPO, score, scores, whole_road
+
+
+@pytest.fixture
+def road(tmp_path: Path) -> dict[str, Artifact]:
+    """test_report's road with figures that differ from node to node."""
+    found = whole_road(tmp_path / "road")
+    for number, artifact in enumerate(found.values(), 1):
+        artifact.manifest.update(
+            rows=1000 * number, bytes=1_250_000 * number, ended=f"2026-01-01T00:00:{number:02}.500000+00:00", run_id=f"r{number}"
+        )
+        artifact.manifest["environment"] = {**artifact.manifest["environment"], "packages": {f"p{number % 3}": str(number), "a": "1"}}
+    found["encode"].manifest["tokens"] = 1_234_567
+    found["pretrain"].manifest["summary"].update(parameters=7_000, tokens=8_000_000, flops=9.876e12)
+    return found
+
+
+def page(road: dict[str, Artifact], home: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
+    """What the page is laid out from."""
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr("stages.text.page.render", lambda body, page_title, /, **values: seen.append(values) or "")
+    run_stage(STAGE, config, road, home)
+    return seen[0]
+
+
+def test_the_cards_and_the_artifacts(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = page(road, tmp_path, monkeypatch)
+    total = sum(n + 0.5 for n in range(1, len(road) + 1))
+    number = list(road).index("decontaminate") + 1
+    assert seen["cards"] == [
+        ("documents after cleaning", f"{number},000"), ("tokens in the corpus", "1,234,567"), ("parameters", "7,000"),
+        ("tokens trained on", "8,000,000"), ("training FLOPs", "9.88e+12"), ("seconds in all nodes", f"{total:,.0f}"),
+    ]  # fmt: skip
+    assert [row["node"] for row in seen["artifacts"]] == list(road) and len(seen["artifacts"]) == 23
+    encode = list(road).index("encode") + 1
+    assert seen["artifacts"][encode - 1] == {
+        "node": "encode", "key": "encodeffffff", "digest": "encodedddddd", "rows": f"{encode},000", "tokens": "1,234,567",
+        "MB": f"{1.25 * encode:,.2f}", "seconds": f"{encode}.5", "built by": f"r{encode}",
+    }  # fmt: skip
+    assert seen["artifacts"][0]["tokens"] == "" and seen["settings"] == dict.fromkeys(road, '{\n "setting": "<value>"\n}')
+    road["crawl"].manifest["adopted"] = {"provenance": "files of mine"}
+    assert page(road, tmp_path / "2", monkeypatch)["artifacts"][1]["built by"] == "adopted: files of mine"
+
+
+def test_the_funnel_lists_books_in_road_order_and_reasons_by_number(
+    road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    road["dedup"].manifest["books"] = {
+        "unit": "documents", "rows_in": 9_000, "kept": 1_000, "changed": 2_000, "chars_out": 1_000_000,
+        "dropped": {"b": 2_500, "a": 2_500, "most": 3_000, "none": 0},
+    }  # fmt: skip
+    road["mix"].manifest["books"] = road["dedup"].manifest["books"]
+    seen = page(road, tmp_path, monkeypatch)["funnel"]
+    assert [row["node"] for row in seen] == ["extract", "filter", "dedup", "decontaminate"]
+    assert seen[2] == {
+        "node": "dedup", "unit": "documents", "in": "9,000", "kept": "1,000", "changed": "2,000", "dropped": "8,000",
+        "characters out": "1,000,000", "by reason": "most 3,000, a 2,500, b 2,500",
+    }  # fmt: skip
+
+
+def test_the_mixture_and_how_often_it_was_trained_on(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = {
+        "web": {"weight": 0.25, "available_tokens": 1_000, "train_tokens": 2_500, "epochs": 2.5},
+        "code": {"weight": 0.75, "available_tokens": 10_000, "train_tokens": 7_500, "epochs": 0.75},
+    }
+    (road["mix"].path / "mix.json").write_text(json.dumps({"sources": sources}))
+    assert page(road, tmp_path, monkeypatch)["mixture"] == [
+        {"source": "web", "weight": "0.250", "tokens available": "1,000", "tokens in the mixture": "2,500", "epochs in the mixture": "2.50", "epochs trained": "3.75"},
+        {"source": "code", "weight": "0.750", "tokens available": "10,000", "tokens in the mixture": "7,500", "epochs in the mixture": "0.75", "epochs trained": "1.12"},
+    ]  # fmt: skip
+
+
+def test_the_charts_are_those_of_the_metrics(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step without a loss has no point in the line of training, one without an evaluation none in that of validation."""
+    rows = [
+        {"step": 1, "loss": 5.0, "validation_loss": None},
+        {"step": 2, "loss": None, "validation_loss": 4.0},
+        {"step": 3, "loss": 2.0, "validation_loss": 3.0},
+    ]
+    write_rows(road["sft"].path / "metrics.parquet", schema(step="int64", loss="float64", validation_loss="float64"), rows)
+    charts = page(road, tmp_path, monkeypatch)["charts"]
+    lines = {"train": [(1.0, 5.0), (3.0, 2.0)], "validation": [(2.0, 4.0), (3.0, 3.0)]}
+    assert charts[1] == line_chart(lines, "sft: loss by step", "step", "loss")
+    assert [c.split('aria-label="')[1].split(":")[0] for c in charts] == ["pretrain", "sft", "dpo"]
+
+
+def test_figures_by_size_and_kind(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"a_b": 1_234_567, "c": 0.123456, "d": 999_999.5, "e": 1e6, "f": -2.5e6, "g": "text", "h": None, "i": [1]}
+    road["sft"].manifest["summary"], road["contamination"].manifest["summary"] = figures, figures
+    seen = page(road, tmp_path, monkeypatch)
+    shown = {"a b": "1,234,567", "c": "0.1235", "d": "1e+06", "e": "1.000e+06", "f": "-2.500e+06", "g": "text", "h": "None", "i": "[1]"}
+    assert [(r["figure"], r["value"]) for r in seen["training"] if r["node"] == "sft"] == list(shown.items())
+    assert {r["node"] for r in seen["training"]} == {"pretrain", "sft", "dpo"} and seen["training"][-1]["figure"] == list(DPO)[-1].replace(
+        "_", " "
+    )
+    assert seen["contamination"]["summary"] == shown
+
+
+def test_scores_with_and_without_overlap(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = {"model": "sft", "task": "t", "metric": "acc"}
+    given = [
+        {**part, "subset": "clean", "value": 0.5, "stderr": 0.0625, "n": 1_234}, {**part, "subset": "flagged", "value": 1.0, "stderr": None, "n": 1},
+        {**part, "subset": "none", "value": None, "stderr": None, "n": 0},
+    ]  # fmt: skip
+    (road["contamination"].path / "scores.json").write_text(json.dumps(given))
+    assert page(road, tmp_path, monkeypatch)["contamination"]["scores"] == [
+        {**part, "subset": "clean", "score": "0.500 ± 0.062", "items": "1,234"}, {**part, "subset": "flagged", "score": "1.000", "items": "1"},
+        {**part, "subset": "none", "score": "", "items": "0"},
+    ]  # fmt: skip
+
+
+def test_where_and_with_what_it_was_trained(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    road["pretrain"].manifest["adopted"] = {"provenance": "elsewhere"}
+    hardware = {"processor": "fast", "cores": 8, "memory_bytes": 3 * 2**30, "gpus": ["one", "two"]}
+    road["sft"].manifest.update(seed=17, code={"commit": "0123456789abcdef", "dirty": "x"}, summary={"ranks": 6},
+                                environment={"python": "3.12", "packages": {"torch": "2"}, "hardware": hardware})  # fmt: skip
+    seen = page(road, tmp_path, monkeypatch)["environment"]
+    assert {k: v for k, v in seen.items() if k != "packages"} == {
+        "processor": "fast, 8 cores, 3 GiB", "GPUs": "one, two", "ranks": "6", "Python": "3.12", "code": "0123456789ab with changes", "seed": "17",
+    }  # fmt: skip
+    assert seen["packages"] == "a 1, p0 21, p1 22, p2 23, torch 2", "of all nodes, in order"
+    del road["pretrain"].manifest["adopted"]
+    seen = page(road, tmp_path / "2", monkeypatch)["environment"]
+    assert (seen["processor"], seen["GPUs"], seen["code"], seen["ranks"], seen["seed"]) == ("p, 2 cores, 16 GiB", "none", "abc", "2", "1")
+
+
+def test_results_of_every_metric_and_of_models_that_lack_one() -> None:
+    given = {m: scores(1.8, 0.33) for m in ("base", "sft", "dpo")}
+    given["dpo"] = [s for s in given["dpo"] if s["task"] != "docs_complete"] + [score("only_dpo", "acc", 0.5, stderr=None, chance=None)]
+    rows = result_rows(given, {}, every_metric=True)
+    assert [(r["task"], r["metric"], r["base"], r["dpo"], r["beside it"]) for r in rows] == [
+        ("docs_complete", "acc_mutual_info", "0.330 ± 0.020", "", "chance 0.250"),
+        ("docs_complete", "acc", "0.260 ± 0.020", "", "chance 0.250"),
+        ("validation", "bits_per_byte", "1.800 ± 0.010", "1.800 ± 0.010", "unigram 2.700, kneser_ney_3gram 1.600"),
+        ("only_dpo", "acc", "", "0.500", ""),
+    ]
+    assert [(r["task"], r["metric"]) for r in result_rows(given, {})] == [
+        ("docs_complete", "acc_mutual_info"),
+        ("validation", "bits_per_byte"),
+        ("only_dpo", "acc"),
+    ]
+
+
+def test_preferences_stand_beside_the_scores() -> None:
+    """Rewards are measured against the sft model, so only a log-probability has a value of its own before."""
+    rows = result_rows({m: [] for m in ("base", "sft", "dpo")}, DPO)
+    assert [(r["metric"], r["base"], r["sft"], r["dpo"], r["beside it"]) for r in rows] == [
+        ("reward accuracy", "", "", "0.600", "100 held-out pairs"), ("reward margin", "", "", "0.200", "100 held-out pairs"),
+        ("log-prob accuracy", "", "0.500", "0.550", "100 held-out pairs"),
+    ]  # fmt: skip
+
+
+def test_the_summary_counts_what_must_be_shown(road: dict[str, Artifact], tmp_path: Path) -> None:
+    """Of the checks of the sft and base models at these scores the gate alone fails; the n-gram model is none that must be beaten."""
+    for model in ("base", "sft", "dpo"):
+        (road[f"evaluate@{model}"].path / "scores.json").write_text(json.dumps(scores(1.8, 0.3)))
+    made = run_stage(STAGE, {}, road, tmp_path)
+    assert made.summary == {"checks": 3, "checks_reached": 2} and made.manifest["rows"] == 5
+    assert "- not reached: The sft model beats chance" in (made.path / "report.md").read_text()
+    assert len(json.loads((made.path / "results.json").read_text())) == 5
