@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from stages.core import environment, key, lineage, manifest
+from stages.core import code, environment, key, lineage, manifest
 from stages.core.errors import LoamError, VerificationError
 from stages.core.recipe import Recipe
 from stages.core.runner import Job, find_hit, prepare, resolve_externals
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stages.lm.arch import ModelConfig
 
 COMPARED = 50  # manifests read to say why a node is a miss
+MODULES = 4  # named where code differs
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,20 @@ def why_miss(home: Path, job: Job) -> list[str]:
             earlier = manifest.read_artifact(path).manifest
             if "adopted" in earlier["key_parts"]:
                 continue  # a user's files are no earlier state of this recipe
-            compared.append((key.key_differences(job.parts, earlier["key_parts"]), int(earlier["alias"].rpartition("-")[2])))
+            compared.append((_differences(job, earlier), int(earlier["alias"].rpartition("-")[2])))
     if not compared:
         return ["not built yet"]
     fewest = min(len(lines) for lines, _ in compared)
     return max((pair for pair in compared if len(pair[0]) == fewest), key=lambda pair: pair[1])[0] or ["its artifact was removed"]
+
+
+def _differences(job: Job, earlier: Mapping[str, Any]) -> list[str]:
+    """key.key_differences to an earlier manifest; where the code differs, with the modules that do."""
+    lines = key.key_differences(job.parts, earlier["key_parts"])
+    now, then = code.module_digests(job.stage.run.__module__), earlier["code"].get("modules", {})
+    modules = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
+    named = f" ({', '.join(modules[:MODULES])}{' …' if len(modules) > MODULES else ''})" if then and modules else ""
+    return [line + named if line.startswith(key.CODE_DIFFERS) else line for line in lines]
 
 
 def _newest(home: Path, node: str) -> list[Path]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core import external, key, lineage, manifest, names, runner, runs
+from stages.core.code import edited
 from stages.core.errors import LoamError, RecipeError, VerificationError
 from stages.core.external import sha256_file
 from stages.core.lease import lease
@@ -56,7 +57,12 @@ def _adopt_files(home: Path, node: str, stage: Stage, paths: Sequence[str], prov
             do="Name the folder of an artifact of another home (it holds a manifest.json).",
         )
     files = _files(home, node, stage.adopt, paths)
-    parts = {"node": node, "version": stage.version, "adopted": [f"{file.name}={file.identity}" for file in files]}
+    parts = {
+        "node": node,
+        "version": stage.version,
+        "code": edited(stage.name, stage.version, stage.run.__module__),
+        "adopted": [f"{file.name}={file.identity}" for file in files],
+    }
     taking = replace(stage, run=_taking(stage, stage.adopt, files))
     runtime, found = Runtime.model_validate({}), {"adopted": files}
     job = runner.Job(node, taking, StageConfig(), 0, runtime, {}, found, parts, key.key_of(parts), provenance)

@@ -78,7 +78,8 @@ def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int,
     _refuse_strangers(node, inputs)
     files, packages = resolve_externals(home, node, config)
     digests = {role: artifact.manifest["digest"] for role, artifact in inputs.items()}
-    parts = key.key_parts(node, stage, config, seed, files, packages, digests)
+    with code.remembered(home):
+        parts = key.key_parts(node, stage, config, seed, files, packages, digests)
     return Job(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
 
 
@@ -312,7 +313,11 @@ def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: s
         "bytes": sum(f["bytes"] for f in files),
         **({"adopted": {"provenance": job.provenance}} if job.provenance else {}),
         "run_id": run_id,
-        "code": {**code.git_state(), "stage": code.code_digest(job.stage.run.__module__)},
+        "code": {
+            **code.git_state(),
+            "stage": code.code_digest(job.stage.run.__module__),
+            "modules": code.module_digests(job.stage.run.__module__),
+        },
         "runtime": job.runtime.model_dump(mode="json"),
         "environment": environment(tuple(job.stage.distributions)),
         "started": started,
