@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.core import external, key, lineage, manifest, names, runner, runs
+from stages.core import external, integrity, key, lineage, manifest, names, runner, runs
 from stages.core.code import edited
 from stages.core.errors import LoamError, RecipeError, VerificationError
 from stages.core.external import sha256_file
@@ -134,9 +134,12 @@ def _adopt_artifact(home: Path, node: str, source: Path, provenance: str) -> run
         raise _differs(source, "the digest is not that of its files")
     number = theirs.manifest["key"][:12]
     with lease(runner.lease_path(home, node, theirs.manifest["key"]), "adopt"):
+        broken = None
         for own in manifest.find_artifacts(home, node, theirs.manifest["key"]):
             if own.manifest["digest"] == theirs.manifest["digest"]:
-                return runner.Result("cached", own)
+                if not integrity.check(home, own):
+                    return runner.Result("cached", own)
+                broken = own
         out = home / "scratch" / f"{node}-{number}-adopt"
         shutil.rmtree(out, ignore_errors=True)
         try:
@@ -145,8 +148,9 @@ def _adopt_artifact(home: Path, node: str, source: Path, provenance: str) -> run
                 raise _differs(source, (manifest.verify(theirs) or ["it changed while it was copied"])[0])
             stated = {"provenance": provenance, "from": os.fspath(source.absolute()), "sha256": sha256_file(source / manifest.NAME)}
             before = {"before": theirs.manifest["adopted"]} if "adopted" in theirs.manifest else {}
-            alias = f"{node}-{names.next_number(home, node)}"
-            return runner.Result("done", manifest.publish(home, out, {**theirs.manifest, "adopted": stated | before, "alias": alias}))
+            alias = broken.manifest["alias"] if broken else f"{node}-{names.next_number(home, node)}"
+            record = {**theirs.manifest, "adopted": stated | before, "alias": alias}
+            return runner.Result("done", manifest.publish(home, out, record, broken))
         finally:
             shutil.rmtree(out, ignore_errors=True)
 

@@ -117,7 +117,7 @@ def remembered_sha256(path: Path, memory: Remembered) -> str:
     if name in memory and memory[name][0] == mark:
         return memory[name][1]
     digest = sha256_file(path)
-    if mark_of(path) == mark and max(mark[1:3]) < time.time_ns() - GRAIN_NS:
+    if mark_of(path) == mark and at_rest(mark):
         memory[name] = (mark, digest)
     else:
         memory.pop(name, None)
@@ -156,6 +156,11 @@ def changed(file: ExternalFile, memory: Remembered) -> str:
     except _UnidentifiedError:
         return "changed"
     return "" if now == file.identity else "changed"
+
+
+def at_rest(mark: list[int]) -> bool:
+    """Whether a change from now on would show in the mark: it is older than the grain of the clock that stamps files."""
+    return max(mark[1:3]) < time.time_ns() - GRAIN_NS
 
 
 def mark_of(path: Path) -> list[int]:
