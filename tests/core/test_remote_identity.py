@@ -60,7 +60,7 @@ def site() -> Iterator[Site]:
             """Stays quiet."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
     found = Site(f"http://127.0.0.1:{server.server_port}/words.txt")
     yield found
     server.shutdown()
