@@ -32,6 +32,14 @@ def artifact(path: Path, kind: str, node: str = "", summary: Mapping[str, Any] |
     return Artifact(path, record)
 
 
+def relisted(found: Artifact) -> Artifact:
+    """The artifact as if it had been published with the files that are in its folder now."""
+    files = manifest.list_files(found.path)
+    record = {**found.manifest, "identity": [], "files": files, "digest": manifest.content_digest(files)}
+    (found.path / manifest.NAME).write_text(json.dumps(record))
+    return Artifact(found.path, record)
+
+
 def documents(path: Path, shards: Sequence[Iterable[str | tuple[str, str]]]) -> Artifact:
     """A documents artifact; each text may come as (source, text)."""
     shape = schema(doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string")
