@@ -190,3 +190,14 @@ def test_an_adopted_artifact_made_from_another_input_is_refused(tmp_path: Path) 
     with pytest.raises(RecipeError, match=f"was made from words/{words.path.name}, but both would read another words beside it"):
         prepared({"words": others, "count": count})
     assert prepared({"words": words, "count": count}).key != prepared({"count": count}).key  # an optional input may be absent
+
+
+def test_a_damaged_adopted_artifact_is_made_again_of_its_files(tmp_path: Path, files: Path) -> None:
+    home = tmp_path / "home"
+    first = take_in(home, files).artifact
+    content = (first.path / "a.txt").read_bytes()
+    (first.path / "a.txt").write_bytes(bytes(len(content)))
+    again = take_in(home, files)
+    assert again.state == "done" and again.artifact.path == first.path and again.artifact.manifest["alias"] == first.manifest["alias"]
+    assert (first.path / "a.txt").read_bytes() == content and manifest.verify(again.artifact) == []
+    assert take_in(home, files).state == "cached"
