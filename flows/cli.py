@@ -102,7 +102,7 @@ def _wide(prog: str) -> argparse.HelpFormatter:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from flows.session import forced_nodes, open_session, refuse_lacks
+    from flows.session import forced_nodes, open_session, refuse_damaged, refuse_lacks
     from stages.core.names import refuse_taken
 
     session = open_session(options.recipe, options.set, options.home)
@@ -110,6 +110,7 @@ def run_command(options: argparse.Namespace) -> int:
     refuse_lacks(session, plan)
     refuse_taken(session.home, options.name)
     forced = forced_nodes(session, plan, options.start)
+    refuse_damaged(session, plan, forced)
     if plan.complete and not forced:
         from flows.walk import walk
 
@@ -156,7 +157,7 @@ def stage_command(options: argparse.Namespace) -> int:
 
 
 def plan_command(options: argparse.Namespace) -> int:
-    from flows.session import open_session, refuse_lacks
+    from flows.session import open_session, refuse_damaged, refuse_lacks
     from stages.ask.plan import training_size
 
     session = open_session(options.recipe, options.set, options.home)
@@ -174,6 +175,7 @@ def plan_command(options: argparse.Namespace) -> int:
         for what, value in size:
             print(f"{what:<26} {value}")
     refuse_lacks(session, plan)
+    refuse_damaged(session, plan)
     return 0
 
 

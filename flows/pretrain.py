@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.server import end_with_worker
-from flows.session import forced_nodes, open_session, refuse_lacks, split_settings
+from flows.session import forced_nodes, open_session, refuse_damaged, refuse_lacks, split_settings
 from flows.step import link_report, step
 from flows.walk import walk
 
@@ -28,6 +28,7 @@ def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = 
     plan = session.plan(until)
     refuse_lacks(session, plan)
     forced = forced_nodes(session, plan, start, [node.strip() for node in force.split(",") if node.strip()])
+    refuse_damaged(session, plan, forced)
     command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start, "set": set, "force": force}
     run_id = walk(session, session.steps(until), step, command, forced, name=name)
     link_report(session.home, run_id)

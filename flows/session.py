@@ -12,8 +12,8 @@ from typing import Any
 from flows.road import config_classes, downstream, road, spared, stage_of, upstream
 from stages.ask.adopted import adopted_artifacts
 from stages.ask.plan import Plan, Step, make_plan
-from stages.core import lineage, outbox
-from stages.core.errors import RecipeError
+from stages.core import integrity, lineage, outbox
+from stages.core.errors import RecipeError, VerificationError
 from stages.core.recipe import Recipe, find_recipe, load_recipe
 from stages.core.secrets import redact
 from stages.core.stage import Artifact
@@ -102,6 +102,18 @@ def refuse_lacks(session: Session, plan: Plan) -> None:
             else "The recipe needs what is not here:" + "".join(f"\n  - {lack}" for lack in plan.lacks)
         )
         raise RecipeError(what, where=session.recipe.source, do="Provide them, or change the recipe (`--set node.key=value`).")
+
+
+def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> None:
+    """One message about every artifact of the plan with a file that is gone; `forced` ones are built again anyway."""
+    broken = [step for step in plan.steps if step.state == "damaged" and step.node not in forced and step.artifact is not None]
+    if not broken:
+        return
+    first = broken[0]
+    assert first.artifact is not None
+    error = integrity.damaged(first.artifact, first.why, session.recipe.source)
+    others = f"; damaged too: {', '.join(step.node for step in broken[1:])}" if len(broken) > 1 else ""
+    raise VerificationError(error.what.rstrip(".") + others + ".", where=error.where, do=error.do)
 
 
 def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] = ()) -> list[str]:

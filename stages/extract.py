@@ -18,10 +18,9 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
-from stages.core import foreign
+from stages.core import external, foreign
 from stages.core.documents import DOCUMENTS
 from stages.core.errors import StageError
-from stages.core.external import sha256_file
 from stages.core.remote import opened
 from stages.core.shards import Meter, Shard, collect, run_shards
 from stages.core.stage import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage, StageConfig
@@ -163,7 +162,7 @@ def _records(task: Mapping[str, Any], config: ExtractConfig) -> Iterator[Record]
             if stream.seek(0, 2) != task["bytes"]:
                 raise _changed(task)
             yield from read_records(stream, Limits(config.max_page_bytes, config.max_ratio))
-        if task["identity"].startswith("sha256:") and sha256_file(Path(task["uri"])) != task["identity"].removeprefix("sha256:"):
+        if external.changed(ExternalFile(task["uri"], task["bytes"], task["identity"]), {}):
             raise _changed(task)
     except FileNotFoundError:
         raise StageError("A WARC file of the crawl is gone.", where=task["uri"], do="Put it back, or change crawl.warcs.") from None

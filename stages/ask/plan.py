@@ -1,6 +1,6 @@
 """What would run, and why: hit or miss per node, the reason of a miss, what is lacking, and the size of the training.
 
-Read-only and without heavy imports: under 2 s with a warm hash memory.
+Read-only and without heavy imports: under 2 s with a warm hash memory. Of each artifact it looks at the names and sizes of the files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from stages.core import environment, key, lineage, manifest
+from stages.core import code, environment, key, lineage, manifest
 from stages.core.errors import LoamError, VerificationError
 from stages.core.recipe import Recipe
 from stages.core.runner import Job, find_hit, prepare, resolve_externals
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stages.lm.arch import ModelConfig
 
 COMPARED = 50  # manifests read to say why a node is a miss
+MODULES = 4  # named where code differs
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Planned:
-    """state: hit | adopted | miss | waits (an input is not built yet, so the key is not known). why: one line per reason."""
+    """state: hit | adopted | damaged (an artifact is there, but a file of it is gone, of another size, or not its own) | miss | waits
+    (an input is not built yet, so the key is not known). why: one line per reason."""
 
     node: str
     state: str
@@ -69,7 +71,9 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], adopted: Mappin
         if step.node in adopted:
             artifact = adopted[step.node]
             why = artifact.manifest.get("adopted", {}).get("provenance", f"built by {artifact.manifest['run_id']}")
-            planned[step.node] = Planned(step.node, "adopted", (f"{recipe.adopt[step.node]}: {why}",), artifact)
+            wrong = manifest.glance(artifact)
+            why_adopted = tuple(wrong) or (f"{recipe.adopt[step.node]}: {why}",)
+            planned[step.node] = Planned(step.node, "damaged" if wrong else "adopted", why_adopted, artifact)
             continue
         config = recipe.sections[step.node]
         try:
@@ -88,9 +92,11 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], adopted: Mappin
             planned[step.node] = Planned(step.node, "waits", ("an input is missing",))
             continue
         hit = find_hit(home, job)
-        planned[step.node] = (
-            Planned(step.node, "hit", (), hit, job) if hit else Planned(step.node, "miss", tuple(why_miss(home, job)), None, job)
-        )
+        if hit:
+            wrong = manifest.glance(hit)
+            planned[step.node] = Planned(step.node, "damaged" if wrong else "hit", tuple(wrong), hit, job)
+        else:
+            planned[step.node] = Planned(step.node, "miss", tuple(why_miss(home, job)), None, job)
     return Plan(tuple(planned.values()), tuple(lacks))
 
 
@@ -114,11 +120,20 @@ def why_miss(home: Path, job: Job) -> list[str]:
             earlier = manifest.read_artifact(path).manifest
             if "adopted" in earlier["key_parts"]:
                 continue  # a user's files are no earlier state of this recipe
-            compared.append((key.key_differences(job.parts, earlier["key_parts"]), int(earlier["alias"].rpartition("-")[2])))
+            compared.append((_differences(job, earlier), int(earlier["alias"].rpartition("-")[2])))
     if not compared:
         return ["not built yet"]
     fewest = min(len(lines) for lines, _ in compared)
     return max((pair for pair in compared if len(pair[0]) == fewest), key=lambda pair: pair[1])[0] or ["its artifact was removed"]
+
+
+def _differences(job: Job, earlier: Mapping[str, Any]) -> list[str]:
+    """key.key_differences to an earlier manifest; where the code differs, with the modules that do."""
+    lines = key.key_differences(job.parts, earlier["key_parts"])
+    now, then = code.module_digests(job.stage.run.__module__), earlier["code"].get("modules", {})
+    modules = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
+    named = f" ({', '.join(modules[:MODULES])}{' …' if len(modules) > MODULES else ''})" if then and modules else ""
+    return [line + named if line.startswith(key.CODE_DIFFERS) else line for line in lines]
 
 
 def _newest(home: Path, node: str) -> list[Path]:
@@ -137,7 +152,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     """Rows (what, value) on the training: parameters, tokens, FLOPs, memory per rank, and, once mixed, tokens and epochs per source."""
     from stages.lm import flops
 
-    built = {step.node: step.artifact for step in plan.steps}
+    built = {step.node: step.artifact if step.state != "damaged" else None for step in plan.steps}
     shape = _shape(recipe, built)
     rows = []
     if shape is not None:

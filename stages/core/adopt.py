@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.core import external, key, lineage, manifest, names, runner, runs
+from stages.core import external, integrity, key, lineage, manifest, names, runner, runs
+from stages.core.code import edited
 from stages.core.errors import LoamError, RecipeError, VerificationError
 from stages.core.external import sha256_file
 from stages.core.lease import lease
@@ -56,7 +57,12 @@ def _adopt_files(home: Path, node: str, stage: Stage, paths: Sequence[str], prov
             do="Name the folder of an artifact of another home (it holds a manifest.json).",
         )
     files = _files(home, node, stage.adopt, paths)
-    parts = {"node": node, "version": stage.version, "adopted": [f"{file.name}={file.identity}" for file in files]}
+    parts = {
+        "node": node,
+        "version": stage.version,
+        "code": edited(stage.name, stage.version, stage.run.__module__),
+        "adopted": [f"{file.name}={file.identity}" for file in files],
+    }
     taking = replace(stage, run=_taking(stage, stage.adopt, files))
     runtime, found = Runtime.model_validate({}), {"adopted": files}
     job = runner.Job(node, taking, StageConfig(), 0, runtime, {}, found, parts, key.key_of(parts), provenance)
@@ -128,9 +134,12 @@ def _adopt_artifact(home: Path, node: str, source: Path, provenance: str) -> run
         raise _differs(source, "the digest is not that of its files")
     number = theirs.manifest["key"][:12]
     with lease(runner.lease_path(home, node, theirs.manifest["key"]), "adopt"):
+        broken = None
         for own in manifest.find_artifacts(home, node, theirs.manifest["key"]):
             if own.manifest["digest"] == theirs.manifest["digest"]:
-                return runner.Result("cached", own)
+                if not integrity.check(home, own):
+                    return runner.Result("cached", own)
+                broken = own
         out = home / "scratch" / f"{node}-{number}-adopt"
         shutil.rmtree(out, ignore_errors=True)
         try:
@@ -139,8 +148,9 @@ def _adopt_artifact(home: Path, node: str, source: Path, provenance: str) -> run
                 raise _differs(source, (manifest.verify(theirs) or ["it changed while it was copied"])[0])
             stated = {"provenance": provenance, "from": os.fspath(source.absolute()), "sha256": sha256_file(source / manifest.NAME)}
             before = {"before": theirs.manifest["adopted"]} if "adopted" in theirs.manifest else {}
-            alias = f"{node}-{names.next_number(home, node)}"
-            return runner.Result("done", manifest.publish(home, out, {**theirs.manifest, "adopted": stated | before, "alias": alias}))
+            alias = broken.manifest["alias"] if broken else f"{node}-{names.next_number(home, node)}"
+            record = {**theirs.manifest, "adopted": stated | before, "alias": alias}
+            return runner.Result("done", manifest.publish(home, out, record, broken))
         finally:
             shutil.rmtree(out, ignore_errors=True)
 

@@ -1,18 +1,47 @@
 """Which code made an artifact: digest of a stage's module with all it imports from the project, git commit, dirty diff.
 
-Found by reading the sources (ast), imports inside functions included; nothing is imported. What cannot change behaviour does not
-count: comments, layout, docstrings. Cost: about 10 ms a module, once per process.
+Found by reading the sources (ast), imports inside functions included, and modules that are named in a string (a process is started
+by such a name); nothing is imported. What cannot change behaviour does not count: comments, layout, docstrings.
+`stage_code.json`, which ships with the package, lists for each stage and version the digests of all code that gives this version's
+output. Code that it lists enters a key by its version; edited code by its own digest.
+Cost: about 6 ms a module, once per source and home (`remembered`).
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from stages.core.files import write_durably
 
 PROJECT = Path(__file__).resolve().parents[2]
+RECORD = Path(__file__).with_name("stage_code.json")
+DIGITS = 16  # of a digest, in the record and in a key
+ROOMS = ("stages", "flows", "dashboards", "tests")
+
+Parsed = tuple[str, tuple[str, ...]]
+"""What is known of a source: the digest of its syntax tree, and every name below ROOMS that it names as a module may be named."""
+
+
+@cache
+def recorded() -> dict[str, list[dict[str, Any]]]:
+    """stage -> lines in the order in which they were recorded: version, code (digest), entry (what changed, or why the output did not)."""
+    found: dict[str, list[dict[str, Any]]] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def edited(stage: str, version: int, module: str) -> str:
+    """The digest of a stage's code, shortened, where the record does not list it for this version of the stage; else empty."""
+    digest = code_digest(module)[:DIGITS]
+    listed = (line["code"] for line in recorded().get(stage, ()) if line["version"] == version)
+    return "" if digest in listed else digest
 
 
 @cache
@@ -20,13 +49,36 @@ def code_digest(module: str) -> str:
     """Hex sha256 over the syntax trees of a module and of every project module it reaches, in name order."""
     total = hashlib.sha256()
     for name in sorted(reached(module)):
-        total.update(f"{name} {_tree_digest(name)}\n".encode())
+        total.update(f"{name} {_parsed(name)[0]}\n".encode())
     return total.hexdigest()
+
+
+def module_digests(module: str) -> dict[str, str]:
+    """module -> digest of its syntax tree, shortened, of all that a module reaches."""
+    return {name: _parsed(name)[0][:DIGITS] for name in sorted(reached(module))}
+
+
+@contextmanager
+def remembered(home: Path) -> Iterator[None]:
+    """While the block runs, sources that this home has seen before are not parsed again; new ones are kept in <home>/code.json.
+
+    By the sha256 of the source, so that no date counts. An unreadable file is none, one that cannot be written costs only time.
+    """
+    known = _known()
+    if not known:
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            stored = json.loads((home / "code.json").read_text(encoding="utf-8"))
+            known.update({source: (str(digest), tuple(map(str, names))) for source, (digest, names) in stored.items()})
+    before = len(known)
+    yield
+    if len(known) > before and home.is_dir():
+        with suppress(OSError):
+            write_durably(home / "code.json", json.dumps(known))
 
 
 @cache
 def reached(module: str) -> frozenset[str]:
-    """The project modules that a module imports, directly or through others, itself included."""
+    """The project modules that a module imports or names, directly or through others, itself included."""
     seen, queue = set(), [module]
     while queue:
         name = queue.pop()
@@ -38,21 +90,39 @@ def reached(module: str) -> frozenset[str]:
 
 @cache
 def imports_of(module: str) -> frozenset[str]:
-    """The project modules a module names in import statements anywhere in its source."""
+    """The project modules a module names in import statements, or in strings that are such a name, anywhere in its source."""
+    return frozenset(name for name in _parsed(module)[1] if _path(name) is not None)
+
+
+@cache
+def _parsed(module: str) -> Parsed:
+    source = _source(module)
+    known, key = _known(), hashlib.sha256(source).hexdigest()
+    if key not in known:
+        tree = ast.parse(source)
+        names = sorted(name for name in _names(tree) if name.split(".")[0] in ROOMS)
+        known[key] = hashlib.sha256(canonical(tree).encode()).hexdigest(), tuple(names)  # the same under every Python (ast.dump is not)
+    return known[key]
+
+
+@cache
+def _known() -> dict[str, Parsed]:
+    """What this process knows of sources, by their sha256."""
+    return {}
+
+
+def _names(tree: ast.Module) -> set[str]:
+    """Every dotted name in a source that an import statement or a string names."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(_source(module))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.update(a.name for a in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
             found.update(f"{node.module}.{a.name}" for a in node.names)
-    return frozenset(n for n in found if _path(n) is not None)
-
-
-@cache
-def _tree_digest(module: str) -> str:
-    """Hex sha256 of a module's syntax tree, the same under every Python that can parse it (ast.dump is not)."""
-    return hashlib.sha256(canonical(ast.parse(_source(module))).encode()).hexdigest()
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+            found.update([node.value] if all(part.isidentifier() for part in node.value.split(".")) else ())
+    return found
 
 
 def canonical(node: object) -> str:
@@ -87,7 +157,7 @@ def _git(*words: str) -> str:
 
 
 def _path(module: str) -> Path | None:
-    if module.split(".")[0] not in ("stages", "flows", "dashboards", "tests"):
+    if module.split(".")[0] not in ROOMS:
         return None
     base = PROJECT.joinpath(*module.split("."))
     for candidate in (base.with_suffix(".py"), base / "__init__.py"):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.core import lineage, manifest, names, runs
+from stages.core import integrity, lineage, manifest, names, runs
 
 NEEDED = """
 WITH RECURSIVE kept AS (
@@ -62,6 +62,7 @@ def collect(home: Path, found: Sequence[str]) -> int:
             (folder / manifest.NAME).unlink(missing_ok=True)
             shutil.rmtree(folder)
             names.forget_names(home, name)
+            integrity.forget(home, name)
         for left in [*(home / "leases").glob("*"), *(home / "names").glob(".*"), *home.glob(".hashes.json.*")]:
             left.unlink()  # of killed processes: nobody works here now
         lineage.reindex(home)

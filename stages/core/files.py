@@ -21,6 +21,25 @@ def write_durably(path: Path, text: str) -> None:
     fsync(path.parent)
 
 
+def make_durably(folder: Path, root: Path) -> None:
+    """Makes a folder below `root` with those above it, so that each survives a power cut."""
+    missing = [path for path in (folder, *folder.parents) if path.is_relative_to(root) and not path.is_dir()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        fsync(path.parent)
+
+
+def usual_mode(folder: Path) -> int:
+    """The permissions that a new file in a folder has by the user's umask, whatever a library gives its own."""
+    probe = folder / f".mode.{os.getpid()}.{threading.get_ident()}"
+    handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        return os.fstat(handle).st_mode & 0o777
+    finally:
+        os.close(handle)
+        probe.unlink()
+
+
 def fsync(path: Path) -> None:
     """Makes a file, or what was renamed or created in a folder, survive a power cut."""
     handle = os.open(path, os.O_RDONLY)

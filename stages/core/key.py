@@ -1,7 +1,8 @@
 """The key of a node's artifact: same key = already done.
 
-sha256 over node, stage version, config, seed, versions of the deciding distributions, external inputs by content, and the
-content digests of the input artifacts. Nothing of the runtime, no path, date, host or worker count is in it.
+sha256 over node, stage version, config, seed, versions of the deciding distributions, external inputs by content, the content
+digests of the input artifacts, and the digest of the stage's code where the record does not list that code for the version.
+Nothing of the runtime, no path, date, host or worker count is in it.
 The parts stay readable (`key_parts`), so that a miss can be explained field by field.
 """
 
@@ -13,9 +14,12 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+from stages.core.code import edited
 from stages.core.errors import StageError
 from stages.core.external import external_fields
 from stages.core.stage import ExternalFile, Stage, StageConfig
+
+CODE_DIFFERS = "code differs"
 
 
 def key_parts(
@@ -34,6 +38,7 @@ def key_parts(
     return {
         "node": node,
         "version": stage.version,
+        "code": edited(stage.name, stage.version, stage.run.__module__),
         "config": settings,
         "seed": seed,
         "distributions": {name: _version(name, node) for name in sorted(stage.distributions)},
@@ -55,6 +60,8 @@ def key_differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str 
         a, b, place = old.get(name), new.get(name), f"{prefix}{name}"
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             lines.extend(key_differences(b, a, f"{place}."))
+        elif a != b and place == "code":
+            lines.append(f"{CODE_DIFFERS}: {'not that of a recorded version' if b else 'edited then, now that of a recorded version'}")
         elif a != b:
             lines.append(f"{place}: {_short(a)} -> {_short(b)}")
     return lines

@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stages.core import names
-from stages.core.errors import RecipeError, VerificationError
-from stages.core.external import sha256_file
-from stages.core.files import fsync
+from stages.core.errors import RecipeError, StageError, VerificationError
+from stages.core.external import mark_of, sha256_file
+from stages.core.files import fsync, make_durably, usual_mode
 from stages.core.stage import Artifact
 
 NAME = "manifest.json"
@@ -80,58 +81,119 @@ def named_artifact(home: Path, value: str, where: str) -> Artifact:
     )
 
 
-def list_files(folder: Path) -> list[dict[str, Any]]:
-    """path, bytes, sha256 of every file below a folder in path order; each is fsynced."""
+def list_files(folder: Path, marks: dict[str, list[int]] | None = None) -> list[dict[str, Any]]:
+    """path, bytes, sha256 of every file below a folder in path order; each is fsynced, and has the permissions of the user's umask.
+
+    marks: hears what stat said of each file when its bytes were read.
+    """
+    mode = usual_mode(folder)
     entries = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME):
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o777 != mode:
+                os.fchmod(file.fileno(), mode)  # a library writes 0600: others of the machine could not read a model
+            before = mark_of(path)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
-        entries.append({"path": path.relative_to(folder).as_posix(), "bytes": path.stat().st_size, "sha256": digest})
+        name = path.relative_to(folder).as_posix()
+        if marks is not None:
+            marks[name] = before
+        entries.append({"path": name, "bytes": before[0], "sha256": digest})
     return entries
 
 
 def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] = ()) -> str:
-    """Hex sha256 over sorted (path, bytes, sha256) of an artifact's files, or of those that `identity` names."""
-    chosen = [f for f in files if not identity or any(f["path"] == i or f["path"].startswith(f"{i}/") for i in identity)]
-    lines = sorted(json.dumps([f["path"], f["bytes"], f["sha256"]]) for f in chosen)
+    """Hex sha256 over sorted (path, bytes, sha256) of an artifact's files, or of those that `identity` names.
+
+    Raises StageError when a name of `identity` is that of no file or folder: two artifacts would be one.
+    """
+    chosen = {f["path"]: f for f in files if not identity}
+    for name in identity:
+        named = {f["path"]: f for f in files if f["path"] == name or f["path"].startswith(f"{name}/")}
+        if not named:
+            raise StageError(
+                f"The digest is to be taken over {name!r}, but there is no such file.",
+                where=f"{len(files)} files",
+                do="This is a fault of the stage that wrote them; nothing was published.",
+            )
+        chosen |= named
+    lines = sorted(json.dumps([f["path"], f["bytes"], f["sha256"]]) for f in chosen.values())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def publish(home: Path, out: Path, manifest: Mapping[str, Any]) -> Artifact:
-    """Writes the manifest into `out`, makes it durable and renames the folder into place."""
+def publish(home: Path, out: Path, manifest: Mapping[str, Any], instead_of: Artifact | None = None) -> Artifact:
+    """Writes the manifest into `out`, makes it durable and renames the folder into place.
+
+    instead_of: a damaged artifact with the same digest, whose place it takes; what was made from it then is made from this one.
+    """
     root = home / "artifacts" / str(manifest["node"])
-    root.mkdir(parents=True, exist_ok=True)
+    make_durably(root, home)
     with (out / NAME).open("w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=1, ensure_ascii=False)
         file.flush()
         os.fsync(file.fileno())
     for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
         fsync(folder)
-    stem = str(manifest["key"])[:12]
-    number = max([_realisation(p) for p in root.glob(f"{stem}*")], default=0) + 1  # not a gap: the newest has the highest
-    final = root / (stem + (f".{number}" if number > 1 else ""))
+    aside = out.with_name(f"{out.name}.damaged")
+    if instead_of:
+        final = instead_of.path
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(final, aside)
+    else:
+        stem = str(manifest["key"])[:12]
+        number = max([_realisation(p) for p in root.glob(f"{stem}*")], default=0) + 1  # not a gap: the newest has the highest
+        final = root / (stem + (f".{number}" if number > 1 else ""))
     os.rename(out, final)
     fsync(root)
+    if instead_of:
+        shutil.rmtree(aside)
     return read_artifact(final)
 
 
-def verify(artifact: Artifact) -> list[str]:
-    """What is wrong with an artifact's files, one line each; empty when every recorded byte is there."""
-    wrong = []
+def glance(artifact: Artifact) -> list[str]:
+    """What is wrong with an artifact's files as far as shows without reading them: one missing, of another size, or not recorded."""
+    return _by_stat(artifact)[0]
+
+
+def verify(artifact: Artifact, sha256: Callable[[Path], str] = sha256_file) -> list[str]:
+    """What is wrong with an artifact's files, one line each; empty when every recorded byte is there. sha256: finds out a file's."""
+    wrong, there = _by_stat(artifact)
+    for path, entry in there:
+        try:
+            if sha256(path) != entry["sha256"]:
+                wrong.append(f"{path}: bytes differ from the recorded sha256")
+        except OSError as error:
+            wrong.append(f"{path}: cannot be read ({error.strerror})")
+    try:
+        digest = content_digest(artifact.manifest["files"], artifact.manifest["identity"])
+    except StageError:
+        digest = ""
+    if digest != artifact.manifest["digest"]:
+        wrong.append(f"{artifact.path / NAME}: the digest is not that of the files it lists")
+    return wrong
+
+
+def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, Mapping[str, Any]]]]:
+    """(what is wrong, path and entry of each file that is there with its recorded size)."""
+    wrong, there = [], []
     recorded = {f["path"]: f for f in artifact.manifest["files"]}
     for name, entry in recorded.items():
         path = artifact.path / name
-        if not path.is_file():
+        try:
+            stat = path.stat()
+        except OSError:
             wrong.append(f"{path}: missing")
-        elif path.stat().st_size != entry["bytes"]:
-            wrong.append(f"{path}: {path.stat().st_size} bytes, recorded {entry['bytes']}")
-        elif sha256_file(path) != entry["sha256"]:
-            wrong.append(f"{path}: bytes differ from the recorded sha256")
-    for path in sorted(artifact.path.rglob("*")):
-        if path.is_file() and path.name != NAME and path.relative_to(artifact.path).as_posix() not in recorded:
-            wrong.append(f"{path}: not in the manifest")
-    return wrong
+            continue
+        if stat.st_size != entry["bytes"]:
+            wrong.append(f"{path}: {stat.st_size} bytes, recorded {entry['bytes']}")
+        else:
+            there.append((path, entry))
+    for folder, _, files in os.walk(artifact.path):
+        for name in sorted(files):
+            path = Path(folder, name)
+            if name != NAME and path.relative_to(artifact.path).as_posix() not in recorded:
+                wrong.append(f"{path}: not in the manifest")
+    return wrong, there
 
 
 def _realisation(path: Path) -> int:

@@ -1,8 +1,9 @@
 """Runs one node: key, hit or miss, lease, scratch, the stage itself, books, publication.
 
 Guarantee: an artifact appears whole or not at all; a hit runs nothing; two runs at once never build the same key; a killed stage
-started again with the same key and code gets its scratch back, with other code it starts clean; what was made from a file that
-changed meanwhile is not published. Cost beside the stage: hashing its files once.
+started again with the same key and code gets its scratch back, with other code it starts clean; a stage reads only artifacts whose
+files are those that were recorded; what was made from a file that changed meanwhile is not published.
+Cost beside the stage: hashing its files once, and those of an input that this home has not compared before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stages.core import code, external, key, lease, manifest, names
+from stages.core import code, external, integrity, key, lease, manifest, names
 from stages.core.environment import environment, utc_now
 from stages.core.errors import RecipeError, StageError, VerificationError, of_the_disk
 from stages.core.recipe import Runtime
@@ -78,7 +79,8 @@ def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int,
     _refuse_strangers(node, inputs)
     files, packages = resolve_externals(home, node, config)
     digests = {role: artifact.manifest["digest"] for role, artifact in inputs.items()}
-    parts = key.key_parts(node, stage, config, seed, files, packages, digests)
+    with code.remembered(home):
+        parts = key.key_parts(node, stage, config, seed, files, packages, digests)
     return Job(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
 
 
@@ -130,21 +132,34 @@ def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = Fa
     """Runs a job unless its artifact exists; with `force` builds it again beside the old one and compares.
 
     While another run builds the same key it waits, then finds a hit. Raises what the stage raised; StageError when the disk is
-    full or an external file changed meanwhile; VerificationError when a forced data stage gives other bytes.
+    full or an external file changed meanwhile; VerificationError when a forced data stage gives other bytes, or when an artifact is
+    not what was recorded of it. A damaged artifact is built again with `force`: with the same digest it takes the old one's place and
+    name, with another it stands beside it as the newest.
     """
-    hit = find_hit(home, job)
-    if hit and not force:
+    if hit := _usable_hit(home, job, run_id, force):
         return Result("cached", hit, 0.0, hit.manifest["books"] or {})
     try:
         with _held(home, job, run_id, report):
-            hit = find_hit(home, job)
-            if hit and not force:
+            if hit := _usable_hit(home, job, run_id, force):
                 return Result("cached", hit, 0.0, hit.manifest["books"] or {})
-            return _build(home, job, run_id, report, hit, force)
+            return _build(home, job, run_id, report, force)
     except OSError as error:
         if clear := of_the_disk(error, f"while {job.node} was writing", home):
             raise clear from error
         raise
+
+
+def _usable_hit(home: Path, job: Job, run_id: str, force: bool) -> Artifact | None:
+    """The hit to hand on, if there is one and nothing is to be built. Raises VerificationError when a file of it is gone.
+
+    An adoption has the files at hand of which a damaged artifact can be made again, so there a damaged hit is none.
+    """
+    hit = None if force else find_hit(home, job)
+    if hit is None or not (wrong := integrity.check(home, hit) if job.provenance else manifest.glance(hit)):
+        return hit
+    if job.provenance:
+        return None
+    raise integrity.damaged(hit, wrong, run_id)
 
 
 @contextmanager
@@ -172,8 +187,11 @@ def gpu_lease_path() -> Path:
     return Path(tempfile.gettempdir()) / f"loam-{os.getuid()}" / "gpus"
 
 
-def _build(home: Path, job: Job, run_id: str, report: Report, hit: Artifact | None, force: bool) -> Result:
+def _build(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Result:
     started = time.monotonic()
+    hit = find_hit(home, job)
+    broken = bool(hit and integrity.check(home, hit))  # a damaged original says nothing about determinism, and is built over
+    _refuse_damaged(home, job, run_id, report)
     scratch = _scratch(home, job, force)
     out, work = scratch / "out", scratch / "work"
     shutil.rmtree(out, ignore_errors=True)
@@ -185,23 +203,45 @@ def _build(home: Path, job: Job, run_id: str, report: Report, hit: Artifact | No
     except (OSError, StageError, ValueError):
         shutil.rmtree(out, ignore_errors=True)  # on a full disk its space is what the next run needs first
         _refuse_changed(home, job, scratch)
+        _refuse_damaged(home, job, run_id, report)
         raise
     _refuse_changed(home, job, scratch)
-    files = manifest.list_files(out)
+    _refuse_damaged(home, job, run_id, report)
+    marks: dict[str, list[int]] = {}
+    files = manifest.list_files(out, marks)
     record = _manifest(job, outcome, files, run_id, clock)
-    if hit and record["digest"] == hit.manifest["digest"]:
+    same = hit is not None and record["digest"] == hit.manifest["digest"]
+    if hit and same and not broken:
         shutil.rmtree(scratch)
         return Result("identical", hit, time.monotonic() - started, hit.manifest["books"] or {})
-    if hit and job.stage.deterministic:
+    if hit and not same and not broken and job.stage.deterministic:
         raise VerificationError(
             f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
             where=f"{out} differs from {hit.path}",
             do="Compare the two folders; the old artifact was kept.",
         )
-    record["alias"] = f"{job.node}-{names.next_number(home, job.node)}"
-    artifact = manifest.publish(home, out, record)
+    record["alias"] = hit.manifest["alias"] if hit and same else f"{job.node}-{names.next_number(home, job.node)}"
+    artifact = manifest.publish(home, out, record, hit if same else None)
     shutil.rmtree(scratch)
-    return Result("differs" if hit else "done", artifact, time.monotonic() - started, record["books"] or {})
+    integrity.remember(home, artifact, marks)
+    return Result("differs" if hit and not same else "done", artifact, time.monotonic() - started, record["books"] or {})
+
+
+def _refuse_damaged(home: Path, job: Job, run_id: str, report: Report) -> None:
+    """Raises VerificationError when an artifact that the job reads is not what was recorded of it."""
+
+    def say(line: str) -> None:
+        report(Event("log", job.node, {"line": line}))
+
+    for artifact in job.inputs.values():
+        if wrong := integrity.check(home, artifact, say):
+            raise integrity.damaged(artifact, wrong, run_id)
+    for found in job.files.values():
+        for file in found:
+            if file.identity.startswith("artifact:"):  # of another recipe, maybe of another home
+                artifact = manifest.read_artifact(Path(file.uri))
+                if wrong := integrity.check(home, artifact, say):
+                    raise integrity.damaged(artifact, wrong, artifact.manifest["run_id"])
 
 
 def _refuse_changed(home: Path, job: Job, scratch: Path) -> None:
@@ -312,7 +352,11 @@ def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: s
         "bytes": sum(f["bytes"] for f in files),
         **({"adopted": {"provenance": job.provenance}} if job.provenance else {}),
         "run_id": run_id,
-        "code": {**code.git_state(), "stage": code.code_digest(job.stage.run.__module__)},
+        "code": {
+            **code.git_state(),
+            "stage": code.code_digest(job.stage.run.__module__),
+            "modules": code.module_digests(job.stage.run.__module__),
+        },
         "runtime": job.runtime.model_dump(mode="json"),
         "environment": environment(tuple(job.stage.distributions)),
         "started": started,

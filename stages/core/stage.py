@@ -31,7 +31,7 @@ KINDS = (
 class External:
     """Marks a config field whose values name things outside the home folder. They enter the key by content, not by name.
 
-    files: paths, globs or fsspec URIs; resolved to `ExternalFile`s, keyed by sha256 (local) or ETag and size (remote).
+    files: paths, globs or fsspec URIs; resolved to `ExternalFile`s, keyed by sha256, a remote one with a strong ETag by ETag and size.
     packages: installed distributions ("stdlib" is the running Python); keyed by their versions.
     artifacts: published artifacts that are no input of the road, by name ("dedup-3") or folder; keyed by their digest.
     named: the file's base name decides the output too (a task is named after its file), so it enters the key.
@@ -62,7 +62,7 @@ class ExternalFile:
 
     @property
     def sha256(self) -> str:
-        """Hex digest for a local file; for a remote one the sha256 of its identity (its bytes were not read)."""
+        """Hex digest of the content; of the identity where that is an ETag (the bytes were not read)."""
         import hashlib
 
         kind, _, value = self.identity.partition(":")

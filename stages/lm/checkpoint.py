@@ -2,9 +2,10 @@
 
 A folder: shards/NNNNN.safetensors (keys "<parameter>|weight", "…|exp_avg", "…|exp_avg_sq", flat fp32 partitions),
 trainer.json (step, optimizer steps, ranks, shapes, fingerprint of the job) and checkpoint.json (bytes and sha256 of all
-other files), written after a barrier, fsynced, and only then the folder is renamed into place.
-Guarantee: a folder without a true checkpoint.json is no checkpoint; a resume at the same number of ranks is bit-exact,
-at another the same within rounding of the sums over ranks. No pickle. Cost: 12 bytes per parameter.
+other files), written after a barrier, fsynced with the folders, and only then the folder is renamed into place.
+Guarantee: a folder without a true checkpoint.json is no checkpoint; nothing is read of a checkpoint whose files are not the recorded
+ones; a resume at the same number of ranks is bit-exact, at another the same within rounding of the sums over ranks. No pickle.
+Cost: 12 bytes per parameter; opening one reads it once, shared out among the ranks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from stages.lm.engine import MOMENTS, Engine, local_state, optimizer_steps
 
 LOCAL = ("weight", *MOMENTS)  # what a shard holds of every parameter
+OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust's io::Error ends
 KEEP = 2  # resume points kept: the last, and the one before it in case the last is damaged
 
 
@@ -53,8 +56,7 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
         (partial / "shards").mkdir(parents=True)
     engine.barrier()
     shard = partial / "shards" / f"{engine.rank:05d}.safetensors"
-    save_file({f"{name}|{what}": tensor.detach().cpu().contiguous().clone() for name, what, tensor in local_state(engine)}, shard)
-    _sync(shard)
+    _save_shard({f"{name}|{what}": tensor.detach().cpu().contiguous().clone() for name, what, tensor in local_state(engine)}, shard)
     (partial / f"{engine.rank:05d}.sum").write_text(json.dumps(describe(shard, partial)))
     engine.barrier()
     if engine.rank == 0:
@@ -66,6 +68,8 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
         _write_json(partial / "checkpoint.json", {"format": 1, "files": [*files, describe(partial / "trainer.json", partial)]})
         for path in sums:
             path.unlink()
+        for inner in (partial / "shards", partial):
+            _sync(inner)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(partial, folder)
         _sync(folder.parent)
@@ -92,8 +96,7 @@ def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str
                 partition[: end - begin] = value(name, begin, end)
             tensors |= {f"{name}|{what}": partition if what == "weight" else torch.zeros(each) for what in LOCAL}
         path = folder / "shards" / f"{rank:05d}.safetensors"
-        save_file(tensors, path)
-        _sync(path)
+        _save_shard(tensors, path)
         files.append(describe(path, folder))
     _write_json(folder / "trainer.json", Trainer(0, 0, ranks, shapes, "").__dict__)
     _write_json(folder / "checkpoint.json", {"format": 1, "files": [*files, describe(folder / "trainer.json", folder)]})
@@ -106,28 +109,50 @@ def describe(path: Path, root: Path) -> dict[str, Any]:
     return {"path": path.relative_to(root).as_posix(), "bytes": path.stat().st_size, "sha256": digest}
 
 
-def verify(folder: Path) -> Trainer:
-    """Checks every file of a checkpoint against checkpoint.json; raises CheckpointError naming the file that differs."""
-    record = folder / "checkpoint.json"
-    if not record.exists():
-        raise CheckpointError(f"{folder.name} is no checkpoint: it has no checkpoint.json.")
-    for entry in json.loads(record.read_text())["files"]:
+def verify(folder: Path, part: int = 0, parts: int = 1) -> Trainer:
+    """Checks the files of a checkpoint against checkpoint.json; raises CheckpointError naming the file that differs.
+
+    part, parts: of so many callers this one, each of which reads its share of the shards; all look at all sizes.
+    """
+    for number, entry in enumerate(_recorded(folder)):
         path = folder / entry["path"]
         if not path.exists():
             raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry['path']} is missing.")
         size = path.stat().st_size
         if size != entry["bytes"]:
             raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry['path']} has {size} bytes, not {entry['bytes']}.")
-        if describe(path, folder)["sha256"] != entry["sha256"]:
+        mine = number % parts == part or entry["path"] == "trainer.json"
+        if mine and describe(path, folder)["sha256"] != entry["sha256"]:
             raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry['path']} does not have the sha256 that was recorded.")
     return read_trainer(folder)
+
+
+def _recorded(folder: Path) -> list[dict[str, Any]]:
+    """The entries of checkpoint.json. Raises CheckpointError where it is missing, damaged, or lacks a file that is there."""
+    record = folder / "checkpoint.json"
+    if not record.exists():
+        raise CheckpointError(f"{folder.name} is no checkpoint: it has no checkpoint.json.")
+    try:
+        entries = [
+            {"path": str(e["path"]), "bytes": int(e["bytes"]), "sha256": str(e["sha256"])} for e in json.loads(record.read_bytes())["files"]
+        ]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"Checkpoint {folder.name} is damaged: checkpoint.json cannot be read ({error}).") from None
+    named = {entry["path"] for entry in entries}
+    for path in (folder / "trainer.json", *sorted((folder / "shards").glob("*.safetensors"))):
+        if (name := path.relative_to(folder).as_posix()) not in named:
+            raise CheckpointError(f"Checkpoint {folder.name} is damaged: {name} is not in checkpoint.json.")
+    return entries
 
 
 def read_trainer(folder: Path) -> Trainer:
     """trainer.json of a checkpoint; raises CheckpointError where there is none."""
     if not (folder / "trainer.json").exists():
         raise CheckpointError(f"Checkpoint {folder.name} has no trainer.json.")
-    return Trainer(**json.loads((folder / "trainer.json").read_text()))
+    try:
+        return Trainer(**json.loads((folder / "trainer.json").read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"Checkpoint {folder.name} is damaged: trainer.json cannot be read ({error}).") from None
 
 
 def latest_good(root: Path, fingerprint: str, say: Callable[[str], None]) -> tuple[Path, Trainer] | None:
@@ -153,12 +178,13 @@ def prune(root: Path, keep: int = KEEP) -> None:
         shutil.rmtree(folder)
 
 
-def reader(folder: Path, stack: ExitStack) -> Callable[[str, str, int, int], Tensor]:
+def reader(folder: Path, stack: ExitStack, part: int = 0, parts: int = 1) -> Callable[[str, str, int, int], Tensor]:
     """`partition(name, what, begin, length)` over a checkpoint written by any number of ranks; for `engine.assign`.
 
+    Verifies the checkpoint first; where several open it together, each a part of it (see verify): the job ends when one finds damage.
     The shards stay open (memory-mapped) as long as `stack`; only the slices asked for are read.
     """
-    trainer = read_trainer(folder)
+    trainer = verify(folder, part, parts)
     shards = [stack.enter_context(safe_open(path, "pt")) for path in sorted((folder / "shards").glob("*.safetensors"))]
     if len(shards) != trainer.ranks:
         raise CheckpointError(f"Checkpoint {folder.name} was written by {trainer.ranks} ranks, but holds {len(shards)} shards.")
@@ -180,9 +206,9 @@ def reader(folder: Path, stack: ExitStack) -> Callable[[str, str, int, int], Ten
 
 def consolidate(folder: Path) -> dict[str, Tensor]:
     """The full fp32 weights of a checkpoint, by parameter name. Cost: 4 bytes per parameter."""
-    trainer = verify(folder)
     with ExitStack() as stack:
         partition = reader(folder, stack)
+        trainer = read_trainer(folder)
         return {n: partition(n, "weight", 0, torch.Size(shape).numel()).view(shape) for n, shape in trainer.shapes.items()}
 
 
@@ -195,6 +221,17 @@ def from_values(value: Callable[[str], Tensor]) -> Callable[[str, str, int, int]
         return torch.nn.functional.pad(piece, (0, length - piece.numel()))
 
     return partition
+
+
+def _save_shard(tensors: dict[str, Tensor], path: Path) -> None:
+    """Writes a safetensors file and makes it durable. Raises OSError for faults of the disk, which safetensors words itself."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        if not (found := OS_ERROR.search(str(error))):
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
+    _sync(path)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

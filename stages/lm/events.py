@@ -1,7 +1,9 @@
 """What a rank tells the stage: one JSON line per event, appended to events-<rank>.jsonl.
 
 Kinds: "log" (text), "partition" (what a rank holds), "step" (the metrics of one step), "eval" (validation metrics), "error" (text, the last line of a rank
-that gives up). Guarantee: a reader that sees a newline sees the whole event. No torch.
+that gives up; of an error of the operating system also its number and file). On a full disk that line cannot be written, so a rank
+that gives up for the operating system ends with OS_ERROR_EXIT + the number.
+Guarantee: a reader that sees a newline sees the whole event. No torch.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+OS_ERROR_EXIT = 64
 
 
 @dataclass

@@ -7,23 +7,26 @@ every rank, in order per rank. Cost: two looks per second at small files.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stages.lm.events import EventTail, event_path
+from stages.lm.events import OS_ERROR_EXIT, EventTail, event_path
 from stages.lm.job import Job, write_job
 
 POLL_S = 0.2
 GRACE_S = 5.0
 TAIL_LINES = 15
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class LaunchError(RuntimeError):
@@ -34,8 +37,25 @@ class LaunchError(RuntimeError):
         self.rows = rows or []
 
 
+@dataclass
+class LastWords:
+    """What ranks said before they gave up. errors: rank -> text. system: number and file of an error of the operating system."""
+
+    errors: dict[int, str] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+    system: tuple[int, str] | None = None
+
+    def hear(self, rank: int, event: dict[str, Any]) -> None:
+        self.errors[rank] = event["text"]
+        self.rows.extend(event["rows"])
+        if event.get("number"):
+            self.system = event["number"], event["file"]
+
+
 def launch(job: Job, listen: Callable[[int, dict[str, Any]], None], variables: Mapping[str, str]) -> None:
-    """Runs the job to its end. listen(rank, event) is called for every event. Raises LaunchError when a rank fails.
+    """Runs the job to its end. listen(rank, event) is called for every event.
+
+    Raises LaunchError when a rank fails, and OSError when it does for a full or read-only disk: what the caller makes of its own.
 
     variables: of the ranks' environment, beside their own; without credentials, since what a rank prints is kept as it is.
     """
@@ -48,15 +68,13 @@ def launch(job: Job, listen: Callable[[int, dict[str, Any]], None], variables: M
     for rank in ranks:
         event_path(scratch, rank).unlink(missing_ok=True)
         tails.append(EventTail(event_path(scratch, rank)))
-    errors: dict[int, str] = {}
-    bad_rows: list[int] = []
+    last = LastWords()
 
     def hear() -> None:
         for rank in ranks:
             for event in tails[rank].read():
                 if event["kind"] == "error":
-                    errors[rank] = event["text"]
-                    bad_rows.extend(event["rows"])
+                    last.hear(rank, event)
                 listen(rank, event)
 
     with ExitStack() as stack:
@@ -77,8 +95,7 @@ def launch(job: Job, listen: Callable[[int, dict[str, Any]], None], variables: M
             time.sleep(POLL_S)
         time.sleep(POLL_S)
         hear()
-    failed = next(rank for rank in ranks if codes[rank] not in (None, 0))
-    raise LaunchError(_last_word(scratch, errors, failed, codes[failed]), bad_rows)
+    raise _failure(scratch, last, codes)
 
 
 def environment(rank: int, ranks: int, port: int, device: str) -> dict[str, str]:
@@ -118,9 +135,17 @@ def _python_path() -> str:
     return f"{root}{os.pathsep}{rest}" if rest else root
 
 
-def _last_word(scratch: Path, errors: dict[int, str], failed: int, code: int | None) -> str:
-    if errors:
-        return errors.get(failed, next(iter(errors.values())))
-    lines = (scratch / f"rank-{failed}.log").read_text(errors="replace").splitlines()[-TAIL_LINES:]
+def _failure(scratch: Path, last: LastWords, codes: Sequence[int | None]) -> Exception:
+    """The error to raise. A full disk counts before what other ranks say, who only lost their peer."""
+    by_code = next((code - OS_ERROR_EXIT for code in codes if code is not None and OS_ERROR_EXIT < code < OS_ERROR_EXIT + 128), 0)
+    number, file = last.system or (by_code, "")
+    if number in OF_THE_DISK:
+        return OSError(number, os.strerror(number), file or str(scratch))
+    failed = next(rank for rank, code in enumerate(codes) if code not in (None, 0))
+    if last.errors:
+        return LaunchError(last.errors.get(failed, next(iter(last.errors.values()))), last.rows)
+    if by_code:
+        return LaunchError(f"A training rank could not go on: {os.strerror(by_code)}.")
+    code, lines = codes[failed], (scratch / f"rank-{failed}.log").read_text(errors="replace").splitlines()[-TAIL_LINES:]
     ended = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-    return f"Training rank {failed} ended {ended}." + ("\n" + "\n".join(lines) if lines else "")
+    return LaunchError(f"Training rank {failed} ended {ended}." + ("\n" + "\n".join(lines) if lines else ""))

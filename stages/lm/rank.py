@@ -10,7 +10,13 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from stages.lm.events import EventWriter
+    from stages.lm.job import Job
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -19,13 +25,25 @@ def main(argv: list[str]) -> int:
     """Runs this process's share of the job."""
     die_with_parent(int(argv[1]))
     from stages.lm.events import open_events
-    from stages.lm.job import JobError, read_job
+    from stages.lm.job import read_job
 
-    job = read_job(Path(argv[0]))
-    events = open_events(Path(job.scratch), int(os.environ["RANK"]))
+    try:
+        job = read_job(Path(argv[0]))
+        events = open_events(Path(job.scratch), int(os.environ["RANK"]))
+    except OSError as error:
+        give_up(error, None)
+    try:
+        return work(job, events)
+    except OSError as error:
+        give_up(error, events)
+
+
+def work(job: Job, events: EventWriter) -> int:
+    """Trains or scores; the exit code."""
     import torch
 
     from stages.lm import checkpoint, data, engine, order, trainer
+    from stages.lm.job import JobError
 
     refused = (JobError, trainer.TrainingError, checkpoint.CheckpointError, data.DataError, order.OrderError, torch.OutOfMemoryError)
     try:
@@ -36,6 +54,17 @@ def main(argv: list[str]) -> int:
         return 1
     engine.stop()
     return 0
+
+
+def give_up(error: OSError, events: EventWriter | None) -> NoReturn:
+    """Ends this process for an error of the operating system; on a full disk the exit code says what the event file cannot."""
+    from stages.lm.events import OS_ERROR_EXIT
+
+    number = error.errno or 0
+    if events:
+        with suppress(OSError):
+            events.write("error", text=f"{type(error).__name__}: {error}", rows=[], number=number, file=str(error.filename or ""))
+    os._exit(OS_ERROR_EXIT + number if 0 < number < 128 else 1)  # nothing is flushed on the way: that would fail again, with another code
 
 
 def die_with_parent(parent: int) -> None:

@@ -101,11 +101,11 @@ def load(job: Job, engine: Engine, events: EventWriter) -> int:
         if step:
             folder = resume / name_of(step)
             trainer = checkpoint.read_trainer(folder)
-            assign(engine, checkpoint.reader(folder, stack), trainer.optimizer_steps)
+            assign(engine, checkpoint.reader(folder, stack, engine.rank, engine.ranks), trainer.optimizer_steps)
             if engine.rank == 0:
                 events.log(f"going on from step {step} (written by {trainer.ranks} ranks)")
         elif job.init_from:
-            assign(engine, checkpoint.reader(Path(job.init_from), stack))
+            assign(engine, checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks))
         else:
             shapes = {name: tuple(param.ds_shape) for name, param in engine.named.items()}
             assign(engine, checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed)))

@@ -82,3 +82,14 @@ def test_gpus_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.M
     assert missing_devices(wants, ["crawl"]) == []
     monkeypatch.setattr(environment, "gpus", lambda: ["one"] * 4)
     assert missing_devices(wants, ["pretrain"]) == []
+
+
+def test_an_artifact_with_a_file_that_is_gone_is_damaged_and_no_hit(tmp_path: Path) -> None:
+    words = run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    run_stage(COUNT, {}, {"words": words}, tmp_path / "home")
+    (words.path / "word" / "00001.txt").unlink()
+    found = planned(tmp_path)
+    assert [s.state for s in found.steps] == ["damaged", "hit"] and not found.complete
+    assert found.steps[0].why == (f"{words.path / 'word' / '00001.txt'}: missing",) and found.steps[0].artifact is not None
+    adopted = make_plan(tmp_path / "home", recipe(tmp_path), STEPS, {"words": words})
+    assert [s.state for s in adopted.steps] == ["damaged", "hit"]

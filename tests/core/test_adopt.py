@@ -60,7 +60,7 @@ def test_files_become_an_artifact_with_its_provenance(tmp_path: Path, files: Pat
     assert record["adopted"] == {"provenance": PROVENANCE} and record["kind"] == "tokens" and record["alias"] == "count-1"
     assert [f["uri"] for f in record["external"]["adopted"]] == [str(files / "a.txt"), str(files / "deep" / "b.txt")]
     shas = [f"{name}=sha256:{manifest.sha256_file(files / path)}" for name, path in (("a.txt", "a.txt"), ("b.txt", "deep/b.txt"))]
-    assert record["key_parts"] == {"node": "count", "version": 1, "adopted": shas}
+    assert record["key_parts"] == {"node": "count", "version": 1, "code": record["code"]["stage"][:16], "adopted": shas}
     assert lineage.records(tmp_path / "home", "SELECT artifact_id FROM artifact") == [
         {"artifact_id": manifest.artifact_id(result.artifact)}
     ]
@@ -190,3 +190,14 @@ def test_an_adopted_artifact_made_from_another_input_is_refused(tmp_path: Path) 
     with pytest.raises(RecipeError, match=f"was made from words/{words.path.name}, but both would read another words beside it"):
         prepared({"words": others, "count": count})
     assert prepared({"words": words, "count": count}).key != prepared({"count": count}).key  # an optional input may be absent
+
+
+def test_a_damaged_adopted_artifact_is_made_again_of_its_files(tmp_path: Path, files: Path) -> None:
+    home = tmp_path / "home"
+    first = take_in(home, files).artifact
+    content = (first.path / "a.txt").read_bytes()
+    (first.path / "a.txt").write_bytes(bytes(len(content)))
+    again = take_in(home, files)
+    assert again.state == "done" and again.artifact.path == first.path and again.artifact.manifest["alias"] == first.manifest["alias"]
+    assert (first.path / "a.txt").read_bytes() == content and manifest.verify(again.artifact) == []
+    assert take_in(home, files).state == "cached"

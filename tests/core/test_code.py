@@ -61,7 +61,7 @@ def test_a_change_anywhere_in_reach_changes_the_digest(tmp_path: Path, monkeypat
         return code_digest("stages.a")
 
     def forget() -> None:
-        for function in (code_digest, reached, imports_of, code._tree_digest):
+        for function in (code_digest, reached, imports_of, code._parsed):
             function.cache_clear()
 
     try:

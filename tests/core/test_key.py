@@ -109,9 +109,9 @@ def test_a_file_written_a_moment_ago_is_read_again(tmp_path: Path) -> None:
     assert memory == {}
 
 
-def test_a_file_that_is_gone_or_remote_is_told_apart(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_told_apart(tmp_path: Path) -> None:
     assert changed(ExternalFile(str(tmp_path / "gone"), 3, "sha256:00"), {}) == "disappeared"
-    assert changed(ExternalFile("s3://bucket/x", 3, "etag:1:3"), {}) == ""
+    assert changed(ExternalFile("memory://nothing/there", 3, "etag:1:3"), {}) == "disappeared"
 
 
 def test_a_file_or_pattern_that_names_nothing_is_a_recipe_error(tmp_path: Path) -> None:

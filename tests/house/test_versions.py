@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import tomllib
 
 import pytest
 
+from stages.core.code import RECORD
+from tests.conftest import PROJECT
 from tests.house import record_code
-from tests.house.record_code import recorded, today, without_entry
+from tests.house.record_code import Lines, recorded, today, unlisted, without_entry
 
 
 def test_no_stage_changed_without_an_entry() -> None:
-    changed = [
-        name
-        for name, new in today().items()
-        if {k: recorded().get(name, {}).get(k) for k in ("version", "code")} != {k: new[k] for k in ("version", "code")}
-    ]
+    changed = unlisted(recorded(), today())
     assert not changed, (
         f"The code of {', '.join(changed)} (its module or what it imports) changed without an entry. "
         'Run `make record-code`, after adding a line to `versions` if the output changes, or with WHY="..." if it does not.'
     )
 
 
-def test_a_change_is_seen_and_needs_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    now = {"dedup": {"version": 1, "entry": "first", "code": "b"}, "filter": {"version": 2, "entry": "second", "code": "b"}}
-    before = {"dedup": {"version": 1, "entry": "first", "code": "a"}, "filter": {"version": 1, "entry": "first", "code": "a"}}
-    assert without_entry(before, now) == ["dedup"] and without_entry(now, now) == []
-    path = record_code.PROJECT / "tests" / "golden" / "of_this_test.json"
+def line(version: int, code: str, entry: str) -> dict:
+    return {"version": version, "code": code, "entry": entry}
+
+
+def test_a_change_is_seen_needs_a_reason_and_keeps_what_was_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = {"dedup": line(1, "b", "first"), "filter": line(2, "b", "second")}
+    before: Lines = {"dedup": [line(1, "a", "first")], "filter": [line(1, "a", "first"), line(1, "c", "the same output: x")]}
+    assert without_entry(before, now) == ["dedup"] and unlisted(before, now) == ["dedup", "filter"]
+    path = RECORD.with_name("of_this_test.json")
     monkeypatch.setattr(record_code, "RECORD", path)
     monkeypatch.setattr(record_code, "today", lambda: {name: dict(entry) for name, entry in now.items()})
-    monkeypatch.setattr(record_code, "recorded", lambda: before)
+    monkeypatch.setattr(record_code, "recorded", lambda path=path: before if not path.is_file() else recorded(path))
     try:
         assert record_code.main("") == 1 and "dedup: the code changed" in capsys.readouterr().out and not path.exists()
         assert record_code.main("a faster loop") == 0
-        assert recorded(path) == {"dedup": {"version": 1, "entry": "the same output: a faster loop", "code": "b"}, "filter": now["filter"]}
+        wanted = {"dedup": [line(1, "a", "first"), line(1, "b", "the same output: a faster loop")], "filter": [*before["filter"]]}
+        assert recorded(path) == wanted and wanted["filter"][-1] == now["filter"] and len(wanted["filter"]) == 3
+        assert unlisted(recorded(path), now) == []
+        text = path.read_text()
+        assert record_code.main("") == 0 and path.read_text() == text, "the same code again changes nothing"
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_code_of_another_version_is_not_that_of_this_one() -> None:
+    assert unlisted({"dedup": [line(1, "a", "first")]}, {"dedup": line(2, "a", "second")}) == ["dedup"]
+
+
+def test_a_wheel_holds_the_record() -> None:
+    data = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    assert RECORD.name in data["stages.core"] and RECORD.parent == PROJECT / "stages" / "core"

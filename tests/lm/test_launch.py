@@ -36,7 +36,7 @@ def job(tmp_path: Path) -> Job:
 
 def test_a_failing_rank_is_heard_and_the_others_are_ended(job: Job) -> None:
     heard = []
-    with pytest.raises(LaunchError, match="Checkpoint nowhere has no trainer.json"):
+    with pytest.raises(LaunchError, match="nowhere is no checkpoint: it has no checkpoint.json"):
         launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event["kind"]), os.environ)
     assert "error" in heard
     assert not [c for c in psutil.Process().children() if c.is_running() and "stages.lm.rank" in " ".join(c.cmdline())]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
+from stages.core import manifest
 from stages.core.stage import Artifact
 from stages.core.tables import schema, write_rows
 
@@ -18,13 +18,26 @@ SPACE = UUID(int=0)
 def artifact(path: Path, kind: str, node: str = "", summary: Mapping[str, Any] | None = None) -> Artifact:
     """A folder as a published artifact, with a digest over its files."""
     path.mkdir(parents=True, exist_ok=True)
-    hashed = hashlib.sha256()
-    for file in sorted(p for p in path.rglob("*") if p.is_file()):
-        hashed.update(file.relative_to(path).as_posix().encode() + b"\0" + file.read_bytes())
-    digest = hashed.hexdigest()
-    return Artifact(
-        path, {"kind": kind, "node": node or kind, "key": digest, "digest": digest, "summary": dict(summary or {}), "files": []}
-    )
+    files = manifest.list_files(path)
+    digest = manifest.content_digest(files)
+    record = {
+        "kind": kind,
+        "node": node or kind,
+        "key": digest,
+        "digest": digest,
+        "identity": [],
+        "summary": dict(summary or {}),
+        "files": files,
+    }
+    return Artifact(path, record)
+
+
+def relisted(found: Artifact) -> Artifact:
+    """The artifact as if it had been published with the files that are in its folder now."""
+    files = manifest.list_files(found.path)
+    record = {**found.manifest, "identity": [], "files": files, "digest": manifest.content_digest(files)}
+    (found.path / manifest.NAME).write_text(json.dumps(record))
+    return Artifact(found.path, record)
 
 
 def documents(path: Path, shards: Sequence[Iterable[str | tuple[str, str]]]) -> Artifact:

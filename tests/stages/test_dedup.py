@@ -16,7 +16,7 @@ from stages.core.tables import read_rows, schema, write_rows
 from stages.dedup import STAGE
 from stages.text.minhash import best_bands
 from tests.conftest import run_stage
-from tests.stages.made import SPACE, artifact, documents
+from tests.stages.made import SPACE, artifact, documents, relisted
 
 SHAPE = schema(doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string")
 
@@ -140,6 +140,7 @@ def test_an_existing_corpus_that_cannot_be_compared_is_refused(tmp_path: Path) -
     with pytest.raises(RecipeError, match="There is no artifact 'dedup-9'"):
         run_stage(STAGE, {"against": ["dedup-9"]}, {"documents": made}, tmp_path)
     (first.path / "signatures.json").unlink()
+    relisted(first)
     with pytest.raises(RecipeError, match="holds no signatures"):
         run_stage(STAGE, {"against": [str(first.path)]}, {"documents": made}, tmp_path)
 
@@ -150,6 +151,7 @@ def test_a_changed_text_of_an_existing_corpus_is_noticed(tmp_path: Path) -> None
     path = first.path / "documents" / "00000.parquet"
     rows = list(read_rows(path))
     write_rows(path, SHAPE, [row | {"text": row["text"] + " changed"} for row in rows])
+    relisted(first)
     near = documents(tmp_path / "near", [[TEXTS[0] + " one more"]])
     with pytest.raises(StageError, match="A text of an existing corpus is not the one"):
         run_stage(STAGE, {"against": ["dedup-1"]}, {"documents": near}, tmp_path)

@@ -18,7 +18,7 @@ from stages.core.tables import read_rows, write_rows
 from stages.filter import STAGE, FilterConfig
 from stages.text.classifier import train
 from tests.conftest import run_stage
-from tests.stages.made import artifact, documents, jsonl
+from tests.stages.made import artifact, documents, jsonl, relisted
 
 PROSE = """The old house of the baker was painted by the men that live near the river.
 To be honest, nobody could have known how long the winter would last with so little wood.
@@ -52,7 +52,7 @@ def in_languages(path: Path, languages: list[tuple[str, float]]) -> Artifact:
     file = path / "documents" / "00000.parquet"
     rows = [{**row, "lang": lang, "lang_score": score} for row, (lang, score) in zip(read_rows(file), languages, strict=True)]
     write_rows(file, pq.read_schema(file), rows)
-    return made
+    return relisted(made)
 
 
 def test_first_reason_and_signals(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from stages.core.stage import Artifact
 from stages.core.tables import schema, write_rows
 from stages.report import INPUTS, STAGE, quality_checks, result_rows
 from tests.conftest import run_stage
+from tests.stages.made import relisted
 
 
 def score(task: str, metric: str, value: float, **more: Any) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def whole_road(home: Path) -> dict[str, Artifact]:
     (found["mix"].path / "mix.json").write_text(json.dumps({"sources": {"a <source>": source}}))
     subset = {"model": "sft", "task": "t", "metric": "acc", "subset": "flagged", "value": None, "stderr": None, "n": 0}
     (found["contamination"].path / "scores.json").write_text(json.dumps([subset]))
-    return found
+    return {node: relisted(artifact) for node, artifact in found.items()}
 
 
 def manifest(node: str, kind: str) -> dict[str, Any]:

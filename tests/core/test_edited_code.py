@@ -1,0 +1,141 @@
+"""Edited code is no hit: the key takes the version of a stage whose code the record lists, and the code's own digest otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.road import road, stage_of
+from stages.ask.plan import why_miss
+from stages.core import code, manifest
+from stages.core.recipe import Runtime, validated
+from stages.core.runner import Job, find_hit, prepare
+from tests.conftest import run_stage
+from tests.core.toys import WORDS
+
+MODULE = "tests.core.toys"
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[dict]]]:
+    """A record that lists the toy's code as that of its version 1; tests add to it and change the code."""
+    found = {"words": [{"version": 1, "code": code.code_digest(MODULE)[: code.DIGITS], "entry": "first version"}]}
+    monkeypatch.setattr(code, "recorded", lambda: found)
+    yield found
+
+
+def job(home: Path) -> Job:
+    return prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
+
+
+def edit(monkeypatch: pytest.MonkeyPatch, digest: str, modules: dict[str, str] | None = None) -> None:
+    monkeypatch.setattr(code, "code_digest", lambda module: digest * 4)
+    monkeypatch.setattr(code, "module_digests", lambda module: modules or {MODULE: digest})
+
+
+def test_edited_code_is_a_miss_that_says_so_and_names_the_module(
+    tmp_path: Path, record: dict[str, list[dict]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = run_stage(WORDS, {}, {}, tmp_path)
+    assert built.manifest["key_parts"]["code"] == "" and find_hit(tmp_path, job(tmp_path)) is not None
+    then = built.manifest["code"]["modules"]
+    assert then == code.module_digests(MODULE) and {MODULE, "stages.core.shards"} <= set(then)
+    edit(monkeypatch, "e" * 16, then | {MODULE: "other", "stages.core.new": "x"})
+    changed = job(tmp_path)
+    assert changed.parts["code"] == "e" * 16 and find_hit(tmp_path, changed) is None
+    assert why_miss(tmp_path, changed) == [f"code differs: not that of a recorded version (stages.core.new, {MODULE})"]
+
+
+def test_code_that_gives_the_same_output_by_the_record_is_a_hit(
+    tmp_path: Path, record: dict[str, list[dict]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_stage(WORDS, {}, {}, tmp_path)
+    edit(monkeypatch, "e" * 16)
+    record["words"].append({"version": 2, "code": "e" * 16, "entry": "of another version"})
+    assert find_hit(tmp_path, job(tmp_path)) is None
+    record["words"].append({"version": 1, "code": "e" * 16, "entry": "the same output: a faster loop"})
+    assert find_hit(tmp_path, job(tmp_path)) is not None
+
+
+def test_what_edited_code_built_is_no_hit_of_recorded_code(
+    tmp_path: Path, record: dict[str, list[dict]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as edited:
+        edit(edited, "e" * 16)
+        run_stage(WORDS, {}, {}, tmp_path)
+    again = job(tmp_path)
+    assert find_hit(tmp_path, again) is None
+    (line,) = why_miss(tmp_path, again)
+    assert line.startswith("code differs: edited then, now that of a recorded version")
+
+
+def test_scratch_is_of_one_code(tmp_path: Path, record: dict[str, list[dict]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that the record lists beside the old one has the same key, but does not go on in the other's scratch."""
+    switch = tmp_path / "fail"
+    switch.touch()
+    monkeypatch.setenv("LOAM_TEST_FAIL", str(switch))
+    with pytest.raises(RuntimeError, match="shard of gamma"):
+        run_stage(WORDS, {"fail_at": "gamma"}, {}, tmp_path)
+    (half,) = tmp_path.glob("scratch/*/work/words/00000/word.txt")
+    half.write_text("of other code")
+    switch.unlink()
+    edit(monkeypatch, "e" * 16)
+    record["words"].append({"version": 1, "code": "e" * 16, "entry": "the same output: a faster loop"})
+    artifact = run_stage(WORDS, {"fail_at": "gamma"}, {}, tmp_path)
+    assert half.parents[3].name == f"words-{artifact.manifest['key'][:12]}", "the key is the same"
+    assert (artifact.path / "word" / "00000.txt").read_text() == "alpha"
+
+
+@pytest.mark.parametrize("node", [node for node in road() if "@" not in node.name], ids=lambda node: node.name)
+def test_a_stage_reaches_nothing_that_only_asks_or_walks(node: object) -> None:
+    reached = code.reached(stage_of(node).run.__module__)
+    assert not [m for m in reached if not m.startswith("stages.") or m.startswith("stages.ask")]
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "sft", "reference", "dpo"])
+def test_what_the_ranks_run_is_reached_though_it_is_started_by_name(stage: str) -> None:
+    assert {"stages.lm.rank", "stages.lm.trainer", "stages.lm.objectives", "stages.lm.optim", "stages.lm.schedule"} <= code.reached(
+        f"stages.{stage}"
+    )
+
+
+def test_sources_are_parsed_once_per_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget() -> None:
+        for function in (code.code_digest, code.reached, code.imports_of, code._parsed, code._known):
+            function.cache_clear()
+
+    try:
+        forget()
+        with code.remembered(tmp_path):
+            digest = code.code_digest(MODULE)
+        assert len(json.loads((tmp_path / "code.json").read_text())) == len(code.reached(MODULE))
+        forget()
+        with monkeypatch.context() as patched:
+            patched.setattr(code.ast, "parse", lambda source: pytest.fail("parsed again"))
+            with code.remembered(tmp_path):
+                assert code.code_digest(MODULE) == digest
+        for damaged in ("{ half", "[]", '{"x": 1}', "\xff"):
+            forget()
+            (tmp_path / "code.json").write_text(damaged, encoding="latin-1")
+            with code.remembered(tmp_path):
+                assert code.code_digest(MODULE) == digest
+    finally:
+        forget()
+
+
+def test_the_record_that_ships_lists_lines(tmp_path: Path) -> None:
+    names = {stage_of(node).name for node in road()}
+    assert set(code.recorded()) == names
+    assert all(
+        {"version", "code", "entry"} == set(line) and len(line["code"]) == code.DIGITS
+        for lines in code.recorded().values()
+        for line in lines
+    )
+
+
+def test_the_manifest_of_an_artifact_names_its_code(tmp_path: Path) -> None:
+    artifact = manifest.read_artifact(run_stage(WORDS, {}, {}, tmp_path).path)
+    assert artifact.manifest["key_parts"]["code"] == code.code_digest(MODULE)[: code.DIGITS], "toys are in no record"

@@ -1,0 +1,110 @@
+"""Bytes flipped in published artifacts of the real road: each stops the stage that reads it, before it publishes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import encode, evaluate, export, pretrain, sft
+from stages.core import manifest
+from stages.core.errors import StageError, VerificationError
+from stages.core.runner import Event
+from stages.core.stage import Artifact, Stage
+from tests.conftest import run_stage
+from tests.lm.test_rank_faults import full_disk_in_ranks
+from tests.stages.conftest import PRETRAIN, RUNTIME, SFT, Chain
+
+
+@contextmanager
+def flipped(path: Path) -> Iterator[None]:
+    """One bit of a file, at its middle, for as long as the block runs."""
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(bytes(damaged))
+    try:
+        yield
+    finally:
+        path.write_bytes(whole)
+
+
+def refused(stage: Stage, config: Mapping[str, Any], inputs: Mapping[str, Artifact], home: Path, damaged: Artifact, file: str) -> None:
+    """The stage stops, names artifact and file, and publishes nothing; nothing but the stage's log is left to do."""
+    before = {path.name for path in home.glob(f"artifacts/{stage.name}*/*")}
+    events: list[Event] = []
+    with flipped(damaged.path / file), pytest.raises(VerificationError) as caught:
+        run_stage(stage, config, inputs, home, runtime=RUNTIME, events=events)
+    assert f"{file}: bytes differ from the recorded sha256" in caught.value.what and str(damaged.path) == caught.value.where
+    assert f"loam stage {damaged.manifest['node']} test-run --force" in caught.value.do
+    assert {path.name for path in home.glob(f"artifacts/{stage.name}*/*")} == before and not events
+
+
+def test_data_that_was_damaged_is_not_trained_on(chain: Chain) -> None:
+    config = {**PRETRAIN, "learning_rate": 2e-3}
+    for artifact, file in ((chain.tokens, "tokens/00000.bin"), (chain.mixture, "train/rows.npy"), (chain.tokenizer, "tokenizer.json")):
+        refused(pretrain.STAGE, config, chain.data(), chain.home, artifact, file)
+    assert manifest.verify(chain.tokens) == []
+
+
+def test_a_damaged_checkpoint_is_not_trained_on(chain: Chain) -> None:
+    inputs = {"checkpoint": chain.pretrained, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
+    config = {**SFT, "learning_rate": 2e-3}
+    for file in ("checkpoint/shards/00000.safetensors", "checkpoint/trainer.json", "model.json"):
+        refused(sft.STAGE, config, inputs, chain.home, chain.pretrained, file)
+
+
+def test_damaged_rows_and_tokenizers_are_not_encoded(chain: Chain) -> None:
+    documents = Artifact(chain.home / "made" / "documents", {})
+    made = manifest.list_files(documents.path)
+    record = {
+        "kind": "documents",
+        "node": "documents",
+        "key": "0" * 64,
+        "identity": [],
+        "files": made,
+        "digest": manifest.content_digest(made),
+    }
+    inputs = {"documents": Artifact(documents.path, record), "tokenizer": chain.tokenizer}
+    refused(encode.STAGE, {}, inputs, chain.home / "other", inputs["documents"], "documents/00000.parquet")
+    refused(encode.STAGE, {}, inputs, chain.home / "other", chain.tokenizer, "tokenizer.json")
+
+
+def test_a_damaged_export_is_not_evaluated(chain: Chain, tmp_path: Path) -> None:
+    model = run_stage(export.STAGE, {}, {"checkpoint": chain.pretrained, "tokenizer": chain.tokenizer}, tmp_path, node="export@base")
+    assert (model.path / "model.safetensors").stat().st_mode & 0o777 == (model.path / "config.json").stat().st_mode & 0o777 != 0o600
+    benchmarks = Artifact(chain.mixture.path, {**chain.mixture.manifest, "kind": "benchmarks", "node": "benchmarks", "digest": "1" * 64})
+    inputs = {"model": model, "benchmarks": benchmarks, "mixture": chain.mixture, "tokens": chain.tokens, "tokenizer": chain.tokenizer}
+    with flipped(model.path / "model.safetensors"), pytest.raises(VerificationError, match="model.safetensors: bytes differ"):
+        run_stage(evaluate.STAGE, {}, inputs, tmp_path, node="evaluate@base")
+
+
+def test_a_full_disk_in_a_rank_is_one_message(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_disk_in_ranks(tmp_path, monkeypatch)
+    with pytest.raises(StageError, match="^No space left on the disk while pretrain was writing.") as caught:
+        run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path / "home", runtime=RUNTIME)
+    assert caught.value.where == "/disk/shard" and "--home" in caught.value.do
+    assert not list(tmp_path.glob("home/artifacts/*/*")) and not list(tmp_path.glob("home/scratch/*/out"))
+
+
+def test_an_input_that_is_deleted_under_a_rank_is_one_message(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file goes after the inputs were compared and before the ranks open it."""
+    from stages.lm import session
+
+    shard = chain.tokens.path / "tokens" / "00000.bin"
+    true, whole = session.launch, shard.read_bytes()
+
+    def launch(*given: Any) -> None:
+        shard.unlink()
+        true(*given)
+
+    monkeypatch.setattr(session, "launch", launch)
+    try:
+        with pytest.raises(VerificationError, match="00000.bin: missing") as caught:
+            run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime=RUNTIME)
+    finally:
+        shard.write_bytes(whole)
+    assert "loam stage encode test-run --force" in caught.value.do and not list(tmp_path.glob("artifacts/*/*"))
