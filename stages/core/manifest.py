@@ -9,28 +9,35 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stages.core import names
+from stages.core import manifest_schema, names
 from stages.core.errors import RecipeError, VerificationError
 from stages.core.external import sha256_file
 from stages.core.files import fsync
 from stages.core.stage import Artifact
 
 NAME = "manifest.json"
+FOLDER = re.compile(r"[0-9a-f]{12}(?:\.([1-9][0-9]{0,8}))?")
 
 
 def read_artifact(path: Path) -> Artifact:
-    """The artifact in a folder. Raises VerificationError when its manifest cannot be read."""
+    """The artifact in a folder. Raises VerificationError when its manifest cannot be read or breaks the schema."""
     try:
-        return Artifact(path, json.loads((path / NAME).read_text(encoding="utf-8")))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
+    except ValueError as error:
         raise VerificationError(
             f"The manifest is damaged: {error}", where=str(path / NAME), do="Remove the folder and run the recipe again."
         ) from None
+
+
+def is_adopted(artifact: Artifact) -> bool:
+    """Whether it was taken in from outside: no run could make it again, and it stands only where a recipe's `adopt` names it."""
+    return "adopted" in artifact.manifest
 
 
 def artifact_id(artifact: Artifact) -> str:
@@ -39,9 +46,9 @@ def artifact_id(artifact: Artifact) -> str:
 
 
 def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
-    """All published realisations of a key, the newest last."""
-    root = home / "artifacts" / node
-    folders = [p for p in root.glob(f"{key[:12]}*") if (p / NAME).is_file()]
+    """All published realisations of a key, adopted ones too, the newest last."""
+    root = home / "artifacts" / names.path_part(node)
+    folders = [p for p in root.glob(f"{key[:12]}*") if _realisation(p) and (p / NAME).is_file()]
     found = [read_artifact(p) for p in sorted(folders, key=_realisation)]
     return [a for a in found if a.manifest["key"] == key]
 
@@ -100,7 +107,7 @@ def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] =
 
 def publish(home: Path, out: Path, manifest: Mapping[str, Any]) -> Artifact:
     """Writes the manifest into `out`, makes it durable and renames the folder into place."""
-    root = home / "artifacts" / str(manifest["node"])
+    root = home / "artifacts" / names.path_part(str(manifest["node"]))
     root.mkdir(parents=True, exist_ok=True)
     with (out / NAME).open("w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=1, ensure_ascii=False)
@@ -135,4 +142,6 @@ def verify(artifact: Artifact) -> list[str]:
 
 
 def _realisation(path: Path) -> int:
-    return int(path.suffix[1:] or 1)
+    """1 for "<12 digits>", n for "<12 digits>.n", 0 for a folder that Loam did not name."""
+    found = FOLDER.fullmatch(path.name)
+    return int(found[1] or 1) if found else 0
