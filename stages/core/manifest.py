@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core import manifest_schema, names
-from stages.core.errors import RecipeError, VerificationError
+from stages.core.errors import RecipeError, StageError, VerificationError
 from stages.core.external import sha256_file
 from stages.core.files import fsync
 from stages.core.stage import Artifact
@@ -106,11 +106,20 @@ def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] =
 
 
 def publish(home: Path, out: Path, manifest: Mapping[str, Any]) -> Artifact:
-    """Writes the manifest into `out`, makes it durable and renames the folder into place."""
+    """Writes the manifest into `out`, makes it durable and renames the folder into place. Raises StageError for one that breaks the schema."""
+    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    try:
+        manifest_schema.parsed(text.encode("utf-8"))
+    except ValueError as error:
+        raise StageError(
+            f"What {manifest['node']} states about its artifact cannot stand in a manifest: {error}.",
+            where=f"node {manifest['node']}",
+            do="This is a fault of the stage; nothing was published.",
+        ) from None
     root = home / "artifacts" / names.path_part(str(manifest["node"]))
     root.mkdir(parents=True, exist_ok=True)
     with (out / NAME).open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, ensure_ascii=False)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:

@@ -27,6 +27,8 @@ from stages.core.errors import LoamError, RecipeError, StageError
 from stages.core.files import write_durably
 from stages.core.recipe import Recipe
 
+ENDS = ("done", "failed", "interrupted")
+
 
 def new_run_id(recipe: Recipe) -> str:
     """ "<date>-<time>-<recipe>-<4 hex digits>"."""
@@ -103,6 +105,8 @@ def read_run(home: Path, run_id: str) -> dict[str, Any]:
     nodes = _lines(folder / "nodes.jsonl", ended)
     if ended and end.get("nodes") != len(nodes):
         raise ValueError(f"nodes.jsonl has {len(nodes)} lines, end.json counts {end.get('nodes')}")
+    if ended and end.get("state") not in ENDS:
+        raise ValueError(f"end.json: the state is {ascii(end.get('state'))[:100]}")
     if record.get("run_id") != run_id:
         raise ValueError(f"run.json is of the run {ascii(record.get('run_id'))[:100]}")
     return record | end | {"nodes": nodes}
