@@ -16,10 +16,10 @@ from stages.ask.lineage import read
 from stages.ask.plan import why_miss
 from stages.core import lineage, manifest, manifest_schema, runner
 from stages.core.adopt import adopt
-from stages.core.errors import LoamError, RecipeError, VerificationError
+from stages.core.errors import LoamError, RecipeError, StageError, VerificationError
 from stages.core.key import key_of
 from stages.core.recipe import Runtime, validated
-from stages.core.stage import Artifact, Stage
+from stages.core.stage import Artifact, Outcome, Stage
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS
 
@@ -308,3 +308,16 @@ def test_provenance_is_one_line(theirs: Artifact, tmp_path: Path) -> None:
     for words in ("a\nb", "\x1b[31m", "x" * 5000, "\ud800"):
         with pytest.raises(RecipeError, match="The provenance is not one line of at most 4,000 printable characters"):
             adopt(tmp_path / "home", "words", WORDS, [str(theirs.path)], words, lambda event: None)
+
+
+def test_a_stage_that_states_what_no_manifest_may_hold_publishes_nothing(tmp_path: Path) -> None:
+    def run(config: Any, inputs: Any, out: Path, ctx: Any) -> Outcome:
+        (out / "x").write_text("x")
+        return Outcome(rows=1, summary={"loss": float("nan")})
+
+    run.__module__ = WORDS.run.__module__
+    with pytest.raises(
+        StageError, match="What words states about its artifact cannot stand in a manifest: NaN is no number of JSON"
+    ) as caught:
+        run_stage(dataclasses.replace(WORDS, run=run), {}, {}, tmp_path)
+    assert "nothing was published" in caught.value.do and not list(tmp_path.glob("artifacts/*/*"))
