@@ -9,11 +9,12 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from flows import questions
-from flows.show import print_table
+from flows.show import print_table, say, say_json
 from stages.core.errors import LoamError, of_the_disk
+from stages.core.printable import printable
 from stages.core.secrets import redact
 
 
@@ -26,10 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LoamError as error:
         if options.debug:
             raise
-        print(f"loam: {redact(str(error))}", file=sys.stderr)
+        say(f"loam: {redact(str(error))}", error=True)
         return error.exit_code
     except KeyboardInterrupt:
-        print("loam: interrupted; run the same command again to go on", file=sys.stderr)
+        say("loam: interrupted; run the same command again to go on", error=True)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clear = of_the_disk(error, "for this command", default_home(getattr(options, "home", "")))
         if options.debug or clear is None:
             raise
-        print(f"loam: {clear}", file=sys.stderr)
+        say(f"loam: {clear}", error=True)
         return clear.exit_code
 
 
@@ -53,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     with_set.add_argument("--set", action="append", default=[], metavar="NODE.KEY=VALUE", help="change one recipe value; the value is YAML")
     as_json = argparse.ArgumentParser(add_help=False)
     as_json.add_argument("--json", action="store_true", help="print JSON")
-    parser = argparse.ArgumentParser(prog="loam", description="From raw crawl to evaluated checkpoint.", formatter_class=_wide)
+    parser = _Parser(prog="loam", description="From raw crawl to evaluated checkpoint.", formatter_class=_wide)
     parser.add_argument("-V", "--version", action=_Version, help="print Loam's version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -84,6 +85,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _Parser(argparse.ArgumentParser):
+    """Its subcommands are of the same class."""
+
+    def error(self, message: str) -> NoReturn:  # it repeats what was typed
+        super().error(printable(message))
+
+
 class _Version(argparse.Action):
     """Looks the version up only when it is asked for."""
 
@@ -93,7 +101,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: str | None = None) -> None:
         from importlib.metadata import version
 
-        print(f"loam {version('loam')}")
+        say(f"loam {version('loam')}")
         parser.exit()
 
 
@@ -124,10 +132,10 @@ def run_command(options: argparse.Namespace) -> int:
         }
         steps = session.steps(options.until)
         run_id = walk(session, steps, lambda node, perform: perform(lambda event: None), command, name=options.name)
-        print(f"all {len(plan.steps)} nodes are hits", file=sys.stderr)
+        say(f"all {len(plan.steps)} nodes are hits", error=True)
     else:
         hits = sum(step.state == "hit" for step in plan.steps)
-        print(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} hits; home {session.home}", file=sys.stderr)
+        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} hits; home {session.home}", error=True)
         _start_prefect(session.home)
         from flows.pretrain import pretrain
         from flows.show import watching
@@ -168,12 +176,12 @@ def plan_command(options: argparse.Namespace) -> int:
         for s in plan.steps
     ]
     if options.json:
-        print(json.dumps({"steps": steps, "size": dict(size), "lacks": plan.lacks}, indent=1))
+        say_json({"steps": steps, "size": dict(size), "lacks": plan.lacks})
     else:
         print_table(steps)
-        print()
+        say()
         for what, value in size:
-            print(f"{what:<26} {value}")
+            say(f"{what:<26} {value}")
     refuse_lacks(session, plan)
     refuse_damaged(session, plan)
     return 0
@@ -185,7 +193,7 @@ def dashboard_command(options: argparse.Namespace) -> int:
     from flows.session import default_home
 
     nodes = [node.name for node in road()]
-    serve(default_home(options.home), nodes, options.port, lambda url: print(f"{url}  (Ctrl-C stops it)", flush=True))
+    serve(default_home(options.home), nodes, options.port, lambda url: say(f"{url}  (Ctrl-C stops it)", flush=True))
     return 0
 
 
@@ -213,14 +221,14 @@ def _print_results(home: Path, run_id: str) -> None:
 
     nodes = {n["node"]: n["artifact_id"] for n in ask.show(home, run_id)["nodes"]}
     if "report" not in nodes:
-        print(f"run {run_id}: {len(nodes)} nodes done")
+        say(f"run {run_id}: {len(nodes)} nodes done")
         return
     folder = home / "artifacts" / nodes["report"]
-    print()
+    say()
     print_table(json.loads((folder / "results.json").read_text()))
-    print()
-    print(f"run     {run_id}")
-    print(f"report  {folder / 'report.html'}")
+    say()
+    say(f"run     {run_id}")
+    say(f"report  {folder / 'report.html'}")
 
 
 if __name__ == "__main__":

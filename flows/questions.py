@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows.show import print_nested, print_rows, size_text
+from flows.show import print_nested, print_rows, say, say_json, size_text
 from stages.core.errors import RecipeError
 
 
@@ -83,19 +83,19 @@ def trace_command(options: argparse.Namespace) -> int:
         return 0
     found = trace.trace_url(home, options.url) if options.url else [trace.trace_doc(home, options.doc)]
     if options.json:
-        print(json.dumps(found, indent=1, default=str))
+        say_json(found)
         return 0
     for document in found:
-        print(f"{document['doc_id']}  {document['url']}")
+        say(f"{document['doc_id']}  {document['url']}")
         for verdict in document["verdicts"]:
-            print(f"  {verdict['node']:<14} {verdict['verdict']:<8} {verdict['reason'] or ''}")
+            say(f"  {verdict['node']:<14} {verdict['verdict']:<8} {verdict['reason'] or ''}")
         for span in document["tokens"]:
-            print(f"  encode         {span['length']:,} tokens at {span['start']:,} of shard {span['shard']}")
+            say(f"  encode         {span['length']:,} tokens at {span['start']:,} of shard {span['shard']}")
         for row in document["rows"]:
-            print(f"  mix            {row['part']} row {row['row']}, piece {row['piece']}: {row['length']} tokens")
+            say(f"  mix            {row['part']} row {row['row']}, piece {row['piece']}: {row['length']} tokens")
         if document["steps"]:
             steps = document["steps"]
-            print(f"  pretrain       steps {', '.join(map(str, steps[:20]))}{' …' if len(steps) > 20 else ''}")
+            say(f"  pretrain       steps {', '.join(map(str, steps[:20]))}{' …' if len(steps) > 20 else ''}")
     return 0
 
 
@@ -110,7 +110,7 @@ def what_if_command(options: argparse.Namespace) -> int:
     if not options.json:
         today, then = rows[0]["today"], rows[0]["then"]
         total = sum(row["today"] for row in rows)
-        print(f"\nkept today {today:,} of {total:,}; then {then:,} ({then - today:+,})")
+        say(f"\nkept today {today:,} of {total:,}; then {then:,} ({then - today:+,})")
     return 0
 
 
@@ -118,7 +118,7 @@ def report_command(options: argparse.Namespace) -> int:
     from flows.session import default_home
     from stages.ask.lineage import report_path
 
-    print(report_path(default_home(options.home), options.of_run))
+    say(report_path(default_home(options.home), options.of_run))
     return 0
 
 
@@ -134,7 +134,7 @@ def lineage_show(options: argparse.Namespace) -> int:
 
     found = lineage.show(_home(options), options.name)
     if options.json:
-        print(json.dumps(found, indent=1, default=str))
+        say_json(found)
     else:
         print_nested(found)
     return 0
@@ -143,7 +143,7 @@ def lineage_show(options: argparse.Namespace) -> int:
 def lineage_name(options: argparse.Namespace) -> int:
     from stages.ask import lineage
 
-    print(f"{options.name} is {lineage.give_name(_home(options), options.target, options.name, options.move)}")
+    say(f"{options.name} is {lineage.give_name(_home(options), options.target, options.name, options.move)}")
     return 0
 
 
@@ -196,11 +196,11 @@ def lineage_verify(options: argparse.Namespace) -> int:
 
     checked, wrong = lineage.verify(_home(options), options.name)
     if options.json:
-        print(json.dumps({"files": checked, "wrong": wrong}, indent=1))
+        say_json({"files": checked, "wrong": wrong})
     else:
         for line in wrong:
-            print(line)
-        print(f"{checked} files checked, {len(wrong)} differ")
+            say(line)
+        say(f"{checked} files checked, {len(wrong)} differ")
     return 3 if wrong else 0
 
 
@@ -211,7 +211,10 @@ def lineage_reindex(options: argparse.Namespace) -> int:
     if not (home / "artifacts").is_dir():
         raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
     artifacts, runs = lineage.reindex(home)
-    print(json.dumps({"artifacts": artifacts, "runs": runs}) if options.json else f"{artifacts} artifacts and {runs} runs indexed")
+    if options.json:
+        say_json({"artifacts": artifacts, "runs": runs}, None)
+    else:
+        say(f"{artifacts} artifacts and {runs} runs indexed")
     return 0
 
 
@@ -234,9 +237,9 @@ def compare_command(options: argparse.Namespace) -> int:
 
     found = compare_weights(read(home, options.a), read(home, options.b))
     if options.json:
-        print(json.dumps(found, indent=1))
+        say_json(found)
         return 0
-    print(f"a  {found['a']}\nb  {found['b']}")
+    say(f"a  {found['a']}\nb  {found['b']}")
     for part, title in (
         ("config", "settings that differ"),
         ("alone", "parameters that only one has, or of another shape"),
@@ -244,7 +247,7 @@ def compare_command(options: argparse.Namespace) -> int:
         ("layers", "relative change by layer"),
     ):
         if found[part]:
-            print(f"\n{title}")
+            say(f"\n{title}")
             print_rows(found[part], False)
     return 0
 
@@ -256,8 +259,8 @@ def lineage_affected(options: argparse.Namespace) -> int:
     print_rows(rows, options.json)
     if not options.json:
         nodes = list(dict.fromkeys(row["node"] for row in rows if row["relation"] != "names the files"))
-        print(f"\n{len(rows)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
-        print(f"To leave them out from filter on: --set 'filter.url.remove=[{json.dumps(options.url_pattern)}]'")
+        say(f"\n{len(rows)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
+        say(f"To leave them out from filter on: --set 'filter.url.remove=[{json.dumps(options.url_pattern)}]'")
     return 0
 
 
@@ -275,15 +278,15 @@ def lineage_adopt(options: argparse.Namespace) -> int:
         give_name(home, options.name, name)
     stated = result.artifact.manifest.get("adopted", {}).get("provenance", "")
     if options.json:
-        print(json.dumps({"artifact": name, "state": result.state, "name": options.name, "provenance": stated}))
+        say_json({"artifact": name, "state": result.state, "name": options.name, "provenance": stated}, None)
         return 0
-    print(
+    say(
         f"{name}  {result.artifact.manifest['kind']}, {result.artifact.manifest['rows']:,} rows, {size_text(result.artifact.manifest['bytes'])}"
     )
     if result.state == "cached":
-        print("was here already" + (f", with the provenance: {stated}" if stated else ", built by a run"))
-    print(f"in a recipe   adopt: {{{node.name}: {options.name or name}}}")
-    print(f"or            --set adopt.{node.name}={options.name or name}")
+        say("was here already" + (f", with the provenance: {stated}" if stated else ", built by a run"))
+    say(f"in a recipe   adopt: {{{node.name}: {options.name or name}}}")
+    say(f"or            --set adopt.{node.name}={options.name or name}")
     return 0
 
 
@@ -291,15 +294,11 @@ def lineage_gc(options: argparse.Namespace) -> int:
     from stages.core.collect import collect, collectable
 
     home = _home(options)
-    rows = collectable(home, options.keep_runs)
+    rows, freed = collect(home, options.keep_runs) if options.yes else (collectable(home, options.keep_runs), 0)
     print_rows(rows, options.json)
-    total = sum(row["bytes"] for row in rows)
-    if options.yes and rows:
-        total = collect(home, [row["artifact_id"] for row in rows])
     if not options.json:
-        print(
-            f"\n{len(rows)} artifacts, {size_text(total)}" + (" removed" if options.yes else "; add --yes to remove them" if rows else "")
-        )
+        total = f"{size_text(freed)} removed" if options.yes else size_text(sum(row["bytes"] for row in rows))
+        say(f"\n{len(rows)} artifacts, {total}" + ("; add --yes to remove them" if rows and not options.yes else ""))
     return 0
 
 

@@ -1,5 +1,7 @@
 """What a person sees: nodes while they run (a progress bar on a terminal, plain lines elsewhere), and tables of answers.
 
+Guarantee: what is printed passes `say` or `say_json` (ruff refuses print in the other modules of the command line), so that no
+character of a URL, a name or an error steers the terminal.
 `watching(report)` makes a report function the one that steps of this process call; without it nothing is printed
 (a Prefect worker shows the same lines in its log).
 """
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TextIO
 
+from stages.core.printable import one_line, printable
 from stages.core.runner import Event, Report
 
 PLAIN_EVERY_S = 5.0
@@ -24,6 +27,16 @@ def _silent(event: Event) -> None:
 
 
 WATCHER: ContextVar[Report] = ContextVar("watcher", default=_silent)
+
+
+def say(text: object = "", error: bool = False, flush: bool = False) -> None:
+    """Prints text of any origin, to standard error with `error`; what would steer a terminal is written out."""
+    print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=flush)
+
+
+def say_json(value: Any, indent: int | None = 1) -> None:
+    """Prints a value as JSON in ASCII; it stays JSON whatever text is in it."""
+    print(json.dumps(value, indent=indent, default=str).replace("\x7f", "\\u007f"))
 
 
 @contextmanager
@@ -41,13 +54,14 @@ def watching(stream: TextIO | None = None) -> Iterator[None]:
 def line_of(event: Event) -> str:
     """One event as a line of text; empty for events that are not worth a line."""
     values = event.values
+    text = ""
     if event.kind == "log":
-        return f"{event.node:<18} {values['line']}"
+        text = f"{event.node:<18} {values['line']}"
     if event.kind == "progress":
-        return f"{event.node:<18} {progress_text(values)}"
+        text = f"{event.node:<18} {progress_text(values)}"
     if event.kind == "end":
-        return f"{event.node:<18} {values['state']:<9} {values['seconds']:7.1f} s  {values['text']}"
-    return ""
+        text = f"{event.node:<18} {values['state']:<9} {values['seconds']:7.1f} s  {values['text']}"
+    return one_line(text)
 
 
 def progress_text(values: Mapping[str, Any]) -> str:
@@ -84,35 +98,35 @@ def size_text(count: float) -> str:
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     """Rows as an aligned table, or as JSON."""
     if as_json:
-        print(json.dumps(rows, indent=1, default=str))
+        say_json(rows)
     else:
         print_table(rows)
 
 
 def print_table(rows: Iterable[Mapping[str, Any]]) -> None:
     """Aligned columns with a header; numbers to the right."""
-    lines = [{k: _cell(v) for k, v in row.items()} for row in rows]
+    lines = [{one_line(str(k)): _cell(v) for k, v in row.items()} for row in rows]
     if not lines:
-        print("(no rows)")
+        say("(no rows)")
         return
     names = list(lines[0])
     widths = {n: min(100, max(len(n), *(len(line[n]) for line in lines))) for n in names}
     right = {n: all(_is_number(line[n]) for line in lines) for n in names}
     for line in [{n: n for n in names}, *lines]:
-        print("  ".join(line[n].rjust(widths[n]) if right[n] else line[n].ljust(widths[n]) for n in names).rstrip())
+        say("  ".join(line[n].rjust(widths[n]) if right[n] else line[n].ljust(widths[n]) for n in names).rstrip())
 
 
 def print_nested(values: Mapping[str, Any], indent: str = "") -> None:
     for name, value in values.items():
         if isinstance(value, Mapping):
-            print(f"{indent}{name}:")
+            say(f"{indent}{one_line(str(name))}:")
             print_nested(value, indent + "  ")
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            print(f"{indent}{name}:")
+            say(f"{indent}{one_line(str(name))}:")
             for item in value:
-                print(f"{indent}  - " + ", ".join(f"{k} {_cell(v)}" for k, v in item.items() if v not in ("", None)))
+                say(f"{indent}  - " + ", ".join(f"{one_line(str(k))} {_cell(v)}" for k, v in item.items() if v not in ("", None)))
         else:
-            print(f"{indent}{name:<{max(1, 22 - len(indent))}} {_cell(value)}")
+            say(f"{indent}{one_line(str(name)):<{max(1, 22 - len(indent))}} {_cell(value)}")
 
 
 def _cell(value: Any) -> str:
@@ -124,7 +138,7 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}"
-    return str(value)
+    return one_line(str(value))
 
 
 def _is_number(text: str) -> bool:
@@ -155,9 +169,9 @@ def _terminal(out: TextIO) -> Iterator[Report]:
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description:<18}"),
+        TextColumn("{task.description:<18}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[text]}"),
+        TextColumn("{task.fields[text]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
@@ -169,10 +183,10 @@ def _terminal(out: TextIO) -> Iterator[Report]:
                 tasks[event.node] = bar.add_task(event.node, total=None, text="")
             elif event.kind == "progress" and event.node in tasks:
                 values = event.values
-                bar.update(tasks[event.node], completed=values["done"], total=values["total"], text=progress_text(values))
+                bar.update(tasks[event.node], completed=values["done"], total=values["total"], text=one_line(progress_text(values)))
             elif event.kind in ("log", "end"):
                 if event.kind == "end" and event.node in tasks:
                     bar.remove_task(tasks.pop(event.node))
-                bar.console.print(line_of(event), highlight=False, markup=False)
+                bar.console.print(line_of(event), highlight=False, markup=False, emoji=False)
 
         yield report

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, model_validator
 
 from stages.core.errors import StageError
+from stages.core.names import refuse_name
 from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
 
 if TYPE_CHECKING:
@@ -119,7 +120,9 @@ def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, tasks: list
     from stages.core.records import base_name, read_records
     from stages.text.tasks import FORMATS, NOT_SCORED, BadItemError, format_of, read_item
 
-    name = base_name(file).partition(".")[0]
+    name = refuse_name(
+        base_name(file).partition(".")[0], "The task's name", where=file.uri, rename="Rename the file, up to its first dot, to"
+    )
     if name in {task["name"] for task in tasks}:
         raise StageError(
             f"Two benchmark files make the task {name!r}.",

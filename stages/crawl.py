@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from stages.core.errors import StageError
 from stages.core.external import sha256_file
 from stages.core.remote import opened
-from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Name, Outcome, Packages, Stage, StageConfig
 from stages.core.tables import schema, write_rows
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ DOCS_DATE = "2000-01-01T00:00:00Z"  # the pages follow from package versions, no
 class DocsConfig(StageConfig):
     """A documentation site of installed packages: a corpus every machine has."""
 
-    source: str = "docs"
+    source: Name = "docs"
     """Name of the source in documents and mixture weights."""
     packages: Packages = Field(min_length=1)
     """Distributions whose docstrings become pages; "stdlib" is the running Python's library."""
@@ -49,7 +49,7 @@ class DocsConfig(StageConfig):
 class SiteConfig(StageConfig):
     """A web site to crawl: same hosts as the seeds only, robots.txt obeyed."""
 
-    source: str = "site"
+    source: Name = "site"
     """Name of the source in documents and mixture weights."""
     seeds: tuple[str, ...] = Field(min_length=1)
     """URLs to start from."""
@@ -79,7 +79,7 @@ class CrawlConfig(StageConfig):
 
     warcs: ExternalFiles = ()
     """WARC or WET files: paths, globs or URIs (s3://, https://)."""
-    source: str = "web"
+    source: Name = "web"
     """Name of the source that `warcs` are."""
     site: SiteConfig | None = None
     """A web site to crawl."""

@@ -77,14 +77,19 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """A tokenizer of a user's own: tokenizer.json as it is, beside it Loam's tokenizer_config.json, which must not contradict theirs."""
-    from stages.text.bpe import load_chat, write_config
-    from stages.text.foreign import tokenizer_faults
+    from stages.core.confined import ConfinedError, confined
+    from stages.text import foreign
+    from stages.text.bpe import write_config
 
     found = {file.name: Path(file.uri) for file in files}
     if "tokenizer.json" not in found:
         raise RecipeError("There is no tokenizer.json.", where=files[0].uri, do="Save the tokenizer as a fast one of Hugging Face.")
-    text, config, template = (found[n].read_text(encoding="utf-8") if n in found else "" for n in ADOPTED)
-    if faults := tokenizer_faults(text, config, template):
+    try:
+        judged = confined(foreign.judge_files, *(str(found.get(name, "")) for name in ADOPTED))
+        faults = judged["faults"]
+    except ConfinedError as error:
+        faults = [f"It {error}."]
+    if faults:
         raise RecipeError(
             "The road cannot use this tokenizer:" + "".join(f"\n  - {fault}" for fault in faults),
             where=str(found["tokenizer.json"]),
@@ -92,8 +97,7 @@ def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
         )
     (out / "tokenizer.json").write_bytes(found["tokenizer.json"].read_bytes())
     write_config(out)
-    size = load_chat(out / "tokenizer.json").get_vocab_size()
-    return Outcome(rows=size, summary={"vocab_size": size})
+    return Outcome(rows=judged["size"], summary={"vocab_size": judged["size"]})
 
 
 def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:

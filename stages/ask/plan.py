@@ -118,7 +118,9 @@ def why_miss(home: Path, job: Job) -> list[str]:
             VerificationError, FileNotFoundError, KeyError, ValueError
         ):  # damaged or collected meanwhile: `lineage verify` names it
             earlier = manifest.read_artifact(path).manifest
-            if "adopted" in earlier["key_parts"]:
+            if "adopted" in earlier and earlier["key"] == job.key:
+                return [f"{job.node}/{path.name} is adopted, so it stands only where the recipe's section adopt names it"]
+            if "adopted" in earlier:
                 continue  # a user's files are no earlier state of this recipe
             compared.append((_differences(job, earlier), int(earlier["alias"].rpartition("-")[2])))
     if not compared:

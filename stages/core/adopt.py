@@ -1,25 +1,28 @@
 """Taking in what Loam did not make: files of a user, or an artifact of another home, as an artifact with its provenance stated.
 
 Guarantee: the stage that makes a kind checks the files, so an adopted artifact is what the rest of the road expects; published whole
-or not at all; the same files again are a hit. An artifact of another home is compared with its manifest and keeps key, digest and
-content. Cost: one read of the files, and what the stage writes. Everything else is the runner's: lease, scratch, books, manifest.
+or not at all; the same files again are a hit. An artifact of another home is refused unless its manifest keeps the schema, its key is
+that of its parts, its digest that of its files, and every file is a plain one with the recorded bytes; it keeps key, digest and content.
+No adopted artifact is ever the hit of a node: it stands only where a recipe's `adopt` names it (see runner.find_hit).
+Cost: one read of the files, and what the stage writes. Everything else is the runner's: lease, scratch, books, manifest.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import glob
+import json
 import os
-import re
 import shutil
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.core import external, integrity, key, lineage, manifest, names, runner, runs
+from stages.core import external, integrity, key, lineage, manifest, manifest_schema, names, runner, runs
 from stages.core.code import edited
-from stages.core.errors import LoamError, RecipeError, VerificationError
+from stages.core.errors import LoamError, RecipeError, VerificationError, of_the_disk
 from stages.core.external import sha256_file
 from stages.core.lease import lease
 from stages.core.recipe import Runtime
@@ -27,6 +30,7 @@ from stages.core.secrets import refuse_in_settings
 from stages.core.stage import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
 
 SHOWN = 8  # bad records named in the message
+MAX_PROVENANCE = 4000  # characters
 
 
 def adopt(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report) -> runner.Result:
@@ -40,9 +44,15 @@ def adopt(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance:
             "An adopted artifact needs its provenance.", where=f"node {node}", do="Say where the files come from: --provenance TEXT."
         )
     refuse_in_settings(provenance, f"loam lineage adopt {node}", "provenance")
+    if not provenance.isprintable() or len(provenance) > MAX_PROVENANCE:
+        raise RecipeError(
+            f"The provenance is not one line of at most {MAX_PROVENANCE:,} printable characters.",
+            where=f"loam lineage adopt {node}",
+            do="Shorten it, and take line breaks and control characters out.",
+        )
     with runs.hold_home(home):
         if len(paths) == 1 and _is_artifact(Path(paths[0]), stage):
-            result = _adopt_artifact(home, node, Path(paths[0]), provenance.strip())
+            result = _adopt_artifact(home, node, stage, Path(paths[0]), provenance.strip())
         else:
             result = _adopt_files(home, node, stage, paths, provenance.strip(), report)
         lineage.update(home)
@@ -78,22 +88,43 @@ def _files(home: Path, node: str, adoption: Adoption, paths: Sequence[str]) -> t
     wanted = ", ".join(adoption.takes)
     found: list[Path] = []
     for path in map(Path, paths):
-        if not path.exists():
+        if not _is_there(path):
             raise RecipeError(f"There is no file or folder {path}.", where=f"node {node}", do="Give paths on this machine.")
         below = sorted({p for pattern in adoption.takes for p in path.glob(pattern) if p.is_file()}) if path.is_dir() else [path]
-        if not below or not all(any(fnmatch.fnmatch(p.name, t.rpartition("/")[2]) for t in adoption.takes) for p in below):
+        if (
+            not below
+            or not all(p.is_file() for p in below)
+            or not all(any(fnmatch.fnmatch(p.name, t.rpartition("/")[2]) for t in adoption.takes) for p in below)
+        ):
             raise RecipeError(
                 f"{path} holds no file that {node} could adopt." if path.is_dir() else f"{path} is no file that {node} could adopt.",
                 where=os.fspath(path.absolute()),
                 do=f"Name files, or a folder that holds them: {wanted}.",
             )
         found += below
+    for path in found:
+        if fault := next((c for c in path.name if not c.isprintable()), ""):
+            raise RecipeError(
+                f"The file name {path.name!a} holds {fault!a}, which cannot be shown.", where=f"node {node}", do="Rename the file: a source is named after it."
+            )  # fmt: skip
     memory = external.load_memory(home)
     before = dict(memory)
-    files = external.resolve_files([glob.escape(os.fspath(p)) for p in found], memory, f"node {node}")
+    try:
+        files = external.resolve_files([glob.escape(os.fspath(p)) for p in found], memory, f"node {node}")
+    except OSError as error:
+        raise RecipeError(
+            f"A file cannot be read: {error.strerror}.", where=str(error.filename), do="Mend its permissions, or fetch it again."
+        ) from None
     if memory != before:
         external.save_memory(home, memory)
     return tuple(replace(file, name=file.uri.rpartition("/")[2]) for file in files)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or with a NUL
+        return False
 
 
 def _taking(
@@ -118,20 +149,37 @@ def _taking(
 
 
 def _is_artifact(folder: Path, stage: Stage) -> bool:
-    """Whether a folder is to be copied as an artifact; one of another kind (an exported model) may hold the files for this one."""
-    if not (folder / manifest.NAME).is_file():
+    """Whether a folder is to be copied as an artifact; one of another kind (an exported model), or what is no manifest of Loam's, may
+    stand among the files for this one."""
+    if not _is_there(folder / manifest.NAME):
         return False
-    found = manifest.read_artifact(folder).manifest
-    return stage.adopt is None or (isinstance(found, dict) and found.get("kind") == stage.output)
+    if stage.adopt is None:
+        return True
+    try:
+        found = json.loads((folder / manifest.NAME).read_bytes()[: manifest_schema.MAX_BYTES])
+    except (ValueError, RecursionError, OSError):
+        return False
+    return isinstance(found, dict) and found.get("kind") == stage.output
 
 
-def _adopt_artifact(home: Path, node: str, source: Path, provenance: str) -> runner.Result:
-    """A copy of an artifact with its key and digest; refused when a byte differs from its manifest."""
-    theirs = manifest.read_artifact(source)
-    _refuse_other(node, theirs)
+def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenance: str) -> runner.Result:
+    """A copy of an artifact with its key and digest; refused when its manifest or a byte of it is not what it should be."""
+    try:
+        theirs = manifest.read_artifact(source)
+    except (VerificationError, OSError) as error:
+        what = error.what.partition(": ")[2] if isinstance(error, VerificationError) else error.strerror
+        raise RecipeError(
+            f"The manifest.json there is not that of an artifact: {what}.",
+            where=str(source),
+            do="Name the folder of an artifact, or files.",
+        ) from None
+    _refuse_other(node, stage, theirs)
     recorded = theirs.manifest["files"]
+    if faults := manifest_schema.contradictions(theirs.manifest):
+        raise _differs(source, f"its {faults[0]}")
     if manifest.content_digest(recorded, theirs.manifest["identity"]) != theirs.manifest["digest"]:
         raise _differs(source, "the digest is not that of its files")
+    _refuse_other_files(source, recorded)
     number = theirs.manifest["key"][:12]
     with lease(runner.lease_path(home, node, theirs.manifest["key"]), "adopt"):
         broken = None
@@ -140,37 +188,72 @@ def _adopt_artifact(home: Path, node: str, source: Path, provenance: str) -> run
                 if not integrity.check(home, own):
                     return runner.Result("cached", own)
                 broken = own
+            elif stage.deterministic:
+                raise VerificationError(
+                    f"{manifest.artifact_id(own)} has the same key and other content, and {node} is deterministic: one of the two is not "
+                    "what its key says.",
+                    where=str(source),
+                    do="Do not use it, or find out which is wrong: `loam lineage verify`, and a recipe that builds the node again.",
+                )
         out = home / "scratch" / f"{node}-{number}-adopt"
         shutil.rmtree(out, ignore_errors=True)
         try:
-            shutil.copytree(source, out)
-            if manifest.list_files(out) != recorded:  # reads and fsyncs every byte of the copy
+            for file in recorded:
+                (out / file["path"]).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source / file["path"], out / file["path"], follow_symlinks=False)
+            out.mkdir(parents=True, exist_ok=True)
+            if manifest.list_files(out) != sorted(recorded, key=lambda file: Path(file["path"])):  # reads and fsyncs every byte of the copy
                 raise _differs(source, (manifest.verify(theirs) or ["it changed while it was copied"])[0])
             stated = {"provenance": provenance, "from": os.fspath(source.absolute()), "sha256": sha256_file(source / manifest.NAME)}
             before = {"before": theirs.manifest["adopted"]} if "adopted" in theirs.manifest else {}
             alias = broken.manifest["alias"] if broken else f"{node}-{names.next_number(home, node)}"
             record = {**theirs.manifest, "adopted": stated | before, "alias": alias}
             return runner.Result("done", manifest.publish(home, out, record, broken))
+        except OSError as error:
+            if clear := of_the_disk(error, f"while {node} was adopted", home):
+                raise clear from None
+            raise RecipeError(f"A file cannot be read: {error.strerror}.", where=str(error.filename), do="Mend or fetch it.") from None
         finally:
             shutil.rmtree(out, ignore_errors=True)
 
 
-def _refuse_other(node: str, theirs: Artifact) -> None:
-    """Raises when a folder's manifest is not one of Loam's, or is that of another node."""
+def _refuse_other(node: str, stage: Stage, theirs: Artifact) -> None:
+    """Raises when a folder holds an artifact of another node, stage or kind."""
     found = theirs.manifest
-    lacking = [name for name in ("node", "kind", "key", "digest", "files", "identity", "inputs") if name not in found]
-    if lacking or not all(re.fullmatch("[0-9a-f]{64}", str(found[name])) for name in ("key", "digest")):
-        raise RecipeError(
-            "The manifest.json there is not that of an artifact" + (f": it has no {lacking[0]}." if lacking else "."),
-            where=str(theirs.path),
-            do="Name the folder of an artifact, or files.",
-        )
     if found["node"] != node:
         raise RecipeError(
             f"This is an artifact of {found['node']}, not of {node}.",
             where=str(theirs.path),
             do=f"Adopt it as {found['node']}; a recipe can use it in place of any node of kind {found['kind']}.",
         )
+    for name, wanted in (("stage", stage.name), ("kind", stage.output)):
+        if found[name] != wanted:
+            raise RecipeError(
+                f"Its manifest says that the {name} is {found[name]}, but {node} is of the {name} {wanted}.",
+                where=str(theirs.path),
+                do="Fetch it again; an artifact of Loam's does not say so.",
+            )
+
+
+def _refuse_other_files(source: Path, recorded: Sequence[Mapping[str, Any]]) -> None:
+    """Raises unless the folder holds the recorded files with their sizes and nothing else, no link or device among them: before a copy."""
+    wanted, found = {file["path"]: file["bytes"] for file in recorded}, set()
+    for folder, below, files in os.walk(source):
+        for name in [*below, *files]:
+            path = Path(folder, name)
+            status, short = path.lstat(), path.relative_to(source).as_posix()
+            if stat.S_ISDIR(status.st_mode) or short == manifest.NAME:
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                raise _differs(source, f"{short!a} is a link or a device")
+            if wanted.get(short) != status.st_size:
+                raise _differs(
+                    source,
+                    f"{short!a}: " + (f"{status.st_size} bytes, recorded {wanted[short]}" if short in wanted else "not in the manifest"),
+                )
+            found.add(short)
+    if missing := sorted(set(wanted) - found):
+        raise _differs(source, f"{missing[0]!a}: missing")
 
 
 def _differs(source: Path, what: str) -> VerificationError:

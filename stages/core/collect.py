@@ -1,9 +1,11 @@
-"""Garbage collection: removes artifacts that no kept run needs, and scratch. Shows first what and how much; runs stay on record.
+"""Garbage collection: removes artifacts that no kept run needs, and scratch. Runs stay on record.
 
 Kept are the newest finished runs of each recipe, with everything their artifacts were made from; a run that stopped early
-(`--until`, one stage) counts apart, so that it never stands in for the whole road. What has a given name or was adopted is kept too.
-Guarantee: holds the home alone, so that no run is under way; a manifest goes first, so that a kill leaves no artifact that
-looks whole.
+(`--until`, one stage) counts apart, so that it never stands in for the whole road. A run that failed, was interrupted or killed keeps
+nothing. What has a given name or was adopted is kept too.
+Guarantee: holds the home alone before it looks, so that what is listed is what is there and no run is under way; removes what was
+listed under the same lock; refuses while a manifest, a run record or a given name is damaged, since what those keep is not known. A
+manifest goes first, so that a kill leaves no artifact that looks whole. Cost: one read of every run record.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.core import integrity, lineage, manifest, names, runs
+from stages.core import indexed, integrity, lineage, manifest, names, runs
+from stages.core.errors import RecipeError, StageError
 
 NEEDED = """
 WITH RECURSIVE kept AS (
@@ -33,37 +36,78 @@ SCRATCH = "scratch/"
 
 
 def collectable(home: Path, keep_runs: int) -> list[dict[str, Any]]:
-    """What could go: artifact_id, node, bytes, built_by.
+    """What could go: artifact_id, node, bytes, built_by. Nothing is removed; StageError while a run works on the home.
 
     Artifacts that none of the newest `keep_runs` finished runs of any recipe needs, and the scratch folders of stages that did not
     finish (named "scratch/..."; such a stage would go on from there, without it it starts anew).
     """
-    lineage.update(home)
-    rows = lineage.records(home, NEEDED, [keep_runs, sorted(set(names.all_names(home).values()))])
-    rows = [row for row in rows if not _adopted(home / "artifacts" / row["artifact_id"])]
-    for folder in sorted((home / "scratch").glob("*")):
-        size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
-        rows.append({"artifact_id": SCRATCH + folder.name, "node": folder.name.rpartition("-")[0], "bytes": size, "built_by": ""})
-    return rows
+    _refuse_no_home(home)
+    with runs.hold_home(home, alone=True):
+        return _listed(home, keep_runs)
 
 
-def _adopted(folder: Path) -> bool:
-    """Whether an artifact was taken in from outside, so that no run could make it again."""
-    return (folder / manifest.NAME).is_file() and "adopted" in manifest.read_artifact(folder).manifest
+def collect(home: Path, keep_runs: int) -> tuple[list[dict[str, Any]], int]:
+    """Removes what `collectable` lists, listed under the same lock, and leases that nobody holds; indexes anew.
 
-
-def collect(home: Path, found: Sequence[str]) -> int:
-    """Removes artifacts and scratch by name, with leases that nobody holds; indexes anew; returns the bytes freed."""
+    Returns the list and the bytes freed.
+    """
+    _refuse_no_home(home)
     freed = 0
     with runs.hold_home(home, alone=True):
-        for name in found:
+        found = _listed(home, keep_runs)
+        for name in (row["artifact_id"] for row in found):
             folder = home / name if name.startswith(SCRATCH) else home / "artifacts" / name
-            freed += sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
-            (folder / manifest.NAME).unlink(missing_ok=True)
-            shutil.rmtree(folder)
+            if folder.is_symlink():  # what it leads to is not the home's to remove
+                folder.unlink()
+            else:
+                freed += _size(folder)
+                (folder / manifest.NAME).unlink(missing_ok=True)
+                shutil.rmtree(folder)
             names.forget_names(home, name)
             integrity.forget(home, name)
         for left in [*(home / "leases").glob("*"), *(home / "names").glob(".*"), *home.glob(".hashes.json.*")]:
             left.unlink()  # of killed processes: nobody works here now
-        lineage.reindex(home)
-    return freed
+        if found:
+            lineage.reindex(home)
+    return found, freed
+
+
+def _listed(home: Path, keep_runs: int) -> list[dict[str, Any]]:
+    names.all_names(home)  # raises for one that cannot be read
+    if broken := runs.damaged(home, _fits):
+        folder, problem = broken[0]
+        raise StageError(
+            f"A run's record is damaged, so what it keeps is not known: {problem}{_more(broken)}.",
+            where=str(folder),
+            do="Restore the file from a copy; or remove the folder, and what only that run needed can go.",
+        )
+    lineage.update(home)
+    if spoilt := lineage.query(home, "SELECT name, problem FROM damaged ORDER BY name")[1]:
+        raise StageError(
+            f"A manifest is damaged, so what it was made from is not known: {spoilt[0][1]}{_more(spoilt)}",
+            where=str(home / "artifacts" / spoilt[0][0] / manifest.NAME),
+            do="Restore the file from a copy; or remove its folder, and the next run builds the artifact again.",
+        )
+    rows = lineage.records(home, NEEDED, [keep_runs, sorted(set(names.all_names(home).values()))])
+    rows = [row for row in rows if not manifest.is_adopted(manifest.read_artifact(home / "artifacts" / row["artifact_id"]))]
+    for folder in sorted((home / "scratch").glob("*")):
+        rows.append({"artifact_id": SCRATCH + folder.name, "node": folder.name.rpartition("-")[0], "bytes": _size(folder), "built_by": ""})
+    return rows
+
+
+def _fits(record: dict[str, Any]) -> None:
+    """Raises where a run's record does not have the fields and types that the index takes."""
+    indexed.check_types(indexed.run_rows(record))
+
+
+def _refuse_no_home(home: Path) -> None:
+    if not (home / "artifacts").is_dir():  # before the lock, which would make the folder
+        raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
+
+
+def _size(folder: Path) -> int:
+    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file())
+
+
+def _more(found: Sequence[object]) -> str:
+    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""

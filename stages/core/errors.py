@@ -1,13 +1,15 @@
 """Errors as Loam shows them: what happened, where, and what to do about it.
 
 Guarantee: every error of ours prints as at most three lines (what / where / what to do) and carries its exit code
-(DESIGN: 1 a stage failed, 2 usage or recipe error, 3 verification failed).
+(DESIGN: 1 a stage failed, 2 usage or recipe error, 3 verification failed), and nothing in it steers a terminal.
 """
 
 from __future__ import annotations
 
 import errno
 from pathlib import Path
+
+from stages.core.printable import printable
 
 
 class LoamError(Exception):
@@ -16,8 +18,8 @@ class LoamError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
-        super().__init__(what)
-        self.what, self.where, self.do = what, where, do
+        super().__init__(printable(what))  # a URL, a name or another's words may stand in it
+        self.what, self.where, self.do = printable(what), printable(where), printable(do)
 
     def __str__(self) -> str:
         lines = [self.what]

@@ -22,6 +22,7 @@ from stages.core.tables import read_rows, schema, write_rows
 
 PATTERNS = ("**/*.parquet", "**/*.jsonl", "**/*.jsonl.gz")
 FIELDS = ("text", "id", "doc_id", "url", "date", "source", "lang", "lang_score")
+SCORE = 1e6  # no language detector gives more; what is far above is another column
 
 DetectLanguage = Callable[[str], tuple[str, float]]
 
@@ -76,10 +77,26 @@ def _refuse_twice(files: Sequence[ExternalFile]) -> None:
 
 
 def _records(file: ExternalFile, ctx: Context) -> Iterator[Record]:
+    import pyarrow as pa
+
     if not file.uri.endswith(".parquet"):
         yield from read_records((file,), ctx)
         return
+    try:
+        yield from _rows(file)
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:  # a date of the year 20,000, bytes that are no UTF-8
+        raise RecipeError(
+            f"{base_name(file)} cannot be read to its end: {str(error)[:200]}",
+            where=file.uri,
+            do="Write it again, or convert that column to text.",
+        ) from None
+
+
+def _rows(file: ExternalFile) -> Iterator[Record]:
+    """The rows of a Parquet file, with the columns that matter."""
     columns = [name for name in parquet_columns(Path(file.uri), file) if name in FIELDS]
+    if twice := [name for name in FIELDS if columns.count(name) > 1]:
+        raise RecipeError(f"{base_name(file)} has two columns {twice[0]}.", where=file.uri, do="Keep one of them.")
     if "text" not in columns:
         raise RecipeError(f"{base_name(file)} has no column text.", where=file.uri, do="Rename the column that holds the text.")
     for number, row in enumerate(read_rows(Path(file.uri), columns), start=1):
@@ -106,6 +123,8 @@ def _fault(row: dict[str, Any]) -> str:
     score = row.get("lang_score", 0.0)
     if isinstance(score, bool) or not isinstance(score, int | float | None):
         return "lang_score is not a number"
+    if score is not None and not -SCORE <= score <= SCORE:  # NaN too
+        return "lang_score is out of range"
     try:
         "".join(row.get(name) or "" for name in ("text", "url", "date", "source", "lang")).encode()
     except UnicodeEncodeError:

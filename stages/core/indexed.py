@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import glob
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,8 @@ OF_RUN = {"run": "run_id", "node_run": "run_id"}
 
 # A side table's path with a * for its artifact and, inside a folder, for its name: what a view expands when it is asked.
 PATTERN = "regexp_replace(regexp_replace(path, '^(artifacts/[^/]+)/[^/]+/', '\\1/*/'), '^(artifacts/[^/]+/[*]/.+)/[^/]+$', '\\1/*.parquet')"
+BITS = {"INTEGER": 31, "BIGINT": 63}
+WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?")  # Python reads more forms than DuckDB
 PYTHON = {"VARCHAR": str, "JSON": str, "TIMESTAMPTZ": str, "INTEGER": int, "BIGINT": int, "DOUBLE": int | float}
 FITS = {table: [(column, PYTHON[kind] | None) for column, kind in columns.items()] for table, columns in TABLES.items()}
 ROWS = 10**9  # of all side tables of a kind: a guess on the high side
@@ -180,10 +183,18 @@ def check_types(rows: Rows) -> None:
             for (column, fits), value in zip(FITS[table], row, strict=True):
                 if not isinstance(value, fits):
                     raise TypeError(f"{column} is {value!r}")
+                if isinstance(value, int) and not -(2 ** BITS.get(TABLES[table][column], 1023)) <= value < 2 ** BITS.get(
+                    TABLES[table][column], 1023
+                ):
+                    raise ValueError(f"{column} is out of range")
+                if isinstance(value, str):
+                    value.encode()  # half a surrogate pair cannot be stored; a UnicodeEncodeError is a ValueError
     for table, column in (("artifact", "started"), ("artifact", "ended"), ("run", "started"), ("run", "ended"), ("node_run", "ended")):
         position = list(TABLES[table]).index(column)
         for row in rows.get(table, ()):
             if row[position]:
+                if not WRITTEN_TIME.fullmatch(row[position]):
+                    raise ValueError(f"Invalid isoformat string: {row[position][:40]!r}")
                 datetime.datetime.fromisoformat(row[position])
 
 

@@ -9,29 +9,36 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stages.core import names
+from stages.core import manifest_schema, names
 from stages.core.errors import RecipeError, StageError, VerificationError
 from stages.core.external import mark_of, sha256_file
 from stages.core.files import fsync, make_durably, usual_mode
 from stages.core.stage import Artifact
 
 NAME = "manifest.json"
+FOLDER = re.compile(r"[0-9a-f]{12}(?:\.([1-9][0-9]{0,8}))?")
 
 
 def read_artifact(path: Path) -> Artifact:
-    """The artifact in a folder. Raises VerificationError when its manifest cannot be read."""
+    """The artifact in a folder. Raises VerificationError when its manifest cannot be read or breaks the schema."""
     try:
-        return Artifact(path, json.loads((path / NAME).read_text(encoding="utf-8")))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
+    except ValueError as error:
         raise VerificationError(
             f"The manifest is damaged: {error}", where=str(path / NAME), do="Remove the folder and run the recipe again."
         ) from None
+
+
+def is_adopted(artifact: Artifact) -> bool:
+    """Whether it was taken in from outside: no run could make it again, and it stands only where a recipe's `adopt` names it."""
+    return "adopted" in artifact.manifest
 
 
 def artifact_id(artifact: Artifact) -> str:
@@ -40,9 +47,9 @@ def artifact_id(artifact: Artifact) -> str:
 
 
 def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
-    """All published realisations of a key, the newest last."""
-    root = home / "artifacts" / node
-    folders = [p for p in root.glob(f"{key[:12]}*") if (p / NAME).is_file()]
+    """All published realisations of a key, adopted ones too, the newest last."""
+    root = home / "artifacts" / names.path_part(node)
+    folders = [p for p in root.glob(f"{key[:12]}*") if _realisation(p) and (p / NAME).is_file()]
     found = [read_artifact(p) for p in sorted(folders, key=_realisation)]
     return [a for a in found if a.manifest["key"] == key]
 
@@ -125,11 +132,21 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any], instead_of: Arti
     """Writes the manifest into `out`, makes it durable and renames the folder into place.
 
     instead_of: a damaged artifact with the same digest, whose place it takes; what was made from it then is made from this one.
+    Raises StageError for a manifest that breaks the schema.
     """
-    root = home / "artifacts" / str(manifest["node"])
+    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    try:
+        manifest_schema.parsed(text.encode("utf-8"))
+    except ValueError as error:
+        raise StageError(
+            f"What {manifest['node']} states about its artifact cannot stand in a manifest: {error}.",
+            where=f"node {manifest['node']}",
+            do="This is a fault of the stage; nothing was published.",
+        ) from None
+    root = home / "artifacts" / names.path_part(str(manifest["node"]))
     make_durably(root, home)
     with (out / NAME).open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, ensure_ascii=False)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
@@ -197,4 +214,6 @@ def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, Mapping[st
 
 
 def _realisation(path: Path) -> int:
-    return int(path.suffix[1:] or 1)
+    """1 for "<12 digits>", n for "<12 digits>.n", 0 for a folder that Loam did not name."""
+    found = FOLDER.fullmatch(path.name)
+    return int(found[1] or 1) if found else 0

@@ -1,5 +1,8 @@
-"""Readable names: a number given at birth ("dedup-3", run "tiny-7"), and names that a user gives.
+"""Readable names: a number given at birth ("dedup-3", run "tiny-7"), and names that a user gives; and the one rule for all names.
 
+The rule (RULE) holds for whatever becomes the name of a file, of a folder or of something that commands take: recipes, given names,
+sources, benchmark tasks. ASCII only: file systems disagree about what is the same Unicode name, and look-alikes, marks of direction
+and control characters would make one name pass for another. What is joined to a path goes through `path_part`, whatever it claims.
 Guarantee: two processes never draw the same number, and a number is not used twice while anything that bears it is there, even
 when the counters are lost (they are counted anew from manifests and run records). A given name means one thing at a time.
 Layout: <home>/counters.json under a lock; <home>/names/<name>.json per given name, so that the record is complete without the index.
@@ -11,6 +14,7 @@ import fcntl
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +22,54 @@ from stages.core.errors import RecipeError, StageError
 from stages.core.files import fsync, write_durably
 
 COUNTERS = "counters.json"
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+MAX_CHARS = 64
+RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_CHARS - 1}}}")
+PART = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._@-]{0,149}"
+)  # a node ("evaluate@sft"), a run's id (date, recipe, digits), a folder of an artifact
 NUMBERED = re.compile(r"(.+)-(\d+)")
+
+
+def name_fault(name: str) -> str:
+    """What keeps a text from being a name, as the end of a sentence that begins with it; empty when it is one."""
+    if not name:
+        return "is empty"
+    if found := next((c for c in name if not re.fullmatch(r"[A-Za-z0-9._-]", c)), ""):
+        return f"holds {found!a} (U+{ord(found):04X})"
+    if not re.fullmatch(r"[A-Za-z0-9]", name[0]):
+        return f"begins with {name[0]!r}"
+    return f"has {len(name)} characters" if len(name) > MAX_CHARS else ""
+
+
+def refuse_name(name: object, what: str, *, where: str = "", rename: str = "") -> str:
+    """The name itself; RecipeError when it breaks the rule. what: "The recipe's name"; rename: where it is changed, if not there."""
+    fault = name_fault(name) if isinstance(name, str) else f"is no text ({type(name).__name__})"
+    if fault:
+        shown = ascii(name) if len(ascii(name)) <= 80 else f"{ascii(name)[:77]}..."
+        raise RecipeError(
+            f"{what} {shown} {fault}.",
+            where=where,
+            do=f'{rename or "Name it"} {near_name(str(name))!r}: letters a-z, digits, ".", "_" and "-", a letter or digit first, at most '
+            f"{MAX_CHARS}." + ("" if isinstance(name, str) else " Quote it, so that YAML reads a text."),
+        )
+    return str(name)
+
+
+def near_name(text: str) -> str:
+    """A name that would do, near to a text that would not."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).lstrip("._-")[:MAX_CHARS].rstrip("._-") or "mine"
+
+
+def path_part(text: str) -> str:
+    """The text itself, which is about to become one step of a path below the home. Raises StageError for what would lead elsewhere."""
+    if not PART.fullmatch(text):
+        raise StageError(
+            "A record names something that cannot be a file or folder of this home.",
+            where=ascii(text)[:200],
+            do="Nothing was read or written. `loam lineage verify` names damaged records.",
+        )
+    return text
 
 
 def next_number(home: Path, counter: str) -> int:
@@ -71,9 +121,9 @@ def refuse_taken(home: Path, name: str) -> None:
 
 def refuse_bad(home: Path, name: str) -> None:
     """Raises RecipeError for what cannot be a name: it looks like a number, a key or a node."""
-    if not NAME.fullmatch(name) or NUMBERED.fullmatch(name) or re.fullmatch(r"[0-9a-f]{6,}", name):
+    if not RULE.fullmatch(name) or not name[0].isalpha() or NUMBERED.fullmatch(name) or re.fullmatch(r"[0-9a-f]{6,}", name):
         raise RecipeError(
-            f"{name!r} cannot be a name.",
+            f"{ascii(name)[:80]} cannot be a name.",
             do='Use letters, digits, ".", "_" and "-", a letter first; not what looks like a number ("dedup-3") or a key.',
         )
     if (home / "artifacts" / name).is_dir():
@@ -94,8 +144,13 @@ def read_names(home: Path) -> tuple[dict[str, str], list[Path]]:
     found, damaged = {}, []
     for path in sorted((home / "names").glob("[!.]*.json")):
         try:
-            found[path.stem] = str(json.loads(path.read_text(encoding="utf-8"))["target"])
-        except (ValueError, TypeError, KeyError):
+            target = json.loads(path.read_text(encoding="utf-8"))["target"]
+            whole = RULE.fullmatch(path.stem) and all(PART.fullmatch(part) for part in target.split("/")) and target.count("/") <= 1
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError):
+            whole = False
+        if whole:
+            found[path.stem] = target
+        else:
             damaged.append(path)
     return found, damaged
 
@@ -110,7 +165,7 @@ def forget_names(home: Path, target: str) -> None:
 def _load(home: Path) -> dict[str, int]:
     try:
         return {str(k): int(v) for k, v in json.loads((home / COUNTERS).read_text()).items()}
-    except (FileNotFoundError, ValueError, AttributeError):
+    except (FileNotFoundError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return _counted(home)
 
 
@@ -129,6 +184,7 @@ def _born(home: Path) -> Iterator[tuple[str, int]]:
         for path in home.glob(pattern):
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
+                born = str(record.get("alias", "")), int(record.get("seq", 0))
+            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
                 continue  # a damaged manifest is reported where it is used
-            yield str(record.get("alias", "")), int(record.get("seq", 0))
+            yield born

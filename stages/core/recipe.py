@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from stages.core import secrets
 from stages.core.errors import RecipeError
+from stages.core.names import refuse_name
 from stages.core.stage import StageConfig
 
 
@@ -106,7 +107,7 @@ def load_recipe(
     adopt = _adopted(raw.get("adopt"), classes, f"{path}: adopt")
     needless = {node for node in spared(adopt) if raw.get(node) is None} if adopt else set()
     return Recipe(
-        name=str(raw.get("name", path.stem)),
+        name=refuse_name(raw.get("name", path.stem), "The recipe's name", where=f"{path}: name"),
         seed=seed,
         runtime=validated(Runtime, raw.get("runtime"), f"{path}: runtime"),
         sections={node: validated(config, raw.get(node), f"{path}: {node}") for node, config in classes.items() if node not in needless},

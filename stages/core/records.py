@@ -48,7 +48,7 @@ class Record:
 
     def text(self) -> str:
         """The record as one line of JSON, cut for showing."""
-        return json.dumps(self.value, ensure_ascii=False)[:SHOWN_CHARS]
+        return json.dumps(self.value, ensure_ascii=False, default=str)[:SHOWN_CHARS]  # a Parquet row may hold bytes or a decimal
 
 
 def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[Record]:

@@ -123,8 +123,8 @@ def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[
 
 
 def find_hit(home: Path, job: Job) -> Artifact | None:
-    """The newest published artifact of the job's key, or None."""
-    found = manifest.find_artifacts(home, job.node, job.key)
+    """The newest published artifact of the job's key, or None. An adopted one is a hit of an adoption only."""
+    found = [a for a in manifest.find_artifacts(home, job.node, job.key) if manifest.is_adopted(a) == bool(job.provenance)]
     return found[-1] if found else None
 
 
@@ -224,6 +224,10 @@ def _build(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Re
     artifact = manifest.publish(home, out, record, hit if same else None)
     shutil.rmtree(scratch)
     integrity.remember(home, artifact, marks)
+    for other in manifest.find_artifacts(home, job.node, job.key) if job.stage.deterministic else ():
+        if manifest.is_adopted(other) and other.manifest["digest"] != record["digest"]:
+            line = f"the adopted {manifest.artifact_id(other)} claims the same key and holds other bytes: do not use it"
+            report(Event("log", job.node, {"line": line}))
     return Result("differs" if hit and not same else "done", artifact, time.monotonic() - started, record["books"] or {})
 
 

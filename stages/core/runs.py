@@ -1,7 +1,9 @@
 """The record of a run: what was asked, by which code on which machine, and what became of each node.
 
 Durable and append-only: <home>/runs/<run id>/run.json is written at the start, one line per node goes to nodes.jsonl, and
-end.json says how it ended. While a run works it holds the lease in its folder; a run without lease and end.json was killed.
+end.json says how it ended, with the number of those lines. While a run works it holds the lease in its folder; a run without lease
+and end.json was killed. A killed run may leave a last line without its end, which then says nothing; anything else that cannot be
+read, lines that are missing included, is damage, named by `damaged` and by the index.
 Any number of runs work on a home at once; gc waits for none and is refused while one works.
 """
 
@@ -13,7 +15,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,9 +23,11 @@ from typing import Any
 
 from stages.core import code, lease, manifest, names
 from stages.core.environment import all_packages, environment, utc_now
-from stages.core.errors import RecipeError, StageError
+from stages.core.errors import LoamError, RecipeError, StageError
 from stages.core.files import write_durably
 from stages.core.recipe import Recipe
+
+ENDS = ("done", "failed", "interrupted")
 
 
 def new_run_id(recipe: Recipe) -> str:
@@ -51,7 +55,7 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: st
         "packages": all_packages(),
         "started": now.isoformat(timespec="milliseconds"),
     }
-    folder = home / "runs" / run_id
+    folder = folder_of(home, run_id)
     folder.mkdir(parents=True, exist_ok=True)
     write_durably(folder / "run.json", json.dumps(record, ensure_ascii=False))
     return run_id
@@ -60,15 +64,26 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: st
 def record_node(home: Path, run_id: str, node: str, state: str, artifact: str = "", seconds: float = 0.0, message: str = "") -> None:
     """Appends what became of a node: state is cached | done | identical | differs | adopted | failed."""
     line = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": utc_now()}
-    with (home / "runs" / run_id / "nodes.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    with (folder_of(home, run_id) / "nodes.jsonl").open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            _write_whole(file.fileno(), f"{json.dumps(line, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace"))
+            os.fsync(file.fileno())
+        except OSError:
+            os.ftruncate(file.fileno(), before)  # on a full disk half a line would spoil the next one
+            raise
 
 
 def end_run(home: Path, run_id: str, state: str) -> None:
     """state: done | failed | interrupted."""
-    write_durably(home / "runs" / run_id / "end.json", json.dumps({"state": state, "ended": utc_now()}))
+    nodes = folder_of(home, run_id) / "nodes.jsonl"
+    count = len(nodes.read_bytes().splitlines()) if nodes.is_file() else 0
+    write_durably(folder_of(home, run_id) / "end.json", json.dumps({"state": state, "ended": utc_now(), "nodes": count}))
+
+
+def folder_of(home: Path, run_id: str) -> Path:
+    """Where a run's record is."""
+    return home / "runs" / names.path_part(run_id)
 
 
 def run_ids(home: Path) -> list[str]:
@@ -78,18 +93,88 @@ def run_ids(home: Path) -> list[str]:
 
 
 def read_run(home: Path, run_id: str) -> dict[str, Any]:
-    """The record of a run with its nodes and its state: done | failed | interrupted, running while its lease is held, else killed."""
-    folder = home / "runs" / run_id
-    record: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    end, nodes = folder / "end.json", folder / "nodes.jsonl"
-    running = not end.is_file() and lease.held_by(folder / "lease")
-    if end.is_file():
-        record |= json.loads(end.read_text(encoding="utf-8"))
-    else:
-        record |= {"state": "running" if running else "killed", "ended": None}
-    lines = nodes.read_text(encoding="utf-8").splitlines() if nodes.is_file() else []
-    record["nodes"] = [json.loads(line) for line in lines if line.endswith("}")]
-    return record
+    """The record of a run with its nodes and its state: done | failed | interrupted, running while its lease is held, else killed.
+
+    Raises ValueError (JSONDecodeError is one) naming the file and what is wrong with it.
+    """
+    folder = folder_of(home, run_id)
+    record = _object(folder / "run.json")
+    ended = (folder / "end.json").is_file()
+    running = not ended and bool(lease.held_by(folder / "lease"))
+    end = _object(folder / "end.json") if ended else {"state": "running" if running else "killed", "ended": None}
+    nodes = _lines(folder / "nodes.jsonl", ended)
+    if ended and end.get("nodes") != len(nodes):
+        raise ValueError(f"nodes.jsonl has {len(nodes)} lines, end.json counts {end.get('nodes')}")
+    if ended and end.get("state") not in ENDS:
+        raise ValueError(f"end.json: the state is {ascii(end.get('state'))[:100]}")
+    if record.get("run_id") != run_id:
+        raise ValueError(f"run.json is of the run {ascii(record.get('run_id'))[:100]}")
+    return record | end | {"nodes": nodes}
+
+
+def damaged(home: Path, check: Callable[[dict[str, Any]], object]) -> list[tuple[Path, str]]:
+    """(folder, what is wrong) of every run whose record cannot be used. check: raises KeyError, TypeError or ValueError for a record
+    whose fields are not what they should be."""
+    found = []
+    for folder in sorted(path for path in (home / "runs").glob("*") if path.is_dir()):
+        try:
+            if (folder / "run.json").is_file():
+                check(read_run(home, folder.name))
+            elif (folder / "nodes.jsonl").exists() or (folder / "end.json").exists():
+                raise ValueError("run.json is missing")
+        except UNREADABLE as error:
+            found.append((folder, problem_of(error)))
+    return found
+
+
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError, LoamError)
+"""What reading a record raises that is damaged."""
+
+
+def problem_of(error: BaseException) -> str:
+    """What is wrong with a record, in few words."""
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return error.what if isinstance(error, LoamError) else (str(error) or type(error).__name__)[:200]
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object; ValueError names the file where it does not."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name} holds no object")
+    return value
+
+
+def _lines(path: Path, ended: bool) -> list[dict[str, Any]]:
+    """The objects of nodes.jsonl. ended: whether the run wrote its end, so that its last line is whole too."""
+    if not path.is_file():
+        return []
+    *whole, torn = path.read_bytes().split(b"\n")
+    if torn and ended:
+        raise ValueError(f"{path.name}: the last line is cut")
+    found = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            value = json.loads(line, parse_constant=_refuse_constant)
+        except ValueError as error:
+            raise ValueError(f"{path.name}:{number}: {error}") from None
+        if not isinstance(value, dict):
+            raise ValueError(f"{path.name}:{number} holds no object")
+        found.append(value)
+    return found
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _write_whole(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
 
 
 @contextmanager
@@ -97,7 +182,7 @@ def holding(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> Iterator[
     """Records a new run and holds its lease, and the home against gc, while the block runs. Yields the run id."""
     with hold_home(home):
         run_id = new_run_id(recipe)
-        with lease.lease(home / "runs" / run_id / "lease", run_id):
+        with lease.lease(folder_of(home, run_id) / "lease", run_id):
             start_run(home, recipe, command, run_id)
             sweep(home)
             yield run_id

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from stages.core.names import name_fault
 from stages.core.secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -45,6 +46,16 @@ ExternalFiles = Annotated[tuple[str, ...], External("files")]
 NamedFiles = Annotated[tuple[str, ...], External("files", named=True)]
 Packages = Annotated[tuple[str, ...], External("packages")]
 Artifacts = Annotated[tuple[str, ...], External("artifacts")]
+
+
+def _a_name(value: str) -> str:
+    if fault := name_fault(value):
+        raise ValueError(f"the name {ascii(value)[:80]} {fault}; use letters a-z, digits, '.', '_' and '-', a letter or digit first, at most 64")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_a_name)]
+"""A name by the one rule of stages/core/names."""
 
 
 @dataclass(frozen=True)

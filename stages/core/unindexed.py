@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stages.core import indexed, manifest, names, runs
+from stages.core import indexed, manifest, manifest_schema, names, runs
 from stages.core.errors import VerificationError
 
 
@@ -50,7 +50,7 @@ def find_news(home: Path, seen: Seen) -> News:
             try:
                 record = runs.read_run(home, run)
                 indexed.check_types(indexed.run_rows(record))
-            except (KeyError, TypeError, ValueError):
+            except runs.UNREADABLE:
                 there[f"runs/{run}"] = (home / "runs" / run / "run.json").stat().st_mtime_ns
                 continue
             if (state, nodes) != (record["state"], len(record["nodes"])):
@@ -73,14 +73,15 @@ def rows_of(home: Path, name: str, stamp: int, number: int) -> indexed.Rows:
     if problem := {"runs": "The record of the run cannot be read", "names": "The given name cannot be read"}.get(name.split("/")[0]):
         return {"damaged": [(name, problem, stamp)]}
     try:
-        rows = indexed.artifact_rows(name, manifest.read_artifact(home / "artifacts" / name).manifest, stamp, number)
+        record = manifest.read_artifact(home / "artifacts" / name).manifest
+        if fault := manifest_schema.misplaced(record, *name.split("/", 1)):
+            return {"damaged": [(name, f"The manifest is damaged: {fault}", stamp)]}
+        rows = indexed.artifact_rows(name, record, stamp, number)
         indexed.check_types(rows)
     except FileNotFoundError:  # removed a moment ago
         return {}
     except VerificationError as error:
         return {"damaged": [(name, error.what, stamp)]}
-    except KeyError as error:
-        return {"damaged": [(name, f"The manifest is damaged: it has no {error}", stamp)]}
-    except (TypeError, ValueError, AttributeError) as error:
-        return {"damaged": [(name, f"The manifest is damaged: {error}", stamp)]}
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        return {"damaged": [(name, f"The manifest is damaged: {runs.problem_of(error)}", stamp)]}
     return rows

@@ -109,7 +109,7 @@ def _template(node: str) -> str:
         "node": node, "stage": node.partition("@")[0], "kind": "documents", "key": "@key@", "digest": "@digest@", "identity": [],
         "version": 2, "version_notes": ["first", "second"], "config": config, "seed": 1,
         "key_parts": {"node": node, "version": 2, "config": config, "seed": 1, "files": {}, "packages": {}, "inputs": "@digests@"},
-        "inputs": "@inputs@", "external": {}, "rows": 1000, "tokens": None,
+        "inputs": "@inputs@", "external": {}, "rows": 1000, "tokens": 0,
         "books": {"unit": "documents", "rows_in": 1000, "kept": 800, "changed": 100, "dropped": {"language": 60, "short": 40},
                   "chars_in": 900000, "chars_out": 700000, "chars_removed": 1000, "chars_dropped": {"language": 150000, "short": 49000}},
         "summary": {f"metric_{i}": 0.5 + i for i in range(8)},
@@ -156,7 +156,7 @@ def _write_run(home: Path, run: int, nodes: list[str]) -> None:
     ]  # fmt: skip
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "nodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "end.json").write_text(json.dumps({"state": "done", "ended": STARTED}))
+    (folder / "end.json").write_text(json.dumps({"state": "done", "ended": STARTED, "nodes": len(lines)}))
 
 
 def _ids(corpus: int, count: int) -> np.ndarray[Any, Any]:

@@ -1,0 +1,18 @@
+"""Loam's own manifests, of every kind that the road makes, keep the schema and contradict nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flows.road import road, stage_of
+from stages.core import manifest_schema
+
+
+def test_every_manifest_of_a_whole_run_is_as_one_of_others_must_be(tiny_home: Path) -> None:
+    kinds = set()
+    for path in sorted(tiny_home.glob("artifacts/*/*/manifest.json")):
+        record = manifest_schema.parsed(path.read_bytes())
+        assert manifest_schema.misplaced(record, path.parent.parent.name, path.parent.name) == ""
+        assert manifest_schema.contradictions(record) == [], path
+        kinds.add(record["kind"])
+    assert kinds == {stage_of(node).output for node in road()}

@@ -1,0 +1,372 @@
+"""What people and enemies bring to `loam lineage adopt`: tokenizers, models and tables of every kind of wrong. Each is refused with one
+message that says what, where and what to do, nothing is published, and no bomb takes the machine."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import gzip
+import json
+import math
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save
+
+from stages import decontaminate, pretrain, train_tokenizer
+from stages.core import confined
+from stages.core.adopt import adopt
+from stages.core.errors import LoamError
+from stages.core.stage import Stage
+from tests.stages import tiny_model
+
+Raw = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder that is taken: tokenizer.json, config.json, model.safetensors."""
+    return tiny_model.write(tmp_path_factory.mktemp("mine") / "model")
+
+
+def refused(home: Path, stage: Stage, *paths: Path) -> LoamError:
+    """The one error of an adoption, which left nothing behind."""
+    with pytest.raises(LoamError) as caught:
+        adopt(home, stage.name, stage, [str(p) for p in paths], "from a stranger", lambda event: None)
+    error = caught.value
+    assert error.what and error.where and error.do and error.exit_code in (1, 2, 3) and len(str(error)) < 6000, str(error)
+    assert "Traceback" not in str(error) and not list(home.glob("artifacts/*/*")) and not list(home.glob("scratch/*"))
+    return error
+
+
+def test_what_the_cases_are_made_of_is_taken(model: Path, tmp_path: Path) -> None:
+    for stage in (train_tokenizer.STAGE, pretrain.STAGE):
+        assert adopt(tmp_path / "home", stage.name, stage, [str(model)], "mine", lambda event: None).state == "done"
+    table = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["x"]}), table)
+    assert adopt(tmp_path / "home", "decontaminate", decontaminate.STAGE, [str(table)], "mine", lambda event: None).state == "done"
+
+
+# ---------------------------------------------------------------------------------------------------------------- tokenizers
+
+
+def set_in(*path: Any, value: Any) -> Callable[[Raw], object]:
+    def change(raw: Raw) -> None:
+        here: Any = raw
+        for step in path[:-1]:
+            here = here[step]
+        here[path[-1]] = value
+
+    return change
+
+
+def renumber(change: Callable[[int], Any]) -> Callable[[Raw], object]:
+    def of(raw: Raw) -> None:
+        raw["model"]["vocab"] = {token: change(number) for token, number in raw["model"]["vocab"].items()}
+
+    return of
+
+
+def split(pattern: str) -> Callable[[Raw], object]:
+    """Another way to cut words: a regular expression of the file's own."""
+    cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return lambda raw: raw.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [cut, raw["pre_tokenizer"]["pretokenizers"][1]]})
+
+
+def far(raw: Raw) -> None:
+    raw["added_tokens"].append({**raw["added_tokens"][0], "id": 10**7, "content": "<far>"})
+
+
+TOKENIZERS: list[tuple[str, Callable[[Raw], object] | bytes, str]] = [
+    ("no JSON", b"{", "It is not JSON"),
+    ("empty", b"", "It is not JSON"),
+    ("not UTF-8", b'{"x": "\xff"}', "It is not UTF-8"),
+    ("deep", b"[" * 100_000, "nested too deeply"),
+    ("a list", b"[]", "no byte-level BPE"),
+    ("digits", b'{"model": ' + b"9" * 5000 + b"}", "It is not JSON"),
+    ("model a text", set_in("model", value="BPE"), "no byte-level BPE"),
+    ("vocab a list", set_in("model", "vocab", value=[["a", 0]]), "cannot be read"),
+    ("vocab a text", set_in("model", "vocab", value="abc"), "cannot be read"),
+    ("vocab empty", set_in("model", "vocab", value={}), ""),
+    ("merges a mapping", set_in("model", "merges", value={"a": "b"}), "cannot be read"),
+    ("merges of numbers", set_in("model", "merges", value=[1, 2]), "cannot be read"),
+    ("a merge of unknown tokens", lambda raw: raw["model"]["merges"].append(["never", "seen"]), "cannot be read"),
+    ("negative ids", renumber(lambda n: -n - 1), "It has the id -"),
+    ("ids of 4 billion", renumber(lambda n: n + 2**32 - 300), "ids are whole numbers"),
+    ("ids of texts", renumber(str), "ids are whole numbers"),
+    ("ids of halves", renumber(lambda n: n + 0.5), "ids are whole numbers"),
+    ("one id for two", renumber(lambda n: max(n, 5)), "are not 0 to"),
+    ("an id of 16 million", lambda raw: raw["model"]["vocab"].update(zz=(1 << 24) - 1), "are not 0 to"),
+    ("added tokens a mapping", set_in("added_tokens", value={"a": 1}), "cannot be read"),
+    ("an added token beyond", far,
+     "It states the id 10,000,000 for '<far>', which is read as 310"),
+    ("an added token without content", lambda raw: raw["added_tokens"][0].pop("content"), "cannot be read"),
+    ("no decoder", set_in("decoder", value=None), "does not give a text back"),
+    ("an unknown decoder", set_in("decoder", value={"type": "Magic"}), "cannot be read"),
+    ("unigram", set_in("model", value={"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0]]}), "no byte-level BPE"),
+    ("wordpiece", set_in("model", "type", value="WordPiece"), "no byte-level BPE"),
+    ("a broken pattern", split("(["), "cannot be read"),
+    ("a post-processor of an unknown token", set_in("post_processor", value={
+        "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<no>", "type_id": 0}}], "pair": [], "special_tokens": {}}), ""),
+    ("padding of a billion", set_in("padding", value={"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                                                       "pad_type_id": 0, "pad_token": "x"}), "truncates or pads"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "what"), [case[1:] for case in TOKENIZERS], ids=[case[0] for case in TOKENIZERS])
+def test_a_tokenizer_that_is_none(model: Path, tmp_path: Path, change: Callable[[Raw], object] | bytes, what: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    if isinstance(change, bytes):
+        path.write_bytes(change)
+    else:
+        raw = json.loads((model / "tokenizer.json").read_text())
+        change(raw)
+        path.write_text(json.dumps(raw))
+    error = refused(tmp_path / "home", train_tokenizer.STAGE, path)
+    assert error.what.startswith("The road cannot use this tokenizer:") and what in error.what, str(error)
+
+
+def test_a_pattern_that_goes_on_for_ever_ends(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backtracking: each of the probes' letters doubles the work."""
+    monkeypatch.setattr(confined, "confined", functools.partial(confined.confined, cpu_s=1))
+    raw = json.loads((model / "tokenizer.json").read_text())
+    split(r"((\w+)+)+(?!\w)\d\d\d\d\d\d\d!")(raw)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
+    assert "road cannot use this tokenizer" in refused(tmp_path / "home", train_tokenizer.STAGE, tmp_path / "tokenizer.json").what
+
+
+TEMPLATES = [
+    ("{{ 'a'*10**10 }}", "multiplied beyond"),
+    ("{{ 10**(10**10) }}", "a power beyond"),
+    ("{{ 2**(-3)**99 }}", ""),
+    ("{% for i in range(10**9) %}x{% endfor %}", "cannot be rendered"),
+    ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "takes more than 1 seconds"),
+    ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
+    ("{{ '%1000000000d' % 1 }}", "formatted with %"),
+    ("{{ '{:3000000000d}'.format(1) }}", "needs too much memory"),
+    (
+        "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x|length }}",
+        "memory",
+    ),
+    ("{{ ('a'|center(10**9*4)) }}", "memory"),
+    ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+    ("{{ messages.append({}) }}", "cannot be rendered"),
+    ("{{ cycler.__init__.__globals__.os.system('touch /tmp/loam-owned') }}", "unsafe"),
+    ("{% include '/etc/passwd' %}", "cannot be rendered"),
+    ("{{ raise_exception('no') }}", "cannot be rendered"),
+    ("{{ 1/0 }}", "cannot be rendered: division by zero"),
+    ("{{ messages[99].content.x }}", "cannot be rendered"),
+    ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", ""),
+    ("\x1b[31m{{ '\x1b]0;owned\x07' }}", "not the road's"),
+]
+
+
+@pytest.mark.parametrize(("template", "what"), TEMPLATES, ids=range(len(TEMPLATES)))
+def test_a_chat_template_that_is_a_bomb(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, what: str) -> None:
+    monkeypatch.setattr(confined, "confined", functools.partial(confined.confined, cpu_s=1, memory=1 << 30))
+    (tmp_path / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    error = refused(tmp_path / "home", train_tokenizer.STAGE, tmp_path)
+    assert what in error.what and "\x1b" not in str(error), str(error)
+    assert not Path("/tmp/loam-owned").exists()
+
+
+# -------------------------------------------------------------------------------------------------------------------- models
+
+
+def config(**changes: Any) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        given = json.loads((folder / "config.json").read_text()) | changes
+        (folder / "config.json").write_text(json.dumps({name: value for name, value in given.items() if value is not ...}))
+
+    return change
+
+
+def file(name: str, data: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def header(text: bytes, length: int | None = None) -> Callable[[Path], object]:
+    return file("model.safetensors", struct.pack("<Q", len(text) if length is None else length) + text)
+
+
+def tensors(change: Callable[[dict[str, np.ndarray]], object]) -> Callable[[Path], object]:
+    def of(folder: Path) -> None:
+        from safetensors.numpy import load_file
+
+        found = {name: array.copy() for name, array in load_file(folder / "model.safetensors").items()}
+        change(found)
+        (folder / "model.safetensors").write_bytes(save(found))
+
+    return of
+
+
+def cut(share: float) -> Callable[[Path], object]:
+    def of(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        os.truncate(path, int(path.stat().st_size * share))
+
+    return of
+
+
+HEAD, EMBEDDING, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
+MODELS: list[tuple[str, Callable[[Path], object], str]] = [
+    ("a billion layers", config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000; it must be a whole number from 1 to 4,096"),
+    ("4,000 layers", config(num_hidden_layers=4000), "config.json has 4,000 layers, but the safetensors files hold"),
+    ("layers a text", config(num_hidden_layers="12"), "num_hidden_layers is 12"),
+    ("layers true", config(num_hidden_layers=True), "num_hidden_layers is True"),
+    ("layers null", config(num_hidden_layers=None), "num_hidden_layers is None"),
+    ("no heads", config(num_attention_heads=0, head_dim=...), "num_attention_heads is 0"),
+    ("negative width", config(hidden_size=-16), "hidden_size is -16"),
+    ("a width of 10^30", config(hidden_size=10**30), "hidden_size is 1000000"),
+    ("a width of 10^400", config(hidden_size=10**400), "hidden_size is a number of more than 70 digits"),
+    ("half a width", config(hidden_size=16.5), "hidden_size is 16.5"),
+    ("a list for a width", config(intermediate_size=[32]), "intermediate_size is [32]"),
+    ("a huge vocabulary", config(vocab_size=2**31), "shape"),
+    ("a larger vocabulary", config(vocab_size=999), "has the shape"),
+    ("key heads a text", config(num_key_value_heads="all"), "num_key_value_heads is all"),
+    ("theta a text", config(rope_parameters={"rope_type": "default", "rope_theta": "much"}), "rope_theta is much"),
+    ("theta infinite", config(rope_parameters={"rope_type": "default", "rope_theta": math.inf}), "rope_theta is inf"),
+    ("rope a list", config(rope_parameters=[1]), "rope_parameters are [1]"),
+    ("epsilon NaN", config(rms_norm_eps=math.nan), "rms_norm_eps is nan"),
+    ("epsilon null", config(rms_norm_eps=None), "rms_norm_eps is None"),
+    ("tied a text", config(tie_word_embeddings="no"), "tie_word_embeddings is no"),
+    ("architectures a mapping", config(architectures={"a": 1}), "The architecture is"),
+    ("architectures of lists", config(architectures=[["LlamaForCausalLM"]]), "The architecture is"),
+    ("another architecture", config(architectures=["MambaForCausalLM"]), "The architecture is MambaForCausalLM"),
+    ("code of its own", config(auto_map={"AutoModelForCausalLM": "evil.Model"}), "Its auto_map is"),
+    ("no JSON", file("config.json", b"{"), "config.json is not JSON"),
+    ("a list", file("config.json", b"[]"), "config.json holds no object"),
+    ("deep", file("config.json", b"[" * 100_000), "config.json is not JSON"),
+    ("not UTF-8", file("config.json", b'{"a": "\xff"}'), "config.json is not JSON"),
+    ("empty weights", file("model.safetensors", b""), "is no safetensors file"),
+    ("garbage", file("model.safetensors", os.urandom(4096)), "is no safetensors file"),
+    ("cut to a half", cut(0.5), "is no safetensors file"),
+    ("cut by a byte", cut(0.9999), "is no safetensors file"),
+    ("a header of 2^63", header(b"{}", 2**63), "is no safetensors file"),
+    ("a header past the end", header(b"{}", 500), "is no safetensors file"),
+    ("a header of lists", header(b"[1, 2]"), "is no safetensors file"),
+    ("no tensors", header(b"{}"), "hold 0 tensors"),
+    ("offsets outside", header(b'{"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 999999]}}'), "is no safetensors file"),
+    ("a shape of 2^62", header(json.dumps({"x": {"dtype": "F32", "shape": [2**62, 8], "data_offsets": [0, 0]}}).encode()), "is no safetensors file"),
+    ("a missing tensor", tensors(lambda t: t.pop(NORM)), f"The tensor {NORM} is missing"),
+    ("one too many", tensors(lambda t: t.update({"evil\x1b[31m": t[NORM]})), "not part of Loam's decoder"),
+    ("integers", tensors(lambda t: t.update({NORM: t[NORM].astype(np.int32)})), f"{NORM} is I32"),
+    ("doubles", tensors(lambda t: t.update({NORM: t[NORM].astype(np.float64)})), f"{NORM} is F64"),
+    ("NaN", tensors(lambda t: t[NORM].fill(np.nan)), "holds values that are not finite"),
+    ("infinite", tensors(lambda t: t[EMBEDDING].__setitem__((3, 3), np.inf)), "holds values that are not finite"),
+    ("a scalar", tensors(lambda t: t.update({NORM: np.zeros((), np.float32)})), "has the shape []"),
+    ("turned over", tensors(lambda t: t.update({EMBEDDING: np.ascontiguousarray(t[EMBEDDING].T)})), "has the shape"),
+    ("a pickle", lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"), "A model is config.json and safetensors files"),
+    ("an index that leads outside", lambda folder: ((folder / "model.safetensors").unlink(), (folder / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"x": "../../../etc/passwd"}}')), "A model is config.json and safetensors files"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "what"), [case[1:] for case in MODELS], ids=[case[0] for case in MODELS])
+def test_a_model_that_is_none(model: Path, tmp_path: Path, change: Callable[[Path], object], what: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_bytes((model / name).read_bytes())
+    change(folder)
+    assert what in refused(tmp_path / "home", pretrain.STAGE, folder).what
+
+
+# -------------------------------------------------------------------------------------------------------------------- tables
+
+
+def parquet(**columns: Any) -> Callable[[Path], object]:
+    made = {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
+    return lambda path: pq.write_table(pa.table(made), path)
+
+
+def twice(path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), path)
+
+
+def truncated(share: float) -> Callable[[Path], object]:
+    def of(path: Path) -> None:
+        pq.write_table(pa.table({"text": [f"line {i}" for i in range(5000)]}), path)
+        os.truncate(path, int(path.stat().st_size * share))
+
+    return of
+
+
+def spoilt(path: Path) -> None:
+    """Sound at both ends, with other bytes between."""
+    pq.write_table(pa.table({"text": [os.urandom(20).hex() for _ in range(5000)]}), path)
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 2] = os.urandom(len(data) // 2 - 4)
+    path.write_bytes(data)
+
+
+TABLES: list[tuple[str, str, Callable[[Path], object], str]] = [
+    ("no Parquet", "a.parquet", lambda p: p.write_bytes(b"PAR?"), "is not a Parquet file"),
+    ("empty file", "a.parquet", lambda p: p.write_bytes(b""), "is not a Parquet file"),
+    ("only the magic", "a.parquet", lambda p: p.write_bytes(b"PAR1PAR1"), ""),
+    ("a footer that lies", "a.parquet", lambda p: p.write_bytes(b"PAR1" + b"\xff" * 100 + struct.pack("<I", 100) + b"PAR1"), ""),
+    ("cut in half", "a.parquet", truncated(0.5), "is not a Parquet file"),
+    ("spoilt inside", "a.parquet", spoilt, "cannot be read to its end"),
+    ("no column text", "a.parquet", parquet(content=["x"]), "has no column text"),
+    ("no rows", "a.parquet", parquet(text=pa.array([], pa.string())), "the files hold no record"),
+    ("text null", "a.parquet", parquet(text=["a", None]), "a.parquet:2: the row has no text"),
+    ("text all null", "a.parquet", parquet(text=pa.array([None, None])), "2 records cannot be adopted"),
+    ("text of numbers", "a.parquet", parquet(text=[1, 2]), "the text is not a string"),
+    ("text of bytes", "a.parquet", parquet(text=[b"a"]), "the text is not a string"),
+    ("text nested", "a.parquet", parquet(text=[{"a": "x"}]), "the text is not a string"),
+    ("text of lists", "a.parquet", parquet(text=[["x"]]), "the text is not a string"),
+    ("text that is no UTF-8", "a.parquet", parquet(text=pa.array([b"\xff\xfe"]).view(pa.string())), "cannot be read to its end"),
+    ("a column twice", "a.parquet", twice, "has two columns text"),
+    ("url of lists", "a.parquet", parquet(text=["a"], url=[["u"]]), "url is not a string"),
+    ("source a number", "a.parquet", parquet(text=["a"], source=[5]), "source is not a string"),
+    ("dates past the calendar", "a.parquet", parquet(text=["a"], date=pa.array([10**15], pa.timestamp("s"))), "cannot be read to its end"),
+    ("score NaN", "a.parquet", parquet(text=["a"], lang=["en"], lang_score=[math.nan]), "lang_score is out of range"),
+    ("score huge", "a.jsonl", lambda p: p.write_text('{"text": "a", "lang": "en", "lang_score": 1' + "0" * 400 + "}\n"), "lang_score is out of range"),
+    ("score decimal", "a.parquet", parquet(text=["a"], lang_score=pa.array([1], pa.decimal128(5))), "lang_score is not a number"),
+    ("score a bool", "a.jsonl", lambda p: p.write_text('{"text": "a", "lang_score": true}\n'), "lang_score is not a number"),
+    ("a line of garbage", "a.jsonl", lambda p: p.write_bytes(b"\xff\xfe\x00\n"), "the line is not JSON"),
+    ("an array", "a.jsonl", lambda p: p.write_text("[]\n"), "not a JSON object"),
+    ("half a surrogate", "a.jsonl", lambda p: p.write_text('{"text": "\\ud800"}\n'), "half a surrogate pair"),
+    ("a surrogate in the url", "a.jsonl", lambda p: p.write_text('{"text": "a", "url": "\\udfff"}\n'), "half a surrogate pair"),
+    ("gzip cut", "a.jsonl.gz", lambda p: p.write_bytes(gzip.compress(b'{"text": "a"}\n' * 1000)[:-20]), "cannot be read to its end"),
+    ("no gzip", "a.jsonl.gz", lambda p: p.write_bytes(b'{"text": "a"}\n'), "cannot be read to its end"),
+    ("a name with a line break", "a\nb.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
+    ("a name with an escape", "a\x1b[31m.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
+    ("a name that is no UTF-8", "a\udcff.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
+    ("a pipe", "a.jsonl", os.mkfifo, "is no file that decontaminate could adopt"),
+    ("a folder named so", "a.jsonl", os.mkdir, "holds no file that decontaminate could adopt"),
+    ("a link to nowhere", "a.jsonl", lambda p: p.symlink_to("/nowhere"), "There is no file or folder"),
+    ("a device", "a.jsonl", lambda p: p.symlink_to("/dev/zero"), "is no file that decontaminate could adopt"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "write", "what"), [case[1:] for case in TABLES], ids=[case[0] for case in TABLES])
+def test_a_table_that_is_none(tmp_path: Path, name: str, write: Callable[[Path], object], what: str) -> None:
+    write(tmp_path / name)
+    assert what in refused(tmp_path / "home", decontaminate.STAGE, tmp_path / name).what
+
+
+def test_tables_of_other_types_that_hold_the_same_are_taken(tmp_path: Path) -> None:
+    """Dictionaries, large strings and views are ways to store a text; a date is a text with a day in it."""
+    for number, text in enumerate((pa.array(["x"]).dictionary_encode(), pa.array(["y"], pa.large_string()))):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"text": text, "date": [datetime.date(2026, 1, 1)], "lang_score": pa.array([0.5], pa.float32())}), path)
+        assert (
+            adopt(tmp_path / "home", "decontaminate", decontaminate.STAGE, [str(path)], "mine", lambda event: None).artifact.manifest[
+                "rows"
+            ]
+            == 1
+        )
+
+
+def test_names_that_cannot_be_a_path_are_one_message(tmp_path: Path) -> None:
+    for path in ("a\0b", "x" * 5000, "~nobody/x"):
+        assert "There is no file or folder" in refused(tmp_path / "home", decontaminate.STAGE, Path(path)).what
