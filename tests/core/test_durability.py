@@ -44,9 +44,12 @@ def written(tmp_path: Path) -> Path:
     return out
 
 
-def record(out: Path) -> dict:
+def record(out: Path, made_in: Path, calls: Calls) -> dict:
+    """A manifest of these files, otherwise that of an artifact which was published in a home of its own."""
+    whole = run_stage(WORDS, {}, {}, made_in / "other").manifest
+    calls.clear()
     listed = manifest.list_files(out)
-    return {"node": "words", "key": "f" * 64, "files": listed, "identity": [], "digest": manifest.content_digest(listed)}
+    return {**whole, "key": "f" * 64, "files": listed, "identity": [], "digest": manifest.content_digest(listed)}
 
 
 NAMES = ("a", "deep/b", "deep/er/c")
@@ -63,14 +66,14 @@ def check_order(calls: Calls, final: str) -> None:
 
 def test_an_artifact_is_durable_before_it_has_its_name(tmp_path: Path, calls: Calls) -> None:
     out = written(tmp_path)
-    manifest.publish(tmp_path, out, record(out))
+    manifest.publish(tmp_path, out, record(out, tmp_path, calls))
     check_order(calls, f"artifacts/words/{'f' * 12}")
     assert {("fsync", "artifacts"), ("fsync", ".")} <= set(calls), "its node's folder was made with it"
 
 
 def test_what_takes_the_place_of_a_damaged_artifact_is_as_durable(tmp_path: Path, calls: Calls) -> None:
     out = written(tmp_path)
-    first = manifest.publish(tmp_path, out, record(out))
+    first = manifest.publish(tmp_path, out, record(out, tmp_path, calls))
     (first.path / "a").write_text("x")
     calls.clear()
     again = manifest.publish(tmp_path, written(tmp_path), first.manifest | {"alias": "words-1"}, first)

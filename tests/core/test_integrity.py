@@ -206,9 +206,11 @@ def test_a_failing_disk_is_found_by_verify_which_forgets_what_was_remembered(tmp
 
 def test_gc_forgets_with_the_artifact(tmp_path: Path) -> None:
     first, second = run_stage(WORDS, {}, {}, tmp_path), run_stage(WORDS, {"words": ["z"]}, {}, tmp_path)
-    collect(tmp_path, [manifest.artifact_id(first)])
+    names.give_name(tmp_path, "kept", manifest.artifact_id(second))
+    assert [row["artifact_id"] for row in collect(tmp_path, 1)[0]] == [manifest.artifact_id(first)]
     assert [p.stem for p in (tmp_path / "verified" / "words").iterdir()] == [second.path.name]
-    collect(tmp_path, [manifest.artifact_id(second)])
+    names.forget_names(tmp_path, manifest.artifact_id(second))
+    collect(tmp_path, 1)
     assert not (tmp_path / "verified" / "words").exists()
 
 

@@ -64,7 +64,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         for left in psutil.Process(process.pid).children(recursive=True):
             left.kill()
     process.kill()
-    process.wait()
+    process.wait(60)
 
 
 def test_a_stranger_gets_nothing_from_the_real_server(served: Served) -> None:
