@@ -50,7 +50,9 @@ Artifacts = Annotated[tuple[str, ...], External("artifacts")]
 
 def _a_name(value: str) -> str:
     if fault := name_fault(value):
-        raise ValueError(f"the name {ascii(value)[:80]} {fault}; use letters a-z, digits, '.', '_' and '-', a letter or digit first, at most 64")
+        raise ValueError(
+            f"the name {ascii(value)[:80]} {fault}; use letters a-z, digits, '.', '_' and '-', a letter or digit first, at most 64"
+        )
     return value
 
 

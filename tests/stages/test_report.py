@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def manifest(node: str, kind: str) -> dict[str, Any]:
         {"parameters": 7, "tokens": 8, "flops": 9.0, "passes": 1.5, "ranks": 2} if node == "pretrain" else DPO if node == "dpo" else {}
     )
     return {
-        "node": node, "kind": kind, "key": f"{node:f<64}", "digest": f"{node:d<64}", "summary": summary, "books": books if kind == "documents" else None,
+        "node": node, "kind": kind, "key": sha256(f"key of {node}".encode()).hexdigest(), "digest": sha256(node.encode()).hexdigest(),
+        "summary": summary, "books": books if kind == "documents" else None,
         "rows": 2, "tokens": 0, "bytes": 100, "started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:05+00:00", "run_id": "r1",
         "config": {"setting": "<value>"}, "seed": 1, "code": {"commit": "abc", "dirty": ""},
         "environment": {"python": "3.11", "packages": {"x": "1"}, "hardware": {"processor": "p", "cores": 2, "memory_bytes": 2**34, "gpus": []}},
