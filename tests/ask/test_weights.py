@@ -19,6 +19,7 @@ from stages.ask.weights import compare_weights, group_of, layer_of
 from stages.core.errors import StageError, VerificationError
 from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
 from stages.lm.arch import ModelConfig, write_model_config
+from stages.lm.checkpoint import describe
 from stages.lm.convert import hugging_face_model, hugging_face_name
 from stages.lm.model import Llama, initial_value
 from tests.ask.test_compare import recorded
@@ -53,8 +54,15 @@ def checkpoint(folder: Path, shape: ModelConfig, tensors: dict[str, Tensor], ran
         save_file(shard, folder / "checkpoint" / "shards" / f"{rank:05d}.safetensors")
     trainer = {"step": 1, "optimizer_steps": 1, "ranks": ranks, "shapes": {n: list(t.shape) for n, t in tensors.items()}, "fingerprint": ""}
     (folder / "checkpoint" / "trainer.json").write_text(json.dumps(trainer))
+    record(folder / "checkpoint")
     write_model_config(shape, folder / "model.json")
     return artifact(folder, "checkpoint", "pretrain")
+
+
+def record(folder: Path) -> None:
+    """Writes a checkpoint's own manifest over what is in its folder."""
+    files = [describe(path, folder) for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "checkpoint.json"]
+    (folder / "checkpoint.json").write_text(json.dumps({"format": 1, "files": files}))
 
 
 def brute(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
@@ -174,6 +182,9 @@ def test_what_has_no_weights_or_cannot_be_read_is_refused(tmp_path: Path) -> Non
         compare_weights(good, good)
     assert "loam lineage verify" in damaged.value.do
     shard.unlink()
+    with pytest.raises(VerificationError, match="shards/00001.safetensors is missing"):
+        compare_weights(good, good)
+    record(good.path / "checkpoint")
     with pytest.raises(VerificationError, match="written by 2 ranks, but holds 1 shards"):
         compare_weights(good, good)
 
