@@ -84,9 +84,7 @@ def test_a_line_beyond_the_limit_is_one_bad_record(tmp_path: Path, monkeypatch: 
     path.write_bytes(GOOD + b"\n" + long + b"\n" + GOOD + b"\n" + long + end)
     lines, dropped = read(path)
     assert lines == [1, 3]
-    assert [(reason, where) for reason, where, _ in dropped] == [
-        ("the line is not JSON (more than 1 MiB)", f"a.jsonl:{n}") for n in (2, 4)
-    ]
+    assert [(reason, where) for reason, where, _ in dropped] == [("the line is not JSON (more than 1 MiB)", f"a.jsonl:{n}") for n in (2, 4)]
     assert all(len(shown) <= records.SHOWN_CHARS for _, _, shown in dropped)
     with pytest.raises(StageError, match="more than 1 MiB") as caught:
         list(read_lines(external(path)))
