@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from flows.contradictions import nothing_given, refuse_contradictions
 from flows.road import config_classes, downstream, road, spared, stage_of, upstream
 from stages.ask.adopted import adopted_artifacts
 from stages.ask.plan import Plan, Step, make_plan
@@ -39,7 +39,10 @@ class Session:
         return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
 
     def plan(self, until: str = "") -> Plan:
-        return make_plan(self.home, self.recipe, self.steps(until), self.adopted)
+        steps = self.steps(until)
+        plan = make_plan(self.home, self.recipe, steps, self.adopted)
+        empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.adopted])
+        return replace(plan, lacks=(*empty, *plan.lacks))
 
 
 def default_home(home: str = "") -> Path:
@@ -77,20 +80,6 @@ def refuse_adopted(session: Session, nodes: Sequence[str]) -> None:
                 where=f"{session.recipe.source}: adopt.{node}",
                 do=f"Take adopt.{node} away to build it.",
             )
-
-
-def refuse_contradictions(recipe: Recipe) -> None:
-    """Settings of different nodes that cannot go together."""
-    wanted: Any = recipe.sections.get("filter")
-    given: Any = recipe.sections.get("train_quality")
-    if not wanted or not given or "train_quality" in recipe.adopt or "filter" in recipe.adopt:
-        return
-    if wanted.quality.min_score is not None and not given.positives and not given.model:
-        raise RecipeError(
-            "There is no classifier to score documents with.",
-            where=f"{recipe.source}: filter.quality.min_score",
-            do="Name texts as train_quality.positives or a model as train_quality.model, or set it to null.",
-        )
 
 
 def refuse_lacks(session: Session, plan: Plan) -> None:

@@ -25,17 +25,17 @@ SHOWN_CHARS = 200
 class Runtime(StageConfig):
     """How the recipe is executed here. Never part of a key; never changes a data stage's bytes."""
 
-    workers: int = Field(2, ge=1)
+    workers: int = Field(2, ge=1, le=4096)
     """Processes for sharded data work."""
-    nodes: int = Field(1, ge=1)
+    nodes: int = Field(1, ge=1, le=100_000)
     """Machines that train together."""
-    gpus: int = Field(0, ge=0)
+    gpus: int = Field(0, ge=0, le=1024)
     """GPUs per machine; 0 trains on the CPU."""
-    cpu_ranks: int = Field(2, ge=1)
+    cpu_ranks: int = Field(2, ge=1, le=4096)
     """Training processes when gpus is 0, one thread each (two threads in one process ran four times slower when busy)."""
-    micro_batch_rows: int = Field(16, ge=1)
+    micro_batch_rows: int = Field(16, ge=1, le=10**6)
     """Rows per forward pass and rank; with the ranks it divides the global batch, the rest is gradient accumulation."""
-    eval_batch_rows: int = Field(32, ge=1)
+    eval_batch_rows: int = Field(32, ge=1, le=10**6)
     """Sequences per forward pass when scoring."""
     zero_stage: int = Field(3, ge=3, le=3)
     """DeepSpeed ZeRO stage; Loam's checkpoints are written from stage 3 partitions."""
