@@ -40,7 +40,6 @@ SIGNALS = {"kept_doc_id": "uuid", "jaccard": "float64", "parts_cut": "int32"}
 REASONS = ("", "exact_duplicate", "near_duplicate", "exact_duplicate_of_existing", "near_duplicate_of_existing")
 SIGNATURE_FILES = ("hashes.npy", "sizes.npy", "bands.npy")
 SETTINGS = "signatures.json"
-MAX_PERMUTATIONS = 10_000
 PERMUTATION_SEED = 1  # one for all recipes, so that any two corpora can be compared
 RULING = [("reason", "u1"), ("kept", "V16"), ("jaccard", "f8")]
 
@@ -63,10 +62,10 @@ class DedupConfig(StageConfig):
 
     shingle_words: int = Field(5, ge=1, le=1000)
     """Words per shingle (FineWeb and datatrove use 5)."""
-    bands: Annotated[int, Field(ge=1)] | Literal["auto"] = 22
+    bands: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = 22
     """LSH bands; with 22 x 5 a pair at the threshold is proposed in more than 999 of 1,000 cases (1 - (1 - 0.8^5)^22). auto: bands and
     rows by datasketch's search for the threshold, which weighs both errors alike and proposes 40 % there (9 x 13 of 128)."""
-    rows: int | None = Field(None, ge=1)
+    rows: int | None = Field(None, ge=1, le=100)
     """Signature values per band, bands x rows permutations in all; null is 5, with bands: auto what the search finds."""
     permutations: int | None = Field(None, ge=2, le=1024)
     """Signature values that bands: auto may spend; null is 128 (datasketch's default)."""
@@ -87,8 +86,6 @@ class DedupConfig(StageConfig):
             raise ValueError("rows is given, but with bands: auto it is searched for; take rows out or give bands a number")
         if self.bands != "auto" and self.permutations is not None:
             raise ValueError("permutations is only for bands: auto; take it out (bands x rows decide)")
-        if self.bands != "auto" and self.bands * (self.rows or 5) > MAX_PERMUTATIONS:
-            raise ValueError(f"bands x rows are at most {MAX_PERMUTATIONS:,} permutations: each costs 8 bytes per document")
         return self
 
     def banding(self) -> tuple[int, int]:
