@@ -13,7 +13,7 @@ from typing import Any
 
 from flows import questions
 from flows.show import print_table
-from stages.core.errors import LoamError, of_the_disk
+from stages.core.errors import LoamError, of_a_file, of_the_disk
 from stages.core.secrets import redact
 
 
@@ -37,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         from flows.session import default_home
 
-        clear = of_the_disk(error, "for this command", default_home(getattr(options, "home", "")))
-        if options.debug or clear is None:
+        if options.debug:
             raise
-        print(f"loam: {clear}", file=sys.stderr)
+        clear = of_the_disk(error, "for this command", default_home(getattr(options, "home", ""))) or of_a_file(error)
+        print(f"loam: {redact(str(clear))}", file=sys.stderr)
         return clear.exit_code
 
 

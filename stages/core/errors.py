@@ -7,6 +7,7 @@ Guarantee: every error of ours prints as at most three lines (what / where / wha
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 
@@ -58,6 +59,14 @@ def of_the_disk(error: OSError, when: str, home: Path) -> LoamError | None:
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and Path(where).is_relative_to(home):
         return RecipeError(f"The home folder cannot be written {when}.", where=where, do="Mend its permissions or set --home.")
     return None
+
+
+def of_a_file(error: OSError) -> LoamError:
+    """A clear error for what the machine answered about a file, or about anything else of its own."""
+    what = error.strerror or str(error) or type(error).__name__
+    named = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename) if error.filename else ""
+    do = "Mend the file or its permissions, then run the same command again." if named else "--debug shows where it came from."
+    return StageError(f"{what[0].upper()}{what[1:].removesuffix('.')}.", where=named, do=do)
 
 
 def _rebuild(kind: type[LoamError], what: str, where: str, do: str) -> LoamError:
