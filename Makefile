@@ -1,11 +1,11 @@
 # make run: set up and run the tiny recipe.   make test: set up and test.   make setup: only the environment in .venv.
-# make bench: benchmarks (minutes).   make test-chaos: kills of real runs (half an hour).
+# make bench: benchmarks (minutes).   make test-chaos: kills of real runs (half an hour).   make test-fuzz: hostile input (ten minutes).
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run bench test test-browser test-chaos record-code setup lint clean
+.PHONY: run bench test test-browser test-chaos test-fuzz record-code setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -32,6 +32,9 @@ record-code: .venv/.ready
 
 test-chaos: .venv/.ready
 	$(BIN)/python -m pytest -m chaos -s tests/chaos
+
+test-fuzz: .venv/.ready
+	LOAM_FUZZ=1000 $(BIN)/python -m pytest -m fuzz --hypothesis-show-statistics tests/flows/test_fuzz.py
 
 setup: .venv/.ready
 

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from stages.core.errors import StageError
 from stages.core.external import local_path
-from stages.core.records import base_name, parquet_columns, read_lines, read_records
+from stages.core.records import base_name, parquet_columns, parquet_rows, read_lines, read_records
 from stages.core.shards import run_in_pool
 from stages.core.stage import Artifact, Context, ExternalFile, ExternalFiles, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows
@@ -181,7 +181,7 @@ def _column(path: Path, file: ExternalFile, column: str) -> Iterator[str]:
     if column not in names:
         do = f"Set train_quality.text_field to one of: {', '.join(names)}."
         raise StageError(f"{base_name(file)} has no column {column!r}.", where=file.uri, do=do)
-    yield from (row[column] for row in read_rows(path, [column]) if row[column])
+    yield from (row[column] for row in parquet_rows(path, file, [column]) if row[column])
 
 
 def _ordinary(documents: Path, config: TrainQuality, wanted: int, ctx: Context, positives: set[str]) -> list[str]:

@@ -27,6 +27,7 @@ from stages.core.files import write_durably
 from stages.core.remote import opened
 from stages.core.secrets import redact
 from stages.core.stage import External, ExternalFile
+from stages.core.strictjson import read_object
 
 Remembered = dict[str, tuple[list[int], str]]
 GRAIN_NS = 20_000_000  # kernels stamp files with a clock that ticks every 1 to 10 ms
@@ -79,8 +80,8 @@ def package_versions(names: Sequence[str], where: str) -> dict[str, str]:
 def load_memory(home: Path) -> Remembered:
     """The hash memory of a home; empty when absent or unreadable (it only saves time)."""
     try:
-        return {k: (list(v[0]), str(v[1])) for k, v in json.loads((home / "hashes.json").read_text()).items()}
-    except (FileNotFoundError, json.JSONDecodeError, IndexError, TypeError, AttributeError):
+        return {k: (list(v[0]), str(v[1])) for k, v in read_object(home / "hashes.json").items()}
+    except (OSError, ValueError, LookupError, TypeError):
         return {}
 
 

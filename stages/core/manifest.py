@@ -19,6 +19,7 @@ from stages.core.errors import RecipeError, VerificationError
 from stages.core.external import sha256_file
 from stages.core.files import fsync
 from stages.core.stage import Artifact
+from stages.core.strictjson import BadJsonError, read_object
 
 NAME = "manifest.json"
 
@@ -26,10 +27,10 @@ NAME = "manifest.json"
 def read_artifact(path: Path) -> Artifact:
     """The artifact in a folder. Raises VerificationError when its manifest cannot be read."""
     try:
-        return Artifact(path, json.loads((path / NAME).read_text(encoding="utf-8")))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return Artifact(path, read_object(path / NAME))
+    except BadJsonError as error:
         raise VerificationError(
-            f"The manifest is damaged: {error}", where=str(path / NAME), do="Remove the folder and run the recipe again."
+            f"The manifest is damaged: {error}.", where=str(path / NAME), do="Remove the folder and run the recipe again."
         ) from None
 
 

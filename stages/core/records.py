@@ -129,8 +129,33 @@ def parquet_columns(path: Path, file: ExternalFile) -> list[str]:
 
     try:
         return list(pq.read_schema(path).names)
-    except pa.ArrowInvalid as error:
-        raise RecipeError(f"{base_name(file)} is not a Parquet file: {error}", where=file.uri, do="Fetch or write it again.") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise RecipeError(
+            f"{base_name(file)} is not a Parquet file: {_first_line(error)}", where=file.uri, do="Fetch or write it again."
+        ) from None
+
+
+def parquet_rows(path: Path, file: ExternalFile, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file that somebody else wrote. Raises StageError where it cannot be read to its end."""
+    import pyarrow as pa
+
+    from stages.core.tables import read_rows
+
+    rows = read_rows(path, columns)
+    while True:
+        try:
+            row = next(rows, None)
+        except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as error:  # also of dates out of Python's range
+            raise StageError(
+                f"{base_name(file)} cannot be read to its end: {_first_line(error)}", where=file.uri, do="Fetch or write it again."
+            ) from None
+        if row is None:
+            return
+        yield row
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def place(file: ExternalFile, line: int) -> str:
