@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core import names
-from stages.core.errors import RecipeError, VerificationError
+from stages.core.errors import RecipeError, StageError, VerificationError
 from stages.core.external import sha256_file
 from stages.core.files import fsync
 from stages.core.stage import Artifact
@@ -103,8 +103,16 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any]) -> Artifact:
     """Writes the manifest into `out`, makes it durable and renames the folder into place."""
     root = home / "artifacts" / str(manifest["node"])
     root.mkdir(parents=True, exist_ok=True)
+    try:
+        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise StageError(
+            f"A result of {manifest['node']} is no finite number.",
+            where=str(out),
+            do="Look at the metrics of the node; nothing was published.",
+        ) from None
     with (out / NAME).open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, ensure_ascii=False)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:

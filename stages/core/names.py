@@ -16,6 +16,7 @@ from pathlib import Path
 
 from stages.core.errors import RecipeError, StageError
 from stages.core.files import fsync, write_durably
+from stages.core.strictjson import read_object
 
 COUNTERS = "counters.json"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
@@ -94,7 +95,7 @@ def read_names(home: Path) -> tuple[dict[str, str], list[Path]]:
     found, damaged = {}, []
     for path in sorted((home / "names").glob("[!.]*.json")):
         try:
-            found[path.stem] = str(json.loads(path.read_text(encoding="utf-8"))["target"])
+            found[path.stem] = str(read_object(path)["target"])
         except (ValueError, TypeError, KeyError):
             damaged.append(path)
     return found, damaged
@@ -109,8 +110,8 @@ def forget_names(home: Path, target: str) -> None:
 
 def _load(home: Path) -> dict[str, int]:
     try:
-        return {str(k): int(v) for k, v in json.loads((home / COUNTERS).read_text()).items()}
-    except (FileNotFoundError, ValueError, AttributeError):
+        return {str(k): int(v) for k, v in read_object(home / COUNTERS).items()}
+    except (FileNotFoundError, ValueError, TypeError):
         return _counted(home)
 
 
@@ -128,7 +129,7 @@ def _born(home: Path) -> Iterator[tuple[str, int]]:
     for pattern in ("artifacts/*/*/manifest.json", "runs/*/run.json"):
         for path in home.glob(pattern):
             try:
-                record = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
+                record = read_object(path)
+                yield str(record.get("alias", "")), int(record.get("seq", 0))
+            except (ValueError, TypeError):
                 continue  # a damaged manifest is reported where it is used
-            yield str(record.get("alias", "")), int(record.get("seq", 0))

@@ -24,6 +24,7 @@ from stages.core.environment import all_packages, environment, utc_now
 from stages.core.errors import RecipeError, StageError
 from stages.core.files import write_durably
 from stages.core.recipe import Recipe
+from stages.core.strictjson import parse, read_object
 
 
 def new_run_id(recipe: Recipe) -> str:
@@ -78,17 +79,20 @@ def run_ids(home: Path) -> list[str]:
 
 
 def read_run(home: Path, run_id: str) -> dict[str, Any]:
-    """The record of a run with its nodes and its state: done | failed | interrupted, running while its lease is held, else killed."""
+    """The record of a run with its nodes and its state: done | failed | interrupted, running while its lease is held, else killed.
+
+    Raises ValueError for a record that cannot be read.
+    """
     folder = home / "runs" / run_id
-    record: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    record = read_object(folder / "run.json")
     end, nodes = folder / "end.json", folder / "nodes.jsonl"
     running = not end.is_file() and lease.held_by(folder / "lease")
     if end.is_file():
-        record |= json.loads(end.read_text(encoding="utf-8"))
+        record |= read_object(end)
     else:
         record |= {"state": "running" if running else "killed", "ended": None}
     lines = nodes.read_text(encoding="utf-8").splitlines() if nodes.is_file() else []
-    record["nodes"] = [json.loads(line) for line in lines if line.endswith("}")]
+    record["nodes"] = [parse(line.encode()) for line in lines if line.endswith("}")]
     return record
 
 
