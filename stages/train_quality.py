@@ -60,7 +60,7 @@ class TrainQuality(StageConfig):
     """Rows for hashed n-grams: 51 MB at 64 dimensions (fastText's default is 2,000,000)."""
     passes: int = Field(5, ge=1, le=10_000)
     """Epochs (fastText's default)."""
-    learning_rate: float = Field(0.1, gt=0, le=100)
+    learning_rate: float = Field(0.1, gt=0)
     """fastText's default for classifiers."""
     min_count: int = Field(2, ge=1, le=2**31 - 1)
     """Occurrences that a word needs to have a vector of its own."""

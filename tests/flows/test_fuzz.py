@@ -114,7 +114,7 @@ def load(path: Path, *given: str) -> None:
         json.dumps(recipe.resolved(), allow_nan=False).encode()
 
 
-@profile(25, 4)
+@profile(15, 4)
 @given(st.binary(max_size=60) | torn((PROJECT / "configs" / "tiny.yaml").read_bytes()))
 def test_recipes(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
@@ -136,7 +136,7 @@ def fields() -> list[str]:
     return found
 
 
-@profile(150)
+@profile(60)
 @given(st.data())
 def test_settings_of_the_command_line(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(fields()) | WORD)
@@ -208,7 +208,7 @@ def context() -> Any:
     return SimpleNamespace(drop=Dropped(), progress=lambda *_: None, log=lambda _: None, seed=1)
 
 
-@profile(120)
+@profile(40)
 @given(lines(), st.sampled_from(["a.jsonl", "a.jsonl.gz"]))
 def test_records_of_every_kind(tmp_path_factory: pytest.TempPathFactory, raw: bytes, name: str) -> None:
     from stages.benchmarks import Benchmarks, _read_file
@@ -241,7 +241,7 @@ def parquet() -> bytes:
     return sink.getvalue()
 
 
-@profile(60)
+@profile(20)
 @given(st.data())
 def test_parquet_documents(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.getbasetemp() / "a.parquet"
@@ -258,7 +258,7 @@ def warc() -> bytes:
     return record * 2 + gzip.compress(record, mtime=0)
 
 
-@profile(60)
+@profile(20)
 @given(st.data(), st.booleans())
 def test_warc_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, zipped: bool) -> None:
     from stages.extract import ExtractConfig, extract_file
@@ -368,7 +368,7 @@ def as_before(home: Path) -> Iterator[None]:
         shutil.copytree(kept, home, symlinks=True)
 
 
-@profile(60, 2)
+@profile(8, 2)
 @given(st.data())
 def test_damaged_records_of_a_home(home: Path, data: st.DataObject) -> None:
     pattern = data.draw(st.sampled_from(RECORDS))
@@ -381,7 +381,7 @@ def test_damaged_records_of_a_home(home: Path, data: st.DataObject) -> None:
         holds([*question, "--home", str(home)])
 
 
-@profile(8, 20)
+@profile(3, 20)
 @given(st.data())
 def test_a_damaged_index(home: Path, data: st.DataObject) -> None:
     question = data.draw(st.sampled_from(QUESTIONS[:8]))
@@ -419,7 +419,7 @@ OPTIONS = (
 )
 
 
-@profile(80, 1)
+@profile(40)
 @given(st.data())
 def test_arguments(home: Path, data: st.DataObject) -> None:
     words = list(data.draw(st.sampled_from(COMMANDS)))
@@ -432,7 +432,7 @@ def test_arguments(home: Path, data: st.DataObject) -> None:
         holds([*words, "--home", str(home)])
 
 
-@profile(25, 4)
+@profile(8, 4)
 @given(WORD, st.sampled_from(QUESTIONS[:8]))
 def test_homes(tmp_path_factory: pytest.TempPathFactory, name: str, question: tuple[str, ...]) -> None:
     base = tmp_path_factory.getbasetemp()
