@@ -91,16 +91,13 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 def _job(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context, machine: Machine) -> Job:
     from stages.lm import session
-    from stages.lm.arch import ModelConfig, ShapeError
+    from stages.lm.arch import ModelConfig
     from stages.lm.data import RowReader
     from stages.lm.job import Job
     from stages.lm.order import Order
 
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
-    try:
-        shape = ModelConfig(vocab_size=vocab_size, max_positions=mix["seq_len"], **config.model.model_dump())
-    except ShapeError as error:
-        raise StageError(str(error), where=f"{ctx.node}.model") from error
+    shape = ModelConfig(vocab_size=vocab_size, max_positions=mix["seq_len"], **config.model.model_dump())
     train, validation = _rows(inputs, "train", mix["seq_len"]), _rows(inputs, "validation", mix["seq_len"])
     phases = _phases(mix)
     rows = sum(phase.rows for phase in phases)

@@ -213,23 +213,26 @@ def apply_setting(raw: dict[str, Any], setting: str, classes: Mapping[str, type[
     name, equals, text = setting.partition("=")
     path = name.strip().split(".")
     if not equals or not all(path):
-        raise RecipeError(f"--set {setting!r} is not node.key=value.", do="Write for example --set pretrain.steps=20.")
+        raise RecipeError(f"--set {_shown(setting)} is not node.key=value.", do="Write for example --set pretrain.steps=20.")
     heads = [*classes, "runtime", "seed", "name", "description", "adopt"]
     if path[0] not in heads:
         raise RecipeError(
-            f"--set {setting!r}: unknown section {path[0]!r}.", do=_nearest(path[0], heads) or f"The sections are: {', '.join(heads)}."
+            f"--set {_shown(setting)}: unknown section {path[0]!r}.",
+            do=_nearest(path[0], heads) or f"The sections are: {', '.join(heads)}.",
         )
     try:
         value = plainyaml.parse(text.encode("utf-8", "surrogatepass"))
     except plainyaml.BadYamlError as error:
-        raise RecipeError(f"--set {setting!r}: the value is not YAML: {error}.".replace("..", "."), do=error.do or "Quote it.") from None
+        raise RecipeError(
+            f"--set {_shown(setting)}: the value is not YAML: {error}.".replace("..", "."), do=error.do or "Quote it."
+        ) from None
     here = raw
     for part in path[:-1]:
         below = here.get(part)
         if below is None:
             below = {}
         if not isinstance(below, dict):
-            raise RecipeError(f"--set {setting!r}: {part} has no keys below it.", do=f"Set {part} itself.")
+            raise RecipeError(f"--set {_shown(setting)}: {part} has no keys below it.", do=f"Set {part} itself.")
         here[part] = dict(below)  # a section may be shared with another one through a YAML anchor
         here = here[part]
     here[path[-1]] = value

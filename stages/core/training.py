@@ -53,7 +53,7 @@ class TrainingConfig(StageConfig):
     """How long to train."""
     global_batch_rows: int = Field(ge=1, le=10**8)
     """Rows per optimizer step over all ranks; must be a multiple of ranks × runtime.micro_batch_rows."""
-    learning_rate: float = Field(gt=0, le=10)
+    learning_rate: float = Field(gt=0)
     """Peak learning rate of AdamW."""
     min_lr_frac: float = Field(0.1, ge=0, le=1)
     """Final learning rate as a fraction of the peak. 0.1: Chinchilla (arXiv 2203.15556) and Llama 2."""
