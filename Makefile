@@ -1,12 +1,12 @@
 # make run: set up and run the tiny recipe.   make test: set up and test.   make setup: only the environment in .venv.
-# make bench: benchmarks (minutes).   make test-chaos: kills of real runs (half an hour).
+# make bench: benchmarks (minutes).   make test-chaos: kills of real runs (half an hour).   make test-fuzz: hostile input (ten minutes).
 # make test-mutation: single lines changed, which the tests must notice (an hour).
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run bench test test-browser test-chaos test-mutation record-code setup lint clean
+.PHONY: run bench test test-browser test-chaos test-fuzz test-mutation record-code setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -36,6 +36,9 @@ test-chaos: .venv/.ready
 
 test-mutation: .venv/.ready
 	$(BIN)/python -m tests.mutation
+
+test-fuzz: .venv/.ready
+	LOAM_FUZZ=1000 $(BIN)/python -m pytest -m fuzz --hypothesis-show-statistics tests/flows/test_fuzz.py
 
 setup: .venv/.ready
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from flows import questions
 from flows.show import print_table, say, say_json
-from stages.core.errors import LoamError, of_the_disk
+from stages.core.errors import LoamError, of_a_file, of_the_disk
 from stages.core.printable import printable
 from stages.core.secrets import redact
 
@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         from flows.session import default_home
 
-        clear = of_the_disk(error, "for this command", default_home(getattr(options, "home", "")))
-        if options.debug or clear is None:
+        if options.debug:
             raise
-        say(f"loam: {clear}", error=True)
+        clear = of_the_disk(error, "for this command", default_home(getattr(options, "home", ""))) or of_a_file(error)
+        say(f"loam: {redact(str(clear))}", error=True)
         return clear.exit_code
 
 

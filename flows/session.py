@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from flows.contradictions import nothing_given, refuse_contradictions
 from flows.road import config_classes, downstream, road, spared, stage_of, upstream
 from stages.ask.adopted import adopted_artifacts
 from stages.ask.plan import Plan, Step, make_plan
@@ -19,6 +20,17 @@ from stages.core.secrets import redact
 from stages.core.stage import Artifact
 
 ROOT = Path(__file__).resolve().parents[1]
+OTHER_HOME = "Name another folder with --home or LOAM_HOME."
+LONGEST_HOME = 400
+"""Bytes: SQLite takes paths of at most 512, and Prefect's database lies below the home."""
+LONGEST_NAME = 255
+"""Bytes, of the common file systems."""
+REFUSED = {
+    "?": "Prefect's database, named by a URL, would lie elsewhere",
+    "\\": "DuckDB takes it for a slash",
+    "::": "fsspec takes it for a chain of file systems",
+}
+"""Characters that a home's path cannot have, and why. %, #, quotes, blanks, *, [ and { were tried and work."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +51,50 @@ class Session:
         return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
 
     def plan(self, until: str = "") -> Plan:
-        return make_plan(self.home, self.recipe, self.steps(until), self.adopted)
+        steps = self.steps(until)
+        plan = make_plan(self.home, self.recipe, steps, self.adopted)
+        empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.adopted])
+        return replace(plan, lacks=(*empty, *plan.lacks))
 
 
 def default_home(home: str = "") -> Path:
-    """--home, else LOAM_HOME, else data/ in the clone."""
-    return Path(home or os.environ.get("LOAM_HOME") or ROOT / "data").expanduser().absolute()
+    """--home, else LOAM_HOME, else data/ in the clone. Raises RecipeError for a folder that something below could not work with."""
+    given = home or os.environ.get("LOAM_HOME") or str(ROOT / "data")
+    if "://" in given:
+        raise RecipeError(f"The home {given!r} is an address.", do="Name a folder of this machine with --home or LOAM_HOME.")
+    try:
+        path = Path(given).expanduser().absolute()
+    except RuntimeError as error:  # ~somebody
+        raise RecipeError(f"The home {given!r} cannot be found: {error}", do=OTHER_HOME) from None
+    if fault := _home_fault(path):
+        raise RecipeError(f"The home folder {fault}.", where=repr(str(path))[1:-1], do=OTHER_HOME)
+    return path
+
+
+def _home_fault(path: Path) -> str:
+    """Why a folder cannot be a home; empty when it can. One that is not there yet is made by whoever writes first."""
+    text = str(path)
+    odd = next((c for c in text if c in REFUSED or not c.isprintable()), "") or ("::" if "::" in text else "")
+    if odd:
+        why = REFUSED.get(odd, "it would break lines and tables")
+        return f"has {odd!r} in its path: {why}"
+    if len(os.fsencode(text)) > LONGEST_HOME:
+        return f"has a path of more than {LONGEST_HOME} bytes, too long for SQLite"
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts):
+        return f"has a name of more than {LONGEST_NAME} bytes in its path"
+    for folder in (path, *path.parents):
+        try:
+            is_there = stat.S_ISDIR(os.stat(folder).st_mode)
+        except FileNotFoundError:
+            if os.path.islink(folder):
+                return f"lies behind {folder}, a link that leads nowhere"
+            continue
+        except OSError as error:
+            return f"cannot be looked at: {error.strerror}"
+        if not is_there:
+            return f"lies at {folder}, which is a file" if folder == path else f"lies below {folder}, which is a file"
+        return "" if os.access(folder, os.R_OK | os.X_OK) else f"lies in {folder}, which you may not read"
+    return ""
 
 
 def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:
@@ -77,20 +127,6 @@ def refuse_adopted(session: Session, nodes: Sequence[str]) -> None:
                 where=f"{session.recipe.source}: adopt.{node}",
                 do=f"Take adopt.{node} away to build it.",
             )
-
-
-def refuse_contradictions(recipe: Recipe) -> None:
-    """Settings of different nodes that cannot go together."""
-    wanted: Any = recipe.sections.get("filter")
-    given: Any = recipe.sections.get("train_quality")
-    if not wanted or not given or "train_quality" in recipe.adopt or "filter" in recipe.adopt:
-        return
-    if wanted.quality.min_score is not None and not given.positives and not given.model:
-        raise RecipeError(
-            "There is no classifier to score documents with.",
-            where=f"{recipe.source}: filter.quality.min_score",
-            do="Name texts as train_quality.positives or a model as train_quality.model, or set it to null.",
-        )
 
 
 def refuse_lacks(session: Session, plan: Plan) -> None:

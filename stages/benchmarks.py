@@ -31,7 +31,7 @@ CHOICES = 4
 class HeldOutAnswers(StageConfig):
     """Tasks made from the documentation of installed packages."""
 
-    packages: Packages
+    packages: Packages = Field(min_length=1)
     """Distributions whose docstrings are read ("stdlib" is the running Python's library); the same as the crawl's."""
     items: int = Field(600, ge=CHOICES)
     """Held-out answers; each makes one item of either task. 600 give a standard error of 0.02 at an accuracy of 0.35."""
@@ -39,6 +39,12 @@ class HeldOutAnswers(StageConfig):
     """Shortest held-out answer in words; below it ordinary phrases begin."""
     max_words: int = Field(30, ge=5)
     """Longest held-out answer in words."""
+
+    @model_validator(mode="after")
+    def _some_length_fits(self) -> HeldOutAnswers:
+        if self.min_words > self.max_words:
+            raise ValueError(f"min_words is {self.min_words}, more than max_words {self.max_words}, so no answer fits")
+        return self
 
 
 class Benchmarks(StageConfig):
@@ -50,7 +56,7 @@ class Benchmarks(StageConfig):
     """Tasks from the documentation of installed packages; null makes none."""
     max_scored_items: int = Field(1000, ge=1)
     """Items scored per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of at most 0.016."""
-    ngram_words: int = Field(13, ge=2)
+    ngram_words: int = Field(13, ge=2, le=1000)
     """Words per n-gram of the index by which items are looked for in training data. GPT-3 (arXiv 2005.14165, appendix C)."""
     min_words: int = Field(8, ge=1)
     """Item texts shorter than ngram_words are looked for whole, but not below this many words (GPT-3 goes down to 8)."""

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -38,8 +39,8 @@ class DocsConfig(StageConfig):
     """Name of the source in documents and mixture weights."""
     packages: Packages = Field(min_length=1)
     """Distributions whose docstrings become pages; "stdlib" is the running Python's library."""
-    editions: tuple[str, ...] = Field(("stable", "latest"), min_length=1)
-    """Editions of the site; each repeats the pages of the others, with differences."""
+    editions: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")], ...] = Field(("stable", "latest"), min_length=1)
+    """Editions of the site, which are folders of its URLs; each repeats the pages of the others, with differences."""
     max_pages: int = Field(1500, ge=1)
     """Module pages in all editions together."""
     min_page_chars: int = Field(1000, ge=1)
@@ -59,17 +60,17 @@ class SiteConfig(StageConfig):
     """Payload fetched at most, in all (bytes)."""
     max_page_bytes: int = Field(5_000_000, ge=1)
     """Longer pages are cut here and marked WARC-Truncated (bytes; Common Crawl's limit since 2025)."""
-    delay_s: float = Field(1.0, ge=0)
+    delay_s: float = Field(1.0, ge=0, le=86_400)
     """Pause before each request (seconds); a longer Crawl-delay in robots.txt is obeyed."""
-    timeout_s: float = Field(30.0, gt=0)
+    timeout_s: float = Field(30.0, gt=0, le=86_400)
     """A request is given up after this long (seconds)."""
-    user_agent: str = "loam-crawler/1.0"
+    user_agent: str = Field("loam-crawler/1.0", pattern=r"^[!-~][ -~]*$")
     """Sent with each request and matched against robots.txt; name a contact in it when you crawl others' sites."""
 
     @model_validator(mode="after")
     def _seeds_are_urls(self) -> SiteConfig:
         for seed in self.seeds:
-            if not seed.startswith(("http://", "https://")):
+            if not seed.startswith(("http://", "https://")) or not urlsplit(seed).hostname or not seed.isprintable() or " " in seed:
                 raise ValueError(f"the seed {seed!r} is not an http:// or https:// URL; correct crawl.site.seeds")
         return self
 
@@ -85,7 +86,7 @@ class CrawlConfig(StageConfig):
     """A web site to crawl."""
     docs: DocsConfig | None = None
     """The documentation of installed packages."""
-    shards: int = Field(4, ge=1)
+    shards: int = Field(4, ge=1, le=100_000)
     """WARC files that an own crawl is written to; later stages work on a file at a time."""
 
     @model_validator(mode="after")

@@ -60,14 +60,14 @@ class RepeatsConfig(StageConfig):
 class DedupConfig(StageConfig):
     """How alike two documents must be for one of them to go."""
 
-    shingle_words: int = Field(5, ge=1)
+    shingle_words: int = Field(5, ge=1, le=1000)
     """Words per shingle (FineWeb and datatrove use 5)."""
-    bands: Annotated[int, Field(ge=1)] | Literal["auto"] = 22
+    bands: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = 22
     """LSH bands; with 22 x 5 a pair at the threshold is proposed in more than 999 of 1,000 cases (1 - (1 - 0.8^5)^22). auto: bands and
     rows by datasketch's search for the threshold, which weighs both errors alike and proposes 40 % there (9 x 13 of 128)."""
-    rows: int | None = Field(None, ge=1)
+    rows: int | None = Field(None, ge=1, le=100)
     """Signature values per band, bands x rows permutations in all; null is 5, with bands: auto what the search finds."""
-    permutations: int | None = Field(None, ge=2)
+    permutations: int | None = Field(None, ge=2, le=1024)
     """Signature values that bands: auto may spend; null is 128 (datasketch's default)."""
     threshold: float = Field(0.8, gt=0, le=1)
     """Smallest Jaccard similarity of two shingle sets at which the later document is removed."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class DpoConfig(TrainingConfig):
     """Settings of the dpo stage; a batch row is a pair."""
 
-    beta: float = Field(0.1, gt=0)
+    beta: float = Field(0.1, gt=0, le=100)
     """Strength of the pull towards the reference model. 0.1: DPO paper, section 6; also TRL's default."""
 
 

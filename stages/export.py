@@ -30,7 +30,7 @@ class ExportConfig(StageConfig):
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the exported weights; both sides of the check are rounded to it."""
-    tolerance: float = Field(2e-4, gt=0)
+    tolerance: float = Field(2e-4, gt=0, lt=1)
     """Largest difference of two logits, as a fraction of the largest logit. Sums over the width in another order differ by about
     1e-6 in fp32; bfloat16 needs about 5e-2."""
 

@@ -47,9 +47,9 @@ class ExtractConfig(StageConfig):
 
     engine: Engine = "resiliparse"
     """What finds the main text: resiliparse, trafilatura (27 times slower) or justext (8 times slower)."""
-    statuses: tuple[int, ...] = (200,)
+    statuses: tuple[int, ...] = Field((200,), min_length=1)
     """HTTP status codes of pages that are read."""
-    mimes: tuple[str, ...] = ("text/html", "application/xhtml+xml")
+    mimes: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
     """Content types that are read. A page served as XML, or without a type, is read when it begins like HTML."""
     max_page_bytes: int = Field(20_000_000, ge=1)
     """Larger pages are dropped, as stored or decompressed (bytes; a guess: Common Crawl itself cuts pages at 1 or 5 MB)."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from stages.core import foreign
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard
@@ -23,6 +23,10 @@ from stages.core.errors import StageError
 from stages.core.shards import Meter, Shard, collect, run_shards
 from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Ratio = Annotated[float, Field(ge=0)]
+Words = Annotated[int, Field(ge=1, le=100)]
 
 
 class UrlRules(StageConfig):
@@ -68,17 +72,17 @@ class RepetitionRules(StageConfig):
 
     enabled: bool = True
     """Whether these rules are applied."""
-    dup_line_frac: float | None = 0.3
+    dup_line_frac: Share | None = 0.3
     """Repeated lines, of all lines."""
-    dup_para_frac: float | None = 0.3
+    dup_para_frac: Share | None = 0.3
     """Repeated paragraphs, of all paragraphs."""
-    dup_line_char_frac: float | None = 0.2
+    dup_line_char_frac: Share | None = 0.2
     """Characters in repeated lines, of all."""
-    dup_para_char_frac: float | None = 0.2
+    dup_para_char_frac: Share | None = 0.2
     """Characters in repeated paragraphs, of all."""
-    top_n_grams: dict[int, float] = {2: 0.2, 3: 0.18, 4: 0.16}
+    top_n_grams: dict[Words, Share] = {2: 0.2, 3: 0.18, 4: 0.16}
     """Characters in the most frequent word n-gram, of all, by n."""
-    dup_n_grams: dict[int, float] = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
+    dup_n_grams: dict[Words, Share] = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
     """Characters in repeated word n-grams, of all, by n."""
 
 
@@ -91,22 +95,30 @@ class QualityRules(StageConfig):
     """Fewest words."""
     max_doc_words: int | None = 100_000
     """Most words."""
-    min_avg_word_length: float | None = 3
+    min_avg_word_length: Ratio | None = 3
     """Smallest mean word length (characters)."""
-    max_avg_word_length: float | None = 10
+    max_avg_word_length: Ratio | None = 10
     """Largest mean word length (characters)."""
-    max_symbol_word_ratio: float | None = 0.1
+    max_symbol_word_ratio: Ratio | None = 0.1
     """Most hashes, or ellipses, per word."""
-    max_bullet_lines_ratio: float | None = 0.9
+    max_bullet_lines_ratio: Share | None = 0.9
     """Most lines that begin with a bullet, of all lines."""
-    max_ellipsis_lines_ratio: float | None = 0.3
+    max_ellipsis_lines_ratio: Share | None = 0.3
     """Most lines that end in an ellipsis, of all lines."""
-    min_alpha_words_ratio: float | None = 0.8
+    min_alpha_words_ratio: Share | None = 0.8
     """Fewest words with a letter, of all words (datatrove calls it max_non_alpha_words_ratio; the paper: 80 % of words)."""
     min_stop_words: int | None = 2
     """Fewest different stop words."""
     stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
     """The stop words counted (Gopher's, for English). Changing them needs a rerun, thresholds do not."""
+
+    @model_validator(mode="after")
+    def _some_document_fits(self) -> Self:
+        for low, high in (("min_doc_words", "max_doc_words"), ("min_avg_word_length", "max_avg_word_length")):
+            least, most = getattr(self, low), getattr(self, high)
+            if self.enabled and least is not None and most is not None and least > most:
+                raise ValueError(f"{low} is {least}, more than {high} {most}, so every document would be dropped")
+        return self
 
 
 class C4Rules(StageConfig):
@@ -141,15 +153,15 @@ class FineWebRules(StageConfig):
 
     enabled: bool = True
     """Whether these rules are applied."""
-    line_punct_thr: float = 0.12
+    line_punct_thr: Share = 0.12
     """Fewest lines that end in punctuation, of all lines."""
-    short_line_thr: float = 0.67
+    short_line_thr: Share = 0.67
     """Most short lines, of all lines."""
     short_line_length: int = 30
     """A short line has at most this many characters."""
-    char_duplicates_ratio: float = 0.01
+    char_duplicates_ratio: Share = 0.01
     """Most characters in repeated lines, of all."""
-    new_line_ratio: float = 0.3
+    new_line_ratio: Ratio = 0.3
     """Most line breaks per word."""
 
 

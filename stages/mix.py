@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 class Mix(StageConfig):
     """Weights per source, exact counts, packing, and the validation part."""
 
-    seq_len: int = Field(4096, ge=8)
+    seq_len: int = Field(4096, ge=8, le=1 << 24)
     """Tokens per row: the context length of pre-training."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Relative weight of each source in the training tokens; empty takes every source in proportion to its size."""
-    total_tokens: int | None = Field(None, ge=1)
+    total_tokens: int | None = Field(None, ge=1, le=10**16)
     """Training tokens over all sources; null takes every source exactly once."""
     max_epochs: float = Field(4.0, gt=0)
     """How often a source may be repeated; past four epochs repetition stops paying (Muennighoff et al. 2023)."""
@@ -48,6 +48,8 @@ class Mix(StageConfig):
             )
         if any(weight < 0 for weight in self.weights.values()) or (self.weights and not sum(self.weights.values())):
             raise ValueError("mix.weights are not negative, and at least one is above 0")
+        if sum(self.weights.values()) > 1e12 or any(0 < weight < 1e-12 for weight in self.weights.values()):
+            raise ValueError("mix.weights lie between 1e-12 and 1e12, in all too; only what they are to each other counts")
         return self
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.core.errors import StageError
 from stages.core.stage import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
@@ -30,24 +30,31 @@ NAMED_DOCUMENTS = 8  # of a bad batch
 class Model(StageConfig):
     """The shape of the model; its vocabulary comes from the tokenizer, its context from the mixture's seq_len."""
 
-    depth: int = Field(ge=1)
+    depth: int = Field(ge=1, le=10_000)
     """Transformer blocks."""
-    width: int = Field(ge=1)
+    width: int = Field(ge=1, le=1 << 20)
     """Channels of the residual stream."""
     heads: int = Field(ge=1)
     """Attention heads; width / heads must be even."""
     kv_heads: int = Field(ge=1)
     """Key-value heads (grouped-query attention, arXiv 2305.13245); divides heads."""
-    ffn_width: int = Field(ge=1)
+    ffn_width: int = Field(ge=1, le=1 << 24)
     """Channels inside the SwiGLU feed-forward."""
-    rope_theta: float = Field(10_000.0, gt=0)
+    rope_theta: float = Field(10_000.0, ge=1, le=1e30)
     """Base of the rotary frequencies (arXiv 2104.09864); 500,000 in Llama 3."""
-    norm_eps: float = Field(1e-5, gt=0)
+    norm_eps: float = Field(1e-5, gt=0, lt=1)
     """Epsilon of RMSNorm, as in Llama."""
     tied_embeddings: bool = False
     """Whether the output head shares the embedding table, as in small Llama 3.2 models."""
     qk_norm: bool = False
     """RMSNorm on queries and keys, as in Qwen3; exported as Qwen3ForCausalLM."""
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Model:
+        from stages.lm.arch import ModelConfig
+
+        ModelConfig(vocab_size=1, max_positions=1, **self.model_dump())  # raises ShapeError, which is a ValueError
+        return self
 
 
 class PretrainConfig(TrainingConfig):
@@ -84,16 +91,13 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 def _job(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context, machine: Machine) -> Job:
     from stages.lm import session
-    from stages.lm.arch import ModelConfig, ShapeError
+    from stages.lm.arch import ModelConfig
     from stages.lm.data import RowReader
     from stages.lm.job import Job
     from stages.lm.order import Order
 
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
-    try:
-        shape = ModelConfig(vocab_size=vocab_size, max_positions=mix["seq_len"], **config.model.model_dump())
-    except ShapeError as error:
-        raise StageError(str(error), where=f"{ctx.node}.model") from error
+    shape = ModelConfig(vocab_size=vocab_size, max_positions=mix["seq_len"], **config.model.model_dump())
     train, validation = _rows(inputs, "train", mix["seq_len"]), _rows(inputs, "validation", mix["seq_len"])
     phases = _phases(mix)
     rows = sum(phase.rows for phase in phases)

@@ -8,24 +8,26 @@ fastText's result depend on their timing. Source: stages/text/classifier.py.
 
 from __future__ import annotations
 
+import glob
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from stages.core.errors import StageError
 from stages.core.external import local_path
-from stages.core.records import base_name, parquet_columns, read_lines, read_records
+from stages.core.records import base_name, parquet_columns, parquet_rows, read_lines, read_records
 from stages.core.shards import run_in_pool
 from stages.core.stage import Artifact, Context, ExternalFile, ExternalFiles, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows
 from stages.text.classifier import MIN_VECTOR_BYTES
 
 MIN_TEXTS = 100
+FORMATS = (".jsonl", ".ndjson", ".json", ".txt", ".text", ".parquet")
 
 
 class TrainQuality(StageConfig):
@@ -35,9 +37,9 @@ class TrainQuality(StageConfig):
     """Texts to be like: .jsonl (plain or .gz; the field `text_field`), .parquet (that column), or .txt (a text per paragraph)."""
     model: ExternalFiles = Field((), max_length=1)
     """A trained fastText model (.bin) to take instead; at most one file."""
-    label: str = "__label__hq"
+    label: str = Field("__label__hq", min_length=1)
     """The label of a given model whose probability is the score (DCLM's is __label__hq)."""
-    text_field: str = "text"
+    text_field: str = Field("text", min_length=1)
     """The field or column of a positive text."""
     min_chars: int = Field(200, ge=1)
     """Shorter texts teach little and are left out, on both sides (a guess)."""
@@ -50,23 +52,27 @@ class TrainQuality(StageConfig):
     """Texts that are not trained on, to measure with."""
     max_bad_records: int = Field(0, ge=0)
     """Broken lines and empty texts of positives that may be left out."""
-    dimensions: int = Field(64, ge=2)
+    dimensions: int = Field(64, ge=2, le=10_000)
     """Size of a word's vector (fastText's default is 100)."""
     ngrams: int = Field(2, ge=2, le=5)
     """Longest word n-gram (DCLM: 2). At 1 fastText has no buckets, and vectors of words alone are too small to be initialised."""
-    buckets: int = Field(200_000, ge=1)
+    buckets: int = Field(200_000, ge=1, le=2**31 - 1)
     """Rows for hashed n-grams: 51 MB at 64 dimensions (fastText's default is 2,000,000)."""
-    passes: int = Field(5, ge=1)
+    passes: int = Field(5, ge=1, le=10_000)
     """Epochs (fastText's default)."""
     learning_rate: float = Field(0.1, gt=0)
     """fastText's default for classifiers."""
-    min_count: int = Field(2, ge=1)
+    min_count: int = Field(2, ge=1, le=2**31 - 1)
     """Occurrences that a word needs to have a vector of its own."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.positives and self.model:
             raise ValueError("Give positives to train with or a model, not both.")
+        for name in self.positives:
+            ending = PurePath(name.removesuffix(".gz")).suffix
+            if ending and not glob.has_magic(ending) and "/" not in ending and ending.lower() not in FORMATS:
+                raise ValueError(f"{name!r} is of no known format; the endings are {', '.join(FORMATS)}, or .gz behind one of them")
         if self.buckets * self.dimensions * 4 <= MIN_VECTOR_BYTES:
             raise ValueError(
                 f"buckets x dimensions must be above {MIN_VECTOR_BYTES // 4:,}: smaller vectors are not initialised, so that two runs would differ."
@@ -175,7 +181,7 @@ def _column(path: Path, file: ExternalFile, column: str) -> Iterator[str]:
     if column not in names:
         do = f"Set train_quality.text_field to one of: {', '.join(names)}."
         raise StageError(f"{base_name(file)} has no column {column!r}.", where=file.uri, do=do)
-    yield from (row[column] for row in read_rows(path, [column]) if row[column])
+    yield from (row[column] for row in parquet_rows(path, file, [column]) if row[column])
 
 
 def _ordinary(documents: Path, config: TrainQuality, wanted: int, ctx: Context, positives: set[str]) -> list[str]:

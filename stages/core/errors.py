@@ -1,15 +1,19 @@
 """Errors as Loam shows them: what happened, where, and what to do about it.
 
-Guarantee: every error of ours prints as at most three lines (what / where / what to do) and carries its exit code
+Guarantee: every error of ours prints as at most three parts (what / where / what to do) and carries its exit code
 (DESIGN: 1 a stage failed, 2 usage or recipe error, 3 verification failed), and nothing in it steers a terminal.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 from stages.core.printable import printable
+
+LONGEST_PART = 4000
+"""Characters of what, where and to do each; the rest is not shown."""
 
 
 class LoamError(Exception):
@@ -22,11 +26,11 @@ class LoamError(Exception):
         self.what, self.where, self.do = printable(what), printable(where), printable(do)
 
     def __str__(self) -> str:
-        lines = [self.what]
+        lines = [_cut(self.what)]
         if self.where:
-            lines.append(f"  where: {self.where}")
+            lines.append(f"  where: {_cut(self.where)}")
         if self.do:
-            lines.append(f"  to do: {self.do}")
+            lines.append(f"  to do: {_cut(self.do)}")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple:  # keeps place and remedy when a worker process raises it
@@ -60,6 +64,19 @@ def of_the_disk(error: OSError, when: str, home: Path) -> LoamError | None:
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and Path(where).is_relative_to(home):
         return RecipeError(f"The home folder cannot be written {when}.", where=where, do="Mend its permissions or set --home.")
     return None
+
+
+def of_a_file(error: OSError) -> LoamError:
+    """A clear error for what the machine answered about a file, or about anything else of its own."""
+    what = error.strerror or str(error) or type(error).__name__
+    named = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename) if error.filename else ""
+    do = "Mend the file or its permissions, then run the same command again." if named else "--debug shows where it came from."
+    return StageError(f"{what[0].upper()}{what[1:].removesuffix('.')}.", where=named, do=do)
+
+
+def _cut(text: str) -> str:
+    """A message can quote what somebody gave, of any length."""
+    return text if len(text) <= LONGEST_PART else f"{text[:LONGEST_PART]} …"
 
 
 def _rebuild(kind: type[LoamError], what: str, where: str, do: str) -> LoamError:

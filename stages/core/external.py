@@ -29,6 +29,7 @@ from stages.core.patterns import files_of
 from stages.core.remote import describe, local_name, opened
 from stages.core.secrets import redact
 from stages.core.stage import External, ExternalFile
+from stages.core.strictjson import read_object
 
 Remembered = dict[str, tuple[list[int], str]]
 FETCHED_BYTES = 1 << 30  # of a remote file without a strong ETag: it is read several times in one run
@@ -94,9 +95,9 @@ def save_memory(home: Path, memory: Remembered) -> None:
 def read_memory(file: Path) -> Remembered:
     """Remembered hashes; none when the file is absent or unreadable."""
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = read_object(file)
         return {name: (list(mark), str(digest)) for name, (mark, digest) in stored.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

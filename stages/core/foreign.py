@@ -16,9 +16,9 @@ from uuid import UUID
 
 from stages.core.documents import DECISION, DOCUMENTS
 from stages.core.errors import RecipeError
-from stages.core.records import Record, base_name, parquet_columns, read_records
+from stages.core.records import Record, base_name, parquet_columns, parquet_rows, read_records
 from stages.core.stage import Adoption, Books, Context, ExternalFile, Outcome
-from stages.core.tables import read_rows, schema, write_rows
+from stages.core.tables import schema, write_rows
 
 PATTERNS = ("**/*.parquet", "**/*.jsonl", "**/*.jsonl.gz")
 FIELDS = ("text", "id", "doc_id", "url", "date", "source", "lang", "lang_score")
@@ -99,7 +99,7 @@ def _rows(file: ExternalFile) -> Iterator[Record]:
         raise RecipeError(f"{base_name(file)} has two columns {twice[0]}.", where=file.uri, do="Keep one of them.")
     if "text" not in columns:
         raise RecipeError(f"{base_name(file)} has no column text.", where=file.uri, do="Rename the column that holds the text.")
-    for number, row in enumerate(read_rows(Path(file.uri), columns), start=1):
+    for number, row in enumerate(parquet_rows(Path(file.uri), file, columns), start=1):
         yield Record(file, number, {name: _plain(value) for name, value in row.items() if value is not None})
 
 

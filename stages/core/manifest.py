@@ -32,7 +32,7 @@ def read_artifact(path: Path) -> Artifact:
         return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
     except ValueError as error:
         raise VerificationError(
-            f"The manifest is damaged: {error}", where=str(path / NAME), do="Remove the folder and run the recipe again."
+            f"The manifest is damaged: {error}.", where=str(path / NAME), do="Remove the folder and run the recipe again."
         ) from None
 
 

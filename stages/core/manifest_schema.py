@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from stages.core.key import key_of
 from stages.core.names import NUMBERED, PART, name_fault
 from stages.core.stage import KINDS
+from stages.core.strictjson import BadJsonError, parse
 
 MAX_BYTES = 256 << 20  # a manifest of a million files
 MAX_DEPTH = 40
@@ -154,9 +155,9 @@ def parsed(data: bytes) -> dict[str, Any]:
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        value = parse(data)
+    except BadJsonError as error:
+        raise ValueError(f"it is not what JSON should be: {error}") from None
     if not isinstance(value, dict):
         raise ValueError("it holds no object")
     _walk(value, "", 0)
@@ -275,22 +276,10 @@ def _walk(value: Any, place: str, depth: int) -> None:
             _walk(item, place, depth + 1)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for name, count in _counts([name for name, _ in pairs]).items() if count > 1)
-        raise ValueError(f"it gives {ascii(twice)[:80]} twice")
-    return found
-
-
 def _counts(names: Sequence[str]) -> dict[str, int]:
     from collections import Counter
 
     return Counter(names)
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
 
 
 def _short(value: Any) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from stages.core.errors import RecipeError, StageError
 from stages.core.files import fsync, write_durably
+from stages.core.strictjson import read_object
 
 COUNTERS = "counters.json"
 MAX_CHARS = 64
@@ -144,9 +145,9 @@ def read_names(home: Path) -> tuple[dict[str, str], list[Path]]:
     found, damaged = {}, []
     for path in sorted((home / "names").glob("[!.]*.json")):
         try:
-            target = json.loads(path.read_text(encoding="utf-8"))["target"]
+            target = read_object(path)["target"]
             whole = RULE.fullmatch(path.stem) and all(PART.fullmatch(part) for part in target.split("/")) and target.count("/") <= 1
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError):
+        except (ValueError, TypeError, KeyError, AttributeError, OSError):
             whole = False
         if whole:
             found[path.stem] = target
@@ -164,8 +165,8 @@ def forget_names(home: Path, target: str) -> None:
 
 def _load(home: Path) -> dict[str, int]:
     try:
-        return {str(k): int(v) for k, v in json.loads((home / COUNTERS).read_text()).items()}
-    except (FileNotFoundError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        return {str(k): int(v) for k, v in read_object(home / COUNTERS).items()}
+    except (FileNotFoundError, ValueError, TypeError):
         return _counted(home)
 
 
@@ -183,8 +184,8 @@ def _born(home: Path) -> Iterator[tuple[str, int]]:
     for pattern in ("artifacts/*/*/manifest.json", "runs/*/run.json"):
         for path in home.glob(pattern):
             try:
-                record = json.loads(path.read_text(encoding="utf-8"))
+                record = read_object(path)
                 born = str(record.get("alias", "")), int(record.get("seq", 0))
-            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            except (ValueError, TypeError):
                 continue  # a damaged manifest is reported where it is used
             yield born

@@ -1,7 +1,8 @@
 """Reading JSON Lines files, plain or gzipped, local or remote, one record at a time with its line number.
 
 Guarantee: every line is either yielded, blank, or handed to `ctx.drop` with "file:line" (the recipe's limit decides whether
-the stage goes on); a file that cannot be read at all is a StageError. Cost: one line in memory. Source: jsonlines.org.
+the stage goes on); a file that cannot be read at all is a StageError. What is a good record is said in strictjson.
+Cost: one line in memory, at most MAX_LINE_BYTES of it. Source: jsonlines.org.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from stages.core.errors import RecipeError, StageError
 from stages.core.remote import opened
 from stages.core.stage import Books
+from stages.core.strictjson import BadJsonError, other_encoding, parse
 
 if TYPE_CHECKING:
     from stages.core.stage import Context, ExternalFile
 
 SHOWN_CHARS = 2000
+MAX_LINE_BYTES = 16 << 20
+"""Longer lines are bad records and are passed over in pieces: 5 MB of gzip can hold a line of 5 GB. The longest books of Project
+Gutenberg have about half of this."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,15 @@ class Record:
 def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[Record]:
     """The objects of JSONL files in the order of `files`; lines count from 1, blank lines are passed over."""
     for file in files:
-        for number, raw in enumerate(_lines(file), start=1):
+        for number, raw, whole in _lines(file):
             if not raw.strip():
                 continue
             try:
-                value = json.loads(raw)
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                ctx.drop(f"the line is not JSON ({_reason(error)})", place(file, number), _shown(raw))
+                if not whole:
+                    raise BadJsonError(f"more than {MAX_LINE_BYTES >> 20} MiB")
+                value = parse(raw)
+            except BadJsonError as error:
+                ctx.drop(f"the line is not JSON ({error})", place(file, number), _shown(raw))
                 continue
             if isinstance(value, dict):
                 yield Record(file, number, value)
@@ -69,8 +76,10 @@ def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[Record
 
 
 def read_lines(file: ExternalFile) -> Iterator[str]:
-    """The lines of a text file, plain or gzipped. Raises StageError where one is not UTF-8."""
-    for number, raw in enumerate(_lines(file), start=1):
+    """The lines of a text file, plain or gzipped. Raises StageError where one is not UTF-8 or too long."""
+    for number, raw, whole in _lines(file):
+        if not whole:
+            raise StageError(f"The line has more than {MAX_LINE_BYTES >> 20} MiB.", where=place(file, number), do="Break it into several.")
         try:
             yield raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -120,8 +129,33 @@ def parquet_columns(path: Path, file: ExternalFile) -> list[str]:
 
     try:
         return list(pq.read_schema(path).names)
-    except pa.ArrowInvalid as error:
-        raise RecipeError(f"{base_name(file)} is not a Parquet file: {error}", where=file.uri, do="Fetch or write it again.") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise RecipeError(
+            f"{base_name(file)} is not a Parquet file: {_first_line(error)}", where=file.uri, do="Fetch or write it again."
+        ) from None
+
+
+def parquet_rows(path: Path, file: ExternalFile, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file that somebody else wrote. Raises StageError where it cannot be read to its end."""
+    import pyarrow as pa
+
+    from stages.core.tables import read_rows
+
+    rows = read_rows(path, columns)
+    while True:
+        try:
+            row = next(rows, None)
+        except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as error:  # also of dates out of Python's range
+            raise StageError(
+                f"{base_name(file)} cannot be read to its end: {_first_line(error)}", where=file.uri, do="Fetch or write it again."
+            ) from None
+        if row is None:
+            return
+        yield row
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def place(file: ExternalFile, line: int) -> str:
@@ -134,23 +168,39 @@ def base_name(file: ExternalFile) -> str:
     return file.uri.rstrip("/").rpartition("/")[2]
 
 
-def _lines(file: ExternalFile) -> Iterator[bytes]:
-    import zlib
+def _lines(file: ExternalFile) -> Iterator[tuple[int, bytes, bool]]:
+    """(number, bytes, whether they are all of the line) of each line; of one that is too long, its beginning."""
+    from lzma import LZMAError
+    from zipfile import BadZipFile
+    from zlib import error as ZlibError
 
     try:
         with opened(file.uri, compression="infer") as stream:
-            yield from stream
+            number = 0
+            while raw := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if number == 1:
+                    _refuse_other_encoding(raw, file)
+                whole = len(raw) <= MAX_LINE_BYTES or raw.endswith(b"\n")
+                while not raw.endswith(b"\n") and (rest := stream.readline(1 << 20)):
+                    if rest.endswith(b"\n"):
+                        break
+                yield number, raw, whole
     except ConnectionError:
         raise  # of the network: the node is tried again
-    except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
+    except (OSError, EOFError, ZlibError, LZMAError, BadZipFile) as error:  # gzip.BadGzipFile is an OSError
         raise StageError(
             f"{base_name(file)} cannot be read to its end: {error}", where=file.uri, do="Fetch the file again; nothing of it was used."
         ) from None
 
 
-def _reason(error: ValueError) -> str:
-    return f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else "not UTF-8"
+def _refuse_other_encoding(start: bytes, file: ExternalFile) -> None:
+    """Raises StageError for a file in UTF-16 or UTF-32: it has no lines that could be bad records."""
+    if found := other_encoding(start):
+        raise StageError(
+            f"{base_name(file)} is {found} by its byte order mark, not UTF-8.", where=file.uri, do=f"Convert it: iconv -f {found} -t UTF-8."
+        )
 
 
 def _shown(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace").strip()[:SHOWN_CHARS]
+    return raw[: 4 * SHOWN_CHARS].decode("utf-8", "replace").strip()[:SHOWN_CHARS]

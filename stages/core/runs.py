@@ -26,6 +26,7 @@ from stages.core.environment import all_packages, environment, utc_now
 from stages.core.errors import LoamError, RecipeError, StageError
 from stages.core.files import write_durably
 from stages.core.recipe import Recipe
+from stages.core.strictjson import parse, read_object
 
 ENDS = ("done", "failed", "interrupted")
 
@@ -141,12 +142,9 @@ def problem_of(error: BaseException) -> str:
 def _object(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object; ValueError names the file where it does not."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        return read_object(path)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name} holds no object")
-    return value
 
 
 def _lines(path: Path, ended: bool) -> list[dict[str, Any]]:
@@ -159,17 +157,13 @@ def _lines(path: Path, ended: bool) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(whole, start=1):
         try:
-            value = json.loads(line, parse_constant=_refuse_constant)
+            value = parse(line)
         except ValueError as error:
             raise ValueError(f"{path.name}:{number}: {error}") from None
         if not isinstance(value, dict):
             raise ValueError(f"{path.name}:{number} holds no object")
         found.append(value)
     return found
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
 
 
 def _write_whole(handle: int, data: bytes) -> None:

@@ -9,22 +9,24 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from stages.core.errors import RecipeError
 from stages.core.stage import ExternalFile, Outcome, StageConfig
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class Budget(StageConfig):
     """How long to train: exactly one of the three (OLMo-core's Duration)."""
 
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1, le=10**9)
     """Optimizer steps."""
-    tokens: int | None = Field(None, ge=1)
+    tokens: int | None = Field(None, ge=1, le=10**16)
     """Tokens of full rows; rounded up to whole steps."""
-    epochs: float | None = Field(None, gt=0)
+    epochs: float | None = Field(None, gt=0, le=1_000_000)
     """Passes over the rows; rounded down to whole steps, at least one."""
 
     @model_validator(mode="after")
@@ -49,7 +51,7 @@ class TrainingConfig(StageConfig):
 
     budget: Budget
     """How long to train."""
-    global_batch_rows: int = Field(ge=1)
+    global_batch_rows: int = Field(ge=1, le=10**8)
     """Rows per optimizer step over all ranks; must be a multiple of ranks × runtime.micro_batch_rows."""
     learning_rate: float = Field(gt=0)
     """Peak learning rate of AdamW."""
@@ -57,13 +59,13 @@ class TrainingConfig(StageConfig):
     """Final learning rate as a fraction of the peak. 0.1: Chinchilla (arXiv 2203.15556) and Llama 2."""
     warmup_steps: int = Field(ge=0)
     """Steps of linear warm-up."""
-    weight_decay: float = Field(0.1, ge=0)
+    weight_decay: float = Field(0.1, ge=0, le=100)
     """AdamW's decoupled weight decay of matrices. 0.1: GPT-3 (arXiv 2005.14165) and Llama."""
     decay_embeddings: bool = False
     """Whether weight decay touches the token embedding too."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
     """AdamW's decay rates of the two moments. GPT-3 and Llama."""
-    clip: float = Field(1.0, ge=0)
+    clip: float = Field(1.0, ge=0, le=1e9)
     """Largest global gradient norm; 0 for no clipping. 1.0: GPT-3 and Llama."""
     eval_every_steps: int = Field(ge=0)
     """Steps between evaluations on the validation rows; 0 for the first and the last only."""

@@ -76,7 +76,7 @@ def _turns(value: Any, field: str) -> Messages:
         if not isinstance(message, Mapping) or "role" not in message:
             raise BadDialogueError(f"{where} has no role")
         if message["role"] not in ROLES:
-            raise BadDialogueError(f"{where} has the role {message['role']!r}; the roles are {', '.join(ROLES)}")
+            raise BadDialogueError(f"{where} has the role {str(message['role'])[:40]!r}; the roles are {', '.join(ROLES)}")
         messages.append({"role": message["role"], "content": _content(message.get("content"), where)})
     return messages
 

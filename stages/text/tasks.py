@@ -89,7 +89,7 @@ def _options(record: Mapping[str, Any], field: str, gold: str) -> tuple[tuple[st
     options, number = record[field], record[gold]
     if not isinstance(options, list) or len(options) < 2 or not all(isinstance(o, str) and o.strip() for o in options):
         raise BadItemError(f"the field {field!r} is not a list of at least two texts")
-    if isinstance(number, str) and number.isdigit():
+    if isinstance(number, str) and number.isdecimal() and len(number) < 10:  # isdigit takes "²", which int does not
         number = int(number)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(options):
         raise BadItemError(f"the field {gold!r} does not number one of the {len(options)} texts of {field!r}, counting from 0")

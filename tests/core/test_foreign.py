@@ -100,7 +100,7 @@ BAD: list[tuple[Any, str]] = [
     ({"text": "x", "url": ["http://x"]}, "url is not a string"),
     ({"text": "x", "source": 3}, "source is not a string"),
     ({"text": "x", "lang_score": "high"}, "lang_score is not a number"),
-    ('{"text": "half \\ud83d"}', "the row holds half a surrogate pair"),
+    ('{"text": "half \\ud83d"}', r"the line is not JSON \(half a surrogate pair"),
 ]
 
 

@@ -22,8 +22,10 @@ from tests.stages import tiny_model
 RECIPE = """
 name: mine
 seed: 1
-runtime: {workers: 1}
+runtime: {workers: 1, cpu_ranks: 1, micro_batch_rows: 4}
 benchmarks: {docstrings: {packages: [networkx], items: 5}}
+conversations: {docstrings: {}}
+preferences: {docstrings: {}}
 train_tokenizer: {vocab_size: 300}
 mix: {seq_len: 64, validation_frac: 0.1}
 sft: &training

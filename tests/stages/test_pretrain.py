@@ -144,7 +144,7 @@ def test_several_machines(chain: Chain, tmp_path: Path) -> None:
 
 def test_an_impossible_shape(chain: Chain, tmp_path: Path) -> None:
     config = {**PRETRAIN, "model": {**PRETRAIN["model"], "kv_heads": 3}}
-    with pytest.raises(StageError, match="model.heads 4 is not divisible by model.kv_heads 3"):
+    with pytest.raises(RecipeError, match="model.heads 4 is not divisible by model.kv_heads 3"):
         run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME)
 
 

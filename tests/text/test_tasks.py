@@ -40,3 +40,9 @@ def test_unknown_fields_are_no_format() -> None:
 def test_wrong_fields_are_named(record: dict[str, Any], message: str) -> None:
     with pytest.raises(BadItemError, match=message):
         read_item("query/choices/gold", record)
+
+
+@pytest.mark.parametrize("gold", ["²", "", "9" * 5000, "-1", "1.0"])
+def test_a_number_in_words_that_is_none_is_a_bad_item(gold: str) -> None:
+    with pytest.raises(BadItemError, match="'gold' does not number one of the 2 texts"):
+        read_item("query/choices/gold", {"query": "q", "choices": ["a", "b"], "gold": gold})

@@ -1,0 +1,159 @@
+"""Settings that cannot go together although each is right by itself: found when a recipe is read, before any work.
+
+Every check that hangs on settings alone belongs into a config class or, where it takes several sections, here; a stage checks what
+hangs on the data. Only nodes that run are looked at, not those that an adopted artifact spares. Cost: none to speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from flows.road import spared
+from stages.core.errors import RecipeError
+from stages.core.recipe import Recipe
+
+Sections = Mapping[str, Any]
+"""node -> config. A stage's config is known by name only here."""
+Fault = tuple[str, str, str]
+"""What is wrong, which setting, what to do."""
+TRAINING = ("pretrain", "sft", "dpo")
+
+
+def refuse_contradictions(recipe: Recipe) -> None:
+    """Raises RecipeError for the first settings of different sections that cannot go together."""
+    away = spared(recipe.adopt) if recipe.adopt else set()
+    running = {node: config for node, config in recipe.sections.items() if node not in away}
+    for fault in _faults(running, recipe.runtime):
+        what, setting, do = fault
+        raise RecipeError(what, where=f"{recipe.source}: {setting}", do=do)
+
+
+def nothing_given(recipe: Recipe, nodes: Collection[str]) -> list[str]:
+    """A sentence for each of these nodes that has nothing to read: it is looked for when a node is to run, since a recipe such as small
+    leaves files to be named."""
+    what = {"benchmarks": "benchmark", "conversations": "conversations", "preferences": "preference pairs"}
+    return [
+        f"There {'is' if node == 'benchmarks' else 'are'} no {name}: neither {node}.files nor {node}.docstrings is given."
+        for node, name in what.items()
+        if node in nodes and _is_empty(recipe.sections[node])
+    ]
+
+
+def _is_empty(config: Any) -> bool:
+    return not config.files and config.docstrings is None
+
+
+def _faults(running: Sections, runtime: Any) -> Iterator[Fault]:
+    yield from _no_classifier(running)
+    yield from _batches(running, runtime)
+    yield from _warmups(running)
+    yield from _too_few_pairs(running)
+    yield from _unknown_sources(running)
+    yield from _no_documentation(running)
+    yield from _leaking_split(running)
+
+
+def _no_classifier(running: Sections) -> Iterator[Fault]:
+    if "filter" not in running or "train_quality" not in running:
+        return
+    given = running["train_quality"]
+    if running["filter"].quality.min_score is not None and not given.positives and not given.model:
+        yield (
+            "There is no classifier to score documents with.",
+            "filter.quality.min_score",
+            "Name texts as train_quality.positives or a model as train_quality.model, or set it to null.",
+        )
+
+
+def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
+    training = [node for node in TRAINING if node in running]
+    if training and runtime.nodes > 1:
+        yield (
+            f"The recipe trains on {runtime.nodes} machines, but Loam starts the ranks of one.",
+            "runtime.nodes",
+            "Set runtime.nodes=1.",
+        )
+    ranks, device = runtime.gpus or runtime.cpu_ranks, "gpus" if runtime.gpus else "cpu_ranks"
+    together = ranks * runtime.micro_batch_rows
+    for node in training:
+        rows = running[node].global_batch_rows
+        if rows % together:
+            yield (
+                f"{node}.global_batch_rows {rows:,} is not divisible by runtime.{device} {ranks:,} x runtime.micro_batch_rows "
+                f"{runtime.micro_batch_rows:,} = {together:,}.",
+                f"{node}.global_batch_rows",
+                f"Change one of them, for example {node}.global_batch_rows={-(-rows // together) * together}.",
+            )
+
+
+def _warmups(running: Sections) -> Iterator[Fault]:
+    """A budget in tokens is one in steps as soon as the length of a row is known; one in epochs hangs on the data."""
+    if "mix" not in running:
+        return
+    for node in TRAINING:
+        if node not in running or running[node].budget.tokens is None:
+            continue
+        config, seq_len = running[node], running["mix"].seq_len
+        steps = config.budget.in_steps(config.global_batch_rows, seq_len, 0)
+        if config.warmup_steps >= steps:
+            yield (
+                f"{node}.warmup_steps {config.warmup_steps:,} is not below the {steps:,} steps that {node}.budget.tokens "
+                f"{config.budget.tokens:,} makes of batches of {config.global_batch_rows:,} rows of {seq_len:,} tokens.",
+                f"{node}.warmup_steps",
+                "Warm up for less, or train for longer.",
+            )
+
+
+def _too_few_pairs(running: Sections) -> Iterator[Fault]:
+    if "reference" not in running or "dpo" not in running:
+        return
+    pairs, rows = running["reference"].max_pairs, running["dpo"].global_batch_rows
+    if pairs is not None and pairs < rows:
+        yield (
+            f"reference.max_pairs {pairs:,} is less than one batch of dpo, which has {rows:,} pairs.",
+            "reference.max_pairs",
+            "Score more pairs, or lower dpo.global_batch_rows.",
+        )
+
+
+def _unknown_sources(running: Sections) -> Iterator[Fault]:
+    """While the crawl runs, all documents are its own, and it names their sources."""
+    if "crawl" not in running:
+        return
+    crawl = running["crawl"]
+    known = [crawl.source] * bool(crawl.warcs) + [own.source for own in (crawl.site, crawl.docs) if own]
+    named = []
+    if "mix" in running:
+        named.append(("mix.weights", running["mix"].weights))
+    if "dedup" in running and not running["dedup"].against:
+        named.append(("dedup.source_priority", running["dedup"].source_priority))
+    for setting, sources in named:
+        for unknown in [source for source in sources if source not in known][:1]:
+            do = f"The sources are: {', '.join(known)} (crawl.source, crawl.site.source and crawl.docs.source name them)."
+            yield f"{setting} names {unknown!r}, which is no source of the crawl.", setting, do
+
+
+def _no_documentation(running: Sections) -> Iterator[Fault]:
+    if "benchmarks" not in running or running["benchmarks"].docstrings is not None:
+        return
+    for node in ("conversations", "preferences"):
+        if node in running and running[node].docstrings is not None:
+            yield (
+                f"{node}.docstrings needs the answers that benchmarks reads from documentation, and it is to read none.",
+                f"{node}.docstrings",
+                f"Set benchmarks.docstrings, or set {node}.docstrings to null and name files.",
+            )
+
+
+def _leaking_split(running: Sections) -> Iterator[Fault]:
+    """Both parts are drawn by the same hash of the answer, so the larger share holds the smaller one's answers."""
+    if "conversations" not in running or "preferences" not in running:
+        return
+    chats, pairs = running["conversations"].validation_frac, running["preferences"].validation_frac
+    if chats < pairs:
+        yield (
+            f"preferences holds {pairs:g} of the answers out, conversations only {chats:g}: sft would train on answers that dpo is measured on.",
+            "conversations.validation_frac",
+            f"Set conversations.validation_frac to {pairs:g} or more.",
+        )

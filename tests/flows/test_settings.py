@@ -1,0 +1,189 @@
+"""Settings are checked when a recipe is read: what hangs on settings alone never fails in a stage, and `plan` never with a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from flows.cli import main
+from flows.contradictions import nothing_given, refuse_contradictions
+from flows.road import config_classes
+from stages.ask.plan import Plan, training_size
+from stages.core.errors import RecipeError
+from stages.core.recipe import Recipe, Runtime, apply_setting, load_recipe, validated
+from stages.lm.arch import ModelConfig
+
+ABSURD: tuple[Any, ...] = (
+    0, -1, 10**12, 2**63 - 1, 10**30, "", "x", "x" * 5000, "9" * 5000, "\x1b[0m", [], [[]], {}, {"x": 1}, {1: 2}, [None], None, True,
+    float("nan"), float("inf"), 0.5, 1e300, -1e300,
+)  # fmt: skip
+SLOW = {("filter", "words")}  # loads spaCy; tests/stages/test_filter.py has it
+
+
+@cache
+def classes() -> Mapping[str, Any]:
+    return config_classes()
+
+
+@cache
+def tiny() -> Recipe:
+    return load_recipe("tiny", classes())
+
+
+def changed(*settings: str, base: str = "tiny") -> Recipe:
+    """A recipe with settings, checked as `open_session` checks it."""
+    raw = (tiny() if base == "tiny" else load_recipe(base, classes())).resolved()
+    for setting in settings:
+        apply_setting(raw, setting, classes())
+    sections = {node: validated(config, raw[node], f"r.yaml: {node}") for node, config in classes().items()}
+    recipe = replace(tiny(), sections=sections, runtime=validated(Runtime, raw["runtime"], "r.yaml: runtime"))
+    refuse_contradictions(recipe)
+    return recipe
+
+
+def fields(config: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every field, those of nested sections too."""
+    for name, info in config.model_fields.items():
+        yield (*above, name)
+        queue: list[Any] = [info.annotation]
+        while queue:
+            kind = queue.pop()
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from fields(kind, (*above, name))
+            queue.extend(get_args(kind))
+
+
+def with_value(section: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    below = value if len(path) == 1 else with_value(section.get(path[0]) or {}, path[1:], value)
+    return {**section, path[0]: below}
+
+
+@pytest.mark.parametrize("node", ["runtime", *(n for n in config_classes() if not n.endswith(("@sft", "@dpo")))])
+def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) -> None:
+    recipe, config = tiny(), Runtime if node == "runtime" else classes()[node]
+    section = recipe.resolved()[node]
+    for path in fields(config):
+        if (node, path[-1]) in SLOW:
+            continue
+        for value in ABSURD:
+            try:
+                made = validated(config, with_value(section, path, value), f"r.yaml: {node}")
+                with_it = replace(recipe, runtime=made) if node == "runtime" else replace(recipe, sections={**recipe.sections, node: made})
+                refuse_contradictions(with_it)
+            except RecipeError as error:
+                assert "r.yaml" in str(error) or error.where.startswith(recipe.source), error
+                assert error.do and len(str(error)) < 2000
+                continue
+            if node in ("runtime", "mix", "train_tokenizer", "pretrain"):
+                training_size(with_it, Plan((), ()))
+            if node == "pretrain" and path[0] == "model":
+                ModelConfig(vocab_size=4096, max_positions=256, **made.model.model_dump())
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (["pretrain.model.heads=7"], "model.width 128 is not divisible by model.heads 7"),
+        (["pretrain.model.kv_heads=3"], "model.heads 4 is not divisible by model.kv_heads 3"),
+        (["pretrain.model.width=12"], "A head has 3 channels"),
+        (["pretrain.betas=[0.9, 1.0]"], "betas.1: Input should be less than 1"),
+        (["pretrain.global_batch_rows=12"], "pretrain.global_batch_rows 12 is not divisible by runtime.cpu_ranks 2 x"),
+        (["sft.global_batch_rows=4"], "sft.global_batch_rows 4 is not divisible"),
+        (["dpo.global_batch_rows=20"], "dpo.global_batch_rows 20 is not divisible"),
+        (["runtime.gpus=3", "runtime.micro_batch_rows=1"], "is not divisible by runtime.gpus 3"),
+        (["runtime.nodes=2"], "trains on 2 machines"),
+        (["pretrain.budget={tokens: 61440}"], "pretrain.warmup_steps 30 is not below the 30 steps"),
+        (["sft.budget={tokens: 100}"], "sft.warmup_steps 10 is not below the 1 steps"),
+        (["pretrain.warmup_steps=300"], "warmup_steps 300 must be below budget.steps 300"),
+        (["reference.max_pairs=15"], "reference.max_pairs 15 is less than one batch of dpo, which has 16"),
+        (["mix.weights={docs: 1, web: 1}", "mix.total_tokens=1000"], "mix.weights names 'web', which is no source of the crawl"),
+        (["dedup.source_priority=[dosc]"], "dedup.source_priority names 'dosc'"),
+        (["benchmarks.docstrings=null"], "conversations.docstrings needs the answers that benchmarks reads"),
+        (["benchmarks.docstrings=null", "conversations.docstrings=null"], "preferences.docstrings needs"),
+        (["conversations.validation_frac=0.05"], "preferences holds 0.1 of the answers out, conversations only 0.05"),
+        (["benchmarks.docstrings.min_words=31"], "min_words is 31, more than max_words 30"),
+        (["benchmarks.min_words=14"], "min_words is 14, more than ngram_words 13"),
+        (["filter.gopher_quality.min_doc_words=200000"], "min_doc_words is 200000, more than max_doc_words 100000"),
+        (["filter.gopher_quality.max_avg_word_length=2"], "min_avg_word_length is 3.0, more than max_avg_word_length 2.0"),
+        (["filter.gopher_repetition.dup_line_frac=30"], "less than or equal to 1"),
+        (["filter.gopher_repetition.top_n_grams={0: 0.2}"], "greater than or equal to 1"),
+        (["filter.quality.min_score=0.5"], "There is no classifier"),
+        (["dedup.bands=10000"], "less than or equal to 1000"),
+        (["train_quality.positives=[a.jsonl, b.csv]"], "'b.csv' is of no known format"),
+        (["train_quality.positives=[a.docx.gz]"], "is of no known format"),
+        (["crawl.docs.editions=[--packages]"], "String should match pattern"),
+        (["crawl.docs.editions=['a/b']"], "String should match pattern"),
+        (["crawl.site={seeds: ['http:///x']}"], "is not an http:// or https:// URL"),
+        (["crawl.site={seeds: ['http://[']}"], "Invalid IPv6"),
+        (['crawl.site={seeds: ["http://a/b\\nc"]}'], "is not an http:// or https:// URL"),
+        (['crawl.site={seeds: [http://a], user_agent: "a\\r\\nb"}'], "String should match pattern"),
+        (["extract.mimes=[]"], "at least 1 item"),
+        (["mix.weights={docs: 1.0e+13}", "mix.total_tokens=1000"], "mix.weights lie between"),
+    ],
+)
+def test_what_hangs_on_settings_alone_is_refused_on_load(settings: list[str], what: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        changed(*settings)
+    assert what in str(caught.value), caught.value
+    assert caught.value.do and caught.value.where
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["pretrain.budget={tokens: 63489}"],  # 31 steps of 2,048 tokens, above 30 of warm-up
+        ["reference.max_pairs=16"],
+        ["mix.weights={docs: 1}", "mix.total_tokens=1000"],
+        ["dedup.source_priority=[docs]"],
+        ["dedup.source_priority=[old]", "dedup.against=[dedup-1]"],
+        ["preferences.validation_frac=0.05"],
+        ["train_quality.positives=[a/*, b.JSONL.gz, c.*, d.txt, e.parquet]"],
+        ["filter.gopher_quality={enabled: false, min_doc_words: 200000}"],
+        ["pretrain.model.width=16", "pretrain.model.heads=8", "pretrain.model.kv_heads=8"],
+    ],
+)
+def test_what_is_right_by_a_hair_is_taken(settings: list[str]) -> None:
+    changed(*settings)
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "full"])
+def test_the_recipes_are_free_of_contradictions(name: str) -> None:
+    refuse_contradictions(load_recipe(name, classes(), ["crawl.warcs=[x]"] if name == "small" else []))
+
+
+def test_nodes_that_do_not_run_contradict_nobody() -> None:
+    recipe = replace(changed("mix.weights={docs: 1}", "mix.total_tokens=1000"), adopt={"decontaminate": "a"})
+    crawl = recipe.sections["crawl"].model_copy(update={"docs": None, "warcs": ("x",)})
+    refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}))
+    with pytest.raises(RecipeError, match="no source of the crawl"):
+        refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}, adopt={}))
+    odd = replace(recipe, adopt={"pretrain": "p", "sft": "s", "dpo": "d"}, runtime=recipe.runtime.model_copy(update={"cpu_ranks": 7}))
+    refuse_contradictions(odd)
+    with pytest.raises(RecipeError, match="not divisible by runtime.cpu_ranks 7"):
+        refuse_contradictions(replace(odd, adopt={"pretrain": "p"}))
+
+
+def test_a_node_without_anything_to_read_is_lacking_where_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nothing_given(load_recipe("small", classes(), ["crawl.warcs=[x]"]), ["benchmarks", "preferences"]) == [
+        "There is no benchmark: neither benchmarks.files nor benchmarks.docstrings is given.",
+        "There are no preference pairs: neither preferences.files nor preferences.docstrings is given.",
+    ]
+    warc = tmp_path / "a.warc"
+    warc.write_text("")
+    words = ["plan", "small", "--home", str(tmp_path / "home"), "--set", f"crawl.warcs=[{warc}]"]
+    assert main([*words, "--until", "crawl"]) == 0
+    assert main([*words, "--until", "conversations"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("loam: ") == 1 and "There is no benchmark" in printed and "There are no conversations" in printed
+
+
+def test_plan_refuses_a_shape_that_cannot_be_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "tiny", "--home", str(tmp_path / "home"), "--set", "pretrain.model.heads=7"]) == 2
+    assert capsys.readouterr().err.startswith("loam: model: model.width 128 is not divisible by model.heads 7")
+    assert not (tmp_path / "home").exists()
