@@ -167,7 +167,7 @@ def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenanc
     try:
         theirs = manifest.read_artifact(source)
     except (VerificationError, OSError) as error:
-        what = error.what.partition(": ")[2] if isinstance(error, VerificationError) else error.strerror
+        what = error.what.partition(": ")[2].rstrip(".") if isinstance(error, VerificationError) else error.strerror
         raise RecipeError(
             f"The manifest.json there is not that of an artifact: {what}.",
             where=str(source),

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from stages.core.key import key_of
 from stages.core.names import NUMBERED, PART, name_fault
 from stages.core.stage import KINDS
-from stages.core.strictjson import BadJsonError, parse
+from stages.core.strictjson import parse
 
 MAX_BYTES = 256 << 20  # a manifest of a million files
 MAX_DEPTH = 40
@@ -154,10 +154,7 @@ def parsed(data: bytes) -> dict[str, Any]:
     """The manifest in a file's bytes. Raises ValueError, which names the field."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
-    try:
-        value = parse(data)
-    except BadJsonError as error:
-        raise ValueError(f"it is not what JSON should be: {error}") from None
+    value = parse(data)
     if not isinstance(value, dict):
         raise ValueError("it holds no object")
     _walk(value, "", 0)

@@ -74,11 +74,3 @@ def test_a_record_of_a_run_that_is_no_object_is_a_value_error(tmp_path: Path, ga
     (folder / name).write_bytes(garbage)
     with pytest.raises(ValueError, match="JSON|Expecting|UTF|levels|NaN|range"):
         runs.read_run(tmp_path, "r")
-
-
-def test_a_result_that_is_no_number_is_not_published(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    with pytest.raises(StageError, match="A result of words is no finite number"):
-        manifest.publish(tmp_path, out, {"node": "words", "key": "ab", "summary": {"loss": float("nan")}})
-    assert not list((tmp_path / "artifacts").rglob("manifest.json"))

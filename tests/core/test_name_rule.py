@@ -28,13 +28,11 @@ BAD = [
     ("n" * 65, "has 65 characters"),
     ("two\nlines", "holds '\\n' (U+000A)"),
     ("end\n", "holds '\\n'"),
-    ("a\0b", "holds '\\x00' (U+0000)"),
     ("\x1b[2Jx", "holds '\\x1b' (U+001B)"),
     ("x\x9b31m", "holds '\\x9b' (U+009B)"),
     ("abc\u202egnp", "holds '\\u202e' (U+202E)"),
     ("половина", "holds '\\u043f' (U+043F)"),
     ("caf\u00e9", "holds '\\xe9' (U+00E9)"),
-    ("\ud800", "holds '\\ud800' (U+D800)"),
     ("a b", "holds ' ' (U+0020)"),
     ("a;b", "holds ';'"),
     ("a@b", "holds '@'"),
@@ -59,6 +57,15 @@ def test_a_recipe_with_another_name_is_refused_on_load(tmp_path: Path, name: obj
     assert text.isascii() and text.replace("\n", "").isprintable() and len(text) < 600
     suggested = text.partition("Name it '")[2].partition("'")[0]
     assert RULE.fullmatch(suggested)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("a\0b", "holds '\\x00' (U+0000)"), ("\ud800", "holds '\\ud800' (U+D800)")], ids=["NUL", "half a pair"]
+)
+def test_what_no_recipe_can_hold_is_no_name_either(name: str, fault: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        refuse_name(name, "The name of a task")
+    assert fault in str(caught.value) and str(caught.value).isascii()
 
 
 @pytest.mark.parametrize("name", ["tiny", "7b", "CON", "a.b_c-d", "n" * 64, "X", "2026-11-21"])
