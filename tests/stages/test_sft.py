@@ -105,7 +105,7 @@ def test_a_base_model_without_its_shards_is_refused(chain: Chain, tmp_path: Path
     shutil.copytree(chain.pretrained.path, tmp_path / "base")
     next((tmp_path / "base" / "checkpoint" / "shards").iterdir()).unlink()
     base = artifact(tmp_path / "base", "checkpoint")
-    with pytest.raises(StageError, match="was written by 1 ranks, but holds 0 shards"):
+    with pytest.raises(StageError, match="Checkpoint checkpoint is damaged: shards/00000.safetensors is missing"):
         inputs = {"checkpoint": base, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
         run_stage(sft.STAGE, SFT, inputs, tmp_path, runtime=RUNTIME)
 
