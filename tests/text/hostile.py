@@ -53,6 +53,7 @@ CONSTRUCTS: dict[str, Callable[[int], str]] = {
     "breaks, deep": lambda n: "<div>" * 1000 + "x<br>" * n,
     "attributes": lambda n: "<p " + _each("a@=1 ")(n) + ">x",
     "attributes of tags": lambda n: ("<p " + _each("a@=1 ")(900) + ">x") * (n // 900),
+    "short attributes": lambda n: "<p a b c d e f g h i j>x" * (n // 10),
     "attributes of body": lambda n: _each("<body a@=1>")(n),
     "names of attributes": _each("<p a@=1>x"),
     "names of elements": _each("<x@>x</x@>"),

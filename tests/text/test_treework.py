@@ -36,7 +36,7 @@ def test_no_page_has_more_elements_than_its_bound() -> None:
     """Motifs of tags, each repeated, so that what grows out of proportion grows far."""
     draw = random.Random(7)
     grown = 0
-    for _ in range(6000):
+    for _ in range(3000):
         html = ""
         for _ in range(draw.randint(1, 3)):
             motif = "".join(_piece(draw) for _ in range(draw.randint(1, 6)))
@@ -44,7 +44,7 @@ def test_no_page_has_more_elements_than_its_bound() -> None:
         work, found = tree_work(html, NO_LIMIT), elements(html)
         assert found <= 3 * work.elements + 8 or work.steps >= len(html) ** 2, html  # the second: the page is not followed, and refused
         grown += found > html.count("<") + 8
-    assert grown > 20
+    assert grown > 10
 
 
 def test_orderly_pages_cost_what_they_hold() -> None:
@@ -64,7 +64,7 @@ def test_orderly_pages_cost_what_they_hold() -> None:
 def test_formatting_that_would_be_opened_again_and_again_is_seen(name: str) -> None:
     html = page(name, 3000)
     made = elements(html) if name == "formatting reopened" else 0
-    assert tree_work(html, NO_LIMIT).elements >= max(made, 400_000)
+    assert tree_work(html, NO_LIMIT).elements + 3 >= max(made, 400_000)  # html, head, body
     with pytest.raises(TooCostlyError, match="too-many-elements"):
         parse(html)
 
@@ -73,10 +73,10 @@ def test_formatting_that_would_be_opened_again_and_again_is_seen(name: str) -> N
     ("name", "n", "reason"),
     [
         ("paragraphs", 500_000, "too-many-elements"), ("comments", 500_000, "too-many-elements"), ("attributes", 1001, "too-many-attributes"),
-        ("attributes of body", 1001, "too-many-attributes"), ("attributes of tags", 500_000, "too-many-attributes"),
+        ("attributes of body", 1001, "too-many-attributes"), ("short attributes", 500_000, "too-many-attributes"),
         ("names of attributes", 10_001, "too-many-names"), ("names of elements", 10_001, "too-many-names"), ("options", 6000, "too-complex"),
         ("divisions", 20_000, "too-deep"), ("spans", 20_000, "too-deep"), ("end tags that close nothing", 60_000, "too-deep"),
-        ("items and definitions", 20_000, "too-deep"), ("nests of 90", 500_000, "too-deep"),
+        ("items and definitions", 20_000, "too-deep"), ("nests of 90", 300_000, "too-deep"),
     ],
 )  # fmt: skip
 def test_each_limit_has_its_reason(name: str, n: int, reason: str) -> None:
