@@ -14,6 +14,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from stages.text.stopwords import STOPLISTS
 from stages.text.treework import TreeWork, tree_work
 
 if TYPE_CHECKING:
@@ -39,14 +40,6 @@ LOW_CONTROL = bytes([*range(9), 11, 12, *range(14, 32), 127])
 HIGH_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # in UTF-8; a pattern that begins with one literal byte is found by memchr
 MARKS = re.compile(rb"\xef(?:\xbb\xbf|\xbf[\xbe\xbf])")
 XML_PROLOGUE = re.compile(r"^\s*<\?xml[^>]*\?>")
-STOPLISTS = {  # of jusText, for the languages that resiliparse tells apart
-    "ar": "Arabic", "be": "Belarusian", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
-    "en": "English", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian", "fi": "Finnish", "fr": "French",
-    "gl": "Galician", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian", "is": "Icelandic",
-    "it": "Italian", "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian", "mk": "Macedonian", "ms": "Malay", "nl": "Dutch",
-    "no": "Norwegian_Bokmal", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sk": "Slovak", "sl": "Slovenian",
-    "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "ur": "Urdu", "vi": "Vietnamese",
-}  # fmt: skip
 
 
 class TooCostlyError(ValueError):

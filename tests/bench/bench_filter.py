@@ -60,7 +60,7 @@ def our_chain() -> Callable[[str], tuple[str, str]]:
     measure = make_measure(config)
 
     def judge(text: str) -> tuple[str, str]:
-        signals, edited = text_signals(text, measure)
+        signals, edited = text_signals(text, "en", measure)
         reason = first_reason({**signals, "lang": "", "lang_score": 1.0, "quality_score": None}, config)
         return reason, text if reason else edited
 
