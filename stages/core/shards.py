@@ -40,6 +40,7 @@ MEASURE = "meter.json"
 NOW, NOW_BYTES = ".now", 1024
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LOOK_S = 0.5
+REAPED_S = 10
 
 
 @dataclass(frozen=True)
@@ -271,6 +272,9 @@ def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str, ro
 
 def _killed(workers: set[Any], label: str, root: Path | None) -> StageError:
     """What a worker's death is told as: by which signal, and at which record."""
+    until = time.monotonic() + REAPED_S  # the pool sees a worker's pipe close before the kernel has ended it
+    while all(worker.exitcode is None for worker in workers) and time.monotonic() < until:
+        time.sleep(0.01)
     dead = {worker.pid: -worker.exitcode for worker in workers if (worker.exitcode or 0) < 0}
     names = sorted({signal.Signals(number).name for number in dead.values()})
     records = _records(root) if root else {}
@@ -280,7 +284,9 @@ def _killed(workers: set[Any], label: str, root: Path | None) -> StageError:
     if at:
         do += " If it ends at the same record with memory enough, leave the file that holds it out and report the record."
     return StageError(
-        f"A worker process of {label} was killed{f' by {names[0]}' if names else ''}.", where=f"{where}; the finished shards are kept", do=do
+        f"A worker process of {label} was killed{f' by {names[0]}' if names else ''}.",
+        where=f"{where}; the finished shards are kept",
+        do=do,
     )
 
 

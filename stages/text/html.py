@@ -107,7 +107,16 @@ def _check_depth(tree: HTMLTree) -> None:
     root, total, level = tree.document, 0, 0
     if root is None:
         return
-    for deeper in (8, 16, 32, 64, 128, 256, 512, MAX_DEPTH):  # of the elements deeper than a level none is deeper than the next, or it counts there
+    for deeper in (
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+        512,
+        MAX_DEPTH,
+    ):  # of the elements deeper than a level none is deeper than the next, or it counts there
         count = len(root.query_selector_all(" > ".join("*" * (level + 1))))
         total += count * (deeper - level)
         if total > MAX_TOTAL_DEPTH:

@@ -30,7 +30,8 @@ NO_WORDS = np.zeros(1 << 15, np.bool_)  # as many as the table of words can numb
 class Measure:
     """What the signals of a process need: the splitter, the settings that decide signals, and datatrove's lists.
 
-    top_grams, dup_grams: the n of Gopher's n-grams. stop_words: by language, which of the splitter's stop words are its own. c4: the line rules, as in the recipe. edit_lines: whether C4's edits are taken.
+    top_grams, dup_grams: the n of Gopher's n-grams. stop_words: by language, which of the splitter's stop
+    words are its own. c4: the line rules, as in the recipe. edit_lines: whether C4's edits are taken.
     """
 
     splitter: WordSplitter
@@ -83,7 +84,10 @@ def columns(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def text_signals(text: str, language: str, measure: Measure) -> tuple[dict[str, Any], str]:
-    """language: decides whose stop words are counted; None are where it has no list. (every signal under the names of `columns`, the text after C4's line edits where they are taken)."""
+    """(every signal under the names of `columns`, the text after C4's line edits where they are taken).
+
+    language: whose stop words are counted; None is their number where it has no list.
+    """
     measure.splitter.make_room()
     words = measure.splitter.words(text)
     lines = [line.strip() for line in text.splitlines()]

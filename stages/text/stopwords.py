@@ -22,14 +22,13 @@ STOPLISTS = {  # of jusText, for the languages that resiliparse tells apart
     "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "ur": "Urdu", "vi": "Vietnamese",
 }  # fmt: skip
 OTHER_NAMES = {"chinese": "zh", "japanese": "ja", "thai": "th", "norwegian": "no", "farsi": "fa"}
-CODES = frozenset(
-    (
-        "ace af am an ar ary arz as az ba bcl be bg bn bo br bs ca ce crh cs cv cy da de dv dz el en eo es et eu ext fa fi fo fr fuv fy ga gcf "
-        "gcr gd gl gom grc gu gug guw ha hbo he hi hr ht hu hy id ig io is it ja jv ka kab kik kk km kn ko ku ky la lb lg lij ln lo lt ltg lv mg "
-        "mk ml mn mr ms mt my ne nl nn no nso oc om or pa pcm pl ps pt qu rm ro ru rw sa sc sd sdh se si sk sl sn so sq sr st sv sw ta te tg th tk "
-        "tl tr tt ug uk ur uz uzs vec vi vo wa wuu xh yi yo yue zh zu"
-    ).split()
+DETECTED = (
+    "ace af am an ar ary arz as az ba bcl be bg bn bo br bs ca ce crh cs cv cy da de dv dz el en eo es et eu ext fa fi fo fr fuv fy ga gcf "
+    "gcr gd gl gom grc gu gug guw ha hbo he hi hr ht hu hy id ig io is it ja jv ka kab kik kk km kn ko ku ky la lb lg lij ln lo lt ltg lv mg "
+    "mk ml mn mr ms mt my ne nl nn no nso oc om or pa pcm pl ps pt qu rm ro ru rw sa sc sd sdh se si sk sl sn so sq sr st sv sw ta te tg th tk "
+    "tl tr tt ug uk ur uz uzs vec vi vo wa wuu xh yi yo yue zh zu"
 )
+CODES = frozenset(DETECTED.split())
 """What detectors give."""
 WORDS = 8
 
@@ -61,5 +60,7 @@ def _built_in(code: str) -> tuple[str, ...]:
     path = justext.utils.__file__.removesuffix("utils.py") + f"stoplists/{STOPLISTS[code]}.txt"  # get_stoplist forgets the order
     with open(path, encoding="utf-8") as file:
         words = (line.strip() for line in file)
-        plain = dict.fromkeys(word for word in words if word and word == word.lower() and all(unicodedata.category(c)[0] in "LM" for c in word))
+        plain = dict.fromkeys(
+            word for word in words if word and word == word.lower() and all(unicodedata.category(c)[0] in "LM" for c in word)
+        )
     return tuple(plain)[:WORDS]

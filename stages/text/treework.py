@@ -17,12 +17,32 @@ import numpy as np
 
 from stages.text.native import compiled
 
-VOID, RAW, FORMATTING, LINK, BY_ITSELF, LI, DD, OPTION, SELECT, BREAKOUT, ROOT, HTML_INSIDE, FOREIGN, UNSURE, INLINE, PLAINTEXT, SCRIPT, ENDS_MAKE, LOOSE, XML = (
-    1 << i for i in range(20)
-)
-"""Flags of names. BY_ITSELF: ends without an end tag. ENDS_MAKE: an end tag makes one. INLINE: its start tag closes nothing. FOREIGN: begins SVG or MathML, which BREAKOUT ends
-and in which HTML_INSIDE holds HTML. UNSURE: within it, where a script or title ends depends on more than is kept here. ROOT: the
-attributes of all its tags gather on one element. Of open elements: LOOSE is counted as to be opened again, XML is in SVG or MathML."""
+(
+    VOID,
+    RAW,
+    FORMATTING,
+    LINK,
+    BY_ITSELF,
+    LI,
+    DD,
+    OPTION,
+    SELECT,
+    BREAKOUT,
+    ROOT,
+    HTML_INSIDE,
+    FOREIGN,
+    UNSURE,
+    INLINE,
+    PLAINTEXT,
+    SCRIPT,
+    ENDS_MAKE,
+    LOOSE,
+    XML,
+) = (1 << i for i in range(20))
+"""Flags of names. BY_ITSELF: ends without an end tag. ENDS_MAKE: an end tag makes one. INLINE: its start tag closes nothing. FOREIGN: begins
+SVG or MathML, which BREAKOUT ends and in which HTML_INSIDE holds HTML. UNSURE: within it, where a script or title ends depends on more than
+is kept here. ROOT: the attributes of all its tags gather on one element. Of open elements: LOOSE is counted as to be opened again, XML is
+in SVG or MathML."""
 ELEMENTS, ATTRIBUTES, TAG_ATTRIBUTES, NAMES, TOTAL_DEPTH, STEPS = range(6)
 SLOTS = 1 << 15  # at least twice the limit of names
 KNOWN_SLOTS = 1 << 10

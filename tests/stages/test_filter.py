@@ -17,6 +17,7 @@ from stages.core.stage import Artifact
 from stages.core.tables import read_rows, write_rows
 from stages.filter import STAGE, FilterConfig
 from stages.text.classifier import train
+from stages.text.stopwords import GOPHER
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents, jsonl
 
@@ -79,9 +80,10 @@ def test_removed_lines_make_a_changed_document(tmp_path: Path) -> None:
 
 def test_languages(tmp_path: Path) -> None:
     made = in_languages(tmp_path / "made", [("en", 0.9), ("de", 0.9), ("en", 0.3), ("fr", 0.7)])
-    found = filtered({"languages": ["en", "fr"], "sure_lang_score": 0}, made, tmp_path)
+    rules = {"sure_lang_score": 0, "gopher_quality": {"min_stop_words": None}}  # the text is English whatever is said of it
+    found = filtered({"languages": ["en", "fr"], **rules}, made, tmp_path)
     assert [row["reason"] for row in decisions(found)] == [None, "language", "language_score", None]
-    every = filtered({"languages": [], "min_lang_score": 0, "sure_lang_score": 0}, made, tmp_path)
+    every = filtered({"languages": [], "min_lang_score": 0, **rules}, made, tmp_path)
     assert every.manifest["books"]["kept"] == 4
 
 
@@ -127,7 +129,9 @@ def test_languages_are_codes_with_stop_words(tmp_path: Path) -> None:
 
 def test_a_text_is_judged_by_the_stop_words_of_its_language(tmp_path: Path) -> None:
     made = in_languages(tmp_path / "made", [("en", 0.9), ("de", 0.9), ("fr", 0.9), ("zh", 0.9)])  # the same English text
-    found = filtered({"languages": ["en", "de", "fr", "zh"], "gopher_quality": {"stop_words": {"zh": [], "fr": ["the", "was"]}}}, made, tmp_path)
+    found = filtered(
+        {"languages": ["en", "de", "fr", "zh"], "gopher_quality": {"stop_words": {"zh": [], "fr": ["the", "was"]}}}, made, tmp_path
+    )
     rows = decisions(found)
     assert [row["stop_words"] is None for row in rows] == [False, False, False, True]
     assert rows[1]["stop_words"] < 2 <= rows[0]["stop_words"]

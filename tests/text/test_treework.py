@@ -12,11 +12,12 @@ from stages.text.treework import TreeWork, tree_work
 from tests.text.hostile import page
 
 NO_LIMIT = TreeWork(10**9, 10**9, 10**9, 12_000, 10**12, 10**12)
-TAGS = (
+NAMES = (
     "a b i font nobr p div span li ul dd dt table td th tr tbody caption colgroup col select option optgroup button object svg math title desc "
     "foreignObject mi annotation-xml template form h1 x-y rt ruby address textarea script style br image input hr pre center mglyph frameset "
     "noscript body html head plaintext g path xmp"
-).split()
+)
+TAGS = NAMES.split()
 
 
 def _piece(draw: random.Random) -> str:
