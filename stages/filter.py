@@ -23,6 +23,7 @@ from stages.core.errors import StageError
 from stages.core.shards import Meter, Shard, collect, run_shards
 from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 from stages.core.tables import read_rows
+from stages.text.stopwords import STOPLISTS, check_code
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Ratio = Annotated[float, Field(ge=0)]
@@ -109,8 +110,10 @@ class QualityRules(StageConfig):
     """Fewest words with a letter, of all words (datatrove calls it max_non_alpha_words_ratio; the paper: 80 % of words)."""
     min_stop_words: int | None = 2
     """Fewest different stop words."""
-    stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
-    """The stop words counted (Gopher's, for English). Changing them needs a rerun, thresholds do not."""
+    stop_words: dict[str, tuple[str, ...]] = {}
+    """By language code, the stop words counted in its texts, in place of those that are built in for 43 languages (Gopher's for English,
+    else the eight most frequent in Wikipedia, by jusText). An empty list leaves the rule out for the language, as for one without
+    blanks between words. Changing them needs a rerun, thresholds do not."""
 
     @model_validator(mode="after")
     def _some_document_fits(self) -> Self:
@@ -226,6 +229,20 @@ class FilterConfig(StageConfig):
     pii: RedactionRules = RedactionRules()
     """Personal data."""
 
+    @model_validator(mode="after")
+    def _languages_can_be_judged(self) -> FilterConfig:
+        rules = self.gopher_quality
+        for code in (*self.languages, *rules.stop_words):
+            if not self.lang_model:  # a model has codes of its own
+                check_code(code)
+        missing = [code for code in self.languages if code not in STOPLISTS and code not in rules.stop_words]
+        if rules.enabled and rules.min_stop_words and missing:
+            raise ValueError(
+                f"no stop words are built in for {missing[0]!r}: give them as gopher_quality.stop_words: {{{missing[0]}: [...]}}, or an empty "
+                "list to leave the rule out for it"
+            )
+        return self
+
     @field_validator("words")
     @classmethod
     def _has_a_splitter(cls, language: str) -> str:
@@ -337,7 +354,8 @@ STAGE = Stage(
         "language, Gopher repetition and quality, C4, FineWeb",
         "URL lists, second opinion on languages, Unicode repair, redaction, a classifier's score; every signal of every document",
         "URLs to remove by recipe",
+        "stop words of each text's own language",
     ),
-    distributions=("datatrove", "spacy", "pyarrow", "py3langid", "tldextract", "ftfy", "fasttext-numpy2-wheel"),
+    distributions=("datatrove", "spacy", "pyarrow", "py3langid", "tldextract", "ftfy", "fasttext-numpy2-wheel", "jusText"),
     adopt=foreign.ADOPTION,
 )

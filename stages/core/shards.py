@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import multiprocessing
 import os
 import shutil
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
     from stages.core.stage import Context
 
 MEASURE = "meter.json"
+NOW, NOW_BYTES = ".now", 1024
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LOOK_S = 0.5
+REAPED_S = 10
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,15 @@ class Meter:
         self._path, self._at = path, time.monotonic()
         self.documents, self.size_bytes, self.share, self.dropped = 0, 0, 0.0, Counter[str]()
         self._expected = 0
+        self._now: mmap.mmap | None = None
+
+    def at(self, record: str) -> None:
+        """Says which record is worked on, in memory shared with a file: there the stage finds it if this process dies. About 2 µs."""
+        if self._now is None:
+            with self._path.with_suffix(NOW).open("w+b") as file:
+                file.truncate(NOW_BYTES)
+                self._now = mmap.mmap(file.fileno(), NOW_BYTES)
+        self._now[:] = f"{os.getpid()} {record}".encode("utf-8", "replace")[:NOW_BYTES].ljust(NOW_BYTES, b"\0")
 
     def expect(self, documents: int) -> None:
         """How many documents the shard has, where that is known before it is read."""
@@ -87,21 +99,23 @@ class Meter:
 ShardFunction = Callable[[Path, Any, Meter], dict[str, Any]]
 
 
-def run_shards(work: ShardFunction, tasks: Sequence[Any], ctx: Context, label: str, sizes_bytes: Sequence[int] = ()) -> list[Shard]:
+def run_shards(
+    work: ShardFunction, tasks: Sequence[Any], ctx: Context, label: str, sizes_bytes: Sequence[int] = (), apart: bool = False
+) -> list[Shard]:
     """Runs `work(folder, task, meter)` for every task on `ctx.runtime.workers` local processes; shards in task order.
 
     work: a module-level function (or functools.partial of one) that writes files into `folder`, counts what it does on `meter` and
     returns plain JSON. tasks: picklable values, one per shard. label: what is being made; names the sub-folder of ctx.scratch.
-    sizes_bytes: the size of each task, so that large shards weigh more in the progress (all the same without it).
-    Raises what `work` raised; StageError when a worker was killed.
+    sizes_bytes: the size of each task, so that large shards weigh more in the progress (all the same without it). apart: even one
+    worker is a process of its own, since its task may end the process.
+    Raises what `work` raised; StageError when a worker was killed, which names the record that the worker said it was at.
     """
     root = ctx.scratch / label
     root.mkdir(parents=True, exist_ok=True)
     missing = [i for i in range(len(tasks)) if not _folder(root, i).exists()]
     if missing:
-        _execute(
-            [partial(_one, work, _folder(root, i), tasks[i]) for i in missing], ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks))
-        )
+        jobs = [partial(_one, work, _folder(root, i), tasks[i]) for i in missing]
+        _execute(jobs, ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks)), apart)
     shards = []
     for i in range(len(tasks)):
         folder = _folder(root, i)
@@ -146,7 +160,14 @@ def _one(work: ShardFunction, folder: Path, task: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial_folder, folder)
-    _running(folder).unlink(missing_ok=True)
+    for left in (_running(folder), _running(folder).with_suffix(NOW)):
+        left.unlink(missing_ok=True)
+
+
+def _records(root: Path) -> dict[int, str]:
+    """Process id -> the record that a worker is at."""
+    said = (path.read_bytes().rstrip(b"\0").decode("utf-8", "replace").partition(" ") for path in root.glob(f"*{NOW}"))
+    return {int(pid): record for pid, _, record in said if pid}
 
 
 class _Progress:
@@ -198,7 +219,7 @@ class _Progress:
         return self.finished[index]
 
 
-def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progress: _Progress) -> None:
+def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progress: _Progress, apart: bool) -> None:
     """Runs the jobs (in this process when one worker is enough) while a thread reports how far they are."""
     stop = threading.Event()
 
@@ -214,21 +235,21 @@ def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progr
     watcher.start()
     workers = min(ctx.runtime.workers, len(jobs))
     try:
-        if workers == 1:
+        if workers == 1 and not apart:
             for job in jobs:
                 job()
         else:
-            run_in_pool(jobs, workers, label)
+            run_in_pool(jobs, workers, label, progress.root)
     finally:
         stop.set()
         watcher.join()
     tell()
 
 
-def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str) -> None:
+def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str, root: Path | None = None) -> None:
     """Runs picklable jobs in new processes: spawned, without this one's open files and locks, and ended by the kernel with it.
 
-    Raises what a job raised; StageError when a worker was killed.
+    Raises what a job raised; StageError when a worker was killed. root: where workers say which record they are at.
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to, (os.getpid(),))
@@ -242,12 +263,31 @@ def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str) ->
             if pending and born - set(multiprocessing.active_children()):  # the pool watches a later one only from the next result on
                 raise BrokenProcessPool
     except BrokenProcessPool:
-        what, do = f"A worker process of {label} was killed.", "Most often memory ran out: set runtime.workers lower and run it again."
-        raise StageError(what, where=f"{workers} workers; the finished shards are kept", do=do) from None
+        raise _killed(set(multiprocessing.active_children()) | born, label, root) from None
     finally:
         for worker in set(multiprocessing.active_children()) - others:
             worker.kill()  # after an error shutdown alone would wait for the shards under way
         pool.shutdown(cancel_futures=True)
+
+
+def _killed(workers: set[Any], label: str, root: Path | None) -> StageError:
+    """What a worker's death is told as: by which signal, and at which record."""
+    until = time.monotonic() + REAPED_S  # the pool sees a worker's pipe close before the kernel has ended it
+    while all(worker.exitcode is None for worker in workers) and time.monotonic() < until:
+        time.sleep(0.01)
+    dead = {worker.pid: -worker.exitcode for worker in workers if (worker.exitcode or 0) < 0}
+    names = sorted({signal.Signals(number).name for number in dead.values()})
+    records = _records(root) if root else {}
+    at = [records[pid] for pid in dead if pid in records]
+    where = f"at {'; '.join(at)}" if at else f"{len(workers)} workers"
+    do = "Most often memory ran out: set runtime.workers lower and run it again."
+    if at:
+        do += " If it ends at the same record with memory enough, leave the file that holds it out and report the record."
+    return StageError(
+        f"A worker process of {label} was killed{f' by {names[0]}' if names else ''}.",
+        where=f"{where}; the finished shards are kept",
+        do=do,
+    )
 
 
 def _belong_to(stage: int) -> None:

@@ -1,41 +1,57 @@
 """An HTML page's main text, by one of three engines: without navigation, with paragraphs and code blocks kept.
 
-Guarantee: pure, on every engine (no clock, no memory of other pages); never fails on any page (the caller gets "" where there is no
-text); inline tags never split a word. Elements nested deeper than MAX_DEPTH are refused, because resiliparse takes quadratic time
-there. Cost per core: resiliparse about 750 pages/s, justext 90, trafilatura 27. Source: resiliparse (Bevendorff et al. 2018),
-trafilatura (Barbaresi 2021), jusText (Pomikalek 2011). How well each does: ARCHITECTURE, "Engines of extraction".
+Guarantee: pure, on every engine (no clock, no memory of other pages). A page with text gives it, one without gives "", one past LIMITS,
+MAX_DEPTH or MAX_TOTAL_DEPTH is refused with its reason, before the work is done that it asks for; a parser that fails raises
+ParserError, which says nothing about the page. Inline tags never split a word. Cost per core: resiliparse about 700 pages/s, 2 s and
+300 MB for any page; justext 90, trafilatura 27, linear in the page. Source: resiliparse (Bevendorff et al. 2018), trafilatura
+(Barbaresi 2021), jusText (Pomikalek 2011). How well each does: ARCHITECTURE, "Engines of extraction".
 """
 
 from __future__ import annotations
 
+import mmap
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
+
+from stages.text.stopwords import STOPLISTS
+from stages.text.treework import TreeWork, tree_work
 
 if TYPE_CHECKING:
     from resiliparse.parse.html import HTMLTree
 
 Engine = Literal["resiliparse", "trafilatura", "justext"]
 SNIFF_BYTES = 1024
-MAX_DEPTH = 1024  # twice what Chromium keeps (kMaximumHTMLParserDOMTreeDepth, 512); resiliparse takes 20 ms there, 7 s at 20,000
-TOO_DEEP = " > ".join("*" * (MAX_DEPTH + 1))
+LIMITS = TreeWork(elements=400_000, attributes=400_000, tag_attributes=1000, names=10_000, total_depth=100_000_000, steps=100_000_000)
+"""The largest of 8,735 pages of the test crawls (7.4 MB) comes to 213,040 elements, 182,616 attributes, 60 on a tag, 93 names, a
+total depth of 4.1 million. At the limits lexbor takes 0.2 to 0.8 s: 2 ns a step of a search, 260 bytes an attribute, 200 to 500 bytes an element."""
+REASONS = {
+    "elements": "too-many-elements", "attributes": "too-many-attributes", "tag_attributes": "too-many-attributes",
+    "names": "too-many-names", "total_depth": "too-deep", "steps": "too-complex",
+}  # fmt: skip
+MAX_DEPTH = 1024  # twice what Chromium keeps (kMaximumHTMLParserDOMTreeDepth, 512)
+IMPLIED = 3  # elements around one that have no tags of their own: html and body, tbody and tr
+MAX_TOTAL_DEPTH = 8_000_000
+"""Of all elements: resiliparse goes up from each to the root, at 40 to 180 ns a step. The largest of the same pages: 2.8 million."""
+TREE_BYTES, ELEMENT_BYTES, ATTRIBUTE_BYTES, CHAR_BYTES = 32 << 20, 700, 300, 24
+"""What has to be free before a page is parsed: more than any page took (tests/text/hostile.py)."""
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff]")
 LOW_CONTROL = bytes([*range(9), 11, 12, *range(14, 32), 127])
 HIGH_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # in UTF-8; a pattern that begins with one literal byte is found by memchr
 MARKS = re.compile(rb"\xef(?:\xbb\xbf|\xbf[\xbe\xbf])")
 XML_PROLOGUE = re.compile(r"^\s*<\?xml[^>]*\?>")
-STOPLISTS = {  # of jusText, for the languages that resiliparse tells apart
-    "ar": "Arabic", "be": "Belarusian", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
-    "en": "English", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian", "fi": "Finnish", "fr": "French",
-    "gl": "Galician", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian", "is": "Icelandic",
-    "it": "Italian", "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian", "mk": "Macedonian", "ms": "Malay", "nl": "Dutch",
-    "no": "Norwegian_Bokmal", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sk": "Slovak", "sl": "Slovenian",
-    "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "ur": "Urdu", "vi": "Vietnamese",
-}  # fmt: skip
 
 
-class TooDeepError(ValueError):
-    """The page's elements are nested deeper than MAX_DEPTH."""
+class TooCostlyError(ValueError):
+    """The page is past a limit. `reason`: too-many-elements, too-many-attributes, too-many-names, too-complex or too-deep."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ParserError(RuntimeError):
+    """The parser gave up on a page that is within the limits, or there is no memory to parse it with."""
 
 
 def looks_like_html(body: bytes) -> bool:
@@ -45,12 +61,29 @@ def looks_like_html(body: bytes) -> bool:
 
 
 def extract_text(html: str, engine: Engine = "resiliparse") -> str:
-    """The main text of a page; "" where it has none or cannot be parsed. Raises TooDeepError."""
-    tree = _tree_if_deep(html)
+    """The main text of a page; "" where it has none. Raises TooCostlyError and ParserError."""
+    tree = parse(html)
     if engine == "resiliparse":
-        return tidy(_by_resiliparse(html if tree is None else tree))
+        return tidy(_by_resiliparse(tree))
     page = XML_PROLOGUE.sub("", CONTROL.sub("", html))  # lxml takes neither in a string
     return tidy(_by_trafilatura(page) if engine == "trafilatura" else _by_justext(page))
+
+
+def parse(html: str) -> HTMLTree:
+    """The parsed page, within all limits."""
+    from resiliparse.parse.html import HTMLParserException, HTMLTree
+
+    work = tree_work(html, LIMITS)
+    if past := work.past(LIMITS):
+        raise TooCostlyError(REASONS[past])
+    _have_memory(TREE_BYTES + work.elements * ELEMENT_BYTES + work.attributes * ATTRIBUTE_BYTES + len(html) * CHAR_BYTES)
+    try:
+        tree = HTMLTree.parse(html)
+        if IMPLIED * work.elements >= MAX_DEPTH - IMPLIED:
+            _check_depth(tree)
+    except (HTMLParserException, RuntimeError) as error:
+        raise ParserError(f"resiliparse: {error or type(error).__name__}") from error
+    return tree
 
 
 def tidy(text: str) -> str:
@@ -69,28 +102,47 @@ def tidy(text: str) -> str:
     return text.strip()
 
 
-def _tree_if_deep(html: str) -> HTMLTree | None:
-    """The parsed page if it has enough elements to be nested deeply; None otherwise."""
-    from resiliparse.parse.html import HTMLParserException, HTMLTree
+def _check_depth(tree: HTMLTree) -> None:
+    """Raises TooCostlyError where elements are nested too deeply, one or all together."""
+    root, total, level = tree.document, 0, 0
+    if root is None:
+        return
+    for deeper in (
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+        512,
+        MAX_DEPTH,
+    ):  # of the elements deeper than a level none is deeper than the next, or it counts there
+        count = len(root.query_selector_all(" > ".join("*" * (level + 1))))
+        total += count * (deeper - level)
+        if total > MAX_TOTAL_DEPTH:
+            raise TooCostlyError("too-deep")
+        if not count:
+            return
+        level = deeper
+    if root.query_selector(" > ".join("*" * (MAX_DEPTH + 1))) is not None:
+        raise TooCostlyError("too-deep")
 
-    if html.count("<") <= MAX_DEPTH or html.count("<") - html.count("</") <= MAX_DEPTH:
-        return None
+
+def _have_memory(size_bytes: int) -> None:
+    """Raises ParserError where so much cannot be had: a parser in C that finds out half-way may give half a page, or end the process."""
     try:
-        tree = HTMLTree.parse(html)
-    except HTMLParserException:
-        return None
-    if tree.document is not None and tree.document.query_selector(TOO_DEEP) is not None:
-        raise TooDeepError(f"elements are nested deeper than {MAX_DEPTH}")
-    return tree
+        mmap.mmap(-1, size_bytes).close()
+    except (OSError, MemoryError) as error:
+        raise ParserError(f"{size_bytes / 1e6:,.0f} MB of memory are needed to parse it, and cannot be had") from error
 
 
-def _by_resiliparse(page: str | HTMLTree) -> str:
+def _by_resiliparse(tree: HTMLTree) -> str:
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLParserException
 
     try:
         return extract_plain_text(
-            page,
+            tree,
             main_content=True,
             preserve_formatting=True,
             list_bullets=True,
@@ -99,8 +151,8 @@ def _by_resiliparse(page: str | HTMLTree) -> str:
             form_fields=False,
             noscript=False,
         )
-    except HTMLParserException:
-        return ""
+    except (HTMLParserException, RuntimeError) as error:
+        raise ParserError(f"resiliparse: {error or type(error).__name__}") from error
 
 
 def _by_trafilatura(html: str) -> str:

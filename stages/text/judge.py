@@ -73,8 +73,9 @@ def columns(settings: Mapping[str, Any]) -> dict[str, str]:
 def judge(text: str, detected: tuple[str, float], url: str, listed: Mapping[str, Any] | None, tools: Tools) -> Judged:
     """detected: language and score as extract found them. listed: what the lists say of the URL, where they are looked at."""
     mended = repair.repair_text(text, tools.repair) if tools.repair else text
-    found: dict[str, Any] = {**(listed or dict.fromkeys(urls.COLUMNS)), **_language(mended, detected, tools), "repaired": mended != text}
-    measured, edited = signals.text_signals(mended, tools.measure)
+    language = _language(mended, detected, tools)
+    found: dict[str, Any] = {**(listed or dict.fromkeys(urls.COLUMNS)), **language, "repaired": mended != text}
+    measured, edited = signals.text_signals(mended, language["lang"], tools.measure)
     found |= measured | {"quality_score": classifier.score(*tools.classifier, mended) if tools.classifier else None}
     redacted, counts = pii.redact_text(edited, tools.patterns)
     found |= counts

@@ -17,24 +17,27 @@ import numpy as np
 
 from stages.text import wordstats
 from stages.text.native import compiled
+from stages.text.stopwords import stop_words
 from stages.text.wordsplit import ALPHA, SYMBOL, WordSplitter
 
 PARAGRAPHS, LINES = re.compile(r"\n{2,}"), re.compile("\n+")
 BULLETS = frozenset("•-")
 ELLIPSES = ("...", "…")
+NO_WORDS = np.zeros(1 << 15, np.bool_)  # as many as the table of words can number
 
 
 @dataclass(frozen=True)
 class Measure:
     """What the signals of a process need: the splitter, the settings that decide signals, and datatrove's lists.
 
-    top_grams, dup_grams: the n of Gopher's n-grams. c4: the line rules, as in the recipe. edit_lines: whether C4's edits are taken.
+    top_grams, dup_grams: the n of Gopher's n-grams. stop_words: by language, which of the splitter's stop
+    words are its own. c4: the line rules, as in the recipe. edit_lines: whether C4's edits are taken.
     """
 
     splitter: WordSplitter
     top_grams: tuple[int, ...]
     dup_grams: tuple[int, ...]
-    stop_words: int
+    stop_words: Mapping[str, np.ndarray]
     c4: Mapping[str, Any]
     edit_lines: bool
     short_line_length: int
@@ -49,13 +52,14 @@ def make_measure(settings: Mapping[str, Any]) -> Measure:
     from datatrove.pipeline.filters import c4_filters
     from datatrove.utils.text import TERMINAL_PUNCTUATION
 
-    stop_words = settings["gopher_quality"]["stop_words"]
+    by_language = stop_words(settings["gopher_quality"]["stop_words"])
+    known = tuple(dict.fromkeys(word for words in by_language.values() for word in words))
     repetition, c4 = settings["gopher_repetition"], settings["c4"]
     return Measure(
-        WordSplitter(settings["words"], stop_words),
+        WordSplitter(settings["words"], known),
         tuple(sorted(map(int, repetition["top_n_grams"]))),
         tuple(sorted(map(int, repetition["dup_n_grams"]))),
-        len(dict.fromkeys(stop_words)),
+        {language: np.array([word in words for word in known], np.bool_) for language, words in by_language.items() if words},
         c4,
         c4["enabled"] and c4["edit_lines"],
         settings["fineweb"]["short_line_length"],
@@ -79,14 +83,17 @@ def columns(settings: Mapping[str, Any]) -> dict[str, str]:
             "short_lines_frac": "float64", "dup_line_chars_frac": "float64", "lines_per_word": "float64"}  # fmt: skip
 
 
-def text_signals(text: str, measure: Measure) -> tuple[dict[str, Any], str]:
-    """(every signal under the names of `columns`, the text after C4's line edits where they are taken)."""
+def text_signals(text: str, language: str, measure: Measure) -> tuple[dict[str, Any], str]:
+    """(every signal under the names of `columns`, the text after C4's line edits where they are taken).
+
+    language: whose stop words are counted; None is their number where it has no list.
+    """
     measure.splitter.make_room()
     words = measure.splitter.words(text)
     lines = [line.strip() for line in text.splitlines()]
     signals: dict[str, Any] = {"chars": len(text)}
     signals |= _repetition(text, words, measure)
-    signals |= _quality(text, lines, words, measure)
+    signals |= _quality(text, lines, words, measure.stop_words.get(language), measure)
     kept, found = _line_rules(text, lines, measure)
     signals |= found
     edited = "\n".join(kept).strip() if measure.edit_lines else text
@@ -119,11 +126,11 @@ def _repeated(parts: Sequence[str]) -> tuple[int, int]:
     return len(parts) - len(different), sum(map(len, parts)) - sum(map(len, different))
 
 
-def _quality(text: str, lines: Sequence[str], words: np.ndarray, measure: Measure) -> dict[str, Any]:
-    """Gopher's quality values. lines: stripped."""
+def _quality(text: str, lines: Sequence[str], words: np.ndarray, counted: np.ndarray | None, measure: Measure) -> dict[str, Any]:
+    """Gopher's quality values. lines: stripped. counted: the stop words of the language; None where it has no list."""
     table = measure.splitter.table()
     plain, plain_chars, alpha, stop = compiled(wordstats.count_kinds)(
-        words, table.chars, table.flags, table.stop, measure.stop_words, SYMBOL, ALPHA
+        words, table.chars, table.flags, table.stop, NO_WORDS if counted is None else counted, SYMBOL, ALPHA
     )
     all_words = words.size
     ellipses = text.count("...") + text.count("…")
@@ -136,7 +143,7 @@ def _quality(text: str, lines: Sequence[str], words: np.ndarray, measure: Measur
         "bullet_lines_frac": sum(1 for line in lines if line[:1] in BULLETS) / len(lines) if lines else None,
         "ellipsis_lines_frac": (sum(1 for line in lines if line.endswith(ELLIPSES)) / len(lines) if ellipses else 0.0) if lines else None,
         "alpha_words_frac": alpha / all_words if all_words else None,
-        "stop_words": int(stop),
+        "stop_words": None if counted is None else int(stop),
     }
 
 

@@ -73,11 +73,11 @@ def hash_words(points: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def count_kinds(
-    words: np.ndarray, chars: np.ndarray, flags: np.ndarray, stop: np.ndarray, stop_words: int, symbol_flag: int, alpha_flag: int
+    words: np.ndarray, chars: np.ndarray, flags: np.ndarray, stop: np.ndarray, counted: np.ndarray, symbol_flag: int, alpha_flag: int
 ) -> tuple[int, int, int, int]:
-    """(words that are no symbols, their characters, words with a letter, different stop words). stop_words: how many there are."""
+    """(words that are no symbols, their characters, words with a letter, different stop words). counted: which stop words count."""
     plain = plain_chars = alpha = different = 0
-    seen = np.zeros(stop_words, np.bool_)
+    seen = np.zeros(counted.size, np.bool_)
     for word in words:
         flag = flags[word]
         if not flag & symbol_flag:
@@ -86,7 +86,7 @@ def count_kinds(
         if flag & alpha_flag:
             alpha += 1
         number = stop[word]
-        if number >= 0 and not seen[number]:
+        if number >= 0 and counted[number] and not seen[number]:
             seen[number] = True
             different += 1
     return plain, plain_chars, alpha, different

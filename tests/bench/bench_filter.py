@@ -35,6 +35,8 @@ def datatrove_chain(given: Mapping[str, Mapping[str, Any]] | None = None) -> Cal
         values = {
             key: tuple(sorted(value.items())) if key.endswith("_n_grams") else value for key, value in (given or {}).get(name, {}).items()
         }
+        if "stop_words" in values:  # for English, which all texts are here
+            values["stop_words"] = values["stop_words"]["en"]
         if "min_alpha_words_ratio" in values:
             values["max_non_alpha_words_ratio"] = values.pop("min_alpha_words_ratio")
         chain.append((name, maker(**values)))
@@ -60,7 +62,7 @@ def our_chain() -> Callable[[str], tuple[str, str]]:
     measure = make_measure(config)
 
     def judge(text: str) -> tuple[str, str]:
-        signals, edited = text_signals(text, measure)
+        signals, edited = text_signals(text, "en", measure)
         reason = first_reason({**signals, "lang": "", "lang_score": 1.0, "quality_score": None}, config)
         return reason, text if reason else edited
 

@@ -17,6 +17,7 @@ from stages.core.stage import Artifact
 from stages.core.tables import read_rows, write_rows
 from stages.filter import STAGE, FilterConfig
 from stages.text.classifier import train
+from stages.text.stopwords import GOPHER
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents, jsonl, relisted
 
@@ -79,9 +80,10 @@ def test_removed_lines_make_a_changed_document(tmp_path: Path) -> None:
 
 def test_languages(tmp_path: Path) -> None:
     made = in_languages(tmp_path / "made", [("en", 0.9), ("de", 0.9), ("en", 0.3), ("fr", 0.7)])
-    found = filtered({"languages": ["en", "fr"], "sure_lang_score": 0}, made, tmp_path)
+    rules = {"sure_lang_score": 0, "gopher_quality": {"min_stop_words": None}}  # the text is English whatever is said of it
+    found = filtered({"languages": ["en", "fr"], **rules}, made, tmp_path)
     assert [row["reason"] for row in decisions(found)] == [None, "language", "language_score", None]
-    every = filtered({"languages": [], "min_lang_score": 0, "sure_lang_score": 0}, made, tmp_path)
+    every = filtered({"languages": [], "min_lang_score": 0, **rules}, made, tmp_path)
     assert every.manifest["books"]["kept"] == 4
 
 
@@ -113,6 +115,29 @@ def test_misspelt_threshold_names_the_nearest(tmp_path: Path) -> None:
     assert caught.value.do == "Did you mean 'new_line_ratio'?"
 
 
+def test_languages_are_codes_with_stop_words(tmp_path: Path) -> None:
+    made = documents(tmp_path / "made", [["x"]])
+    with pytest.raises(RecipeError, match="'german' is no language code .* did you mean 'de'"):
+        filtered({"languages": ["en", "german"]}, made, tmp_path)
+    with pytest.raises(RecipeError, match="no stop words are built in for 'zh': give them as gopher_quality.stop_words: {zh: "):
+        filtered({"languages": ["en", "zh"]}, made, tmp_path)
+    with pytest.raises(RecipeError, match="'klingon' is no language code"):
+        filtered({"gopher_quality": {"stop_words": {"klingon": ["tlh"]}}}, made, tmp_path)
+    for given in ({"stop_words": {"zh": []}}, {"stop_words": {"zh": ["the"]}}, {"min_stop_words": None}, {"enabled": False}):
+        assert FilterConfig.model_validate({"languages": ["en", "zh"], "gopher_quality": given}).languages == ("en", "zh")
+
+
+def test_a_text_is_judged_by_the_stop_words_of_its_language(tmp_path: Path) -> None:
+    made = in_languages(tmp_path / "made", [("en", 0.9), ("de", 0.9), ("fr", 0.9), ("zh", 0.9)])  # the same English text
+    found = filtered(
+        {"languages": ["en", "de", "fr", "zh"], "gopher_quality": {"stop_words": {"zh": [], "fr": ["the", "was"]}}}, made, tmp_path
+    )
+    rows = decisions(found)
+    assert [row["stop_words"] is None for row in rows] == [False, False, False, True]
+    assert rows[1]["stop_words"] < 2 <= rows[0]["stop_words"]
+    assert [row["reason"] for row in rows] == [None, "gopher_quality.enough_stop_words", None, None]
+
+
 def test_defaults_are_datatroves() -> None:
     import inspect
 
@@ -130,7 +155,7 @@ def test_defaults_are_datatroves() -> None:
         ours = {k: tuple(v.items()) if isinstance(v, dict) else v for k, v in settings[name].items() if k not in ("enabled", "edit_lines")}
         if name == "gopher_quality":
             ours["max_non_alpha_words_ratio"] = ours.pop("min_alpha_words_ratio")
-            assert list(ours.pop("stop_words")) == STOP_WORDS
+            assert ours.pop("stop_words") == () and list(GOPHER) == STOP_WORDS
         assert {k: theirs[k] for k in ours} == ours
         assert set(theirs) - set(ours) <= {"stop_words", "line_punct_exclude_zero", "stop_chars", "split_paragraph"}
     assert filter_stage.UrlRules().soft_words == inspect.signature(URLFilter).parameters["soft_word_threshold"].default

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.text.html import MAX_DEPTH, Engine, TooDeepError, extract_text, looks_like_html, tidy
+from stages.text.html import MAX_DEPTH, Engine, ParserError, TooCostlyError, extract_text, looks_like_html, tidy
 
 ENGINES: tuple[Engine, ...] = ("resiliparse", "trafilatura", "justext")
 PROSE = "The quick brown fox jumps over the lazy dog because it was told to do so by the people who like to see it in the morning. " * 3
@@ -40,7 +40,7 @@ def nested(depth: int) -> str:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nesting_is_limited(engine: Engine) -> None:
     for depth in (MAX_DEPTH + 1, MAX_DEPTH + 2, 20_000, 200_001):
-        with pytest.raises(TooDeepError, match="nested deeper than 1024"):
+        with pytest.raises(TooCostlyError, match="too-deep"):
             extract_text(nested(depth), engine)
     extract_text(nested(MAX_DEPTH), engine)
     assert "deep" in extract_text(nested(MAX_DEPTH))
@@ -50,9 +50,28 @@ def test_many_elements_are_not_deep() -> None:
     assert extract_text("<html><body><main>" + "<p>flat<br>" * 3000 + "<div><div></div></div>" * 3000).count("flat") == 3000
 
 
+def test_many_elements_that_are_deep_together_are_refused() -> None:
+    deep = "<html><body><main>" + "<div>" * 900 + "<p>deep</p>"
+    assert "deep" in extract_text(deep + "<p>x</p>" * 4000)
+    with pytest.raises(TooCostlyError, match="too-deep"):
+        extract_text(deep + "<p>x</p>" * 9000)
+
+
+def test_a_parser_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> str:
+        raise RuntimeError("out of it")
+
+    monkeypatch.setattr("resiliparse.extract.html2text.extract_plain_text", failing)
+    with pytest.raises(ParserError, match="resiliparse: out of it"):
+        extract_text(PAGE)
+    monkeypatch.setattr("stages.text.html.TREE_BYTES", 1 << 60)
+    with pytest.raises(ParserError, match="MB of memory are needed to parse it, and cannot be had"):
+        extract_text(PAGE)
+
+
 def test_nesting_as_the_parser_sees_it() -> None:
     """Stray end tags and elements that close by themselves neither hide nor make depth."""
-    with pytest.raises(TooDeepError):
+    with pytest.raises(TooCostlyError, match="too-deep"):
         extract_text("<html><body>" + "<div></b></x>" * (MAX_DEPTH + 9) + "<p>deep")
     page = "<html><body><main>" + "<p>item" * (MAX_DEPTH + 9)
     assert extract_text(page).count("item") == MAX_DEPTH + 9

@@ -101,7 +101,7 @@ def test_the_score_comes_last() -> None:
     ("change", "needs"),
     [
         ({"gopher_quality": {"min_doc_words": 80}}, []),
-        ({"gopher_quality": {"stop_words": ["der"]}}, ["gopher_quality.stop_words"]),
+        ({"gopher_quality": {"stop_words": {"de": ["der"]}}}, ["gopher_quality.stop_words.de"]),
         ({"gopher_repetition": {"dup_n_grams": {"5": 0.5, "6": 0.4}}}, []),
         ({"gopher_repetition": {"dup_n_grams": {"12": 0.5}}}, ["gopher_repetition.dup_n_grams"]),
         ({"c4": {"enabled": False}}, ["c4.enabled"]),

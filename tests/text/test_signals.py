@@ -27,7 +27,7 @@ def verdicts(texts: list[str], config: dict[str, Any]) -> list[tuple[str, str]]:
     measure = make_measure(config)
     found = []
     for text in texts:
-        signals, edited = text_signals(text, measure)
+        signals, edited = text_signals(text, "en", measure)
         reason = first_reason({**signals, **KNOWN}, config)
         found.append((reason, text if reason else edited))
     return found
@@ -50,7 +50,7 @@ def test_verdicts_and_texts_are_datatroves(pages: list[str]) -> None:
 
 OTHER = {
     "gopher_repetition": {"top_n_grams": {2: 0.05}, "dup_n_grams": {3: 0.2, 6: 0.05}, "dup_para_frac": None},
-    "gopher_quality": {"min_doc_words": 20, "min_alpha_words_ratio": 0.5, "min_stop_words": 1, "stop_words": ["der", "the", "la"]},
+    "gopher_quality": {"min_doc_words": 20, "min_alpha_words_ratio": 0.5, "min_stop_words": 1, "stop_words": {"en": ["der", "the", "la"]}},
     "c4": {"filter_no_terminal_punct": False, "min_num_sentences": 3, "filter_curly_bracket": False, "min_words_per_line": 5,
            "max_word_length": 25},
     "fineweb": {"char_duplicates_ratio": 0.1, "short_line_length": 20, "line_punct_thr": 0.3},
@@ -76,7 +76,7 @@ def test_odd_texts_are_datatroves() -> None:
 
 def test_signals_of_a_small_text() -> None:
     config = settings(c4={"edit_lines": False})
-    signals, edited = text_signals("The cat sat.\n# Have 42\nThe cat sat.", make_measure(config))
+    signals, edited = text_signals("The cat sat.\n# Have 42\nThe cat sat.", "en", make_measure(config))
     assert set(signals) == set(columns(config)) and edited == "The cat sat.\n# Have 42\nThe cat sat."
     assert (signals["words"], signals["all_words"], signals["stop_words"]) == (8, 11, 0)  # the list is in lower case, and so is the rule
     assert signals["line_punct_frac"] == pytest.approx(2 / 3) and signals["short_lines_frac"] == 1.0
@@ -88,10 +88,10 @@ def test_signals_of_a_small_text() -> None:
 def test_c4_edits_lines_only_when_asked() -> None:
     text = "This line ends well.\nthis one does not"
     for edit_lines, expected in ((True, "This line ends well."), (False, text)):
-        assert text_signals(text, make_measure(settings(c4={"edit_lines": edit_lines})))[1] == expected
-    assert text_signals(text, make_measure(settings(c4={"enabled": False})))[1] == text
+        assert text_signals(text, "en", make_measure(settings(c4={"edit_lines": edit_lines})))[1] == expected
+    assert text_signals(text, "en", make_measure(settings(c4={"enabled": False})))[1] == text
 
 
 def test_the_empty_text() -> None:
-    signals, edited = text_signals("", make_measure(settings()))
+    signals, edited = text_signals("", "en", make_measure(settings()))
     assert edited == "" and signals["words"] == signals["lines"] == 0 and signals["avg_word_chars"] is None

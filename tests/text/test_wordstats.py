@@ -50,4 +50,5 @@ def test_repeated_n_grams_are_joined_without_separators() -> None:
 def test_counts_by_kind() -> None:
     words = np.array([0, 1, 2, 0, 1], np.int32)
     chars, flags, stop = np.array([3, 1, 4], np.int32), np.array([2, 1, 0], np.uint8), np.array([1, -1, 0], np.int16)
-    assert wordstats.count_kinds(words, chars, flags, stop, 2, 1, 2) == (3, 10, 2, 2)
+    assert wordstats.count_kinds(words, chars, flags, stop, np.array([True, True]), 1, 2) == (3, 10, 2, 2)
+    assert wordstats.count_kinds(words, chars, flags, stop, np.array([False, True]), 1, 2) == (3, 10, 2, 1)

@@ -1,0 +1,66 @@
+"""The most frequent words of languages, for the rule that a page of running text has some of them; and the codes of languages.
+
+Guarantee: pure; the words of a language are the same wherever the package that holds them is. Source: for English the eight of Gopher
+(Rae et al. 2021, section A.1.1); for the others the first eight of jusText's lists that are words in lower case (by frequency in
+Wikipedia, most frequent first; Pomikalek 2011). Languages written without blanks between words (Chinese, Japanese, Thai) have none: a
+splitter at blanks finds no words there to compare. Codes: ISO 639-1, those that resiliparse 2.0 or py3langid 0.3 gives.
+"""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+GOPHER = ("the", "be", "to", "of", "and", "that", "have", "with")
+STOPLISTS = {  # of jusText, for the languages that resiliparse tells apart
+    "ar": "Arabic", "be": "Belarusian", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
+    "en": "English", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian", "fi": "Finnish", "fr": "French",
+    "gl": "Galician", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian", "is": "Icelandic",
+    "it": "Italian", "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian", "mk": "Macedonian", "ms": "Malay", "nl": "Dutch",
+    "no": "Norwegian_Bokmal", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sk": "Slovak", "sl": "Slovenian",
+    "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "ur": "Urdu", "vi": "Vietnamese",
+}  # fmt: skip
+OTHER_NAMES = {"chinese": "zh", "japanese": "ja", "thai": "th", "norwegian": "no", "farsi": "fa"}
+DETECTED = (
+    "ace af am an ar ary arz as az ba bcl be bg bn bo br bs ca ce crh cs cv cy da de dv dz el en eo es et eu ext fa fi fo fr fuv fy ga gcf "
+    "gcr gd gl gom grc gu gug guw ha hbo he hi hr ht hu hy id ig io is it ja jv ka kab kik kk km kn ko ku ky la lb lg lij ln lo lt ltg lv mg "
+    "mk ml mn mr ms mt my ne nl nn no nso oc om or pa pcm pl ps pt qu rm ro ru rw sa sc sd sdh se si sk sl sn so sq sr st sv sw ta te tg th tk "
+    "tl tr tt ug uk ur uz uzs vec vi vo wa wuu xh yi yo yue zh zu"
+)
+CODES = frozenset(DETECTED.split())
+"""What detectors give."""
+WORDS = 8
+
+
+class UnknownCodeError(ValueError):
+    """No detector gives the code; the message names the nearest."""
+
+
+def check_code(code: str) -> None:
+    """Raises UnknownCodeError for what is not a code of a language."""
+    if code in CODES:
+        return
+    names = {name.lower(): given for given, name in STOPLISTS.items()} | OTHER_NAMES
+    near = difflib.get_close_matches(code.lower(), [*names, *sorted(CODES)], 1, 0.5)
+    nearest = f"; did you mean {names.get(near[0], near[0])!r}?" if near else ""
+    raise UnknownCodeError(f"{code!r} is no language code that a detector gives (ISO 639-1, such as 'en'){nearest}")
+
+
+def stop_words(given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Language -> its words, for all that have a list. given: lists that replace the built-in ones."""
+    return {code: tuple(given[code]) if code in given else _built_in(code) for code in sorted({*STOPLISTS, *given})}
+
+
+def _built_in(code: str) -> tuple[str, ...]:
+    if code == "en":
+        return GOPHER
+    import justext.utils
+
+    path = justext.utils.__file__.removesuffix("utils.py") + f"stoplists/{STOPLISTS[code]}.txt"  # get_stoplist forgets the order
+    with open(path, encoding="utf-8") as file:
+        words = (line.strip() for line in file)
+        plain = dict.fromkeys(
+            word for word in words if word and word == word.lower() and all(unicodedata.category(c)[0] in "LM" for c in word)
+        )
+    return tuple(plain)[:WORDS]

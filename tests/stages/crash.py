@@ -1,0 +1,24 @@
+"""A job of extract that ends its process by SIGSEGV at the page that says CRASH."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from stages.core import shards
+from stages.text import html
+
+
+def crash_at(work: shards.ShardFunction, folder: Path, task: Any) -> None:
+    """What a worker does for one shard, with a parser that crashes."""
+    parse = html.parse
+
+    def crashing(page: str) -> Any:
+        if "CRASH" in page:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return parse(page)
+
+    html.parse = crashing  # type: ignore[assignment]
+    shards._one(work, folder, task)

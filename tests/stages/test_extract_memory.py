@@ -1,0 +1,72 @@
+"""Extraction with too little memory, or a parser that ends its process: an error that names the record, never other text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import PROJECT
+from tests.stages.test_extract import page
+
+CODE = """
+import resource, sys
+from pathlib import Path
+from stages.core.shards import Meter
+from stages.extract import ExtractConfig, extract_file
+from stages.core.errors import StageError
+
+def extracted(file, folder):
+    folder.mkdir()
+    task = {"number": 0, "uri": str(file), "name": file.name, "bytes": file.stat().st_size, "identity": "", "source": "web",
+            "config": ExtractConfig().model_dump(mode="json")}
+    extract_file(folder, task, Meter(folder / "m.json"))
+
+file, small, folder, limit = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+extracted(small, Path(f"{folder}.small"))  # loads everything before the limit is set
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+if limit:
+    resource.setrlimit(resource.RLIMIT_AS, (used + limit, used + limit))
+try:
+    extracted(file, folder)
+except StageError as error:
+    print(error.where, error.what)
+"""
+
+
+def test_less_memory_gives_the_same_text_or_an_error_that_names_the_record(tmp_path: Path) -> None:
+    (tmp_path / "f.warc.gz").write_bytes(page(1) + page(2, "<p>" + "<i>word</i> " * 60_000) + page(3))
+    (tmp_path / "small.warc.gz").write_bytes(page(4))
+    texts, errors = set(), []
+    for mib in (0, 1000, 60):
+        folder = tmp_path / str(mib)
+        command = [sys.executable, "-c", CODE, str(tmp_path / "f.warc.gz"), str(tmp_path / "small.warc.gz"), str(folder), str(mib << 20)]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
+        if done.returncode == 0 and not done.stdout:
+            texts.add((folder / "documents.parquet").read_bytes())
+        else:
+            errors.append((mib, done.stdout or done.stderr[-300:]))
+    assert len(texts) == 1
+    named = [said for _, said in errors if "f.warc.gz:" in said]
+    assert named and "f.warc.gz:1 http://a.b/2 The parser failed on a page" in named[0], errors
+
+
+def test_a_worker_that_dies_names_the_record(tmp_path: Path) -> None:
+    """One worker too is a process of its own, and its death by a signal is told with where it was."""
+    (tmp_path / "f.warc.gz").write_bytes(page(1) + page(2, "<p>CRASH</p>") + page(3))
+    code = f"""
+from pathlib import Path
+from tests.stages.test_extract import extract
+from tests.stages.crash import crash_at
+if __name__ == "__main__":
+    import stages.core.shards
+    stages.core.shards._one = crash_at
+    extract([Path({str(tmp_path / "f.warc.gz")!r})], Path({str(tmp_path / "home")!r}))
+"""
+    script = tmp_path / "crash.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=PROJECT, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(PROJECT)}
+    )
+    assert "was killed by SIGSEGV." in done.stderr, done.stderr
+    assert "f.warc.gz:1 http://a.b/2" in done.stderr
