@@ -2,8 +2,8 @@
 
 Guarantee: pure, on every engine (no clock, no memory of other pages). A page with text gives it, one without gives "", one past LIMITS,
 MAX_DEPTH or MAX_TOTAL_DEPTH is refused with its reason, before the work is done that it asks for; a parser that fails raises
-ParserError, which says nothing about the page. Inline tags never split a word. Cost per core: resiliparse about 700 pages/s, 2 s and
-300 MB for any page; justext 90, trafilatura 27, linear in the page. Source: resiliparse (Bevendorff et al. 2018), trafilatura
+ParserError, which says nothing about the page. Inline tags never split a word. Cost per core: resiliparse about 700 pages/s, and at most
+2 s and 300 MB for any page of 10 MB; justext 90, trafilatura 27, and at the limits these take 20 s to minutes. Source: resiliparse (Bevendorff et al. 2018), trafilatura
 (Barbaresi 2021), jusText (Pomikalek 2011). How well each does: ARCHITECTURE, "Engines of extraction".
 """
 
