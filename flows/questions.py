@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,10 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     command = add("why", lineage_why, "why a node of a recipe is a hit or a miss", as_json, with_set, to=queries)
     command.add_argument("node")
     command.add_argument("recipe")
-    add("sql", lineage_sql, "one read-only SQL query", as_json, to=queries).add_argument("sql")
+    command = add("sql", lineage_sql, "one SELECT over the record's tables and views; reads nothing else", as_json, to=queries)
+    command.add_argument("sql", metavar="SELECT", help='for example "SHOW TABLES"; upstream(\'dpo-4\') is what a checkpoint was made from')
+    command.add_argument("--max-rows", type=_at_least_one, default=10_000, metavar="N", help="rows to show (default 10,000)")
+    command.add_argument("--max-seconds", type=_at_least_one, default=60, metavar="S", help="time for the query (default 60)")
     add("verify", lineage_verify, "compare files with their recorded sha256", as_json, to=queries).add_argument(
         "name", nargs="?", default="", help=name_help + ", or a run (default: all)"
     )
@@ -186,8 +190,13 @@ def lineage_why(options: argparse.Namespace) -> int:
 
 def lineage_sql(options: argparse.Namespace) -> int:
     from stages.core import lineage
+    from stages.core.locked import Limits
 
-    print_rows(lineage.records(_home(options), options.sql), options.json)
+    limits = Limits(rows=options.max_rows, seconds=options.max_seconds)
+    rows, more = lineage.select(_home(options), options.sql, limits)
+    print_rows(rows, options.json)
+    if more:
+        print(f"loam: only the first {limits.rows:,} rows are shown; --max-rows shows more", file=sys.stderr)
     return 0
 
 

@@ -14,6 +14,7 @@ from stages.ask.adopted import adopted_artifacts
 from stages.ask.plan import Plan, Step, make_plan
 from stages.core import lineage, outbox
 from stages.core.errors import RecipeError
+from stages.core.home import refuse_odd
 from stages.core.recipe import Recipe, find_recipe, load_recipe
 from stages.core.secrets import redact
 from stages.core.stage import Artifact
@@ -43,8 +44,10 @@ class Session:
 
 
 def default_home(home: str = "") -> Path:
-    """--home, else LOAM_HOME, else data/ in the clone."""
-    return Path(home or os.environ.get("LOAM_HOME") or ROOT / "data").expanduser().absolute()
+    """--home, else LOAM_HOME, else data/ in the clone. Raises RecipeError for what cannot be a home."""
+    folder = Path(home or os.environ.get("LOAM_HOME") or ROOT / "data").expanduser().absolute()
+    refuse_odd(folder)
+    return folder
 
 
 def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:
