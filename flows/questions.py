@@ -12,6 +12,8 @@ from typing import Any
 from flows.show import print_nested, print_rows, size_text
 from stages.core.errors import RecipeError
 
+COPIES_SHOWN = 50
+
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_json: argparse.ArgumentParser) -> None:
     """Adds `lineage`, `compare`, `trace`, `what-if` and `report` to the parser. add: makes a command (see cli.build_parser)."""
@@ -35,7 +37,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     command = add("diff", lineage_diff, "what differs between two artifacts", as_json, to=queries)
     command.add_argument("a", help=name_help)
     command.add_argument("b", help=name_help)
-    command = add("affected", lineage_affected, "artifacts and checkpoints that hold documents of matching URLs", as_json, to=queries)
+    command = add("affected", lineage_affected, "artifacts and checkpoints that hold documents of matching URLs, or copies of them", as_json, to=queries)
     command.add_argument("--url-pattern", required=True, metavar="PATTERN", help="a URL, with %% for any characters")
     with_set = argparse.ArgumentParser(add_help=False)
     with_set.add_argument("--set", action="append", default=[], metavar="NODE.KEY=VALUE", help="change one recipe value")
@@ -261,12 +263,25 @@ def compare_command(options: argparse.Namespace) -> int:
 def lineage_affected(options: argparse.Namespace) -> int:
     from stages.ask.affected import affected
 
-    rows = affected(_home(options), options.url_pattern)
-    print_rows(rows, options.json)
-    if not options.json:
-        nodes = list(dict.fromkeys(row["node"] for row in rows if row["relation"] != "names the files"))
-        print(f"\n{len(rows)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
-        print(f"To leave them out from filter on: --set 'filter.url.remove=[{json.dumps(options.url_pattern)}]'")
+    found = affected(_home(options), options.url_pattern)
+    if options.json:
+        print(json.dumps({"artifacts": found.artifacts, "copies": found.copies}, indent=1, default=str))
+        return 0
+    print_rows(found.artifacts, False)
+    nodes = list(dict.fromkeys(row["node"] for row in found.artifacts if row["relation"] != "names the files"))
+    print(f"\n{len(found.artifacts)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
+    wanted = json.dumps([options.url_pattern])
+    if not found.copies:
+        print(f"To leave them out from filter on: --set 'filter.url.remove={wanted}'")
+        print("No copy under another URL is known. The filter's log and summary say how many documents each pattern removed.")
+        return 0
+    hosts = list(dict.fromkeys(row["host"] for row in found.copies))
+    print(f"\n{len(found.copies)} copies under other URLs, on {len(hosts)} hosts ({', '.join(hosts[:10])}{', …' if len(hosts) > 10 else ''}):")
+    print_rows(found.copies[:COPIES_SHOWN], False)
+    if len(found.copies) > COPIES_SHOWN:
+        print(f"and {len(found.copies) - COPIES_SHOWN} more; --json names all")
+    print(f"\nTo leave them out with every copy: --set 'dedup.remove_copies_of={wanted}'")
+    print(f"To leave out these URLs only (a copy then stays, or comes in their place): --set 'filter.url.remove={wanted}'")
     return 0
 
 
