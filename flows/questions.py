@@ -71,6 +71,9 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     what.add_argument("--url", help="all captures of a URL (end with %% for a prefix)")
     what.add_argument("--doc", help="one document by doc_id")
     what.add_argument("--step", type=int, help="the documents of one pretraining step")
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--run", metavar="RUN", dest="run_asked", help="ask about what this run made: id, alias or given name")
+    which.add_argument("--checkpoint", metavar="ARTIFACT", help=f"ask about this one (default: the newest pretrain): {name_help}")
     command = add("what-if", what_if_command, "what the filter would keep at other thresholds, from the stored signals", as_json, with_set)
     command.add_argument("artifact", metavar="filter", help="the filter's current artifact, or another one: filter/folder, key or digest")
     command = add("report", report_command, "print the path of a run's report")
@@ -84,12 +87,18 @@ def trace_command(options: argparse.Namespace) -> int:
     from stages.ask import trace
 
     home = default_home(options.home)
+    of = trace.start(home, options.run_asked or "", options.checkpoint or "", trained=options.step is not None)
+    print(f"from {of.alias} ({of.artifact})" + (f" of run {of.run}" if of.run else ""), file=sys.stderr)
     if options.step is not None:
-        print_rows(trace.trace_step(home, options.step), options.json)
+        rows = trace.trace_step(home, of, options.step)
+        if options.json:
+            print(json.dumps({"from": of.named(), "rows": rows}, indent=1, default=str))
+        else:
+            print_rows(rows, False)
         return 0
-    found = trace.trace_url(home, options.url) if options.url else [trace.trace_doc(home, options.doc)]
+    found = trace.trace_url(home, of, options.url) if options.url else [trace.trace_doc(home, of, options.doc)]
     if options.json:
-        print(json.dumps(found, indent=1, default=str))
+        print(json.dumps({"from": of.named(), "documents": found}, indent=1, default=str))
         return 0
     for document in found:
         print(f"{document['doc_id']}  {document['url']}")
