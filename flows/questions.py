@@ -37,7 +37,13 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     command = add("diff", lineage_diff, "what differs between two artifacts", as_json, to=queries)
     command.add_argument("a", help=name_help)
     command.add_argument("b", help=name_help)
-    command = add("affected", lineage_affected, "artifacts and checkpoints that hold documents of matching URLs, or copies of them", as_json, to=queries)
+    command = add(
+        "affected",
+        lineage_affected,
+        "artifacts and checkpoints that hold documents of matching URLs, or copies of them",
+        as_json,
+        to=queries,
+    )
     command.add_argument("--url-pattern", required=True, metavar="PATTERN", help="a URL, with %% for any characters")
     with_set = argparse.ArgumentParser(add_help=False)
     with_set.add_argument("--set", action="append", default=[], metavar="NODE.KEY=VALUE", help="change one recipe value")
@@ -45,7 +51,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     command.add_argument("node")
     command.add_argument("recipe")
     command = add("sql", lineage_sql, "one SELECT over the record's tables and views; reads nothing else", as_json, to=queries)
-    command.add_argument("sql", metavar="SELECT", help='for example "SHOW TABLES"; upstream(\'dpo-4\') is what a checkpoint was made from')
+    command.add_argument("sql", metavar="SELECT", help="for example \"SHOW TABLES\"; upstream('dpo-4') is what a checkpoint was made from")
     command.add_argument("--max-rows", type=_at_least_one, default=10_000, metavar="N", help="rows to show (default 10,000)")
     command.add_argument("--max-seconds", type=_at_least_one, default=60, metavar="S", help="time for the query (default 60)")
     add("verify", lineage_verify, "compare files with their recorded sha256", as_json, to=queries).add_argument(
@@ -285,7 +291,9 @@ def lineage_affected(options: argparse.Namespace) -> int:
         print("No copy under another URL is known. The filter's log and summary say how many documents each pattern removed.")
         return 0
     hosts = list(dict.fromkeys(row["host"] for row in found.copies))
-    print(f"\n{len(found.copies)} copies under other URLs, on {len(hosts)} hosts ({', '.join(hosts[:10])}{', …' if len(hosts) > 10 else ''}):")
+    print(
+        f"\n{len(found.copies)} copies under other URLs, on {len(hosts)} hosts ({', '.join(hosts[:10])}{', …' if len(hosts) > 10 else ''}):"
+    )
     print_rows(found.copies[:COPIES_SHOWN], False)
     if len(found.copies) > COPIES_SHOWN:
         print(f"and {len(found.copies) - COPIES_SHOWN} more; --json names all")

@@ -86,13 +86,13 @@ def refuse_contradictions(recipe: Recipe) -> None:
     """Settings of different nodes that cannot go together."""
     wanted: Any = recipe.sections.get("filter")
     copies: Any = recipe.sections.get("dedup")
-    if wanted and copies and "filter" not in recipe.adopt and "dedup" not in recipe.adopt:
-        if both := sorted(set(wanted.url.remove) & set(copies.remove_copies_of)):
-            raise RecipeError(
-                f"The filter takes {both[0]} out before dedup can find its copies, which would stay.",
-                where=f"{recipe.source}: filter.url.remove, dedup.remove_copies_of",
-                do="Name it in dedup.remove_copies_of alone: it removes the pages too.",
-            )
+    both = sorted(set(wanted.url.remove) & set(copies.remove_copies_of)) if wanted and copies else []
+    if both and "filter" not in recipe.adopt and "dedup" not in recipe.adopt:
+        raise RecipeError(
+            f"The filter takes {both[0]} out before dedup can find its copies, which would stay.",
+            where=f"{recipe.source}: filter.url.remove, dedup.remove_copies_of",
+            do="Name it in dedup.remove_copies_of alone: it removes the pages too.",
+        )
     given: Any = recipe.sections.get("train_quality")
     if not wanted or not given or "train_quality" in recipe.adopt or "filter" in recipe.adopt:
         return

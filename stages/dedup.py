@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 
 from stages.core import foreign
 from stages.core.canonical import Corpus, Part, canonical, file_array, text_batches, utf8
+from stages.core.clusters import REASONS, URL_REMOVED, Found, write_clusters, write_ruling
 from stages.core.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
 from stages.core.errors import RecipeError, StageError
 from stages.core.shards import Meter, Shard, collect, run_shards
@@ -33,17 +34,12 @@ if TYPE_CHECKING:
 
     from stages.text.cluster import Verdicts
 
-CLUSTERS = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
 PAIRS = {"doc_id": "uuid", "kept_doc_id": "uuid", "jaccard": "float64", "corpus": "string"}
 REPEATS = {"source": "string", "text": "string", "times": "int64", "doc_id": "uuid"}
 SIGNALS = {"kept_doc_id": "uuid", "jaccard": "float64", "parts_cut": "int32"}
-REASONS = ("", "exact_duplicate", "near_duplicate", "exact_duplicate_of_existing", "near_duplicate_of_existing", "url.removed",
-           "copy_of_removed")  # fmt: skip
-URL_REMOVED, COPY_OF_REMOVED = 5, 6
 SIGNATURE_FILES = ("hashes.npy", "sizes.npy", "bands.npy")
 SETTINGS = "signatures.json"
 PERMUTATION_SEED = 1  # one for all recipes, so that any two corpora can be compared
-RULING = [("reason", "u1"), ("kept", "V16"), ("jaccard", "f8")]
 
 
 class RepeatsConfig(StageConfig):
@@ -119,10 +115,10 @@ def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     parts = [*existing, *(Part(p, {n: s.path / n for n in SIGNATURE_FILES}, "") for p, s in zip(paths, sketches, strict=True))]
     corpus = canonical(parts, config.source_priority)
     named = _named(corpus, len(existing), [shard.path for shard in sketches] if config.remove_copies_of else [])
-    verdicts, first, taken = _decide(config, corpus, named, out, ctx)
-    _write_clusters(out / "clusters.parquet", corpus, verdicts, first, taken)
+    verdicts, found = _decide(config, corpus, named, out, ctx)
+    write_clusters(out / "clusters.parquet", corpus, found)
     for i, (task, sketch) in enumerate(zip(tasks, sketches, strict=True), start=len(existing)):
-        ruling = _ruling_file(ctx.scratch / f"ruling-{i}.npy", corpus, i, verdicts, first, named, taken)
+        ruling = write_ruling(ctx.scratch / f"ruling-{i}.npy", corpus, i, found)
         task |= {"signatures": str(sketch.path), "ruling": str(ruling)}
     if config.repeats:
         _find_repeats(config.repeats, corpus, len(existing), tasks, ctx)
@@ -284,8 +280,8 @@ def _sketch(path: Path, config: DedupConfig, folder: Path, done: Callable[[int, 
         np.save(folder / name, np.concatenate(arrays, axis=1 if name == "bands.npy" else 0))
 
 
-def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, ctx: Context) -> tuple[Verdicts, np.ndarray, np.ndarray]:
-    """(what becomes of each document, its first copy, which kept ones repeat a named one); writes pairs.parquet, the verified edges."""
+def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, ctx: Context) -> tuple[Verdicts, Found]:
+    """What becomes of each document, as it was counted and as it is recorded; writes pairs.parquet, the verified edges."""
     import numpy as np
 
     from stages.text.cluster import decide, first_copies, group_bands, in_buckets, undecided
@@ -319,7 +315,7 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
     write_rows(out / "pairs.parquet", schema(**PAIRS), pairs())
     taken |= alike & verdicts.stays
     taken[: corpus.known] = False  # another artifact's; `loam lineage affected` names it
-    return verdicts, first, taken
+    return verdicts, Found(verdicts.kept_by, verdicts.jaccard, first, named, taken)
 
 
 def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: Context) -> tuple[np.ndarray, np.ndarray]:
@@ -348,50 +344,6 @@ def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: 
     return sets, offsets
 
 
-def _write_clusters(path: Path, corpus: Corpus, verdicts: Verdicts, first: np.ndarray, taken: np.ndarray) -> None:
-    """One row per member of a cluster, the kept one first (kind "kept", or "removed" with its copies); clusters in canonical order.
-
-    corpus: where the kept one is.
-    """
-    import numpy as np
-
-    removed = np.flatnonzero(~verdicts.stays)
-    removed = removed[removed >= corpus.known]
-    removed = removed[np.argsort(verdicts.kept_by[removed], kind="stable")]
-
-    def rows() -> Iterator[dict[str, Any]]:
-        cluster, last = -1, -1
-        for number in removed.tolist():
-            kept = int(verdicts.kept_by[number])
-            names = {"kept_doc_id": corpus.ids[kept].tobytes(), "corpus": corpus.corpus_of(kept)}
-            if kept != last:
-                cluster, last = cluster + 1, kept
-                yield {"doc_id": names["kept_doc_id"], "cluster": cluster, "jaccard": 1.0, "kind": "removed" if taken[kept] else "kept"} | names
-            kind = "near" if first[number] == number else "exact"
-            likeness = float(verdicts.jaccard[number])
-            yield {"doc_id": corpus.ids[number].tobytes(), "cluster": cluster, "jaccard": likeness, "kind": kind} | names
-
-    write_rows(path, schema(**CLUSTERS), rows())
-
-
-def _ruling_file(
-    path: Path, corpus: Corpus, part: int, verdicts: Verdicts, first: np.ndarray, named: np.ndarray, taken: np.ndarray
-) -> Path:
-    """What becomes of each row of a documents file, for the worker that writes it: reason (0 stays), kept doc_id, Jaccard."""
-    import numpy as np
-
-    numbers = corpus.numbers[corpus.rows(part)]
-    kept = verdicts.kept_by[numbers]
-    rulings = np.zeros(len(numbers), RULING)
-    reason = np.where(first[numbers] == numbers, 2, 1) + np.where(kept < corpus.known, 2, 0)
-    reason = np.where(kept == numbers, 0, reason)
-    rulings["reason"] = np.where(named[numbers], URL_REMOVED, np.where(taken[kept], COPY_OF_REMOVED, reason))
-    rulings["kept"] = np.ascontiguousarray(corpus.ids[kept]).view("V16")[:, 0]
-    rulings["jaccard"] = verdicts.jaccard[numbers]
-    np.save(path, rulings)
-    return path
-
-
 def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequence[dict[str, Any]], ctx: Context) -> None:
     """Adds to each task the file of what recurs in its documents: (row, part, rank, times). own: number of the first new part."""
     import numpy as np
@@ -411,7 +363,7 @@ def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequen
         np.save(task["cuts"], np.stack([rows[mine] - start, *(column[mine] for column in columns)], axis=1).astype(np.int64))
 
 
-def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, matched: Mapping[str, int], out: Path) -> Outcome:
+def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, matched: dict[str, int], out: Path) -> Outcome:
     from stages.text.minhash import proposed_frac
 
     for name in ("documents.parquet", "decisions.parquet", *(["repeats.parquet"] if config.repeats else []), *SIGNATURE_FILES):
@@ -425,7 +377,10 @@ def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, m
                "proposed_at_threshold_frac": round(proposed_frac(config.threshold, *config.banding()), 4) if config.near else None}  # fmt: skip
     summary |= {"chars_of_repeats_cut": books.chars_removed} if config.repeats else {}
     if config.remove_copies_of:
-        summary |= {"removed_by_url": books.dropped.get("url.removed", 0), "removed_copies": books.dropped.get("copy_of_removed", 0)} | matched
+        summary |= {
+            "removed_by_url": books.dropped.get("url.removed", 0),
+            "removed_copies": books.dropped.get("copy_of_removed", 0),
+        } | matched
     return Outcome(rows=books.kept + books.changed, books=books, summary=summary)
 
 

@@ -245,7 +245,7 @@ def run(config: FilterConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     collect(shards, "decisions.parquet", out)
     summary = {"documents": rows, "text_chars": books.chars_out, "kept_frac": round(rows / books.rows_in, 4)}
     removed = matched_by_pattern(config.url.remove, [shard.result["removed"] for shard in shards], "filter.url.remove", ctx)
-    return Outcome(rows=rows, books=books, summary=summary | _counted(shards) | removed)
+    return Outcome(rows=rows, books=books, summary={**summary, **_counted(shards), **removed})
 
 
 def _counted(shards: list[Shard]) -> dict[str, float | int]:

@@ -61,7 +61,7 @@ def _affected(ask: lineage.Ask, home: Path, pattern: str) -> Affected:
     crawls: dict[str, int] = dict(ask(_CRAWLS.format(documents="matching"))[1])
     held |= crawls
     copies |= dict(ask(_CRAWLS.format(documents="copied"))[1])
-    steps = dict(ask(_STEPS)[1]) if {"steps", "row_spans"} <= views else {}
+    steps: dict[str, int] = dict(ask(_STEPS)[1]) if {"steps", "row_spans"} <= views else {}
     artifacts = [
         {
             "node": node,

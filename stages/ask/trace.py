@@ -90,7 +90,9 @@ def trace_doc(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
     try:
         return _document(home, of, str(UUID(doc_id)))
     except ValueError:
-        raise RecipeError(f"{doc_id!r} is no doc_id.", do="A doc_id is a UUID: take one from `loam trace --url` or the decisions view.") from None
+        raise RecipeError(
+            f"{doc_id!r} is no doc_id.", do="A doc_id is a UUID: take one from `loam trace --url` or the decisions view."
+        ) from None
 
 
 def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
@@ -103,7 +105,8 @@ def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
         do = "Name a checkpoint with --checkpoint, or run the recipe up to pretrain."
         raise StageError(f"{of.alias} was made from no pretraining, so there are no steps.", where=str(home), do=do)
     pretrain = of.of.get(("pretrain", "steps"), "")
-    first, last = None, None
+    first: int | None = None
+    last = 0
     if pretrain:
         ((first, last),) = lineage.query(home, "SELECT min(step), max(step) FROM steps WHERE contains(file, ?)", [pretrain])[1]
     if first is None:
@@ -137,10 +140,10 @@ def _newest(home: Path, node: str, made: bool) -> str:
 def _of_run(home: Path, run_id: str, name: str) -> str:
     """The artifact of a run that is furthest down the road."""
     sql = "SELECT n.node, artifact_id FROM node_run n JOIN artifact USING (artifact_id) WHERE n.run_id = ? ORDER BY ordinal"
-    there = dict(lineage.query(home, sql, [run_id])[1])
+    there: dict[str, str] = dict(lineage.query(home, sql, [run_id])[1])
     for node in STARTS:
         if node in there:
-            return str(there[node])
+            return there[node]
     raise StageError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam lineage runs` lists the runs.")
 
 
@@ -157,7 +160,9 @@ def _followed(ask: lineage.Ask, artifact: str, run: str) -> Start:
     nearest: dict[str, str] = {}
     for name in sorted(known, key=lambda name: (distance[name], -known[name][3])):
         nearest.setdefault(known[name][2], name)
-    tables = ask("SELECT DISTINCT node, kind, artifact_id FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))", [list(known)])[1]
+    tables = ask(
+        "SELECT DISTINCT node, kind, artifact_id FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))", [list(known)]
+    )[1]
     of = {(node, kind): f"/{name}/" for node, kind, name in tables if nearest.get(node) == name}
     # The run that was asked for, else the one that built it, else the newest that has it.
     runs = ask(
@@ -189,7 +194,9 @@ def _any(paths: list[str]) -> str:
 def _document(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
     verdicts = []
     if of.judged:
-        sql = f"SELECT node, url, verdict, reason FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
+        sql = (
+            f"SELECT node, url, verdict, reason FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
+        )
         verdicts = lineage.records(home, sql, [*of.judged, doc_id, list(ROAD)])
     if not verdicts:
         raise StageError(

@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -375,8 +375,8 @@ def _seen(path: Path) -> Seen | None:
 
 
 def _take_in(connection: duckdb.DuckDBPyConnection, home: Path, news: News) -> None:
-    _delete(connection, indexed.OF_ARTIFACT, news.gone)
-    _delete(connection, indexed.OF_RUN, [*news.gone_runs, *(record["run_id"] for record in news.runs)])
+    views.delete(connection, indexed.OF_ARTIFACT, news.gone)
+    views.delete(connection, indexed.OF_RUN, [*news.gone_runs, *(record["run_id"] for record in news.runs)])
     taken = connection.execute("SELECT coalesce(max(number), 0) FROM artifact").fetchall()[0][0]
     for start in range(0, len(news.artifacts), BATCH):
         batch = enumerate(news.artifacts[start : start + BATCH], start=taken + start + 1)
@@ -397,8 +397,3 @@ def _take_in(connection: duckdb.DuckDBPyConnection, home: Path, news: News) -> N
         connection.execute("INSERT INTO about VALUES (?, ?)", [indexed.SCHEMA_VERSION, news.home])
     if views.learn_columns(connection, home, [name for name, _ in news.artifacts]) or news.gone or news.home is not None:
         views.make_views(connection, home)
-
-
-def _delete(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str], ids: Sequence[str]) -> None:
-    for table, column in tables.items() if ids else ():
-        connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT unnest($1::VARCHAR[]))", [list(ids)])

@@ -124,7 +124,9 @@ def _check(apart: duckdb.DuckDBPyConnection, sql: str) -> None:
         if kind == "TABLE_FUNCTION":
             name = str((node.get("function") or {}).get("function_name", "")).lower()
             if name not in FUNCTIONS:
-                raise RecipeError(f"The table function {name!r} is not allowed in a query.", do=f"{DO} Allowed: {', '.join(sorted(FUNCTIONS))}.")
+                raise RecipeError(
+                    f"The table function {name!r} is not allowed in a query.", do=f"{DO} Allowed: {', '.join(sorted(FUNCTIONS))}."
+                )
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ Cost: a look at the columns of every new side table; a reader of a moved home ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,12 @@ def insert(connection: duckdb.DuckDBPyConnection, found: Sequence[indexed.Rows])
         rows = [row for some in found for row in some.get(table, ())]
         if rows:
             connection.execute(indexed.insert_sql(table), [list(column) for column in zip(*rows, strict=True)])
+
+
+def delete(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str], ids: Sequence[str]) -> None:
+    """Takes out the rows of some artifacts or runs. tables: name -> the column that names them."""
+    for table, column in tables.items() if ids else ():
+        connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT unnest($1::VARCHAR[]))", [list(ids)])
 
 
 def learn_columns(connection: duckdb.DuckDBPyConnection, home: Path, artifacts: Sequence[str]) -> bool:

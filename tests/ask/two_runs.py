@@ -48,7 +48,9 @@ def make_two_runs(home: Path) -> None:
     lineage.update(home)
 
 
-def make_artifact(home: Path, node: str, number: int, inputs: Mapping[str, str], tables: Mapping[str, Table], external: Sequence[str] = ()) -> str:
+def make_artifact(
+    home: Path, node: str, number: int, inputs: Mapping[str, str], tables: Mapping[str, Table], external: Sequence[str] = ()
+) -> str:
     """A published artifact "<node>-<number>" and its id. tables: path -> (columns, rows); external: artifacts that it compares with."""
     key = hashlib.sha256(f"{node} {number}".encode()).hexdigest()
     name = f"{node}/{key[:12]}"

@@ -45,7 +45,12 @@ def home(tmp_path: Path) -> Path:
 def answers(home: Path) -> list[object]:
     """What everything that reads the side tables answers."""
     sql = "SELECT url, verdict FROM decisions JOIN upstream('pretrain') USING (artifact_id, node) ORDER BY ALL"
-    return [affected(home, f"{SITE}/%").artifacts, lineage.select(home, sql, Limits()), counts(home), overview(home, ["pretrain"])["artifacts"]]
+    return [
+        affected(home, f"{SITE}/%").artifacts,
+        lineage.select(home, sql, Limits()),
+        counts(home),
+        overview(home, ["pretrain"])["artifacts"],
+    ]
 
 
 def test_a_moved_and_a_copied_home_answer_at_once(home: Path, tmp_path: Path) -> None:
@@ -95,7 +100,11 @@ def test_a_moved_home_that_cannot_be_written_answers_too(frozen: Path) -> None:
 def test_a_plain_client_of_a_moved_home_gets_an_error_and_not_no_rows(home: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.move(home, moved)
-    for sql in ("SELECT count(*) FROM decisions", "SELECT url FROM decisions WHERE url = 'x'", "SELECT count(*) FROM steps WHERE contains(file, 'x')"):
+    for sql in (
+        "SELECT count(*) FROM decisions",
+        "SELECT url FROM decisions WHERE url = 'x'",
+        "SELECT count(*) FROM steps WHERE contains(file, 'x')",
+    ):
         plain = duckdb.connect(str(moved / lineage.FILE), read_only=True)
         with pytest.raises(duckdb.Error, match="The home is no longer .*first/home: run `loam lineage reindex` where it is now"):
             plain.execute(sql).fetchall()
@@ -106,7 +115,7 @@ def test_a_plain_client_of_a_moved_home_gets_an_error_and_not_no_rows(home: Path
     plain.close()
 
 
-@pytest.mark.parametrize("name", ["100%41 a*", "[x]", "[!a]", "it's \"b\"", "a#b;c=1", "{a,b}", "~", "$HOME é:b"])
+@pytest.mark.parametrize("name", ["100%41 a*", "[x]", "[!a]", 'it\'s "b"', "a#b;c=1", "{a,b}", "~", "$HOME é:b"])
 def test_odd_signs_in_the_path_of_a_home_do_no_harm(tmp_path: Path, name: str) -> None:
     home = tmp_path / name / "home"
     refuse_odd(home)

@@ -51,7 +51,13 @@ def kept(found: Artifact) -> list[str]:
 
 def test_the_kept_copy_of_a_named_page_goes_with_it_exact_and_near(tmp_path: Path) -> None:
     """The named pages come last in canonical order, so that without the setting the copies stay in their place."""
-    texts = {"http://a/exact": TEXT, "http://b/near": FAR, "http://c/other": "quite another text", "http://z/1": TEXT, "http://z/2": f"{FAR} x"}
+    texts = {
+        "http://a/exact": TEXT,
+        "http://b/near": FAR,
+        "http://c/other": "quite another text",
+        "http://z/1": TEXT,
+        "http://z/2": f"{FAR} x",
+    }
     assert kept(dedup(tmp_path, texts, [])) == ["http://a/exact", "http://b/near", "http://c/other"]
     found = dedup(tmp_path, texts, ["http://z/%"])
     assert reasons(found) == {
@@ -93,7 +99,9 @@ def test_shards_do_not_matter_and_signatures_are_of_what_stays(tmp_path: Path) -
         found = run_stage(STAGE, {"remove_copies_of": ["http://z"]}, {"documents": made(tmp_path / str(shards), texts, shards)}, tmp_path)
         results.append((kept(found), reasons(found)))
     assert results[0] == results[1] and results[0][0] == ["http://b", "http://y"]
-    again = run_stage(STAGE, {"against": [str(found.path)]}, {"documents": made(tmp_path / "new", {"http://q": TEXT, "http://r": FAR})}, tmp_path)
+    again = run_stage(
+        STAGE, {"against": [str(found.path)]}, {"documents": made(tmp_path / "new", {"http://q": TEXT, "http://r": FAR})}, tmp_path
+    )
     assert kept(again) == ["http://q"]  # what was removed is not compared with
 
 
@@ -110,7 +118,9 @@ def test_affected_names_the_copies_that_dedup_found_and_none_after_they_went(tmp
     texts = {"http://mirror/1": TEXT, "http://other/2": NEAR_TOO, "http://z/1": TEXT, "http://x": FAR}
     dedup(tmp_path, texts, [])
     lineage.update(tmp_path)
-    assert [(c["relation"], c["url"], c["kind"]) for c in affected(tmp_path, "http://z/%").copies] == [("kept copy", "http://mirror/1", "exact")]
+    assert [(c["relation"], c["url"], c["kind"]) for c in affected(tmp_path, "http://z/%").copies] == [
+        ("kept copy", "http://mirror/1", "exact")
+    ]
     gone = tmp_path / "gone"
     dedup(gone, texts, ["http://z/%"])
     lineage.update(gone)
