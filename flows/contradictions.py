@@ -52,6 +52,7 @@ def _faults(running: Sections, runtime: Any) -> Iterator[Fault]:
     yield from _unknown_sources(running)
     yield from _no_documentation(running)
     yield from _leaking_split(running)
+    yield from _copies_out_of_sight(running)
 
 
 def _no_classifier(running: Sections) -> Iterator[Fault]:
@@ -63,6 +64,17 @@ def _no_classifier(running: Sections) -> Iterator[Fault]:
             "There is no classifier to score documents with.",
             "filter.quality.min_score",
             "Name texts as train_quality.positives or a model as train_quality.model, or set it to null.",
+        )
+
+
+def _copies_out_of_sight(running: Sections) -> Iterator[Fault]:
+    if "filter" not in running or "dedup" not in running:
+        return
+    if both := sorted(set(running["filter"].url.remove) & set(running["dedup"].remove_copies_of)):
+        yield (
+            f"The filter takes {both[0]} out before dedup can find its copies, which would stay.",
+            "filter.url.remove, dedup.remove_copies_of",
+            "Name it in dedup.remove_copies_of alone: it removes the pages too.",
         )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from flows.show import print_nested, print_rows, say, say_json, size_text
 from stages.core.errors import RecipeError
 
+COPIES_SHOWN = 50
+
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_json: argparse.ArgumentParser) -> None:
     """Adds `lineage`, `compare`, `trace`, `what-if` and `report` to the parser. add: makes a command (see cli.build_parser)."""
@@ -34,14 +36,23 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     command = add("diff", lineage_diff, "what differs between two artifacts", as_json, to=queries)
     command.add_argument("a", help=name_help)
     command.add_argument("b", help=name_help)
-    command = add("affected", lineage_affected, "artifacts and checkpoints that hold documents of matching URLs", as_json, to=queries)
+    command = add(
+        "affected",
+        lineage_affected,
+        "artifacts and checkpoints that hold documents of matching URLs, or copies of them",
+        as_json,
+        to=queries,
+    )
     command.add_argument("--url-pattern", required=True, metavar="PATTERN", help="a URL, with %% for any characters")
     with_set = argparse.ArgumentParser(add_help=False)
     with_set.add_argument("--set", action="append", default=[], metavar="NODE.KEY=VALUE", help="change one recipe value")
     command = add("why", lineage_why, "why a node of a recipe is a hit or a miss", as_json, with_set, to=queries)
     command.add_argument("node")
     command.add_argument("recipe")
-    add("sql", lineage_sql, "one read-only SQL query", as_json, to=queries).add_argument("sql")
+    command = add("sql", lineage_sql, "one SELECT over the record's tables and views; reads nothing else", as_json, to=queries)
+    command.add_argument("sql", metavar="SELECT", help="for example \"SHOW TABLES\"; upstream('dpo-4') is what a checkpoint was made from")
+    command.add_argument("--max-rows", type=_at_least_one, default=10_000, metavar="N", help="rows to show (default 10,000)")
+    command.add_argument("--max-seconds", type=_at_least_one, default=60, metavar="S", help="time for the query (default 60)")
     add("verify", lineage_verify, "compare files with their recorded sha256", as_json, to=queries).add_argument(
         "name", nargs="?", default="", help=name_help + ", or a run (default: all)"
     )
@@ -65,6 +76,9 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     what.add_argument("--url", help="all captures of a URL (end with %% for a prefix)")
     what.add_argument("--doc", help="one document by doc_id")
     what.add_argument("--step", type=int, help="the documents of one pretraining step")
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--run", metavar="RUN", dest="run_asked", help="ask about what this run made: id, alias or given name")
+    which.add_argument("--checkpoint", metavar="ARTIFACT", help=f"ask about this one (default: the newest pretrain): {name_help}")
     command = add("what-if", what_if_command, "what the filter would keep at other thresholds, from the stored signals", as_json, with_set)
     command.add_argument("artifact", metavar="filter", help="the filter's current artifact, or another one: filter/folder, key or digest")
     command = add("report", report_command, "print the path of a run's report")
@@ -78,12 +92,18 @@ def trace_command(options: argparse.Namespace) -> int:
     from stages.ask import trace
 
     home = default_home(options.home)
+    of = trace.start(home, options.run_asked or "", options.checkpoint or "", trained=options.step is not None)
+    say(f"from {of.alias} ({of.artifact})" + (f" of run {of.run}" if of.run else ""), error=True)
     if options.step is not None:
-        print_rows(trace.trace_step(home, options.step), options.json)
+        rows = trace.trace_step(home, of, options.step)
+        if options.json:
+            say_json({"from": of.named(), "rows": rows})
+        else:
+            print_rows(rows, False)
         return 0
-    found = trace.trace_url(home, options.url) if options.url else [trace.trace_doc(home, options.doc)]
+    found = trace.trace_url(home, of, options.url) if options.url else [trace.trace_doc(home, of, options.doc)]
     if options.json:
-        say_json(found)
+        say_json({"from": of.named(), "documents": found})
         return 0
     for document in found:
         say(f"{document['doc_id']}  {document['url']}")
@@ -186,8 +206,13 @@ def lineage_why(options: argparse.Namespace) -> int:
 
 def lineage_sql(options: argparse.Namespace) -> int:
     from stages.core import lineage
+    from stages.core.locked import Limits
 
-    print_rows(lineage.records(_home(options), options.sql), options.json)
+    limits = Limits(rows=options.max_rows, seconds=options.max_seconds)
+    rows, more = lineage.select(_home(options), options.sql, limits)
+    print_rows(rows, options.json)
+    if more:
+        say(f"loam: only the first {limits.rows:,} rows are shown; --max-rows shows more", error=True)
     return 0
 
 
@@ -255,12 +280,27 @@ def compare_command(options: argparse.Namespace) -> int:
 def lineage_affected(options: argparse.Namespace) -> int:
     from stages.ask.affected import affected
 
-    rows = affected(_home(options), options.url_pattern)
-    print_rows(rows, options.json)
-    if not options.json:
-        nodes = list(dict.fromkeys(row["node"] for row in rows if row["relation"] != "names the files"))
-        say(f"\n{len(rows)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
-        say(f"To leave them out from filter on: --set 'filter.url.remove=[{json.dumps(options.url_pattern)}]'")
+    found = affected(_home(options), options.url_pattern)
+    if options.json:
+        say_json({"artifacts": found.artifacts, "copies": found.copies})
+        return 0
+    print_rows(found.artifacts, False)
+    nodes = list(dict.fromkeys(row["node"] for row in found.artifacts if row["relation"] != "names the files"))
+    say(f"\n{len(found.artifacts)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
+    wanted = json.dumps([options.url_pattern])
+    if not found.copies:
+        say(f"To leave them out from filter on: --set 'filter.url.remove={wanted}'")
+        say("No copy under another URL is known. The filter's log and summary say how many documents each pattern removed.")
+        return 0
+    hosts = list(dict.fromkeys(row["host"] for row in found.copies))
+    say(
+        f"\n{len(found.copies)} copies under other URLs, on {len(hosts)} hosts ({', '.join(hosts[:10])}{', …' if len(hosts) > 10 else ''}):"
+    )
+    print_rows(found.copies[:COPIES_SHOWN], False)
+    if len(found.copies) > COPIES_SHOWN:
+        say(f"and {len(found.copies) - COPIES_SHOWN} more; --json names all")
+    say(f"\nTo leave them out with every copy: --set 'dedup.remove_copies_of={wanted}'")
+    say(f"To leave out these URLs only (a copy then stays, or comes in their place): --set 'filter.url.remove={wanted}'")
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,22 +14,12 @@ from stages.ask.adopted import adopted_artifacts
 from stages.ask.plan import Plan, Step, make_plan
 from stages.core import integrity, lineage, outbox
 from stages.core.errors import RecipeError, VerificationError
+from stages.core.home import OTHER_HOME, refuse_odd
 from stages.core.recipe import Recipe, find_recipe, load_recipe
 from stages.core.secrets import redact
 from stages.core.stage import Artifact
 
 ROOT = Path(__file__).resolve().parents[1]
-OTHER_HOME = "Name another folder with --home or LOAM_HOME."
-LONGEST_HOME = 400
-"""Bytes: SQLite takes paths of at most 512, and Prefect's database lies below the home."""
-LONGEST_NAME = 255
-"""Bytes, of the common file systems."""
-REFUSED = {
-    "?": "Prefect's database, named by a URL, would lie elsewhere",
-    "\\": "DuckDB takes it for a slash",
-    "::": "fsspec takes it for a chain of file systems",
-}
-"""Characters that a home's path cannot have, and why. %, #, quotes, blanks, *, [ and { were tried and work."""
 
 
 @dataclass(frozen=True)
@@ -66,35 +55,8 @@ def default_home(home: str = "") -> Path:
         path = Path(given).expanduser().absolute()
     except RuntimeError as error:  # ~somebody
         raise RecipeError(f"The home {given!r} cannot be found: {error}", do=OTHER_HOME) from None
-    if fault := _home_fault(path):
-        raise RecipeError(f"The home folder {fault}.", where=repr(str(path))[1:-1], do=OTHER_HOME)
+    refuse_odd(path)
     return path
-
-
-def _home_fault(path: Path) -> str:
-    """Why a folder cannot be a home; empty when it can. One that is not there yet is made by whoever writes first."""
-    text = str(path)
-    odd = next((c for c in text if c in REFUSED or not c.isprintable()), "") or ("::" if "::" in text else "")
-    if odd:
-        why = REFUSED.get(odd, "it would break lines and tables")
-        return f"has {odd!r} in its path: {why}"
-    if len(os.fsencode(text)) > LONGEST_HOME:
-        return f"has a path of more than {LONGEST_HOME} bytes, too long for SQLite"
-    if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts):
-        return f"has a name of more than {LONGEST_NAME} bytes in its path"
-    for folder in (path, *path.parents):
-        try:
-            is_there = stat.S_ISDIR(os.stat(folder).st_mode)
-        except FileNotFoundError:
-            if os.path.islink(folder):
-                return f"lies behind {folder}, a link that leads nowhere"
-            continue
-        except OSError as error:
-            return f"cannot be looked at: {error.strerror}"
-        if not is_there:
-            return f"lies at {folder}, which is a file" if folder == path else f"lies below {folder}, which is a file"
-        return "" if os.access(folder, os.R_OK | os.X_OK) else f"lies in {folder}, which you may not read"
-    return ""
 
 
 def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:

@@ -2,8 +2,8 @@
 
 Exact: equal text up to white space. Near: MinHash-LSH over word shingles, every candidate pair verified by exact Jaccard.
 Guarantee: documents are decided in canonical order (source priority, URL, doc_id); one is removed only with a verified edge to
-one that stays; the result does not depend on shards or workers. With `against` the documents of existing corpora come first and
-all stay: a new crawl is compared with their published signatures, and only the texts of theirs that share a bucket are read.
+one that stays, or that goes with its copies (`remove_copies_of`); the result does not depend on shards or workers. With `against` the
+documents of existing corpora come first and all stay: a new crawl is compared with their published signatures, and only the texts of theirs that share a bucket are read.
 Cost: about 17 MB/s of text per core with reading and writing Parquet, of which signatures take a tenth; memory about 400 bytes per
 document whatever the length of the texts (10 M documents: 3.9 GiB measured, the budget is 6); the shingle sets of documents that
 share a bucket lie in scratch (8 bytes per word).
@@ -22,7 +22,8 @@ from pydantic import Field, model_validator
 
 from stages.core import foreign
 from stages.core.canonical import Corpus, Part, canonical, file_array, text_batches, utf8
-from stages.core.documents import Ruling, add_books, document_shards, judge_shard
+from stages.core.clusters import REASONS, URL_REMOVED, Found, write_clusters, write_ruling
+from stages.core.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
 from stages.core.errors import RecipeError, StageError
 from stages.core.shards import Meter, Shard, collect, run_shards
 from stages.core.stage import Artifact, Artifacts, Context, ExternalFile, Outcome, Stage, StageConfig
@@ -33,15 +34,12 @@ if TYPE_CHECKING:
 
     from stages.text.cluster import Verdicts
 
-CLUSTERS = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
 PAIRS = {"doc_id": "uuid", "kept_doc_id": "uuid", "jaccard": "float64", "corpus": "string"}
 REPEATS = {"source": "string", "text": "string", "times": "int64", "doc_id": "uuid"}
 SIGNALS = {"kept_doc_id": "uuid", "jaccard": "float64", "parts_cut": "int32"}
-REASONS = ("", "exact_duplicate", "near_duplicate", "exact_duplicate_of_existing", "near_duplicate_of_existing")
 SIGNATURE_FILES = ("hashes.npy", "sizes.npy", "bands.npy")
 SETTINGS = "signatures.json"
 PERMUTATION_SEED = 1  # one for all recipes, so that any two corpora can be compared
-RULING = [("reason", "u1"), ("kept", "V16"), ("jaccard", "f8")]
 
 
 class RepeatsConfig(StageConfig):
@@ -77,6 +75,10 @@ class DedupConfig(StageConfig):
     """Sources whose documents are kept before others, the first before all; sources that are not named come after, by name."""
     against: Artifacts = ()
     """Existing corpora: dedup artifacts by name ("dedup-3") or folder. What repeats one of their documents is removed."""
+    remove_copies_of: tuple[str, ...] = ()
+    """URLs whose documents go with all their copies, for takedowns: % stands for any characters. A kept document that repeats one of them,
+    exactly or nearly, goes too, and with it all that it stands for. Do not name them in filter.url.remove as well: what the filter takes out
+    is not here to be compared with."""
     repeats: RepeatsConfig | None = None
     """Lines or paragraphs that recur over a source are cut; null leaves them."""
 
@@ -112,22 +114,25 @@ def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     sketches = run_shards(sketch_file, tasks, ctx, "sketches", sizes)
     parts = [*existing, *(Part(p, {n: s.path / n for n in SIGNATURE_FILES}, "") for p, s in zip(paths, sketches, strict=True))]
     corpus = canonical(parts, config.source_priority)
-    verdicts, first = _decide(config, corpus, out, ctx)
-    _write_clusters(out / "clusters.parquet", corpus, verdicts, first)
+    named = _named(corpus, len(existing), [shard.path for shard in sketches] if config.remove_copies_of else [])
+    verdicts, found = _decide(config, corpus, named, out, ctx)
+    write_clusters(out / "clusters.parquet", corpus, found)
     for i, (task, sketch) in enumerate(zip(tasks, sketches, strict=True), start=len(existing)):
-        ruling = _ruling_file(ctx.scratch / f"ruling-{i}.npy", corpus, i, verdicts, first)
+        ruling = write_ruling(ctx.scratch / f"ruling-{i}.npy", corpus, i, found)
         task |= {"signatures": str(sketch.path), "ruling": str(ruling)}
     if config.repeats:
         _find_repeats(config.repeats, corpus, len(existing), tasks, ctx)
     shards = run_shards(rule_file, tasks, ctx, "rulings", sizes)
-    return _publish(shards, config, verdicts, out)
+    matched = matched_by_pattern(config.remove_copies_of, [s.result["matched"] for s in sketches], "dedup.remove_copies_of", ctx)
+    return _publish(shards, config, verdicts, matched, out)
 
 
 def sketch_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Text hashes, band keys and shingle counts of one documents file, in row order."""
-    meter.expect(count_rows(Path(task["path"])))
-    _sketch(Path(task["path"]), DedupConfig.model_validate(task["config"]), folder, meter.add)
-    return {}
+    """Text hashes, band keys and shingle counts of one documents file, in row order; whether its URLs are to go."""
+    path, config = Path(task["path"]), DedupConfig.model_validate(task["config"])
+    meter.expect(count_rows(path))
+    _sketch(path, config, folder, meter.add)
+    return {"matched": _match(path, config.remove_copies_of, folder) if config.remove_copies_of else {}}
 
 
 def shingle_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
@@ -220,6 +225,28 @@ def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, 
     return result
 
 
+def _match(path: Path, patterns: Sequence[str], folder: Path) -> dict[str, int]:
+    """Writes matched.npy, bool [rows]: whether a URL is one of the patterns; returns how many each matches."""
+    import numpy as np
+
+    from stages.text.quality import matches
+
+    urls = [row["url"] or "" for row in read_rows(path, ["url"])]
+    by_pattern = {pattern: np.array([matches(url, [pattern]) for url in urls], bool) for pattern in patterns}
+    np.save(folder / "matched.npy", np.logical_or.reduce(list(by_pattern.values())))
+    return {pattern: int(found.sum()) for pattern, found in by_pattern.items()}
+
+
+def _named(corpus: Corpus, own: int, sketches: Sequence[Path]) -> np.ndarray:
+    """bool [documents]: the new documents that remove_copies_of names. own: number of the first new part; sketches: none without patterns."""
+    import numpy as np
+
+    named = np.zeros(len(corpus.numbers), bool)
+    for i, folder in enumerate(sketches, start=own):
+        named[corpus.numbers[corpus.rows(i)]] = np.load(folder / "matched.npy")
+    return named
+
+
 def _existing(file: ExternalFile, config: DedupConfig) -> Iterator[Part]:
     """The documents of an existing corpus with their signatures; refuses what cannot be compared."""
     folder = Path(file.uri)
@@ -253,8 +280,8 @@ def _sketch(path: Path, config: DedupConfig, folder: Path, done: Callable[[int, 
         np.save(folder / name, np.concatenate(arrays, axis=1 if name == "bands.npy" else 0))
 
 
-def _decide(config: DedupConfig, corpus: Corpus, out: Path, ctx: Context) -> tuple[Verdicts, np.ndarray]:
-    """(what becomes of each document, its first copy); writes pairs.parquet, the verified edges."""
+def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, ctx: Context) -> tuple[Verdicts, Found]:
+    """What becomes of each document, as it was counted and as it is recorded; writes pairs.parquet, the verified edges."""
     import numpy as np
 
     from stages.text.cluster import decide, first_copies, group_bands, in_buckets, undecided
@@ -269,6 +296,9 @@ def _decide(config: DedupConfig, corpus: Corpus, out: Path, ctx: Context) -> tup
         return corpus.load("bands.npy", band)
 
     total = group_bands(keys_of, eligible, corpus.known, buckets)
+    alike = np.zeros(documents, bool)  # has the text of a named one
+    alike[first[named]] = True
+    alike, taken = alike[first], np.zeros(documents, bool)
     sets, offsets = _shingle_sets(config, corpus, in_buckets(buckets), ctx)
     verdicts = undecided(documents)
 
@@ -277,12 +307,15 @@ def _decide(config: DedupConfig, corpus: Corpus, out: Path, ctx: Context) -> tup
             ctx.progress(done, documents, "documents", "comparing candidates")
 
         for edges in decide(buckets, total, first, corpus.known, sets, offsets, config.threshold, verdicts, progress):
+            taken[edges.earlier[alike[edges.later]]] = True
             for later, earlier, likeness in zip(edges.later.tolist(), edges.earlier.tolist(), edges.jaccard.tolist(), strict=True):
                 names = {"doc_id": corpus.ids[later].tobytes(), "kept_doc_id": corpus.ids[earlier].tobytes()}
                 yield names | {"jaccard": likeness, "corpus": corpus.corpus_of(earlier)}
 
     write_rows(out / "pairs.parquet", schema(**PAIRS), pairs())
-    return verdicts, first
+    taken |= alike & verdicts.stays
+    taken[: corpus.known] = False  # another artifact's; `loam lineage affected` names it
+    return verdicts, Found(verdicts.kept_by, verdicts.jaccard, first, named, taken)
 
 
 def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: Context) -> tuple[np.ndarray, np.ndarray]:
@@ -311,44 +344,6 @@ def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: 
     return sets, offsets
 
 
-def _write_clusters(path: Path, corpus: Corpus, verdicts: Verdicts, first: np.ndarray) -> None:
-    """One row per member of a cluster, the kept one first (kind "kept"); clusters in canonical order. corpus: where the kept one is."""
-    import numpy as np
-
-    removed = np.flatnonzero(~verdicts.stays)
-    removed = removed[removed >= corpus.known]
-    removed = removed[np.argsort(verdicts.kept_by[removed], kind="stable")]
-
-    def rows() -> Iterator[dict[str, Any]]:
-        cluster, last = -1, -1
-        for number in removed.tolist():
-            kept = int(verdicts.kept_by[number])
-            names = {"kept_doc_id": corpus.ids[kept].tobytes(), "corpus": corpus.corpus_of(kept)}
-            if kept != last:
-                cluster, last = cluster + 1, kept
-                yield {"doc_id": names["kept_doc_id"], "cluster": cluster, "jaccard": 1.0, "kind": "kept"} | names
-            kind = "near" if first[number] == number else "exact"
-            likeness = float(verdicts.jaccard[number])
-            yield {"doc_id": corpus.ids[number].tobytes(), "cluster": cluster, "jaccard": likeness, "kind": kind} | names
-
-    write_rows(path, schema(**CLUSTERS), rows())
-
-
-def _ruling_file(path: Path, corpus: Corpus, part: int, verdicts: Verdicts, first: np.ndarray) -> Path:
-    """What becomes of each row of a documents file, for the worker that writes it: reason (0 stays), kept doc_id, Jaccard."""
-    import numpy as np
-
-    numbers = corpus.numbers[corpus.rows(part)]
-    kept = verdicts.kept_by[numbers]
-    rulings = np.zeros(len(numbers), RULING)
-    reason = np.where(first[numbers] == numbers, 2, 1) + np.where(kept < corpus.known, 2, 0)
-    rulings["reason"] = np.where(kept == numbers, 0, reason)
-    rulings["kept"] = np.ascontiguousarray(corpus.ids[kept]).view("V16")[:, 0]
-    rulings["jaccard"] = verdicts.jaccard[numbers]
-    np.save(path, rulings)
-    return path
-
-
 def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequence[dict[str, Any]], ctx: Context) -> None:
     """Adds to each task the file of what recurs in its documents: (row, part, rank, times). own: number of the first new part."""
     import numpy as np
@@ -368,19 +363,24 @@ def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequen
         np.save(task["cuts"], np.stack([rows[mine] - start, *(column[mine] for column in columns)], axis=1).astype(np.int64))
 
 
-def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, out: Path) -> Outcome:
+def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, matched: dict[str, int], out: Path) -> Outcome:
     from stages.text.minhash import proposed_frac
 
     for name in ("documents.parquet", "decisions.parquet", *(["repeats.parquet"] if config.repeats else []), *SIGNATURE_FILES):
         collect(shards, name, out / "signatures" if name in SIGNATURE_FILES else out)
     (out / SETTINGS).write_text(json.dumps(config.signature_settings()) + "\n")
     books = add_books([shard.result for shard in shards])
-    exact, near, *old = (books.dropped.get(reason, 0) for reason in REASONS[1:])
+    exact, near, *old = (books.dropped.get(reason, 0) for reason in REASONS[1:URL_REMOVED])
     proposed, compared, verified = verdicts.counts.tolist()
     summary = {"documents": books.kept + books.changed, "text_chars": books.chars_out, "exact_duplicates": exact, "near_duplicates": near,
                "duplicates_of_existing": sum(old), "pairs_proposed": proposed, "pairs_compared": compared, "pairs_verified": verified,
                "proposed_at_threshold_frac": round(proposed_frac(config.threshold, *config.banding()), 4) if config.near else None}  # fmt: skip
     summary |= {"chars_of_repeats_cut": books.chars_removed} if config.repeats else {}
+    if config.remove_copies_of:
+        summary |= {
+            "removed_by_url": books.dropped.get("url.removed", 0),
+            "removed_copies": books.dropped.get("copy_of_removed", 0),
+        } | matched
     return Outcome(rows=books.kept + books.changed, books=books, summary=summary)
 
 
@@ -393,6 +393,7 @@ STAGE = Stage(
     versions=(
         "exact text, MinHash-LSH verified by exact Jaccard",
         "words as under NFKC_Casefold; bands out of core; pairs and signatures published; existing corpora; repeated lines",
+        "pages to remove by recipe, with their copies",
     ),
     distributions=("datasketch", "xxhash", "numpy", "numba", "pyarrow"),
     adopt=foreign.ADOPTION,

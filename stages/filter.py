@@ -11,6 +11,7 @@ words take 320 MB per worker at most. Source: see stages/text/quality.py; defaul
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from stages.core import foreign
-from stages.core.documents import Ruling, add_books, document_shards, judge_shard
+from stages.core.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
 from stages.core.errors import StageError
 from stages.core.shards import Meter, Shard, collect, run_shards
 from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
@@ -34,7 +35,8 @@ class UrlRules(StageConfig):
     """URLs of your own to leave out, and datatrove's lists, as its package ships them."""
 
     remove: tuple[str, ...] = ()
-    """URLs whose documents go, for takedowns; % stands for any characters, as in `loam lineage affected`. Whether enabled or not."""
+    """URLs whose documents go, for takedowns; % stands for any characters, as in `loam lineage affected`. Whether enabled or not. The
+    summary says how many each pattern matched. Copies under other URLs stay: see dedup.remove_copies_of."""
     enabled: bool = True
     """Whether datatrove's lists are looked at."""
     soft_words: Annotated[int, Field(ge=1)] = 2
@@ -271,7 +273,8 @@ def run(config: FilterConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     collect(shards, "documents.parquet", out)
     collect(shards, "decisions.parquet", out)
     summary = {"documents": rows, "text_chars": books.chars_out, "kept_frac": round(rows / books.rows_in, 4)}
-    return Outcome(rows=rows, books=books, summary=summary | _counted(shards))
+    removed = matched_by_pattern(config.url.remove, [shard.result["removed"] for shard in shards], "filter.url.remove", ctx)
+    return Outcome(rows=rows, books=books, summary={**summary, **_counted(shards), **removed})
 
 
 def _counted(shards: list[Shard]) -> dict[str, float | int]:
@@ -321,11 +324,11 @@ def _local_model(config: FilterConfig, ctx: Context) -> str | None:
 
 def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
     """Judges one documents shard."""
-    from stages.text import judge, pii, urls
+    from stages.text import judge, pii, quality, urls
 
     source, tools = Path(task["path"]), judge.make_tools(task["tools"])
     listed = urls.look_up((row["url"] or "" for row in read_rows(source, ["url"])), tools.lists) if tools.lists else {}
-    counts = dict.fromkeys(("repaired", *pii.COLUMNS), 0)
+    counts, removed = dict.fromkeys(("repaired", *pii.COLUMNS), 0), Counter[str]()
     smallest = tools.settings["quality"]["min_score"]
 
     def ruling(row: dict[str, Any]) -> Ruling:
@@ -336,12 +339,14 @@ def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str
         if score is not None and smallest is not None:
             counts["scored"] = counts.get("scored", 0) + 1
             counts["scored_enough"] = counts.get("scored_enough", 0) + (score >= smallest)
+        if found.reason == "url.removed":
+            removed.update(pattern for pattern in tools.settings["url"]["remove"] if quality.matches(url, [pattern]))
         if not found.reason:
             for name in ("repaired", *pii.COLUMNS):
                 counts[name] += signals[name] or 0
         return Ruling(found.reason, found.text, found.note, signals, {name: signals[name] for name in ("lang", "lang_score")})
 
-    return judge_shard(source, folder, ruling, judge.columns(tools.settings), meter) | {"counts": counts}
+    return judge_shard(source, folder, ruling, judge.columns(tools.settings), meter) | {"counts": counts, "removed": removed}
 
 
 STAGE = Stage(

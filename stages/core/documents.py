@@ -6,13 +6,13 @@ group in memory. Used by every stage that reads documents and writes documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stages.core.shards import Meter
-from stages.core.stage import Books
+from stages.core.stage import Books, Context
 from stages.core.tables import count_rows, read_rows, schema, write_rows
 
 DOCUMENTS = {
@@ -92,6 +92,18 @@ def _books(counts: Mapping[str, list[int]]) -> Books:
 def add_books(results: list[Mapping[str, Any]]) -> Books:
     """The sum of the books that `judge_shard` returned."""
     return sum((Books(**result["books"]) for result in results), Books())
+
+
+def matched_by_pattern(patterns: Sequence[str], found: Sequence[Mapping[str, int]], setting: str, ctx: Context) -> dict[str, int]:
+    """Summary entries: documents that each URL pattern of a takedown matched; the log names those that matched none.
+
+    found: what each shard counted. A document counts for every pattern that matches it.
+    """
+    counts = {pattern: sum(shard.get(pattern, 0) for shard in found) for pattern in patterns}
+    for pattern, count in counts.items():
+        if not count:
+            ctx.log(f"{setting}: the pattern {pattern!r} matched no document")
+    return {f"matched {pattern}": count for pattern, count in counts.items()}
 
 
 def document_shards(artifact: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 TABLES: dict[str, dict[str, str]] = {
     "about": {"schema_version": "INTEGER", "home": "VARCHAR"},
     "run": {
@@ -32,7 +32,8 @@ TABLES: dict[str, dict[str, str]] = {
         "path": "VARCHAR", "run_id": "VARCHAR", "commit": "VARCHAR", "dirty": "VARCHAR", "code": "VARCHAR", "started": "TIMESTAMPTZ",
         "ended": "TIMESTAMPTZ", "config": "JSON", "key_parts": "JSON", "environment": "JSON", "number": "INTEGER", "stamp": "BIGINT",
     },
-    "edge": {"parent": "VARCHAR", "child": "VARCHAR", "role": "VARCHAR"},
+    # input: whether the child was made from the parent; dedup only compares with the corpora of `against`
+    "edge": {"parent": "VARCHAR", "child": "VARCHAR", "role": "VARCHAR", "input": "BOOLEAN"},
     "link": {"parent": "INTEGER", "child": "INTEGER"},  # edge by artifact.number: what a walk of many steps asks
     "current": {"node": "VARCHAR", "artifact_id": "VARCHAR"},  # the artifact of each node's newest run
     "metric": {"artifact_id": "VARCHAR", "node": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE", "text": "VARCHAR"},
@@ -50,6 +51,17 @@ ALIAS = (
     "CREATE VIEW alias AS SELECT alias AS name, artifact_id AS target, false AS given FROM artifact "
     "UNION ALL SELECT alias, run_id, false FROM run UNION ALL SELECT name, target, true FROM given_name"
 )
+# An artifact, by any name but a prefix, and everything it was made from: what joins the views of one checkpoint and of no other run.
+UPSTREAM = """
+CREATE MACRO upstream(of) AS TABLE WITH RECURSIVE meant(artifact_id, rank) AS (
+  SELECT target, 0 FROM given_name WHERE name = of
+  UNION ALL SELECT artifact_id, 1 FROM artifact WHERE artifact_id = of OR alias = of
+  UNION ALL SELECT artifact_id, 2 FROM current WHERE node = of
+), up(artifact_id) AS (
+  SELECT coalesce((SELECT arg_min(artifact_id, rank) FROM meant), error('There is no artifact ' || of))
+  UNION SELECT edge.parent FROM up JOIN edge ON edge.child = up.artifact_id AND edge.input
+) SELECT node, artifact_id FROM up JOIN artifact USING (artifact_id)
+"""
 CURRENT = "INSERT INTO current SELECT node, arg_max(artifact_id, (seq, ordinal)) FROM node_run JOIN run USING (run_id) WHERE artifact_id <> '' GROUP BY node"
 # Parquet folders or stems inside artifacts, and the name of the view over all of them.
 VIEWS = {
@@ -72,7 +84,7 @@ OF_RUN = {"run": "run_id", "node_run": "run_id"}
 PATTERN = "regexp_replace(regexp_replace(path, '^(artifacts/[^/]+)/[^/]+/', '\\1/*/'), '^(artifacts/[^/]+/[*]/.+)/[^/]+$', '\\1/*.parquet')"
 BITS = {"INTEGER": 31, "BIGINT": 63}
 WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?")  # Python reads more forms than DuckDB
-PYTHON = {"VARCHAR": str, "JSON": str, "TIMESTAMPTZ": str, "INTEGER": int, "BIGINT": int, "DOUBLE": int | float}
+PYTHON = {"BOOLEAN": bool, "VARCHAR": str, "JSON": str, "TIMESTAMPTZ": str, "INTEGER": int, "BIGINT": int, "DOUBLE": int | float}
 FITS = {table: [(column, PYTHON[kind] | None) for column, kind in columns.items()] for table, columns in TABLES.items()}
 ROWS = 10**9  # of all side tables of a kind: a guess on the high side
 NOT_COLUMNS = ("artifact_id", "node", "file", "filename", "empty")  # names that a view gives itself; "empty" is DuckDB's for no file at all
@@ -87,8 +99,8 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
     Raises KeyError or TypeError when a field is missing or of another type.
     """
     books, node = m["books"] or {}, m["node"]
-    edges = [(role, parent["artifact"]) for role, parent in m["inputs"].items()]
-    edges += [(role, "/".join(file["uri"].split("/")[-2:])) for role, files in m["external"].items() for file in files
+    edges = [(role, parent["artifact"], True) for role, parent in m["inputs"].items()]
+    edges += [(role, "/".join(file["uri"].split("/")[-2:]), False) for role, files in m["external"].items() for file in files
               if file["identity"].startswith("artifact:")]  # fmt: skip
     found: Rows = {
         "artifact": [
@@ -98,7 +110,7 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
                 m["ended"], json.dumps(m["config"]), json.dumps(m["key_parts"]), json.dumps(m["environment"]), number, stamp,
             )
         ],
-        "edge": [(parent, name, role) for role, parent in edges],
+        "edge": [(parent, name, role, made_from) for role, parent, made_from in edges],
         "metric": [(name, node, metric, *_number_or_text(value)) for metric, value in m["summary"].items()],
         "book": [(name, node, books["unit"], *row) for row in book_rows(books)],
         "side_table": [],
@@ -146,23 +158,28 @@ def insert_sql(table: str) -> str:
 def create_sql() -> list[str]:
     """The statements that make an empty index."""
     tables = [f"CREATE TABLE {name} ({', '.join(f'{c} {t}' for c, t in columns.items())})" for name, columns in TABLES.items()]
-    return [*tables, ALIAS]
+    return [*tables, ALIAS, UPSTREAM]
 
 
 def side_view_sql(root: str, kind: str, columns: Sequence[tuple[str, str]], patterns: Sequence[str]) -> str:
     """The view over all side tables of a kind. root: the home; columns: (name, DuckDB type); patterns: see PATTERN.
 
-    The first half of the UNION has no rows: it gives the columns when every file is gone. With the schema given no file is opened
+    The first half of the UNION has no rows: it gives the columns when every file is gone, and an error when the home is no longer
+    where the view says, so that a home that was moved does not answer with no rows. With the schema given no file is opened
     to plan a query; the cardinality lets the planner look up the artifacts first. A condition on `file` is decided before any
     file is opened: `contains(file, '/dedup/0123456789ab/')` opens that artifact's only.
     """
-    text, name = _quoted, _identifier
+    text, name = quoted, _identifier
     places = ", ".join(text(f"{glob.escape(root)}/{pattern}") for pattern in patterns)
     shape = ", ".join(f"{text(c)}: {{'name': {text(c)}, 'type': {text(t)}, 'default_value': NULL}}" for c, t in columns)
-    nothing = ", ".join(f"NULL::{t} AS {name(c)}" for c, t in [*columns, ("filename", "VARCHAR")])
     chosen = ", ".join(f"file.{name(c)}" for c, _ in columns)
+    # No condition that is pushed down leaves the check out: every column is one.
+    moved = f"CASE WHEN found = 0 THEN error({text(f'The home is no longer {root}: run `loam lineage reindex` where it is now. (')} || found || ')') END"
+    nothing = ", ".join(f"({moved})::{t} AS {name(c)}" for c, t in [*columns, ("filename", "VARCHAR")])
+    there = f"(SELECT count(*) AS found FROM glob({text(f'{glob.escape(root)}/lineage.duckdb')}))"
     return (
-        f"SELECT side_table.artifact_id, side_table.node, file.filename AS file, {chosen} FROM (SELECT {nothing} WHERE false UNION ALL BY NAME "
+        f"SELECT side_table.artifact_id, side_table.node, file.filename AS file, {chosen} FROM (SELECT {nothing} FROM {there} "
+        f"WHERE coalesce(({moved})::BOOLEAN, false) UNION ALL BY NAME "
         f"SELECT * FROM read_parquet([{places}], schema = MAP {{{shape}}}, allow_empty = true, filename = true, explicit_cardinality = {ROWS})"
         f") AS file JOIN side_table ON side_table.kind = {text(kind)} AND {text(root + '/')} || side_table.path = file.filename"
     )
@@ -170,7 +187,7 @@ def side_view_sql(root: str, kind: str, columns: Sequence[tuple[str, str]], patt
 
 def describe_sql(known: Sequence[tuple[str, str]], files: Sequence[str]) -> str:
     """Columns and types that hold both what is known and what is in some Parquet files; those that are gone do not matter."""
-    places = ", ".join(_quoted(glob.escape(file)) for file in files)
+    places = ", ".join(quoted(glob.escape(file)) for file in files)
     read = f"SELECT * FROM read_parquet([{places}], union_by_name = true, allow_empty = true)"
     nothing = ", ".join(f"NULL::{t} AS {_identifier(c)}" for c, t in known)
     return f"DESCRIBE SELECT * FROM ({f'SELECT {nothing} UNION ALL BY NAME ' if known else ''}{read})"
@@ -204,7 +221,8 @@ def _number_or_text(value: Any) -> tuple[float | None, str | None]:
     return None, None if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -15,13 +15,14 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stages.core import indexed, names
+from stages.core import indexed, locked, names, views
 from stages.core.errors import LoamError, RecipeError, StageError, of_the_disk
 from stages.core.files import fsync
 from stages.core.turn import turn
@@ -35,6 +36,7 @@ Ask = Callable[..., Table]
 Answer = TypeVar("Answer")
 FILE = "lineage.duckdb"
 LOCK = "lineage.lock"
+GRACE_S = 5  # for a query to notice that it is stopped
 BATCH = 2000  # manifests in memory at once
 
 
@@ -58,17 +60,28 @@ def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> Table:
     return asking(home, lambda ask: ask(sql, parameters))
 
 
-def asking(home: Path, questions: Callable[[Ask], Answer]) -> Answer:
+def select(home: Path, sql: str, limits: locked.Limits) -> tuple[list[dict[str, Any]], bool]:
+    """(the rows that a user's SELECT gives, whether there are more than the limit).
+
+    Raises RecipeError for what is not one SELECT (see locked.py), StageError when it takes too long or too much memory.
+    """
+    wanted = locked.one_select(sql, limits.rows + 1)
+    columns, rows = asking(home, lambda ask: ask(wanted), limits)
+    found = [dict(zip(columns, row, strict=True)) for row in rows[: limits.rows]]
+    return found, len(rows) > limits.rows
+
+
+def asking(home: Path, questions: Callable[[Ask], Answer], limits: locked.Limits | None = None) -> Answer:
     """What `questions` makes of one connection, which it asks as `query`; a second time when the index proves damaged and is built anew."""
     import duckdb
 
     rebuilt = False
     while True:
         try:
-            with _reader(home) as ask:
-                return questions(ask)
+            with _reader(home, limits) as connection:
+                return questions(partial(_ask_within, connection, limits) if limits else partial(_ask, connection))
         except duckdb.Error as error:
-            if rebuilt or isinstance(error, duckdb.ProgrammingError | duckdb.DataError) or _sound(home / FILE):
+            if rebuilt or isinstance(error, duckdb.ProgrammingError | duckdb.DataError) or _sound(home):
                 do = 'Mend the SQL; `loam lineage sql "SHOW TABLES"` lists tables and views.'
                 raise RecipeError(f"The query failed: {error}", do=do) from None
         _rebuild(home, "damaged")
@@ -143,8 +156,10 @@ def _near(home: Path, name: str) -> str:
 
 
 @contextmanager
-def _reader(home: Path) -> Iterator[Ask]:
-    """Answers from an index of our schema; builds it where there is none."""
+def _reader(home: Path, limits: locked.Limits | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A locked connection to an index of our schema, with views over the files of this home; builds the index where there is none."""
+    import duckdb
+
     path = home / FILE
     if not path.is_file() and not (home / "artifacts").is_dir():
         raise RecipeError(
@@ -156,8 +171,13 @@ def _reader(home: Path) -> Iterator[Ask]:
         connection = _open(path)
     if connection is None:
         raise StageError("The index cannot be opened.", where=str(path), do="Run `loam lineage reindex`.")
-    with closing(connection):
-        yield partial(_ask, connection)
+    try:
+        views.shadow(connection, home)
+        locked.lock(connection, home, limits)
+        yield connection
+    finally:
+        with suppress(duckdb.Error):  # still busy with a query that hears no interrupt: it ends with the process
+            connection.close()
 
 
 def _ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> Table:
@@ -165,8 +185,42 @@ def _ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[A
     return [c[0] for c in cursor.description or []], cursor.fetchall()
 
 
+def _ask_within(connection: duckdb.DuckDBPyConnection, limits: locked.Limits, sql: str) -> Table:
+    """As _ask, on a thread that is stopped after the limit. Raises StageError when time or memory is over."""
+    import duckdb
+
+    answers: list[Table] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            answers.append(_ask(connection, sql))
+        except (duckdb.Error, MemoryError, ValueError, ArithmeticError) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)  # a function that looks at no interrupt does not outlive the command
+    thread.start()
+    try:
+        thread.join(limits.seconds)
+        late = thread.is_alive()
+    finally:
+        if thread.is_alive():
+            connection.interrupt()
+            thread.join(GRACE_S)
+    if late:
+        raise StageError(f"The query took longer than {limits.seconds:g} s and was stopped.", do="Ask for less, or see --max-seconds.")
+    for error in errors:
+        if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
+            what = f"The query needs more than {limits.memory_mb:,} MB of memory."
+            raise StageError(what, do="Ask for less; `duckdb -readonly lineage.duckdb` in the home has no such limit.")
+        if isinstance(error, duckdb.Error):
+            raise error
+        raise RecipeError(f"The query failed: a value cannot be shown: {error}", do="Cast it to VARCHAR.")
+    return answers[0]
+
+
 def _open(path: Path) -> duckdb.DuckDBPyConnection | None:
-    """A read-only connection; None when the file is absent, damaged, held by a foreign writer or of another schema."""
+    """A connection that reads the index; None when the file is absent, damaged, held by a foreign writer or of another schema."""
     import duckdb
 
     try:
@@ -184,23 +238,35 @@ def _open(path: Path) -> duckdb.DuckDBPyConnection | None:
 
 def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     """DuckDB replays a .wal that lies beside, also when it only reads: then a copy is read, which has none beside it."""
-    import duckdb
-
     if not path.with_name(path.name + ".wal").exists():
         if not path.is_file():
             raise FileNotFoundError(path)
-        return duckdb.connect(str(path), read_only=True)
+        return _attached(path)
     with tempfile.TemporaryDirectory(prefix="loam-index-") as folder:
         copy = Path(folder) / FILE
         shutil.copyfile(path, copy)
-        return duckdb.connect(str(copy), read_only=True)  # the open file outlives its name
+        return _attached(copy)  # the open file outlives its name
 
 
-def _sound(path: Path) -> bool:
+def _attached(path: Path) -> duckdb.DuckDBPyConnection:
+    """The index attached to a database of this connection's own: one opened by its path is shared, settings and all, by all of a process."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:")
+    try:
+        connection.execute(f"ATTACH {indexed.quoted(str(path))} AS lineage (READ_ONLY)")
+        connection.execute("USE lineage")
+    except duckdb.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _sound(home: Path) -> bool:
     """Whether every block of every table can be read."""
     import duckdb
 
-    connection = _open(path)
+    connection = _open(home / FILE)
     if connection is None:
         return False
     with closing(connection):
@@ -309,92 +375,25 @@ def _seen(path: Path) -> Seen | None:
 
 
 def _take_in(connection: duckdb.DuckDBPyConnection, home: Path, news: News) -> None:
-    _delete(connection, indexed.OF_ARTIFACT, news.gone)
-    _delete(connection, indexed.OF_RUN, [*news.gone_runs, *(record["run_id"] for record in news.runs)])
+    views.delete(connection, indexed.OF_ARTIFACT, news.gone)
+    views.delete(connection, indexed.OF_RUN, [*news.gone_runs, *(record["run_id"] for record in news.runs)])
     taken = connection.execute("SELECT coalesce(max(number), 0) FROM artifact").fetchall()[0][0]
     for start in range(0, len(news.artifacts), BATCH):
         batch = enumerate(news.artifacts[start : start + BATCH], start=taken + start + 1)
-        _insert(connection, [rows_of(home, name, stamp, number) for number, (name, stamp) in batch])
+        views.insert(connection, [rows_of(home, name, stamp, number) for number, (name, stamp) in batch])
     if news.artifacts or news.gone:
         connection.execute("DELETE FROM link")
         connection.execute(indexed.LINK)
     for start in range(0, len(news.runs), BATCH):
-        _insert(connection, [indexed.run_rows(record) for record in news.runs[start : start + BATCH]])
+        views.insert(connection, [indexed.run_rows(record) for record in news.runs[start : start + BATCH]])
     if news.runs or news.gone_runs:
         connection.execute("DELETE FROM current")
         connection.execute(indexed.CURRENT)
     if news.names is not None:
         connection.execute("DELETE FROM given_name")
-        _insert(connection, [{"given_name": list(news.names.items())}])
+        views.insert(connection, [{"given_name": list(news.names.items())}])
     if news.home is not None:
         connection.execute("DELETE FROM about")
         connection.execute("INSERT INTO about VALUES (?, ?)", [indexed.SCHEMA_VERSION, news.home])
-    if _learn_columns(connection, home, [name for name, _ in news.artifacts]) or news.gone or news.home is not None:
-        _make_views(connection, home)
-
-
-def _insert(connection: duckdb.DuckDBPyConnection, found: Sequence[indexed.Rows]) -> None:
-    for table in indexed.TABLES:
-        rows = [row for some in found for row in some.get(table, ())]
-        if rows:
-            connection.execute(indexed.insert_sql(table), [list(column) for column in zip(*rows, strict=True)])
-
-
-def _delete(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str], ids: Sequence[str]) -> None:
-    for table, column in tables.items() if ids else ():
-        connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT unnest($1::VARCHAR[]))", [list(ids)])
-
-
-def _learn_columns(connection: duckdb.DuckDBPyConnection, home: Path, artifacts: Sequence[str]) -> bool:
-    """Adds the columns of new side tables to what is known of their kind; a type becomes one that holds the old and the new.
-
-    Returns whether there are new side tables.
-    """
-    import duckdb
-
-    sql = "SELECT kind, list(path ORDER BY path) FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[])) GROUP BY kind ORDER BY kind"
-    found = connection.execute(sql, [list(artifacts)]).fetchall()
-    if not found:
-        return False
-    with closing(duckdb.connect()) as apart:  # an error here must not end the writer's transaction
-        for kind, paths in found:
-            known = connection.execute("SELECT name, type FROM side_column WHERE kind = ? ORDER BY ordinal", [kind]).fetchall()
-            columns = _described(apart, known, [str(home.resolve() / path) for path in paths])
-            if columns != known:
-                connection.execute("DELETE FROM side_column WHERE kind = ?", [kind])
-                _insert(connection, [{"side_column": [(kind, i, *column) for i, column in enumerate(columns)]}])
-    return True
-
-
-def _described(apart: duckdb.DuckDBPyConnection, known: list[tuple[str, str]], files: Sequence[str]) -> list[tuple[str, str]]:
-    """(name, type) of what is known and of the files that can be read."""
-    import duckdb
-
-    try:
-        rows = apart.execute(indexed.describe_sql(known, files)).fetchall()
-    except duckdb.Error:  # one of them cannot be read
-        for file in files if len(files) > 1 else ():
-            known = _described(apart, known, [file])
-        return known
-    return [(row[0], row[1]) for row in rows if row[0] not in indexed.NOT_COLUMNS]
-
-
-def _make_views(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
-    """One view per kind of side table (see indexed.side_view_sql), made anew where its text changes."""
-    made = dict(connection.execute("SELECT kind, sql FROM side_view").fetchall())
-    columns: dict[str, list[tuple[str, str]]] = {}
-    for kind, name, of_type in connection.execute("SELECT kind, name, type FROM side_column ORDER BY kind, ordinal").fetchall():
-        columns.setdefault(kind, []).append((name, of_type))
-    patterns: dict[str, list[str]] = {}
-    for kind, pattern in connection.execute(f"SELECT DISTINCT kind, {indexed.PATTERN} FROM side_table ORDER BY ALL").fetchall():
-        patterns.setdefault(kind, []).append(pattern)
-    wanted = {kind: indexed.side_view_sql(str(home.resolve()), kind, columns[kind], patterns[kind]) for kind in patterns if kind in columns}
-    for kind in made:
-        if kind not in wanted:
-            connection.execute(f"DROP VIEW {indexed.VIEWS[kind]}")
-    for kind, sql in wanted.items():
-        if made.get(kind) != sql:
-            connection.execute(f"CREATE OR REPLACE VIEW {indexed.VIEWS[kind]} AS {sql}")
-    if made != wanted:
-        connection.execute("DELETE FROM side_view")
-        _insert(connection, [{"side_view": list(wanted.items())}])
+    if views.learn_columns(connection, home, [name for name, _ in news.artifacts]) or news.gone or news.home is not None:
+        views.make_views(connection, home)

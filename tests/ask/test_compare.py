@@ -153,7 +153,7 @@ def test_affected_lists_holders_and_what_was_made_from_them(tmp_path: Path) -> N
         manifest["files"].append({"path": "decisions/00000.parquet", "bytes": 0, "sha256": "0" * 64})
         (artifact.path / "manifest.json").write_text(json.dumps(manifest))
     lineage.reindex(home)
-    rows = affected(home, "http://bad.example/%")
+    rows = affected(home, "http://bad.example/%").artifacts
     with pytest.raises(StageError, match="No recorded document"):
         affected(home, "http://bad_example/%")  # only % is a wildcard
     assert [(r["node"], r["relation"], r["documents"]) for r in rows] == [("words", "holds", 1), ("count", "made from", None)]

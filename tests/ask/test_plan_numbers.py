@@ -86,12 +86,12 @@ def test_a_budget_in_tokens_is_rounded_up_to_steps_and_one_in_epochs_has_no_numb
 
 
 def test_gpus_give_hours_and_share_the_memory(tmp_path: Path) -> None:
-    """1e17 tokens cost 2.43e23 FLOPs: 168,747 hours at 4e14 a second, over six GPUs 1,171.9 days."""
+    """1e16 tokens cost 2.43e22 FLOPs: 16,875 hours at 4e14 a second, over six GPUs 117.2 days."""
     settings = ("runtime.gpus=2", "runtime.nodes=3", "pretrain.budget={tokens: 1000000000}", "runtime.micro_batch_rows=1")
     found = dict(size(tmp_path, *settings))
     assert found["GPU hours at 400 TFLOP/s"] == "0 (0.0 days on 6 GPUs)" and found["memory per rank"].endswith("GiB on 6 ranks")
-    found = dict(size(tmp_path, *settings[:2], "pretrain.budget={tokens: 100000000000000000}"))
-    assert found["GPU hours at 400 TFLOP/s"] == "168,747 (1171.9 days on 6 GPUs)"
+    found = dict(size(tmp_path, *settings[:2], "pretrain.budget={tokens: 10000000000000000}"))
+    assert found["GPU hours at 400 TFLOP/s"] == "16,875 (117.2 days on 6 GPUs)"
     assert "GPU hours at 400 TFLOP/s" not in dict(size(tmp_path))
 
 
@@ -218,7 +218,10 @@ def test_an_artifact_that_was_taken_away_or_adopted_explains_nothing(tmp_path: P
     manifest = json.loads(path.read_text())
     monkeypatch.setattr(plan, "find_hit", lambda home, job: None)
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("its artifact was removed",)
-    path.write_text(json.dumps({**manifest, "key_parts": {"adopted": {}}}))
+    path.write_text(json.dumps({**manifest, "adopted": {"provenance": "mine"}}))
+    said = f"words/{made.path.name} is adopted, so it stands only where the recipe's section adopt names it"
+    assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == (said,)
+    path.write_text(json.dumps({**manifest, "adopted": {"provenance": "mine"}, "key": "0" * 64}))
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("not built yet",)
 
 

@@ -88,7 +88,7 @@ REFUSED: dict[str, Any] = {
     **{f"pii.{name}": None for name in FilterConfig().pii.model_dump()},
     **dict.fromkeys(("url.enabled", "c4.enabled", "c4.edit_lines", "c4.remove_citations", "c4.filter_no_terminal_punct"), None),
     **dict.fromkeys(("c4.filter_javascript", "c4.filter_policy"), None),
-    "sure_lang_score": 0.7, "lang_model": ["x.bin"], "words": "de", "gopher_quality.stop_words": ["the"], "c4.min_words_per_line": 4,
+    "sure_lang_score": 0.7, "lang_model": ["x.bin"], "words": "de", "gopher_quality.stop_words": {"en": ["the"]}, "c4.min_words_per_line": 4,
     "c4.max_word_length": 20, "fineweb.short_line_length": 10,
 }  # fmt: skip
 """Those that decide a text or a signal; None stands for the opposite, or for another text."""
@@ -97,7 +97,7 @@ BASE_OF = {"url.soft_words": "url", "gopher_quality.min_stop_words": "fineweb", 
 
 def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in settings.items():
-        if isinstance(value, Mapping) and not name.endswith("_n_grams"):
+        if isinstance(value, Mapping) and value and not name.endswith("_n_grams"):
             yield from leaves(value, f"{prefix}{name}.")
         else:
             yield prefix + name
@@ -188,5 +188,6 @@ def test_what_decides_a_text_or_a_signal_is_refused_by_name(setting: str, homes:
         value = not old if isinstance(old, bool) else f"{old}x"
     with pytest.raises(RecipeError) as caught:
         what_if(home, f"filter/{made.path.name}", STAGE, [f"filter.{setting}={json.dumps(value)}"])
-    assert caught.value.what.startswith(f"Stored signals cannot tell what filter.{setting} would change: ")
+    named = setting + "".join(f".{key}" for key in (value if isinstance(value, dict) else ()))
+    assert caught.value.what.startswith(f"Stored signals cannot tell what filter.{named} would change: ")
     assert caught.value.do == "Run the filter again: loam run RECIPE --until filter --set …"

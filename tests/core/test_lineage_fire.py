@@ -68,7 +68,7 @@ KILLED = (
     + """
 from stages.core import lineage
 owner, name, when, number = sys.argv[2:6]
-holder = {"lineage": lineage, "os": os, "shutil": lineage.shutil}[owner]
+holder = {"lineage": lineage, "views": lineage.views, "os": os, "shutil": lineage.shutil}[owner]
 real, calls = getattr(holder, name), [0]
 def deadly(*a, **k):
     calls[0] += 1
@@ -83,8 +83,8 @@ lineage.update(home)
 """
 )
 MOMENTS = [
-    ("os", "pwrite", "after", 1), ("shutil", "copyfile", "before", 1), ("shutil", "copyfile", "after", 1), ("lineage", "_insert", "after", 1),
-    ("lineage", "_learn_columns", "before", 1), ("lineage", "_take_in", "after", 1), ("os", "fsync", "before", 1),
+    ("os", "pwrite", "after", 1), ("shutil", "copyfile", "before", 1), ("shutil", "copyfile", "after", 1), ("views", "insert", "after", 1),
+    ("views", "learn_columns", "before", 1), ("lineage", "_take_in", "after", 1), ("os", "fsync", "before", 1),
     ("os", "fsync", "after", 1), ("os", "replace", "before", 1), ("os", "replace", "after", 1), ("os", "pwrite", "before", 2),
 ]  # fmt: skip
 

@@ -41,6 +41,10 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         (["run", "tiny", "--as", "dedup-3"], "'dedup-3' cannot be a name"),
         (["run", "small", "--set", "crawl.warcs=[nowhere/*.warc.gz]"], "pattern matches no file: nowhere/*.warc.gz"),
         (["plan", "tiny", "--set", "filter.quality.min_score=0.5"], "There is no classifier to score documents with"),
+        (
+            ["plan", "tiny", "--set", "filter.url.remove=[a, b]", "--set", "dedup.remove_copies_of=[b]"],
+            "The filter takes b out before dedup",
+        ),
         (["what-if", "filter", "--set", "filter.c4.enabled=false"], "This home has no lineage yet"),
         (["lineage", "runs"], "This home has no lineage yet"),
         (["lineage", "reindex"], "This home has no artifacts"),

@@ -9,8 +9,9 @@ import pytest
 
 from flows import session
 from flows.cli import main
-from flows.session import LONGEST_HOME, default_home
+from flows.session import default_home
 from stages.core.errors import RecipeError, StageError, of_a_file
+from stages.core.home import LONGEST_HOME
 
 FINE = ["a b", "a%41b", "a#b", "a'b", 'a"b', "a*b", "a[b]", "a{b}", "a;b", "a=b", "a:b", "ä", "日本", "-a", "a$b", "a&b", "..a", "a\u0301"]
 
@@ -52,7 +53,7 @@ def test_a_file_is_no_home_nor_what_lies_below_it(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path, why in (
         (file, f"lies at {file}, which is a file"),
-        (file / "home", "cannot be looked at: Not a directory"),
+        (file / "home", f"lies below {file}, which is a file"),
         (Path("/dev/null"), "lies at /dev/null, which is a file"),
         (tmp_path / "link", "a link that leads nowhere"),
         (tmp_path / "link" / "home", "a link that leads nowhere"),

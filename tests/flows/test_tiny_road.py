@@ -83,9 +83,10 @@ def test_what_if_answers_from_the_stored_signals(tiny_home: Path) -> None:
 
 
 def test_a_step_is_traced_to_pages_and_a_page_to_steps(tiny_home: Path) -> None:
-    rows = json.loads(loam("trace", "--step", "3", "--json", home=tiny_home).stdout)
-    assert rows and all(r["url"] for r in rows)
-    documents = json.loads(loam("trace", "--url", rows[0]["url"], "--json", home=tiny_home).stdout)
+    answer = json.loads(loam("trace", "--step", "3", "--json", home=tiny_home).stdout)
+    rows = answer["rows"]
+    assert rows and all(r["url"] for r in rows) and answer["from"]["artifact"].startswith("pretrain/")
+    documents = json.loads(loam("trace", "--url", rows[0]["url"], "--json", home=tiny_home).stdout)["documents"]
     found = next(d for d in documents if d["doc_id"] == rows[0]["doc_id"])
     assert 3 in found["steps"] and [v["node"] for v in found["verdicts"]] == ["extract", "filter", "dedup", "decontaminate"]
     assert found["verdicts"][-1]["verdict"] in ("kept", "changed") and found["tokens"]

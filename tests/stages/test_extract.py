@@ -60,7 +60,7 @@ def test_a_takedown_names_the_crawl_too(tmp_path: Path) -> None:
     lineage.update(home)
 
     def found(url: str) -> list[tuple[Any, ...]]:
-        return [(row["node"], row["relation"], row["documents"]) for row in affected(home, url)]
+        return [(row["node"], row["relation"], row["documents"]) for row in affected(home, url).artifacts]
 
     assert found("http://a.b/1") == [("crawl", "names the files", 1), ("extract", "holds", 1)]
     assert found("http://a.b/3") == [("crawl", "names the files", 1), ("extract", "made from", None)]  # dropped by extract

@@ -1,0 +1,147 @@
+"""What a takedown names goes, with its copies where they are asked for; patterns that match nothing are said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stages.ask.affected import affected
+from stages.core import lineage
+from stages.core.runner import Event
+from stages.core.stage import Artifact
+from stages.core.tables import read_rows, schema, write_rows
+from stages.dedup import STAGE
+from tests.conftest import run_stage
+from tests.stages.made import SPACE, artifact, documents
+from tests.stages.test_filter import PROSE, filtered
+
+SHAPE = schema(doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string")
+BASE = [f"word{i}" for i in range(120)]
+TEXT = " ".join(BASE)
+NEAR = " ".join([*BASE[:118], "other", "end"])  # Jaccard to TEXT .966
+NEAR_TOO = " ".join(["another", "start", *BASE[2:]])
+FAR = " ".join(reversed(BASE))
+
+
+def made(folder: Path, texts: dict[str, str], shards: int = 2) -> Artifact:
+    """Documents by URL."""
+    from uuid import uuid5
+
+    rows: list[dict[str, Any]] = [
+        {"doc_id": uuid5(SPACE, url), "source": "crawl", "url": url, "date": "2026-01-01", "lang": "en", "lang_score": 1.0, "text": text}
+        for url, text in texts.items()
+    ]
+    for shard in range(shards):
+        write_rows(folder / "documents" / f"{shard:05d}.parquet", SHAPE, rows[shard::shards])
+    return artifact(folder, "documents")
+
+
+def dedup(tmp_path: Path, texts: dict[str, str], patterns: list[str], **config: Any) -> Artifact:
+    events: list[Event] = config.pop("events", [])
+    return run_stage(STAGE, {"remove_copies_of": patterns} | config, {"documents": made(tmp_path / "made", texts)}, tmp_path, events=events)
+
+
+def reasons(found: Artifact) -> dict[str, str | None]:
+    return {row["url"]: row["reason"] for path in sorted((found.path / "decisions").glob("*")) for row in read_rows(path)}
+
+
+def kept(found: Artifact) -> list[str]:
+    return sorted(row["url"] for path in (found.path / "documents").glob("*") for row in read_rows(path))
+
+
+def test_the_kept_copy_of_a_named_page_goes_with_it_exact_and_near(tmp_path: Path) -> None:
+    """The named pages come last in canonical order, so that without the setting the copies stay in their place."""
+    texts = {
+        "http://a/exact": TEXT,
+        "http://b/near": FAR,
+        "http://c/other": "quite another text",
+        "http://z/1": TEXT,
+        "http://z/2": f"{FAR} x",
+    }
+    assert kept(dedup(tmp_path, texts, [])) == ["http://a/exact", "http://b/near", "http://c/other"]
+    found = dedup(tmp_path, texts, ["http://z/%"])
+    assert reasons(found) == {
+        "http://a/exact": "copy_of_removed", "http://b/near": "copy_of_removed", "http://c/other": None,
+        "http://z/1": "url.removed", "http://z/2": "url.removed",
+    }  # fmt: skip
+    assert kept(found) == ["http://c/other"]
+    assert found.summary["removed_by_url"] == 2 and found.summary["removed_copies"] == 2 and found.summary["matched http://z/%"] == 2
+    assert reasons(dedup(tmp_path, texts, ["http://z/1"]))["http://b/near"] is None
+
+
+def test_a_named_page_that_is_kept_takes_its_copies_along(tmp_path: Path) -> None:
+    texts = {"http://a": TEXT, "http://b": TEXT, "http://c": NEAR, "http://d": FAR}
+    found = dedup(tmp_path, texts, ["http://a"])
+    assert reasons(found) == {"http://a": "url.removed", "http://b": "copy_of_removed", "http://c": "copy_of_removed", "http://d": None}
+    assert {row["kind"] for row in read_rows(found.path / "clusters.parquet")} == {"removed", "exact", "near"}
+
+
+def test_a_copy_of_a_page_with_the_text_of_a_named_one_goes(tmp_path: Path) -> None:
+    """b is near a; z is named and exactly b: only b's pair with a was compared."""
+    found = dedup(tmp_path, {"http://a": TEXT, "http://b": NEAR, "http://z": NEAR}, ["http://z"])
+    assert reasons(found) == {"http://a": "copy_of_removed", "http://b": "copy_of_removed", "http://z": "url.removed"}
+
+
+def test_every_kept_copy_goes_and_not_only_the_nearest(tmp_path: Path) -> None:
+    """z is near two pages that are not near each other: both stand for it."""
+    words = [f"w{i}" for i in range(400)]
+    left, right = [*words[:350], *(f"l{i}" for i in range(50))], [*(f"r{i}" for i in range(50)), *words[50:]]
+    texts = {"http://a": " ".join(left), "http://b": " ".join(right), "http://z": " ".join(words)}
+    config = {"threshold": 0.7, "bands": 60, "rows": 3}
+    assert kept(dedup(tmp_path, texts, [], **config)) == ["http://a", "http://b"]
+    assert kept(dedup(tmp_path, texts, ["http://z"], **config)) == []
+
+
+def test_shards_do_not_matter_and_signatures_are_of_what_stays(tmp_path: Path) -> None:
+    texts = {"http://a": TEXT, "http://b": FAR, "http://y": "some other words", "http://z": NEAR}
+    results = []
+    for shards in (1, 3):
+        found = run_stage(STAGE, {"remove_copies_of": ["http://z"]}, {"documents": made(tmp_path / str(shards), texts, shards)}, tmp_path)
+        results.append((kept(found), reasons(found)))
+    assert results[0] == results[1] and results[0][0] == ["http://b", "http://y"]
+    again = run_stage(
+        STAGE, {"against": [str(found.path)]}, {"documents": made(tmp_path / "new", {"http://q": TEXT, "http://r": FAR})}, tmp_path
+    )
+    assert kept(again) == ["http://q"]  # what was removed is not compared with
+
+
+def test_the_corpora_compared_with_are_left_as_they_are(tmp_path: Path) -> None:
+    old = run_stage(STAGE, {}, {"documents": made(tmp_path / "old", {"http://old": TEXT})}, tmp_path)
+    found = dedup(tmp_path, {"http://n": NEAR, "http://z": TEXT}, ["http://z"], against=[str(old.path)])
+    assert reasons(found) == {"http://n": "near_duplicate_of_existing", "http://z": "url.removed"}
+    lineage.update(tmp_path)
+    (copy,) = [c for c in affected(tmp_path, "http://z").copies if c["relation"] == "kept copy"]
+    assert copy["url"] == "http://old" and copy["artifact"] == f"dedup/{old.path.name}"
+
+
+def test_affected_names_the_copies_that_dedup_found_and_none_after_they_went(tmp_path: Path) -> None:
+    texts = {"http://mirror/1": TEXT, "http://other/2": NEAR_TOO, "http://z/1": TEXT, "http://x": FAR}
+    dedup(tmp_path, texts, [])
+    lineage.update(tmp_path)
+    assert [(c["relation"], c["url"], c["kind"]) for c in affected(tmp_path, "http://z/%").copies] == [
+        ("kept copy", "http://mirror/1", "exact")
+    ]
+    gone = tmp_path / "gone"
+    dedup(gone, texts, ["http://z/%"])
+    lineage.update(gone)
+    assert affected(gone, "http://z/%").copies == []
+
+
+def logged(events: list[Event]) -> list[str]:
+    return [str(event.values["line"]) for event in events if event.kind == "log"]
+
+
+def test_a_pattern_that_matches_nothing_is_said_by_both_stages(tmp_path: Path) -> None:
+    events: list[Event] = []
+    found = dedup(tmp_path, {"http://a": TEXT, "http://z": FAR}, ["http://z", "http://nowhere/%"], events=events)
+    assert logged(events) == ["dedup.remove_copies_of: the pattern 'http://nowhere/%' matched no document"]
+    assert (found.summary["matched http://z"], found.summary["matched http://nowhere/%"]) == (1, 0)
+    events.clear()
+    pages = documents(tmp_path / "pages", [[f"{PROSE} {n}" for n in range(3)], [f"{PROSE} {n}" for n in range(3)]])
+    patterns = ["http://x/%/1", "http://x/0/%", "http://nowhere"]
+    found = filtered({"url": {"enabled": False, "remove": patterns}}, pages, tmp_path, events=events)
+    assert logged(events) == ["filter.url.remove: the pattern 'http://nowhere' matched no document"]
+    assert {k: v for k, v in found.summary.items() if k.startswith("matched")} == {
+        "matched http://x/%/1": 2, "matched http://x/0/%": 3, "matched http://nowhere": 0
+    }  # fmt: skip
+    assert found.manifest["books"]["dropped"] == {"url.removed": 4}
