@@ -19,7 +19,8 @@ from stages.core.errors import StageError
 
 def extracted(file, folder):
     folder.mkdir()
-    task = {"number": 0, "uri": str(file), "name": file.name, "bytes": file.stat().st_size, "identity": "sha256:" + sha256(file.read_bytes()).hexdigest(), "source": "web",
+    task = {"number": 0, "uri": str(file), "name": file.name, "bytes": file.stat().st_size, "identity": "sha256:" + sha256(file.read_bytes()).hexdigest(),
+            "source": "web",
             "config": ExtractConfig().model_dump(mode="json")}
     extract_file(folder, task, Meter(folder / "m.json"))
 
