@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -144,8 +145,16 @@ def git_state() -> dict[str, str]:
     """commit and dirty (sha256 of the uncommitted diff and new files, empty when clean); both empty outside a git checkout."""
     commit = _git("rev-parse", "HEAD").strip()
     new = _git("ls-files", "--others", "--exclude-standard", "-z").split("\0")[:-1] if commit else []
-    diff = _git("diff", "HEAD") + "".join(f"{name} {hashlib.sha256((PROJECT / name).read_bytes()).hexdigest()}\n" for name in new)
+    diff = _git("diff", "HEAD") + "".join(f"{name} {hashlib.sha256(_content(PROJECT / name)).hexdigest()}\n" for name in new)
     return {"commit": commit, "dirty": hashlib.sha256(diff.encode()).hexdigest()[:12] if diff else ""}
+
+
+def _content(path: Path) -> bytes:
+    """What git would store of a new file: of a link where it leads to. Empty for a file that cannot be read or is gone again."""
+    try:
+        return os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _git(*words: str) -> str:

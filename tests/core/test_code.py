@@ -90,3 +90,18 @@ def test_the_dirty_hash_covers_changes_and_new_files(tmp_path: Path, monkeypatch
     with_new = code.git_state()["dirty"]
     (tmp_path / "new.py").write_text("y = 2")
     assert len({"", changed, with_new, code.git_state()["dirty"]}) == 4
+
+
+def test_new_links_and_what_cannot_be_read_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link to a folder, such as a shared .venv, is a new file to git."""
+    monkeypatch.setattr(code, "PROJECT", tmp_path)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    states = [code.git_state()["dirty"]]
+    for target in ("one", "two", "gone"):
+        (tmp_path / ".venv").unlink(missing_ok=True)
+        (tmp_path / ".venv").symlink_to(tmp_path.parent / target)
+        (tmp_path.parent / target).mkdir(exist_ok=True) if target != "gone" else None
+        states.append(code.git_state()["dirty"])
+    assert states[0] == "" and len(set(states)) == 4
