@@ -134,12 +134,20 @@ def _taking(
     """The adoption as the runner runs a stage; all bad records are found before it refuses."""
 
     def run(config: Any, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-        bad: list[str] = []
-        outcome = adoption.take(files, out, replace(ctx, drop=lambda reason, where, record: bad.append(f"{where}: {reason}")))
+        first: list[str] = []
+        bad = 0
+
+        def drop(reason: str, where: str, record: str) -> None:
+            nonlocal bad
+            bad += 1
+            if bad <= SHOWN:  # a small gzip file can hold a billion of them
+                first.append(f"{where}: {reason}")
+
+        outcome = adoption.take(files, out, replace(ctx, drop=drop))
         if bad:
-            listed = "".join(f"\n  - {line}" for line in bad[:SHOWN]) + ("\n  - …" if len(bad) > SHOWN else "")
+            listed = "".join(f"\n  - {line}" for line in first) + ("\n  - …" if bad > SHOWN else "")
             raise RecipeError(
-                f"{len(bad)} records cannot be adopted:{listed}", where=f"node {ctx.node}", do="Mend them or take them out of the files."
+                f"{bad} records cannot be adopted:{listed}", where=f"node {ctx.node}", do="Mend them or take them out of the files."
             )
         if not outcome.rows:
             raise RecipeError("There is nothing to adopt: the files hold no record.", where=f"node {ctx.node}", do="Look into the files.")
