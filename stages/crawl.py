@@ -17,18 +17,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from stages.core.errors import StageError
 from stages.core.external import sha256_file
 from stages.core.remote import opened
 from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Name, Outcome, Packages, Stage, StageConfig
+from stages.core.strictjson import MAX_FILE_BYTES, BadJsonError, parse
 from stages.core.tables import schema, write_rows
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from stages.text.spider import Limits
 
 PAGES = {"url": "string", "outcome": "string", "status": "int32", "mime": "string", "bytes": "int64", "record_id": "uuid", "note": "string"}
+WRITTEN = frozenset({"warcinfo", "response", "request"})
+MAX_RECORD_BYTES = 1 << 28  # of a crawl that is adopted; the pages of a documentation site are cut at 100 MB, of others at 5 MB by default
+MAX_RATIO = 100.0  # as extract.max_ratio
 DOCS_DATE = "2000-01-01T00:00:00Z"  # the pages follow from package versions, not from a day: a fixed date makes the WARC files reproducible
 
 
@@ -135,7 +141,7 @@ def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, A
         except OSError as error:
             raise StageError(f"A WARC file cannot be read: {error}.", where=file.uri, do="Check the path and your rights.") from None
         files.append({"uri": file.uri, "bytes": file.bytes, "identity": file.identity, "source": source})
-        identity.append({"source": source, "bytes": file.bytes, "identity": file.identity})
+        identity.append(_given_line(files[-1]))
     return files, identity
 
 
@@ -181,10 +187,10 @@ def _crawl(
     """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet."""
     from stages.text.journal import Journal
     from stages.text.spider import crawl_site
-    from stages.text.warcwriter import file_number, open_warc, payload_digest, write_capture
+    from stages.text.warcwriter import file_number, open_warc, write_capture
 
     (out / "warc").mkdir(exist_ok=True)
-    names = [f"warc/{first + i:05d}.warc.gz" for i in range(shards)]
+    names = [_file_name(first + i) for i in range(shards)]
     rows: list[dict[str, Any]] = []
     identity: list[dict[str, Any]] = []
     info = {"software": "loam", "format": "WARC File Format 1.1", "robots": "obeyed", "http-header-user-agent": limits.user_agent}
@@ -201,9 +207,8 @@ def _crawl(
                    "note": capture.note or None}  # fmt: skip
             if capture.outcome == "fetched":
                 number = file_number(capture.url, shards)
-                row["record_id"] = write_capture(writers[number], capture, journal.date, 0)
-                identity.append({"warc": first + number, "uri": capture.url, "status": capture.status, "payload_digest": payload_digest(capture.body),
-                                 "record_id": str(row["record_id"]), "source": source})  # fmt: skip
+                row["record_id"] = record_id = write_capture(writers[number], capture, journal.date, 0)
+                identity.append(_record_line(first + number, capture.url, capture.status, capture.body, record_id, source))
             rows.append(row)
     counts = {outcome: sum(1 for row in rows if row["outcome"] == outcome) for outcome in ("fetched", "robots", "failed")}
     if not any(200 <= row["status"] < 300 and not row["url"].endswith("/robots.txt") for row in rows):
@@ -217,6 +222,97 @@ def _crawl(
     ]
     dropped = {reason: counts[reason] for reason in ("robots", "failed") if counts[reason]}
     return files, identity, Books(unit="urls", rows_in=len(rows), kept=counts["fetched"], dropped=dropped)
+
+
+def _file_name(number: int) -> str:
+    return f"warc/{number:05d}.warc.gz"
+
+
+def _given_line(file: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity of an entry of files.json that names a given file."""
+    return {name: file[name] for name in ("source", "bytes", "identity")}
+
+
+def _record_line(warc: int, uri: str, status: int, body: bytes, record_id: UUID | None, source: str) -> dict[str, Any]:
+    """The identity of a response of our own crawl. body: as it was stored."""
+    from stages.text.warcwriter import payload_digest
+
+    digest = payload_digest(body)
+    return {"warc": warc, "uri": uri, "status": status, "payload_digest": digest, "record_id": str(record_id), "source": source}
+
+
+class _ListedFile(BaseModel):
+    """An entry of files.json: a given file by its uri, or one of our own crawl by its path in the artifact."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    uri: str | None = Field(None, pattern=r"^(/|[a-z0-9+.-]+://)[^\x00]+$")
+    path: str | None = None
+    bytes: int = Field(ge=0)
+    identity: str = Field(pattern=r"^(sha256:[0-9a-f]{64}|etag:[^\x00]+:[0-9]+)$")
+    source: Name
+
+
+class _OtherError(Exception):
+    """The files are not those of a crawl, or not those that identity.jsonl lists; the text is a phrase."""
+
+
+def fault(folder: Path) -> str:
+    """What is wrong with the files of a crawl; "" where identity.jsonl is what `run` would make of files.json and the WARC files.
+
+    Dates and headers are not compared: nothing made from an adopted crawl goes by identity.jsonl alone (manifest.input_digest).
+    """
+    try:
+        with (folder / "identity.jsonl").open("rb") as listed:
+            for where, line in _lines_of(folder):
+                made = f"{json.dumps(line, sort_keys=True)}\n".encode()
+                if listed.readline(len(made) + 1) != made:
+                    return f"identity.jsonl lists another than {where}"
+            return "identity.jsonl lists what the WARC files do not hold" if listed.read(1) else ""
+    except _OtherError as error:
+        return str(error)
+    except FileNotFoundError as error:
+        return f"there is no {Path(error.filename).relative_to(folder)}"
+
+
+def _lines_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where, identity line) of every given file and every response that a crawl's files hold, in the order of identity.jsonl."""
+    from stages.text.segments import Limits
+    from stages.text.warc import read_records
+
+    for number, file in enumerate(_listed_files(folder)):
+        if file.uri is not None:
+            yield f"the given file {file.uri!a}", _given_line(file.model_dump())
+            continue
+        name = _file_name(number)
+        if file.path != name:
+            raise _OtherError(f"file {number} of files.json is {file.path!a}, not {name}")
+        if (file.bytes, file.identity) != ((folder / name).stat().st_size, f"sha256:{sha256_file(folder / name)}"):
+            raise _OtherError(f"files.json does not have the bytes of {name}")
+        with (folder / name).open("rb") as stream:
+            for record in read_records(stream, Limits(MAX_RECORD_BYTES, MAX_RATIO), stored=True):
+                where = f"{name}:{record.ordinal}"
+                if record.problem or record.type not in WRITTEN:
+                    raise _OtherError(f"{where} is no record that a crawl writes ({record.problem or ascii(record.type)[:40]})")
+                if record.type == "response":
+                    yield where, _record_line(number, record.url, record.status, record.body, record.record_id, file.source)
+
+
+def _listed_files(folder: Path) -> list[_ListedFile]:
+    with (folder / "files.json").open("rb") as stream:
+        raw = stream.read(MAX_FILE_BYTES + 1)
+    try:
+        if len(raw) > MAX_FILE_BYTES:
+            raise _OtherError(f"files.json has more than {MAX_FILE_BYTES >> 20} MiB")
+        files = TypeAdapter(list[_ListedFile]).validate_python(parse(raw))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _OtherError(f"files.json is no list of WARC files: {'.'.join(map(str, first['loc']))[:80]}: {first['msg']}") from None
+    except BadJsonError as error:
+        raise _OtherError(f"files.json is {error}") from None
+    both = next((number for number, file in enumerate(files) if (file.uri is None) == (file.path is None)), None)
+    if both is not None:
+        raise _OtherError(f"file {both} of files.json has not one of uri and path")
+    return files
 
 
 def _nothing_crawled(rows: list[dict[str, Any]], seeds: tuple[str, ...]) -> StageError:
@@ -237,4 +333,5 @@ STAGE = Stage(
         "links are read in the charset that extract finds; a WARC file whose beginning is damaged is taken",
     ),
     distributions=("warcio",),
+    fault=fault,
 )

@@ -2,7 +2,8 @@
 
 Guarantee: the stage that makes a kind checks the files, so an adopted artifact is what the rest of the road expects; published whole
 or not at all; the same files again are a hit. An artifact of another home is refused unless its manifest keeps the schema, its key is
-that of its parts, its digest that of its files, and every file is a plain one with the recorded bytes; it keeps key, digest and content.
+that of its parts, its digest that of its files, every file is a plain one with the recorded bytes, and what the digest counts is what
+its stage would make of the rest (Stage.fault); it keeps key, digest and content. What is made from it counts all its files.
 No adopted artifact is ever the hit of a node: it stands only where a recipe's `adopt` names it (see runner.find_hit).
 Cost: one read of the files, and what the stage writes. Everything else is the runner's: lease, scratch, books, manifest.
 """
@@ -133,12 +134,20 @@ def _taking(
     """The adoption as the runner runs a stage; all bad records are found before it refuses."""
 
     def run(config: Any, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-        bad: list[str] = []
-        outcome = adoption.take(files, out, replace(ctx, drop=lambda reason, where, record: bad.append(f"{where}: {reason}")))
+        first: list[str] = []
+        bad = 0
+
+        def drop(reason: str, where: str, record: str) -> None:
+            nonlocal bad
+            bad += 1
+            if bad <= SHOWN:  # a small gzip file can hold a billion of them
+                first.append(f"{where}: {reason}")
+
+        outcome = adoption.take(files, out, replace(ctx, drop=drop))
         if bad:
-            listed = "".join(f"\n  - {line}" for line in bad[:SHOWN]) + ("\n  - …" if len(bad) > SHOWN else "")
+            listed = "".join(f"\n  - {line}" for line in first) + ("\n  - …" if bad > SHOWN else "")
             raise RecipeError(
-                f"{len(bad)} records cannot be adopted:{listed}", where=f"node {ctx.node}", do="Mend them or take them out of the files."
+                f"{bad} records cannot be adopted:{listed}", where=f"node {ctx.node}", do="Mend them or take them out of the files."
             )
         if not outcome.rows:
             raise RecipeError("There is nothing to adopt: the files hold no record.", where=f"node {ctx.node}", do="Look into the files.")
@@ -185,9 +194,11 @@ def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenanc
         broken = None
         for own in manifest.find_artifacts(home, node, theirs.manifest["key"]):
             if own.manifest["digest"] == theirs.manifest["digest"]:
-                if not integrity.check(home, own):
-                    return runner.Result("cached", own)
-                broken = own
+                same = manifest.content_digest(own.manifest["files"]) == manifest.content_digest(recorded)
+                if same or not manifest.is_adopted(own):  # ours was made here; another adopted one with other files is no stand-in
+                    if not integrity.check(home, own):
+                        return runner.Result("cached", own)
+                    broken = own if same else broken
             elif stage.deterministic:
                 raise VerificationError(
                     f"{manifest.artifact_id(own)} has the same key and other content, and {node} is deterministic: one of the two is not "
@@ -204,6 +215,8 @@ def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenanc
             out.mkdir(parents=True, exist_ok=True)
             if manifest.list_files(out) != sorted(recorded, key=lambda file: Path(file["path"])):  # reads and fsyncs every byte of the copy
                 raise _differs(source, (manifest.verify(theirs) or ["it changed while it was copied"])[0])
+            if fault := stage.fault(out) if stage.fault else "":
+                raise _differs(source, fault)
             stated = {"provenance": provenance, "from": os.fspath(source.absolute()), "sha256": sha256_file(source / manifest.NAME)}
             before = {"before": theirs.manifest["adopted"]} if "adopted" in theirs.manifest else {}
             alias = broken.manifest["alias"] if broken else f"{node}-{names.next_number(home, node)}"

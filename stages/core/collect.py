@@ -5,7 +5,8 @@ Kept are the newest finished runs of each recipe, with everything their artifact
 nothing. What has a given name or was adopted is kept too.
 Guarantee: holds the home alone before it looks, so that what is listed is what is there and no run is under way; removes what was
 listed under the same lock; refuses while a manifest, a run record or a given name is damaged, since what those keep is not known. A
-manifest goes first, so that a kill leaves no artifact that looks whole. Cost: one read of every run record.
+manifest goes first, so that a kill leaves no artifact that looks whole; the folder that it leaves goes the next time.
+Cost: one read of every run record.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ WITH RECURSIVE kept AS (
   UNION
   SELECT edge.parent FROM needed JOIN edge ON edge.child = needed.artifact_id
 )
+"""
+OTHERS = """
 SELECT artifact_id, node, bytes, run_id AS built_by FROM artifact WHERE artifact_id NOT IN (SELECT artifact_id FROM needed) ORDER BY ended
 """
 SCRATCH = "scratch/"
@@ -38,8 +41,8 @@ SCRATCH = "scratch/"
 def collectable(home: Path, keep_runs: int) -> list[dict[str, Any]]:
     """What could go: artifact_id, node, bytes, built_by. Nothing is removed; StageError while a run works on the home.
 
-    Artifacts that none of the newest `keep_runs` finished runs of any recipe needs, and the scratch folders of stages that did not
-    finish (named "scratch/..."; such a stage would go on from there, without it it starts anew).
+    Artifacts that none of the newest `keep_runs` finished runs of any recipe needs, what a killed gc left of such, and the scratch
+    folders of stages that did not finish (named "scratch/..."; such a stage would go on from there, without it it starts anew).
     """
     _refuse_no_home(home)
     with runs.hold_home(home, alone=True):
@@ -88,8 +91,14 @@ def _listed(home: Path, keep_runs: int) -> list[dict[str, Any]]:
             where=str(home / "artifacts" / spoilt[0][0] / manifest.NAME),
             do="Restore the file from a copy; or remove its folder, and the next run builds the artifact again.",
         )
-    rows = lineage.records(home, NEEDED, [keep_runs, sorted(set(names.all_names(home).values()))])
+    keeping = [keep_runs, sorted(set(names.all_names(home).values()))]
+    rows = lineage.records(home, NEEDED + OTHERS, keeping)
     rows = [row for row in rows if not manifest.is_adopted(manifest.read_artifact(home / "artifacts" / row["artifact_id"]))]
+    needed = {row[0] for row in lineage.query(home, NEEDED + "SELECT artifact_id FROM needed", keeping)[1]}
+    for folder in sorted((home / "artifacts").glob("*/*")):
+        name = f"{folder.parent.name}/{folder.name}"
+        if manifest.FOLDER.fullmatch(folder.name) and name not in needed and folder.is_dir() and not (folder / manifest.NAME).exists():
+            rows.append({"artifact_id": name, "node": folder.parent.name, "bytes": _size(folder), "built_by": ""})
     for folder in sorted((home / "scratch").glob("*")):
         rows.append({"artifact_id": SCRATCH + folder.name, "node": folder.name.rpartition("-")[0], "bytes": _size(folder), "built_by": ""})
     return rows

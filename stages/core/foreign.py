@@ -2,6 +2,7 @@
 
 Guarantee: one shard per file in the order of the files, one document per row; doc_id is the row's own id where that is a UUID not
 seen before, else uuid5(sha256 of the file, row); rows and lines count from 1. A row that cannot be taken refuses the adoption.
+A file that unpacks to far more than its size is refused.
 Cost: one pass; a row group and one file's decisions in memory, and the ids of all documents.
 Source: the fields are those of FineWeb's files (text, id, url, date), the rest of a row is left out.
 """
@@ -22,6 +23,9 @@ from stages.core.tables import schema, write_rows
 
 PATTERNS = ("**/*.parquet", "**/*.jsonl", "**/*.jsonl.gz")
 FIELDS = ("text", "id", "doc_id", "url", "date", "source", "lang", "lang_score")
+FREE_BYTES, MAX_RATIO, ROW_BYTES = 256 << 20, 100, 256
+"""A file whose rows grow past FREE_BYTES and past MAX_RATIO times its size is a bomb (extract.max_ratio has the same number). A row counts
+its text and ROW_BYTES, about what is kept of it in memory."""
 SCORE = 1e6  # no language detector gives more; what is far above is another column
 
 DetectLanguage = Callable[[str], tuple[str, float]]
@@ -46,14 +50,22 @@ ADOPTION = Adoption(PATTERNS, take_documents)
 
 def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: DetectLanguage | None, seen: set[UUID]) -> Books:
     decisions: list[dict[str, Any]] = []
-    chars = 0
+    chars = grown = 0
 
     def documents() -> Iterator[dict[str, Any]]:
-        nonlocal chars
+        nonlocal chars, grown
         for record in _records(file, ctx):
             if fault := _fault(record.value):
                 ctx.drop(fault, record.where, record.text())
                 continue
+            grown += len(record.value["text"]) + ROW_BYTES
+            if grown > max(FREE_BYTES, MAX_RATIO * file.bytes):
+                raise RecipeError(
+                    f"{base_name(file)} grows past {FREE_BYTES >> 20} MiB and {MAX_RATIO} times its {file.bytes:,} bytes: it repeats a text, "
+                    "or is made to fill the disk.",
+                    where=record.where,
+                    do="Write it again without the copies, or uncompressed.",
+                )
             document = _document(record, detect, seen)
             chars += len(document["text"])
             decisions.append({"doc_id": document["doc_id"], "url": document["url"], "verdict": "kept", "reason": None})

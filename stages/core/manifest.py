@@ -41,6 +41,15 @@ def is_adopted(artifact: Artifact) -> bool:
     return "adopted" in artifact.manifest
 
 
+def input_digest(artifact: Artifact) -> str:
+    """The digest by which an artifact enters the key of what is made from it.
+
+    Where a digest counts some files only, it vouches for the others because this home's own code wrote them together. Of an adopted
+    artifact that is not known, so all its files count: what was made from a forged one is never the hit of a recipe without it.
+    """
+    return content_digest(artifact.manifest["files"]) if is_adopted(artifact) else str(artifact.manifest["digest"])
+
+
 def artifact_id(artifact: Artifact) -> str:
     """ "<node>/<folder>": the readable name by which lineage and the command line know an artifact."""
     return f"{artifact.manifest['node']}/{artifact.path.name}"

@@ -78,7 +78,7 @@ def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int,
             )
     _refuse_strangers(node, inputs)
     files, packages = resolve_externals(home, node, config)
-    digests = {role: artifact.manifest["digest"] for role, artifact in inputs.items()}
+    digests = {role: manifest.input_digest(artifact) for role, artifact in inputs.items()}
     with code.remembered(home):
         parts = key.key_parts(node, stage, config, seed, files, packages, digests)
     return Job(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
@@ -88,7 +88,8 @@ def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
     """Raises when an input was made from another artifact than the one that the node reads beside it: an adopted one can bring that."""
     beside: dict[str, set[str]] = {}
     for artifact in inputs.values():
-        beside.setdefault(artifact.manifest["node"], set()).add(artifact.manifest["digest"])
+        known = {artifact.manifest["digest"], manifest.input_digest(artifact)}  # a copy of what another home's artifact was made from
+        beside.setdefault(artifact.manifest["node"], set()).update(known)
     for artifact in inputs.values():
         for parent in artifact.manifest.get("inputs", {}).values():
             if parent["digest"] not in beside.get(parent["node"], {parent["digest"]}):
@@ -113,7 +114,7 @@ def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[
             packages[name] = external.package_versions(values, f"{node}.{name}")
         elif mark.form == "artifacts":
             named = [manifest.named_artifact(home, value, f"{node}.{name}") for value in values]
-            files[name] = tuple(ExternalFile(str(a.path), a.manifest["bytes"], f"artifact:{a.manifest['digest']}") for a in named)
+            files[name] = tuple(ExternalFile(str(a.path), a.manifest["bytes"], f"artifact:{manifest.input_digest(a)}") for a in named)
         else:
             found = external.resolve_files(values, memory, f"{node}.{name}")
             files[name] = tuple(replace(f, name=f.uri.rpartition("/")[2]) for f in found) if mark.named else found
@@ -343,7 +344,7 @@ def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: s
                 "artifact": manifest.artifact_id(a),
                 "node": a.manifest["node"],
                 "key": a.manifest["key"],
-                "digest": a.manifest["digest"],
+                "digest": manifest.input_digest(a),
             }
             for role, a in sorted(job.inputs.items())
         },

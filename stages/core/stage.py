@@ -229,6 +229,8 @@ class Stage:
     deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
     optional: roles that may be absent, when an adopted artifact stands in for everything else that needs them.
     adopt: how files of a user become an artifact of this stage; None where only artifacts of another home can be adopted.
+    fault: what is wrong with the files in a folder that an artifact of another home consists of, as a phrase, "" where nothing is; for a
+    stage whose digest counts a list that it makes of the other files.
     uses_gpus: whether the stage computes on the GPUs that runtime.gpus gives it; such stages run one at a time on a machine.
     """
 
@@ -243,6 +245,7 @@ class Stage:
     uses_gpus: bool = False
     optional: tuple[str, ...] = ()
     adopt: Adoption | None = None
+    fault: Callable[[Path], str] | None = None
 
     @property
     def version(self) -> int:

@@ -77,10 +77,10 @@ class _Frame:
     wanted_at: int = 0
 
 
-def read_records(stream: BinaryIO, limits: Limits) -> Iterator[Record]:
+def read_records(stream: BinaryIO, limits: Limits, stored: bool = False) -> Iterator[Record]:
     """Every record of an open, seekable file (plain, or gzip with any number of records per member).
 
-    Only responses, resources and conversions carry their body.
+    Only responses, resources and conversions carry their body. stored: a body is left as it was sent, chunked and compressed.
     """
     ordinal = 0
     for segment in segments(stream, limits):
@@ -90,7 +90,7 @@ def read_records(stream: BinaryIO, limits: Limits) -> Iterator[Record]:
             continue
         for at, frame in _frames(segment, limits):
             offset = segment.offset + (0 if segment.packed else at)
-            yield _record(ordinal, offset, frame, limits)
+            yield _record(ordinal, offset, frame, limits, stored)
             ordinal += 1
 
 
@@ -256,7 +256,7 @@ def _search(segment: Segment, at: int, stop: int | None = None) -> int:
     return -1
 
 
-def _record(ordinal: int, offset: int, frame: _Frame, limits: Limits) -> Record:
+def _record(ordinal: int, offset: int, frame: _Frame, limits: Limits, stored: bool) -> Record:
     fields = frame.fields
     kind = fields.get("warc-type", "").lower() if fields else "unreadable"
     date = fields.get("warc-date", "")
@@ -278,6 +278,8 @@ def _record(ordinal: int, offset: int, frame: _Frame, limits: Limits) -> Record:
     status, headers, body = answer
     mime, charset = content_type(headers.get("content-type", ""))
     base |= {"status": status, "mime": mime, "charset": charset, "headers": headers, "size_bytes": len(body)}
+    if stored:
+        return Record(**base, body=body)
     coding, transfer = headers.get("content-encoding", ""), headers.get("transfer-encoding", "")
     try:
         return Record(**base, body=decode_body(body, coding, transfer, limits.max_bytes, limits.max_ratio))

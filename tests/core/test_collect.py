@@ -224,3 +224,25 @@ def test_a_home_that_is_none_is_not_made(tmp_path: Path, capsys: pytest.CaptureF
             look(tmp_path / "typo", 1)
     assert main(["lineage", "gc", "--home", str(tmp_path / "typo")]) == 2 and not (tmp_path / "typo").exists()
     assert "This home has no artifacts" in capsys.readouterr().err
+
+
+def test_what_a_killed_gc_left_of_an_artifact_goes_the_next_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of an artifact that a kept run names stays without its manifest, and so does what Loam did not name."""
+    kept, orphan = made(home, "a"), made(home, "b")
+    recorded(home, kept)
+    other = home / "artifacts" / "words" / "notes"
+    other.mkdir()
+
+    def killed(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(collecting.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        collect(home, 1)
+    monkeypatch.undo()
+    assert orphan.path.is_dir() and not (orphan.path / "manifest.json").exists()
+    (kept.path / "manifest.json").unlink()
+    assert names_of(collectable(home, 1)) == [f"words/{orphan.path.name}"]
+    rows, freed = collect(home, 1)
+    assert names_of(rows) == [f"words/{orphan.path.name}"] and freed > 0 and not orphan.path.exists()
+    assert kept.path.is_dir() and other.is_dir()
