@@ -58,6 +58,7 @@ def test_kept_copies_of_dropped_pages_are_named_with_their_hosts(home: Path) -> 
     assert (copy["kind"], copy["jaccard"]) == ("exact", 1.0) and copy["artifact"].startswith("dedup/")
     rows = by_name(home, f"{SITE}/3", "relation", "documents", "copies", "steps")
     assert rows["filter-1"] == ("holds", 1, 1, None) and rows["dedup-1"] == ("holds a copy", None, 1, None)
+    assert rows["crawl-1"] == ("names the files", 1, 1, None)  # the copy was read from it too
     assert rows["mix-1"] == ("holds a copy", None, 1, None) and rows["pretrain-1"] == ("made from", None, None, 1)
 
 

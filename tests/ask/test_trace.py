@@ -44,6 +44,7 @@ def test_the_start_is_said(home: Path) -> None:
     assert (newest.alias, newest.run) == ("pretrain-2", "tiny-2") and (older.alias, older.run) == ("pretrain-1", "tiny-1")
     assert (half.alias, half.run) == ("mix-3", "tiny-3")
     assert newest.named() == {"artifact": newest.artifact, "alias": "pretrain-2", "run": "tiny-2"}
+    assert trace.start(home, checkpoint="encode-1").run == "tiny-1"  # the run that built it, though a newer one has it too
     assert trace.start(home, run="tiny-2").of["filter", "decisions"] == older.of["filter", "decisions"] != half.of["filter", "decisions"]
 
 

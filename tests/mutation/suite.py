@@ -29,7 +29,7 @@ from typing import Any
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.zygote import LIBRARIES
 
-COPIED = ("stages", "flows", "dashboards", "tests", "configs", "data", "pyproject.toml", "prefect.yaml", "constraints.txt")
+COPIED = ("stages", "flows", "dashboards", "tests", "configs", "data", "pyproject.toml", "prefect.yaml", "constraints.txt", "README.md")
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 LIMIT = 0.05  # of the sample may survive
 SLOWER, GRACE_S, FIRST_S = 3.0, 20.0, 600.0  # a mutant's test may take SLOWER x baseline + GRACE_S; the baseline itself FIRST_S
@@ -201,7 +201,11 @@ def baseline(
         if said["state"] != "passed" or not said["times"]:
             raise SuiteError(f"Without any mutant {' '.join(tests)} {said['state']} at {said['test'] or 'collection'}:\n{said['output']}")
         times[tests] = said["times"]
-        say(f"baseline {sum(said['times'].values()):6.1f} s  {len(said['times'])} tests  {' '.join(tests)}")
+        files = dict.fromkeys(tests, 0.0)
+        for test, seconds in said["times"].items():
+            files[test.partition("::")[0]] += seconds
+        listed = "  ".join(f"{path} {seconds:.1f}" for path, seconds in files.items())  # what to put in which order in the table
+        say(f"baseline {sum(files.values()):6.1f} s  {len(said['times'])} tests  {listed}")
 
     in_turn(workers, lists, measure)
     return times

@@ -17,7 +17,8 @@ SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py
 """What starts training ranks, or takes more than some seconds: last, since most mutants die before."""
 
 TABLE: dict[str, tuple[str, ...]] = {
-    "core/manifest": ("tests/core/test_key.py", "tests/core/test_runner.py", "tests/core/test_adopt.py"),
+    "core/manifest": ("tests/core/test_manifest_mutants.py", "tests/core/test_key.py", "tests/core/test_integrity.py", "tests/core/test_runner.py",
+                      "tests/core/test_adopt.py"),
     "core/key": ("tests/core/test_key_exact.py", "tests/core/test_key.py", "tests/core/test_runner.py", "tests/ask/test_plan.py"),
     "core/external": ("tests/core/test_key.py", "tests/core/test_remote.py", "tests/core/test_runner.py", "tests/ask/test_plan.py"),
     "core/code": ("tests/core/test_code_exact.py", "tests/core/test_code.py"),

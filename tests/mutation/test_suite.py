@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,13 @@ def test_every_module_of_the_table_has_tests_and_never_the_record_of_digests(tmp
     monkeypatch.setitem(table.TABLE, "core/key", ("tests/house/test_versions.py",))
     with pytest.raises(TableError, match="may be no test of stages/core/key.py"):
         list_tests(command.PROJECT, "core/key")
+
+
+def test_what_tests_read_of_the_project_is_in_the_copy() -> None:
+    """A file that is not there makes the baseline red, an hour after the start at worst."""
+    for path in {test for name in TABLE for test in list_tests(command.PROJECT, name)}:
+        read = re.findall(r'PROJECT / "([^"/]+)', (command.PROJECT / path).read_text())
+        assert set(read) <= set(suite.COPIED), path
 
 
 def toy(tmp_path: Path, test: str = TEST) -> Path:
