@@ -328,7 +328,7 @@ TABLES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("url of lists", "a.parquet", parquet(text=["a"], url=[["u"]]), "url is not a string"),
     ("source a number", "a.parquet", parquet(text=["a"], source=[5]), "source is not a string"),
     ("dates past the calendar", "a.parquet", parquet(text=["a"], date=pa.array([10**15], pa.timestamp("s"))), "cannot be read to its end"),
-    ("score NaN", "a.parquet", parquet(text=["a"], lang=["en"], lang_score=[math.nan]), "a whole number of more than 64 bits"),
+    ("score NaN", "a.parquet", parquet(text=["a"], lang=["en"], lang_score=[math.nan]), "lang_score is out of range"),
     ("score huge", "a.jsonl", lambda p: p.write_text('{"text": "a", "lang": "en", "lang_score": 1' + "0" * 400 + "}\n"), "a whole number of more than 64 bits"),
     ("score decimal", "a.parquet", parquet(text=["a"], lang_score=pa.array([1], pa.decimal128(5))), "lang_score is not a number"),
     ("score a bool", "a.jsonl", lambda p: p.write_text('{"text": "a", "lang_score": true}\n'), "lang_score is not a number"),
