@@ -63,6 +63,7 @@ def test_the_answer_is_what_a_rerun_gives(home: Path, texts: list[str], tmp_path
     assert then == {"kept": again["kept"] + again["changed"], **again["dropped"]}
     assert sum(row["today"] for row in rows) == sum(row["then"] for row in rows) == len(texts)
     assert sum(row["change"] for row in rows) == 0 and any(row["new"] for row in rows)
+    assert all(max(0, row["change"]) <= row["new"] <= row["then"] for row in rows)
 
 
 def test_nothing_changed_changes_nothing(home: Path) -> None:

@@ -64,6 +64,13 @@ def test_references_follow_their_row(tmp_path: Path) -> None:
     assert reader.batch([1]).references.tolist() == [[2.0, 3.0]]
 
 
+@pytest.mark.parametrize(("top", "dtype"), [(65_535, "uint16"), (65_536, "uint32")])
+def test_ids_take_two_bytes_while_they_fit(tmp_path: Path, top: int, dtype: str) -> None:
+    files = write_row_files(tmp_path, [(np.array([1, top]), np.ones(2, np.uint8))], np.array([0]), 4, 0)
+    assert files.dtype == dtype and (tmp_path / "tokens.bin").stat().st_size == 2 * np.dtype(dtype).itemsize
+    assert RowReader(files).batch([0]).tokens[0, :2].tolist() == [1, top]
+
+
 def test_32_bit_ids(tmp_path: Path) -> None:
     ids = np.array([70_000, 5, 99_999])
     files = write_row_files(tmp_path, [(ids, np.ones(3, np.uint8))], np.array([0]), 4, 0)

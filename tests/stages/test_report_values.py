@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stages.core.tables import schema, write_rows
 from stages.report import STAGE, result_rows
 from stages.text.chart import line_chart
 from tests.conftest import run_stage
+from tests.stages.made import relisted
 from tests.stages.test_report import DPO, score, scores, whole_road
 
 
@@ -34,7 +36,7 @@ def page(road: dict[str, Artifact], home: Path, monkeypatch: pytest.MonkeyPatch,
     """What the page is laid out from."""
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr("stages.text.page.render", lambda body, page_title, /, **values: seen.append(values) or "")
-    run_stage(STAGE, config, road, home)
+    run_stage(STAGE, config, {node: relisted(made) for node, made in road.items()}, home)  # a test may have written other files
     return seen[0]
 
 
@@ -47,9 +49,9 @@ def test_the_cards_and_the_artifacts(road: dict[str, Artifact], tmp_path: Path, 
         ("tokens trained on", "8,000,000"), ("training FLOPs", "9.88e+12"), ("seconds in all nodes", f"{total:,.0f}"),
     ]  # fmt: skip
     assert [row["node"] for row in seen["artifacts"]] == list(road) and len(seen["artifacts"]) == 23
-    encode = list(road).index("encode") + 1
+    encode, digest = list(road).index("encode") + 1, str(relisted(road["encode"]).manifest["digest"])
     assert seen["artifacts"][encode - 1] == {
-        "node": "encode", "key": "encodeffffff", "digest": "encodedddddd", "rows": f"{encode},000", "tokens": "1,234,567",
+        "node": "encode", "key": sha256(b"key of encode").hexdigest()[:12], "digest": digest[:12], "rows": f"{encode},000", "tokens": "1,234,567",
         "MB": f"{1.25 * encode:,.2f}", "seconds": f"{encode}.5", "built by": f"r{encode}",
     }  # fmt: skip
     assert seen["artifacts"][0]["tokens"] == "" and seen["settings"] == dict.fromkeys(road, '{\n "setting": "<value>"\n}')
@@ -169,7 +171,7 @@ def test_the_summary_counts_what_must_be_shown(road: dict[str, Artifact], tmp_pa
     """Of the checks of the sft and base models at these scores the gate alone fails; the n-gram model is none that must be beaten."""
     for model in ("base", "sft", "dpo"):
         (road[f"evaluate@{model}"].path / "scores.json").write_text(json.dumps(scores(1.8, 0.3)))
-    made = run_stage(STAGE, {}, road, tmp_path)
+    made = run_stage(STAGE, {}, {node: relisted(artifact) for node, artifact in road.items()}, tmp_path)
     assert made.summary == {"checks": 3, "checks_reached": 2} and made.manifest["rows"] == 5
     assert "- not reached: The sft model beats chance" in (made.path / "report.md").read_text()
     assert len(json.loads((made.path / "results.json").read_text())) == 5

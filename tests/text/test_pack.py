@@ -59,6 +59,7 @@ def test_a_hundred_thousand_lengths_fill_their_rows() -> None:
 @pytest.mark.parametrize(("lengths", "capacity", "message"), [
     ([3, 9], 8, "Item 1 has 9 tokens; a row takes 1 to 8."),
     ([0], 8, "Item 0 has 0 tokens; a row takes 1 to 8."),
+    ([3, 0], 8, "Item 1 has 0 tokens; a row takes 1 to 8."),
     ([], 0, "The capacity of a row must be at least 1 token, not 0."),
 ])  # fmt: skip
 def test_refuses_what_cannot_be_packed(lengths: list[int], capacity: int, message: str) -> None:
