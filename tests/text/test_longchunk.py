@@ -45,7 +45,9 @@ def test_special_cases_are_spacys_wherever_they_stand() -> None:
                 assert splitters()[1].words(chunk) == spacys(chunk)
 
 
-@pytest.mark.parametrize("chunk", ["." * 200, "." * 200 + "x", "x" + "." * 200, "a" + "." * 200 + "B", "(" * 40 + "." * 90 + ")" * 40, "…" * 99 + "..."])
+@pytest.mark.parametrize(
+    "chunk", ["." * 200, "." * 200 + "x", "x" + "." * 200, "a" + "." * 200 + "B", "(" * 40 + "." * 90 + ")" * 40, "…" * 99 + "..."]
+)
 def test_runs_longer_than_the_window(chunk: str) -> None:
     assert splitters()[1].words(chunk) == spacys(chunk)
 
@@ -54,7 +56,9 @@ def test_urls_are_spacys() -> None:
     from spacy.lang.tokenizer_exceptions import URL_PATTERN
 
     assert USER in URL_PATTERN and USER != SAME_USER
-    for user, host, rest in product(("", "me@", "me:pw@", "a:b:c@d@", ":@", "@"), ("x.org", "1.2.3.4", "10.1.1.1", "é.com", "x"), ("", ":80", "/a(b)", ":x")):
+    for user, host, rest in product(
+        ("", "me@", "me:pw@", "a:b:c@d@", ":@", "@"), ("x.org", "1.2.3.4", "10.1.1.1", "é.com", "x"), ("", ":80", "/a(b)", ":x")
+    ):
         for chunk in (user + host + rest, "https://" + user + host + rest, "(" + user + host + rest + ")."):
             assert splitters()[1].words(chunk) == spacys(chunk)
 
