@@ -46,7 +46,8 @@ class ExtractConfig(StageConfig):
     """Which records are pages, and what is wanted of them."""
 
     engine: Engine = "resiliparse"
-    """What finds the main text: resiliparse, trafilatura (27 times slower) or justext (8 times slower)."""
+    """What finds the main text: resiliparse, trafilatura (27 times slower) or justext (8 times slower). These two drop pages of more than
+    40,000 elements (5 of 3,648 pages of the test crawls)."""
     statuses: tuple[int, ...] = Field((200,), min_length=1)
     """HTTP status codes of pages that are read."""
     mimes: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
@@ -142,7 +143,7 @@ def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
 
 def _failed(where: str, error: BaseException) -> StageError:
     return StageError(
-        f"The parser failed on a page, which says nothing about the page: {error or type(error).__name__}.",
+        f"The parser failed on a page, which says nothing about the page: {str(error) or type(error).__name__}.",
         where=where,
         do="Most often memory ran out: set runtime.workers lower, or raise the limit of memory, and run it again; finished files are kept.",
     )
@@ -288,6 +289,7 @@ STAGE = Stage(
         "damaged records named apart (bad-length, bad-head, bomb, charset, too-deep), wrong charsets found out, engine by recipe, files.parquet",
         "records that go on in the next gzip member (files compressed in blocks) are whole",
         "pages past limits of elements, attributes, names and depth, counted before they are parsed, are dropped by a reason each",
+        "trafilatura and justext: pages of more than 40,000 elements are dropped as too-many-elements; a page that lxml fails on is an error",
     ),
     distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
     adopt=Adoption(foreign.PATTERNS, adopt),

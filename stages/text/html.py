@@ -3,7 +3,7 @@
 Guarantee: pure, on every engine (no clock, no memory of other pages). A page with text gives it, one without gives "", one past LIMITS,
 MAX_DEPTH or MAX_TOTAL_DEPTH is refused with its reason, before the work is done that it asks for; a parser that fails raises
 ParserError, which says nothing about the page. Inline tags never split a word. Cost per core: resiliparse about 700 pages/s, and at most
-2 s and 300 MB for any page of 10 MB; justext 90, trafilatura 27, and at the limits these take 20 s to minutes. Source: resiliparse (Bevendorff et al. 2018), trafilatura
+2 s and 300 MB for any page of 10 MB; justext 90, trafilatura 27, and for these two OTHER_LIMITS are lower. Source: resiliparse (Bevendorff et al. 2018), trafilatura
 (Barbaresi 2021), jusText (Pomikalek 2011). How well each does: ARCHITECTURE, "Engines of extraction".
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ from stages.text.stopwords import STOPLISTS
 from stages.text.treework import TreeWork, tree_work
 
 if TYPE_CHECKING:
+    from lxml.html import HtmlElement
     from resiliparse.parse.html import HTMLTree
 
 Engine = Literal["resiliparse", "trafilatura", "justext"]
@@ -25,6 +27,10 @@ SNIFF_BYTES = 1024
 LIMITS = TreeWork(elements=400_000, attributes=400_000, tag_attributes=1000, names=10_000, total_depth=100_000_000, steps=100_000_000)
 """The largest of 8,735 pages of the test crawls (7.4 MB) comes to 213,040 elements, 182,616 attributes, 60 on a tag, 93 names, a
 total depth of 4.1 million. At the limits lexbor takes 0.2 to 0.8 s: 2 ns a step of a search, 260 bytes an attribute, 200 to 500 bytes an element."""
+OTHER_LIMITS = replace(LIMITS, elements=40_000)
+"""For trafilatura and justext, which build Python objects for elements and go over the tree many times: 392,000 cells took trafilatura 17 s
+and 655 MB, as many paragraphs over 45 s. Of 3,648
+pages of the test crawls five have more (41,528 to 162,735)."""
 REASONS = {
     "elements": "too-many-elements", "attributes": "too-many-attributes", "tag_attributes": "too-many-attributes",
     "names": "too-many-names", "total_depth": "too-deep", "steps": "too-complex",
@@ -62,19 +68,19 @@ def looks_like_html(body: bytes) -> bool:
 
 def extract_text(html: str, engine: Engine = "resiliparse") -> str:
     """The main text of a page; "" where it has none. Raises TooCostlyError and ParserError."""
-    tree = parse(html)
+    tree = parse(html, LIMITS if engine == "resiliparse" else OTHER_LIMITS)
     if engine == "resiliparse":
         return tidy(_by_resiliparse(tree))
     page = XML_PROLOGUE.sub("", CONTROL.sub("", html))  # lxml takes neither in a string
     return tidy(_by_trafilatura(page) if engine == "trafilatura" else _by_justext(page))
 
 
-def parse(html: str) -> HTMLTree:
+def parse(html: str, limits: TreeWork = LIMITS) -> HTMLTree:
     """The parsed page, within all limits."""
     from resiliparse.parse.html import HTMLParserException, HTMLTree
 
-    work = tree_work(html, LIMITS)
-    if past := work.past(LIMITS):
+    work = tree_work(html, limits)
+    if past := work.past(limits):
         raise TooCostlyError(REASONS[past])
     _have_memory(TREE_BYTES + work.elements * ELEMENT_BYTES + work.attributes * ATTRIBUTE_BYTES + len(html) * CHAR_BYTES)
     try:
@@ -82,7 +88,7 @@ def parse(html: str) -> HTMLTree:
         if IMPLIED * work.elements >= MAX_DEPTH - IMPLIED:
             _check_depth(tree)
     except (HTMLParserException, RuntimeError) as error:
-        raise ParserError(f"resiliparse: {error or type(error).__name__}") from error
+        raise ParserError(f"resiliparse: {str(error) or type(error).__name__}") from error
     return tree
 
 
@@ -152,14 +158,46 @@ def _by_resiliparse(tree: HTMLTree) -> str:
             noscript=False,
         )
     except (HTMLParserException, RuntimeError) as error:
-        raise ParserError(f"resiliparse: {error or type(error).__name__}") from error
+        raise ParserError(f"resiliparse: {str(error) or type(error).__name__}") from error
 
 
 def _by_trafilatura(html: str) -> str:
     """datatrove's settings (favour_precision), without its clock and without its memory of other pages."""
     from trafilatura import extract
 
-    return extract(html, favor_precision=True, include_comments=False, deduplicate=False, config=_trafilatura_settings()) or ""
+    tree = _lxml_tree(html)
+    if tree is None:
+        return ""
+    return extract(tree, favor_precision=True, include_comments=False, deduplicate=False, config=_trafilatura_settings()) or ""
+
+
+def _lxml_tree(html: str) -> HtmlElement | None:
+    """What trafilatura.utils.load_html makes of a page, None where nothing; but load_html takes a parser that failed for a page of nothing."""
+    from trafilatura.utils import is_dubious_html, repair_faulty_html
+
+    beginning = html[:50].lower()
+    page = repair_faulty_html(html, beginning)
+    try:
+        tree = _parsed(page)
+        if tree is None or not len(tree):
+            tree = _parsed(page.encode("utf-8", "surrogatepass"))
+    except ValueError:  # a string that declares an encoding
+        tree = _parsed(page.encode("utf-8", "surrogatepass"))
+    return None if tree is not None and is_dubious_html(beginning) and len(tree) < 2 else tree
+
+
+def _parsed(page: str | bytes) -> HtmlElement | None:
+    """lxml's tree by trafilatura's parser; None for a page without an element. Raises ParserError."""
+    from lxml import etree
+    from lxml.html import fromstring
+    from trafilatura.utils import HTML_PARSER
+
+    try:
+        return fromstring(page, parser=HTML_PARSER)
+    except (etree.LxmlError, MemoryError) as error:
+        if "Document is empty" in str(error):
+            return None
+        raise ParserError(f"lxml: {str(error) or type(error).__name__}") from error
 
 
 @lru_cache(maxsize=1)
@@ -174,7 +212,7 @@ def _trafilatura_settings() -> object:
 def _by_justext(html: str) -> str:
     """jusText with the stop words of the page's language; by its rules for any language where there is no such list."""
     import justext
-    from lxml.etree import ParserError
+    from lxml.etree import LxmlError
 
     from stages.text.langid import detect_language
 
@@ -183,7 +221,11 @@ def _by_justext(html: str) -> str:
     low, high = (0.3, 0.32) if language else (0.0, 0.0)  # jusText's defaults; its documentation's for any language
     try:
         paragraphs = justext.justext(html, words, stopwords_low=low, stopwords_high=high)
-    except (ParserError, ValueError):  # an empty page; a character reference that lxml does not take
+    except (LxmlError, MemoryError) as error:
+        if "Document is empty" in str(error):
+            return ""
+        raise ParserError(f"lxml: {str(error) or type(error).__name__}") from error
+    except ValueError:  # a character reference that lxml does not take
         return ""
     return "\n\n".join(paragraph.text for paragraph in paragraphs if not paragraph.is_boilerplate)
 

@@ -9,9 +9,10 @@ fork of langid.py, Lui & Baldwin 2012).
 
 from __future__ import annotations
 
-import unicodedata
 from functools import cache
 from typing import Any
+
+from stages.text.marks import compose
 
 FARTHEST = 1200  # resiliparse: ranks above are usually wrong, and its own cutoff
 READ_CHARS = 50_000
@@ -26,7 +27,7 @@ def detect_language(text: str) -> tuple[str, float]:
     """
     from resiliparse.parse.lang import detect_fast
 
-    language, rank = detect_fast(unicodedata.normalize("NFC", text[:READ_CHARS]), cutoff=FARTHEST)
+    language, rank = detect_fast(compose(text[:READ_CHARS]), cutoff=FARTHEST)
     if language == "unknown":
         return "unknown", 0.0
     return language, round(max(0.0, 1.0 - rank / FARTHEST), 4)

@@ -10,11 +10,11 @@ the texts' encoding 120 to 140. Source: Broder 1997; Leskovec, Rajaraman, Ullman
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
 
+from stages.text.marks import compose
 from stages.text.native import compiled
 from stages.text.words import hash_words, joined
 
@@ -25,7 +25,7 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd: multiplication modulo 2**64 is a b
 
 def text_hash(text: str) -> bytes:
     """16 bytes that are equal for texts equal up to Unicode composition and white space."""
-    return hashlib.sha256(" ".join(unicodedata.normalize("NFC", text).split()).encode("utf-8", "surrogatepass")).digest()[:TEXT_HASH_BYTES]
+    return hashlib.sha256(" ".join(compose(text).split()).encode("utf-8", "surrogatepass")).digest()[:TEXT_HASH_BYTES]
 
 
 def shingle_lists(data: np.ndarray, starts: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from stages.text.marks import in_order
+
 if TYPE_CHECKING:
     from ftfy import TextFixerConfig
 
@@ -30,5 +32,5 @@ def repair_text(text: str, config: TextFixerConfig) -> str:
 
     if NOTHING_TO_MEND.fullmatch(text) and not (config.unescape_html and "&" in text):
         return text
-    mended: str = fix_text(text, config)
+    mended: str = fix_text(in_order(text), config)  # it makes NFC, which takes the square of a run of marks
     return mended

@@ -17,6 +17,7 @@ from functools import cache
 
 import numpy as np
 
+from stages.text.marks import compose
 from stages.text.native import compiled
 
 # Default_Ignorable_Code_Point (DerivedCoreProperties.txt) without the zero width space, where a line may break: it separates.
@@ -86,7 +87,7 @@ def folded_word(word: bytes) -> str:
     """
     if word.isascii():
         return word.decode().lower()
-    return unicodedata.normalize("NFC", "".join(map(fold_character, word.decode("utf-8", "surrogatepass"))))
+    return compose("".join(map(fold_character, word.decode("utf-8", "surrogatepass"))))
 
 
 def fold_character(character: str) -> str:

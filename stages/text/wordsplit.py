@@ -3,8 +3,9 @@
 Guarantee: the words of datatrove's tokenizer for the language (for English spaCy's rules). spaCy splits at white space before
 anything else, so a chunk is split here apart from its neighbours, and nothing depends on what was seen before. Tokenizers that do
 not work so (Japanese, Chinese, Thai …) get the whole text, and nothing is remembered. Memory is bounded: past `limit` chunks all is
-forgotten, between two texts. Cost: about 20 µs per new chunk (spaCy), 0.1 µs per known one. Source: datatrove's word_tokenizers;
-spaCy's Tokenizer and Sentencizer.
+forgotten, between two texts. Cost: about 20 µs per new chunk (spaCy), 0.1 µs per known one; time grows with the length of a text
+whatever is in it, since spaCy sees no chunk of more than SPACY_CHARS characters (longchunk.py, to the same words). Source: datatrove's
+word_tokenizers; spaCy's Tokenizer and Sentencizer.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from stages.text.longchunk import ChunkSplitter
+
 SYMBOL, ALPHA, ENDS, PUNCT = 1, 2, 4, 8
 """Flags of a word: only punctuation (datatrove's list); has a letter; ends a sentence; only punctuation (Unicode's categories)."""
 MEMORY_CHUNKS = 1_000_000
 """Chunks remembered, longer ones counting for more: 320 MB (measured: 129 MB for 400,000)."""
 CHUNK_CHARS = 32  # a chunk of up to this length counts for one
+SPACY_CHARS = 64
+"""The longest chunk that spaCy splits: its time per character is 80 ns times the length of the chunk (measured on brackets)."""
 _GAP = ""  # stands for white space that spaCy makes a token of: it opens a sentence after a full stop, and is no word
 
 
@@ -58,6 +63,7 @@ class WordSplitter:
         if self._by_chunk:
             self._ends = frozenset(self._spacy.get_pipe("sentencizer").punct_chars)
             self._spacy.tokenizer("IS_ALPHA")  # this word, first met in a memory zone, breaks spaCy 3.8 when it is met again
+            self._long = ChunkSplitter(self._spacy.tokenizer)
             self._spacy.vocab.lex_attr_getters = {}  # shape, likeness of URLs …: nothing here reads them, and they took half the time
         self._symbols = _punctuation()
         self._stop = {word: number for number, word in enumerate(dict.fromkeys(stop_words))}
@@ -129,6 +135,11 @@ class WordSplitter:
             self._add_words(plain)
             self._remember(plain, np.array([self._ids[word] for word in plain], np.int32), np.arange(1, len(plain) + 1))
             chunks = [chunk for chunk in chunks if chunk not in self._known]
+        for chunk in [chunk for chunk in chunks if len(chunk) > SPACY_CHARS]:
+            words = self._long.words(chunk)
+            self._add_words(dict.fromkeys(words))
+            self._remember([chunk], np.array([self._ids[word] for word in words], np.int32), np.array([len(words)]))
+        chunks = [chunk for chunk in chunks if len(chunk) <= SPACY_CHARS]
         if chunks:
             self._remember(chunks, *self._split(chunks))
 
