@@ -270,7 +270,8 @@ def test_warc_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObjec
     raw = data.draw(torn(warc()))
     path.write_bytes(gzip.compress(raw, 1) if zipped else raw)
     out.mkdir(exist_ok=True)
-    task = {"config": ExtractConfig().model_dump(mode="json"), "uri": str(path), "identity": "sha256:" + sha256(path.read_bytes()).hexdigest(), "number": 0, "name": "a.warc",
+    task = {"config": ExtractConfig().model_dump(mode="json"), "uri": str(path), "number": 0, "name": "a.warc",
+            "identity": "sha256:" + sha256(path.read_bytes()).hexdigest(),
             "source": "s", "bytes": path.stat().st_size, "path": str(path)}  # fmt: skip
     with contextlib.suppress(LoamError):
         extract_file(out, task, Meter(base / "meter.json"))
