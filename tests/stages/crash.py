@@ -15,10 +15,10 @@ def crash_at(work: shards.ShardFunction, folder: Path, task: Any) -> None:
     """What a worker does for one shard, with a parser that crashes."""
     parse = html.parse
 
-    def crashing(page: str) -> Any:
+    def crashing(page: str, *limits: Any) -> Any:
         if "CRASH" in page:
             os.kill(os.getpid(), signal.SIGSEGV)
-        return parse(page)
+        return parse(page, *limits)
 
     html.parse = crashing  # type: ignore[assignment]
     shards._one(work, folder, task)
