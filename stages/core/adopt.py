@@ -218,7 +218,7 @@ def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenanc
             if fault := stage.fault(out) if stage.fault else "":
                 raise _differs(source, fault)
             stated = {"provenance": provenance, "from": os.fspath(source.absolute()), "sha256": sha256_file(source / manifest.NAME)}
-            before = {"before": theirs.manifest["adopted"]} if "adopted" in theirs.manifest else {}
+            before = {"before": theirs.manifest["adopted"]} if manifest.is_adopted(theirs) else {}
             alias = broken.manifest["alias"] if broken else f"{node}-{names.next_number(home, node)}"
             record = {**theirs.manifest, "adopted": stated | before, "alias": alias}
             return runner.Result("done", manifest.publish(home, out, record, broken))
