@@ -11,27 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import psutil
 import pytest
 
 from stages.lm.arch import ModelConfig
-from stages.lm.data import write_row_files
 from stages.lm.job import Job, JobError, Machine, write_job
 from stages.lm.launch import LaunchError, environment, free_port, kill, launch
-from stages.lm.order import Phase
 from stages.lm.session import machine_of
+from tests.lm.made import small_job
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     """A job that would train for hours."""
-    items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]
-    rows = write_row_files(tmp_path / "rows", items, np.arange(8), 16, 0)
-    return Job(
-        kind="train", model=ModelConfig(11, 1, 8, 2, 1, 8, 16), objective="language_modelling", train=rows, machine=Machine(2, "cpu", 2), seed=1,
-        scratch=str(tmp_path / "scratch"), out=str(tmp_path / "out"), phases=(Phase(0, 8),), steps=1_000_000, global_batch_rows=4, learning_rate=1e-3,
-    )  # fmt: skip
+    return small_job(tmp_path, Machine(2, "cpu", 2), steps=1_000_000)
 
 
 def test_a_failing_rank_is_heard_and_the_others_are_ended(job: Job) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,15 +13,7 @@ from hypothesis import strategies as st
 
 from stages.lm import pairs
 from stages.lm.data import RowReader, write_row_files
-
-
-def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-    """One token per character; the assistant's are trained."""
-    ids, mask = [1], [0]
-    for message in messages:
-        ids += [2 + ord(c) % 50 for c in message["content"]]
-        mask += [int(message["role"] == "assistant")] * len(message["content"])
-    return ids, mask
+from tests.lm.made import render
 
 
 def conversation(*turns: tuple[str, str]) -> dict:

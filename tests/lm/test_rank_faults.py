@@ -9,16 +9,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from stages.lm.arch import ModelConfig
-from stages.lm.data import write_row_files
 from stages.lm.events import OS_ERROR_EXIT
 from stages.lm.job import Job, Machine
 from stages.lm.launch import LastWords, LaunchError, _failure, launch
-from stages.lm.order import Phase
 from tests.conftest import PROJECT
+from tests.lm.made import small_job
 
 FULL_DISK = """
 import os
@@ -40,12 +37,7 @@ def full_disk_in_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     """A job of two steps."""
-    items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]
-    rows = write_row_files(tmp_path / "rows", items, np.arange(8), 16, 0)
-    return Job(
-        kind="train", model=ModelConfig(11, 1, 8, 2, 1, 8, 16), objective="language_modelling", train=rows, machine=Machine(1, "cpu", 4), seed=1,
-        scratch=str(tmp_path / "scratch"), out=str(tmp_path / "out"), phases=(Phase(0, 8),), steps=2, global_batch_rows=4, learning_rate=1e-3,
-    )  # fmt: skip
+    return small_job(tmp_path, Machine(1, "cpu", 4), steps=2)
 
 
 def test_a_full_disk_in_a_rank_is_the_callers_oserror(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,9 @@ from tokenizers import Tokenizer
 from stages.core.tables import read_rows
 from stages.lm import pairs
 from stages.lm.data import IGNORE, Batch, RowReader
+from tests.lm.made import render
 from tests.stages.conftest import DPO, Chain
 from tests.stages.test_settings_reach_the_job import job_of
-
-
-def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-    """A token per character behind one for the beginning; what an assistant says is trained."""
-    ids, mask = [1], [0]
-    for message in messages:
-        ids += [2 + ord(c) % 50 for c in message["content"]]
-        mask += [int(message["role"] == "assistant")] * len(message["content"])
-    return ids, mask
 
 
 def chat(*turns: tuple[str, str]) -> dict[str, Any]:
