@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.files import write_durably
+from stages.core.strictjson import read_object
 
 PROJECT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("stage_code.json")
@@ -67,8 +68,8 @@ def remembered(home: Path) -> Iterator[None]:
     """
     known = _known()
     if not known:
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            stored = json.loads((home / "code.json").read_text(encoding="utf-8"))
+        with suppress(OSError, ValueError, TypeError):
+            stored = read_object(home / "code.json")
             known.update({source: (str(digest), tuple(map(str, names))) for source, (digest, names) in stored.items()})
     before = len(known)
     yield

@@ -200,9 +200,8 @@ def check_types(rows: Rows) -> None:
             for (column, fits), value in zip(FITS[table], row, strict=True):
                 if not isinstance(value, fits):
                     raise TypeError(f"{column} is {value!r}")
-                if isinstance(value, int) and not -(2 ** BITS.get(TABLES[table][column], 1023)) <= value < 2 ** BITS.get(
-                    TABLES[table][column], 1023
-                ):
+                limit = 2 ** BITS.get(TABLES[table][column], 1023)
+                if isinstance(value, int) and not -limit <= value < limit:
                     raise ValueError(f"{column} is out of range")
                 if isinstance(value, str):
                     value.encode()  # half a surrogate pair cannot be stored; a UnicodeEncodeError is a ValueError
