@@ -85,7 +85,10 @@ PATTERN = "regexp_replace(regexp_replace(path, '^(artifacts/[^/]+)/[^/]+/', '\\1
 BITS = {"INTEGER": 31, "BIGINT": 63}
 WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?")  # Python reads more forms than DuckDB
 PYTHON = {"BOOLEAN": bool, "VARCHAR": str, "JSON": str, "TIMESTAMPTZ": str, "INTEGER": int, "BIGINT": int, "DOUBLE": int | float}
-FITS = {table: [(column, PYTHON[kind] | None) for column, kind in columns.items()] for table, columns in TABLES.items()}
+FITS = {
+    table: [(column, PYTHON[kind] | None, 2 ** BITS.get(kind, 1023)) for column, kind in columns.items()]
+    for table, columns in TABLES.items()
+}
 ROWS = 10**9  # of all side tables of a kind: a guess on the high side
 NOT_COLUMNS = ("artifact_id", "node", "file", "filename", "empty")  # names that a view gives itself; "empty" is DuckDB's for no file at all
 
@@ -197,10 +200,9 @@ def check_types(rows: Rows) -> None:
     """Raises TypeError or ValueError when a value does not fit its column, so that one manifest cannot spoil what is inserted with it."""
     for table, some in rows.items():
         for row in some:
-            for (column, fits), value in zip(FITS[table], row, strict=True):
+            for (column, fits, limit), value in zip(FITS[table], row, strict=True):
                 if not isinstance(value, fits):
                     raise TypeError(f"{column} is {value!r}")
-                limit = 2 ** BITS.get(TABLES[table][column], 1023)
                 if isinstance(value, int) and not -limit <= value < limit:
                     raise ValueError(f"{column} is out of range")
                 if isinstance(value, str):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from stages.core.key import key_of
 from stages.core.names import NUMBERED, PART, name_fault
 from stages.core.stage import KINDS
-from stages.core.strictjson import parse
+from stages.core.strictjson import deepest, parse
 
 MAX_BYTES = 256 << 20  # a manifest of a million files
 MAX_DEPTH = 40
@@ -157,7 +156,8 @@ def parsed(data: bytes) -> dict[str, Any]:
     value = parse(data)
     if not isinstance(value, dict):
         raise ValueError("it holds no object")
-    _walk(value, "", 0)
+    if len(data) > MAX_CHARS or deepest(data, MAX_DEPTH) > MAX_DEPTH:  # otherwise nothing in it can be too long or too deep
+        _walk(value, "", 0)
     try:
         _Manifest.model_validate(value)
     except ValidationError as error:
@@ -252,18 +252,12 @@ def _is_artifact_id(text: str) -> bool:
 
 
 def _walk(value: Any, place: str, depth: int) -> None:
-    """Raises ValueError for what no field may hold: too deep, too long, too large, not finite, half a surrogate pair."""
+    """Raises ValueError for what no field may hold: too deep, too long. What is no number or no character, strictjson has refused."""
     if depth > MAX_DEPTH:
         raise ValueError(f"{place[:80]} is nested too deeply")
     if isinstance(value, str):
         if len(value) > MAX_CHARS:
             raise ValueError(f"{place[:80]} is too long ({len(value):,} characters)")
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"{place[:80]} holds half a surrogate pair, which is no character") from None
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{place[:80]} is not finite")
     elif isinstance(value, dict):
         for name, item in value.items():
             _walk(name, f"a key of {place}", depth)

@@ -67,10 +67,10 @@ def other_encoding(raw: bytes) -> str:
     return next((name for mark, name in _BOMS if raw.startswith(mark)), "")
 
 
-def deepest(raw: bytes) -> int:
-    """How many levels of brackets a JSON text has, not counting those inside strings; an upper bound where it is 0 to MAX_DEPTH."""
+def deepest(raw: bytes, enough: int = MAX_DEPTH) -> int:
+    """How many levels of brackets a JSON text has, not counting those inside strings; an upper bound where it is 0 to `enough`."""
     opened = raw.count(b"[") + raw.count(b"{")
-    if opened <= MAX_DEPTH:
+    if opened <= enough:
         return opened
     depth = most = 0
     for bracket in re.finditer(rb"[\[\]{}]", _TEXT.sub(b"", raw)):
