@@ -89,23 +89,10 @@ def _refuse_twice(files: Sequence[ExternalFile]) -> None:
 
 
 def _records(file: ExternalFile, ctx: Context) -> Iterator[Record]:
-    import pyarrow as pa
-
+    """The rows of a file, of Parquet with the columns that matter."""
     if not file.uri.endswith(".parquet"):
         yield from read_records((file,), ctx)
         return
-    try:
-        yield from _rows(file)
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:  # a date of the year 20,000, bytes that are no UTF-8
-        raise RecipeError(
-            f"{base_name(file)} cannot be read to its end: {str(error)[:200]}",
-            where=file.uri,
-            do="Write it again, or convert that column to text.",
-        ) from None
-
-
-def _rows(file: ExternalFile) -> Iterator[Record]:
-    """The rows of a Parquet file, with the columns that matter."""
     columns = [name for name in parquet_columns(Path(file.uri), file) if name in FIELDS]
     if twice := [name for name in FIELDS if columns.count(name) > 1]:
         raise RecipeError(f"{base_name(file)} has two columns {twice[0]}.", where=file.uri, do="Keep one of them.")

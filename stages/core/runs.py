@@ -96,7 +96,7 @@ def run_ids(home: Path) -> list[str]:
 def read_run(home: Path, run_id: str) -> dict[str, Any]:
     """The record of a run with its nodes and its state: done | failed | interrupted, running while its lease is held, else killed.
 
-    Raises ValueError (JSONDecodeError is one) naming the file and what is wrong with it.
+    Raises ValueError naming the file and what is wrong with it.
     """
     folder = folder_of(home, run_id)
     record = _object(folder / "run.json")
