@@ -38,7 +38,7 @@ test-mutation: .venv/.ready
 	$(BIN)/python -m tests.mutation
 
 test-fuzz: .venv/.ready
-	LOAM_FUZZ=1000 $(BIN)/python -m pytest -m fuzz --hypothesis-show-statistics tests/flows/test_fuzz.py
+	LOAM_FUZZ=1000 $(BIN)/python -m pytest -m fuzz --hypothesis-show-statistics tests/flows
 
 setup: .venv/.ready
 
