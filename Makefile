@@ -27,9 +27,9 @@ test-browser: .venv/.ready
 	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || { echo "Install Chromium first."; exit 1; }
 	$(BIN)/python -m pytest -m browser
 
-# After a change of a stage's code: see tests/house/record_code.py. WHY says why its output stays the same.
+# After a change of a stage's code: see tests/architecture/record_code.py. WHY says why its output stays the same.
 record-code: .venv/.ready
-	@$(BIN)/python -m tests.house.record_code "$(WHY)"
+	@$(BIN)/python -m tests.architecture.record_code "$(WHY)"
 
 test-chaos: .venv/.ready
 	$(BIN)/python -m pytest -m chaos -s tests/chaos

@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 
 from dashboards.data import overview
 from dashboards.guard import local_only
-from stages.core.errors import LoamError, StageError
-from stages.text.page import render
+from stages.core.contract.errors import LoamError, StageError
+from stages.text.web.theme import render
 
 if TYPE_CHECKING:
     from fastapi import Request, Response

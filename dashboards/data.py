@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.ask.lineage import run_rows
-from stages.core import lineage
-from stages.text.chart import line_chart, thinned
+from stages.core.index import database
+from stages.queries.lineage import run_rows
+from stages.text.web.chart import line_chart, thinned
 
 STATE_CLASS = {
     "done": "good",
@@ -39,7 +39,7 @@ def overview(home: Path, nodes: Sequence[str], run: str = "") -> dict[str, Any]:
 def _nodes(home: Path, nodes: Sequence[str], run: str) -> list[dict[str, Any]]:
     found = {
         r["node"]: r
-        for r in lineage.records(home, "SELECT node, state, seconds, artifact_id, message FROM node_run WHERE run_id = ?", [run])
+        for r in database.records(home, "SELECT node, state, seconds, artifact_id, message FROM node_run WHERE run_id = ?", [run])
     }
     rows = []
     for node in nodes:
@@ -58,7 +58,7 @@ def _nodes(home: Path, nodes: Sequence[str], run: str) -> list[dict[str, Any]]:
 
 
 def _artifacts(home: Path, run: str) -> list[dict[str, Any]]:
-    rows = lineage.records(
+    rows = database.records(
         home,
         "SELECT a.artifact_id AS artifact, a.kind, a.rows, a.tokens, a.bytes, left(a.digest, 12) AS digest, a.run_id AS built_by "
         "FROM node_run n JOIN artifact a USING (artifact_id) WHERE n.run_id = ? ORDER BY n.ordinal",
@@ -70,7 +70,7 @@ def _artifacts(home: Path, run: str) -> list[dict[str, Any]]:
 def _charts(home: Path, run: str) -> list[str]:
     """One chart of loss by step per training node of the run."""
     trained = "SELECT DISTINCT artifact_id FROM node_run JOIN side_table USING (artifact_id) WHERE run_id = ? AND kind = 'metrics'"
-    files = [f"/{row[0]}/" for row in lineage.query(home, trained, [run])[1]]
+    files = [f"/{row[0]}/" for row in database.query(home, trained, [run])[1]]
     if not files:
         return []
     theirs = " OR ".join(["contains(m.file, ?)"] * len(files))  # decided before a file is opened
@@ -79,7 +79,7 @@ def _charts(home: Path, run: str) -> list[str]:
         f"WHERE n.run_id = ? AND ({theirs}) ORDER BY n.ordinal, m.step"
     )
     by_node: dict[str, list[dict[str, Any]]] = {}
-    for row in lineage.records(home, sql, [run, *files]):
+    for row in database.records(home, sql, [run, *files]):
         by_node.setdefault(row["node"], []).append(row)
     charts = []
     for node, rows in by_node.items():
@@ -91,7 +91,7 @@ def _charts(home: Path, run: str) -> list[str]:
 
 def _scores(home: Path, run: str) -> list[dict[str, Any]]:
     """The summary metrics of the evaluations, a row per metric and a column per model."""
-    rows = lineage.records(
+    rows = database.records(
         home,
         "SELECT m.node, m.name, m.value FROM metric m JOIN node_run n USING (artifact_id) "
         "WHERE n.run_id = ? AND starts_with(m.node, 'evaluate@') AND m.value IS NOT NULL ORDER BY m.name, n.ordinal",

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flows import questions
-from flows.show import print_table, say, say_json
-from stages.core.errors import LoamError, of_a_file, of_the_disk
-from stages.core.printable import printable
-from stages.core.secrets import redact
+from flows.terminal import print_table, say, say_json
+from stages.core.contract.errors import LoamError, of_a_file, of_the_disk
+from stages.core.contract.printable import printable
+from stages.core.contract.secrets import redact
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        from flows.session import default_home
+        from flows.opened_recipe import default_home
 
         if options.debug:
             raise
@@ -110,8 +110,8 @@ def _wide(prog: str) -> argparse.HelpFormatter:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from flows.session import forced_nodes, open_session, refuse_damaged, refuse_lacks
-    from stages.core.names import refuse_taken
+    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_lacks
+    from stages.core.store.names import refuse_taken
 
     session = open_session(options.recipe, options.set, options.home)
     plan = session.plan(options.until)
@@ -120,7 +120,7 @@ def run_command(options: argparse.Namespace) -> int:
     forced = forced_nodes(session, plan, options.start)
     refuse_damaged(session, plan, forced)
     if plan.complete and not forced:
-        from flows.walk import walk
+        from flows.execute import walk
 
         command = {
             "flow": "pretrain",
@@ -137,8 +137,8 @@ def run_command(options: argparse.Namespace) -> int:
         hits = sum(step.state == "hit" for step in plan.steps)
         say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} hits; home {session.home}", error=True)
         _start_prefect(session.home)
-        from flows.pretrain import pretrain
-        from flows.show import watching
+        from flows.pretrain_flow import pretrain
+        from flows.terminal import watching
 
         with watching():
             run_id = pretrain(
@@ -149,15 +149,15 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def stage_command(options: argparse.Namespace) -> int:
-    from flows.road import upstream
-    from flows.session import open_session, refuse_adopted
+    from flows.opened_recipe import open_session, refuse_adopted
+    from flows.pipeline import upstream
 
     upstream([options.node])
     session = open_session(options.recipe, options.set, options.home)
     refuse_adopted(session, [options.node])
     _start_prefect(session.home)
-    from flows.show import watching
-    from flows.stage import stage
+    from flows.stage_flow import stage
+    from flows.terminal import watching
 
     with watching():
         stage(node=options.node, recipe=options.recipe, set=shlex.join(options.set), force=options.force, home=str(session.home))
@@ -165,8 +165,8 @@ def stage_command(options: argparse.Namespace) -> int:
 
 
 def plan_command(options: argparse.Namespace) -> int:
-    from flows.session import open_session, refuse_damaged, refuse_lacks
-    from stages.ask.plan import training_size
+    from flows.opened_recipe import open_session, refuse_damaged, refuse_lacks
+    from stages.queries.plan import training_size
 
     session = open_session(options.recipe, options.set, options.home)
     plan = session.plan(options.until)
@@ -189,8 +189,8 @@ def plan_command(options: argparse.Namespace) -> int:
 
 def dashboard_command(options: argparse.Namespace) -> int:
     from dashboards.app import serve
-    from flows.road import road
-    from flows.session import default_home
+    from flows.opened_recipe import default_home
+    from flows.pipeline import road
 
     nodes = [node.name for node in road()]
     serve(default_home(options.home), nodes, options.port, lambda url: say(f"{url}  (Ctrl-C stops it)", flush=True))
@@ -198,16 +198,16 @@ def dashboard_command(options: argparse.Namespace) -> int:
 
 
 def serve_command(options: argparse.Namespace) -> int:
+    from flows.opened_recipe import default_home
     from flows.serve import serve
-    from flows.session import default_home
 
     return serve(default_home(options.home), options.port)
 
 
 def _start_prefect(home: Path) -> None:
     """A Prefect server for this run. Refuses a home that cannot be used before anything starts."""
-    from flows.server import use_server
-    from stages.core.runs import hold_home
+    from flows.prefect_server import use_server
+    from stages.core.store.runs import hold_home
 
     with hold_home(home):
         pass
@@ -217,7 +217,7 @@ def _start_prefect(home: Path) -> None:
 
 def _print_results(home: Path, run_id: str) -> None:
     """The short table of results and the report's path, when the run reached its report."""
-    from stages.ask import lineage as ask
+    from stages.queries import lineage as ask
 
     nodes = {n["node"]: n["artifact_id"] for n in ask.show(home, run_id)["nodes"]}
     if "report" not in nodes:

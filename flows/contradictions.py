@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from flows.road import spared
-from stages.core.errors import RecipeError
-from stages.core.recipe import Recipe
+from flows.pipeline import spared
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import Recipe
 
 Sections = Mapping[str, Any]
 """node -> config. A stage's config is known by name only here."""

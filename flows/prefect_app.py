@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dashboards.guard import local_only
-from stages.core.errors import StageError
+from stages.core.contract.errors import StageError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def create_app() -> ASGIApp:
-    """The application; settings come from the environment, as `flows.server.start_server` gives them."""
+    """The application; settings come from the environment, as `flows.prefect_server.start_server` gives them."""
     from fastapi import FastAPI
     from prefect.server.api.server import create_app as prefects
     from prefect.settings import get_current_settings

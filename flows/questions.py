@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows.show import print_nested, print_rows, say, say_json, size_text
-from stages.core.errors import RecipeError
+from flows.terminal import print_nested, print_rows, say, say_json, size_text
+from stages.core.contract.errors import RecipeError
 
 COPIES_SHOWN = 50
 
@@ -88,8 +88,8 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
 
 
 def trace_command(options: argparse.Namespace) -> int:
-    from flows.session import default_home
-    from stages.ask import trace
+    from flows.opened_recipe import default_home
+    from stages.queries import trace
 
     home = default_home(options.home)
     of = trace.start(home, options.run_asked or "", options.checkpoint or "", trained=options.step is not None)
@@ -120,9 +120,9 @@ def trace_command(options: argparse.Namespace) -> int:
 
 
 def what_if_command(options: argparse.Namespace) -> int:
-    from flows.road import road, stage_of
-    from flows.session import default_home
-    from stages.ask.what_if import what_if
+    from flows.opened_recipe import default_home
+    from flows.pipeline import road, stage_of
+    from stages.queries.what_if import what_if
 
     stage = next(stage_of(node) for node in road() if node.name == "filter")
     rows = what_if(default_home(options.home), options.artifact, stage, options.set)
@@ -135,22 +135,22 @@ def what_if_command(options: argparse.Namespace) -> int:
 
 
 def report_command(options: argparse.Namespace) -> int:
-    from flows.session import default_home
-    from stages.ask.lineage import report_path
+    from flows.opened_recipe import default_home
+    from stages.queries.lineage import report_path
 
     say(report_path(default_home(options.home), options.of_run))
     return 0
 
 
 def lineage_runs(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
+    from stages.queries import lineage
 
     print_rows(lineage.run_rows(_home(options)), options.json)
     return 0
 
 
 def lineage_show(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
+    from stages.queries import lineage
 
     found = lineage.show(_home(options), options.name)
     if options.json:
@@ -161,36 +161,36 @@ def lineage_show(options: argparse.Namespace) -> int:
 
 
 def lineage_name(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
+    from stages.queries import lineage
 
     say(f"{options.name} is {lineage.give_name(_home(options), options.target, options.name, options.move)}")
     return 0
 
 
 def lineage_names(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
+    from stages.queries import lineage
 
     print_rows(lineage.name_rows(_home(options)), options.json)
     return 0
 
 
 def lineage_up(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
+    from stages.queries import lineage
 
     print_rows(lineage.up(_home(options), options.name), options.json)
     return 0
 
 
 def lineage_down(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
+    from stages.queries import lineage
 
     print_rows(lineage.down(_home(options), options.name), options.json)
     return 0
 
 
 def lineage_why(options: argparse.Namespace) -> int:
-    from flows.road import upstream
-    from flows.session import open_session
+    from flows.opened_recipe import open_session
+    from flows.pipeline import upstream
 
     upstream([options.node])
     plan = open_session(options.recipe, options.set, options.home).plan(options.node)
@@ -205,11 +205,11 @@ def lineage_why(options: argparse.Namespace) -> int:
 
 
 def lineage_sql(options: argparse.Namespace) -> int:
-    from stages.core import lineage
-    from stages.core.locked import Limits
+    from stages.core.index import database
+    from stages.core.index.sql_guard import Limits
 
     limits = Limits(rows=options.max_rows, seconds=options.max_seconds)
-    rows, more = lineage.select(_home(options), options.sql, limits)
+    rows, more = database.select(_home(options), options.sql, limits)
     print_rows(rows, options.json)
     if more:
         say(f"loam: only the first {limits.rows:,} rows are shown; --max-rows shows more", error=True)
@@ -217,7 +217,7 @@ def lineage_sql(options: argparse.Namespace) -> int:
 
 
 def lineage_verify(options: argparse.Namespace) -> int:
-    from stages.ask import lineage
+    from stages.queries import lineage
 
     checked, wrong = lineage.verify(_home(options), options.name)
     if options.json:
@@ -230,12 +230,12 @@ def lineage_verify(options: argparse.Namespace) -> int:
 
 
 def lineage_reindex(options: argparse.Namespace) -> int:
-    from stages.core import lineage
+    from stages.core.index import database
 
     home = _home(options)
     if not (home / "artifacts").is_dir():
         raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
-    artifacts, runs = lineage.reindex(home)
+    artifacts, runs = database.reindex(home)
     if options.json:
         say_json({"artifacts": artifacts, "runs": runs}, None)
     else:
@@ -244,21 +244,21 @@ def lineage_reindex(options: argparse.Namespace) -> int:
 
 
 def lineage_diff(options: argparse.Namespace) -> int:
-    from stages.ask import compare
+    from stages.queries import compare
 
     print_rows(compare.diff(_home(options), options.a, options.b), options.json)
     return 0
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    from stages.ask import compare
-    from stages.ask.lineage import read
+    from stages.queries import compare
+    from stages.queries.lineage import read
 
     home = _home(options)
     if compare.are_runs(home, options.a, options.b):
         print_rows(compare.compare_runs(home, options.a, options.b), options.json)
         return 0
-    from stages.ask.weights import compare_weights
+    from stages.queries.weights import compare_weights
 
     found = compare_weights(read(home, options.a), read(home, options.b))
     if options.json:
@@ -278,7 +278,7 @@ def compare_command(options: argparse.Namespace) -> int:
 
 
 def lineage_affected(options: argparse.Namespace) -> int:
-    from stages.ask.affected import affected
+    from stages.queries.affected import affected
 
     found = affected(_home(options), options.url_pattern)
     if options.json:
@@ -305,10 +305,10 @@ def lineage_affected(options: argparse.Namespace) -> int:
 
 
 def lineage_adopt(options: argparse.Namespace) -> int:
-    from flows.road import stage_of, upstream
-    from stages.core import manifest
-    from stages.core.adopt import adopt
-    from stages.core.names import give_name, refuse_taken
+    from flows.pipeline import stage_of, upstream
+    from stages.core.run.import_artifact import adopt
+    from stages.core.store import manifest
+    from stages.core.store.names import give_name, refuse_taken
 
     node, home = upstream([options.node])[-1], _home(options)
     refuse_taken(home, options.name)
@@ -331,7 +331,7 @@ def lineage_adopt(options: argparse.Namespace) -> int:
 
 
 def lineage_gc(options: argparse.Namespace) -> int:
-    from stages.core.collect import collect, collectable
+    from stages.core.run.gc import collect, collectable
 
     home = _home(options)
     rows, freed = collect(home, options.keep_runs) if options.yes else (collectable(home, options.keep_runs), 0)
@@ -349,6 +349,6 @@ def _at_least_one(text: str) -> int:
 
 
 def _home(options: argparse.Namespace) -> Path:
-    from flows.session import default_home
+    from flows.opened_recipe import default_home
 
     return default_home(options.home)

@@ -2,8 +2,8 @@
 
 Guarantee: every item of every file is in the artifact (scored or not, all are indexed for decontamination); which items are
 scored depends on their words, not on the order of a file. Cost: one pass over the files; for docstrings, parsing the
-packages' sources (about 0.5 s per MB). Source: formats as named in stages/text/tasks.py; held-out answers as in
-stages/text/heldout.py.
+packages' sources (about 0.5 s per MB). Source: formats as named in stages/text/items/tasks.py; held-out answers as in
+stages/text/items/held_out.py.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
-from stages.core.errors import StageError
-from stages.core.names import refuse_name
-from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.contract.errors import StageError
+from stages.core.store.names import refuse_name
 
 if TYPE_CHECKING:
-    from stages.text.ngrams import Index
-    from stages.text.tasks import Item
+    from stages.text.items.tasks import Item
+    from stages.text.match.ngrams import Index
 
 COMPLETE = "docs_complete"
 WHAT = "docs_what"
@@ -72,8 +72,8 @@ class Benchmarks(StageConfig):
 
 def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes items.parquet, tasks.json and index/ (the n-grams of all items); with docstrings also answers.parquet."""
-    from stages.core.records import counting
-    from stages.core.tables import schema, write_rows
+    from stages.core.tables.jsonl import counting
+    from stages.core.tables.parquet import schema, write_rows
 
     files = ctx.files("files")
     if not files and config.docstrings is None:
@@ -108,7 +108,7 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
 
 def _write_index(config: Benchmarks, rows: Sequence[Mapping[str, Any]], folder: Path) -> Index:
     """The n-gram index that decontaminate, conversations, preferences and contamination search with."""
-    from stages.text.ngrams import EmptyIndexError, build_index, save_index
+    from stages.text.match.ngrams import EmptyIndexError, build_index, save_index
 
     try:
         index = build_index(((r["task"], r["item_id"], r["texts"]) for r in rows), config.ngram_words, config.min_words)
@@ -123,8 +123,8 @@ def _write_index(config: Benchmarks, rows: Sequence[Mapping[str, Any]], folder: 
 
 
 def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from stages.core.records import base_name, read_records
-    from stages.text.tasks import FORMATS, NOT_SCORED, BadItemError, format_of, read_item
+    from stages.core.tables.jsonl import base_name, read_records
+    from stages.text.items.tasks import FORMATS, NOT_SCORED, BadItemError, format_of, read_item
 
     name = refuse_name(
         base_name(file).partition(".")[0], "The task's name", where=file.uri, rename="Rename the file, up to its first dot, to"
@@ -158,7 +158,7 @@ def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, tasks: list
 
 def _add_task(name: str, items: Sequence[Item], limit: int, seed: int, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of one task, and its entry in tasks.json. limit: items to score, chosen by hash of their words."""
-    from stages.text.draw import draw
+    from stages.text.basics.hash_sampling import draw
 
     ids = list(_item_ids(items))
     scored = set(sorted(ids, key=lambda i: (draw(seed, "scored items", i), i))[:limit])
@@ -195,10 +195,10 @@ def _item_ids(items: Sequence[Item]) -> Iterator[str]:
 
 def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, list[Item]]:
     """Both tasks over the same held-out answers. All answers, held out or not, go to answers.parquet for the stages that make chats."""
-    from stages.core.external import package_versions
-    from stages.core.tables import schema, write_rows
-    from stages.text.chat import complete_prompt, what_prompt
-    from stages.text.heldout import answer_row, answers, halves, hold_out, read_described
+    from stages.core.store.external import package_versions
+    from stages.core.tables.parquet import schema, write_rows
+    from stages.text.items.chat import complete_prompt, what_prompt
+    from stages.text.items.held_out import answer_row, answers, halves, hold_out, read_described
 
     versions = package_versions(config.packages, "benchmarks.docstrings.packages")
     described, counts = read_described(config.packages)
@@ -223,9 +223,9 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
 
 def _choices(questions: Sequence[str], right: Sequence[str], keys: Sequence[str], held: Sequence[Any], seed: int) -> list[Item]:
     """Items with three wrong answers of near length each; the right one's place is drawn."""
-    from stages.text.draw import draw
-    from stages.text.heldout import wrong_answers
-    from stages.text.tasks import Item
+    from stages.text.basics.hash_sampling import draw
+    from stages.text.items.held_out import wrong_answers
+    from stages.text.items.tasks import Item
 
     items = []
     for number, wrong in enumerate(wrong_answers(right, keys, CHOICES - 1, seed)):

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.core.shards import Meter, run_shards
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.tables.shards import Meter, run_shards
 
 if TYPE_CHECKING:
-    from stages.text.ngrams import Index
+    from stages.text.match.ngrams import Index
 
 MODELS = ("base", "sft", "dpo")
 
@@ -28,8 +28,8 @@ class Contamination(StageConfig):
 
 def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes flags.parquet (one row per item and place) and scores.json (every score on full, clean and flagged items)."""
-    from stages.core.tables import read_rows, write_rows
-    from stages.text.ngrams import load_index
+    from stages.core.tables.parquet import read_rows, write_rows
+    from stages.text.match.ngrams import load_index
 
     items = inputs["benchmarks"].path / "items.parquet"
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
@@ -55,8 +55,8 @@ def search_documents(folder: Path, task: dict[str, Any], meter: Meter) -> dict[s
     """One documents shard: flags.parquet of the items in the documents that the mixture trains on."""
     import pyarrow.parquet as pq
 
-    from stages.core.tables import read_rows, write_rows
-    from stages.text.ngrams import load_index
+    from stages.core.tables.parquet import read_rows, write_rows
+    from stages.text.match.ngrams import load_index
 
     shard = int(Path(task["documents"]).stem)  # a shard keeps its number from documents to tokens
     chosen = set(pq.read_table(task["mixture"], columns=["doc_id"], filters=[("shard", "=", shard)]).column("doc_id").to_pylist())
@@ -74,7 +74,7 @@ def search_documents(folder: Path, task: dict[str, Any], meter: Meter) -> dict[s
 
 def _search(index: Index, where: str, texts: Iterable[tuple[Any, str | None, str]]) -> list[dict[str, Any]]:
     """A flag per item and record: the longest match, and the share of the record's characters that it covers."""
-    from stages.text.ngrams import find
+    from stages.text.match.ngrams import find
 
     flags = []
     for doc_id, url, text in texts:
@@ -91,8 +91,8 @@ def _search(index: Index, where: str, texts: Iterable[tuple[Any, str | None, str
 
 def _dialogues(path: Path, role: str) -> Iterable[tuple[Any, None, str]]:
     """(doc_id, None, text) of every record trained on; a pair counts with both of its answers."""
-    from stages.core.tables import read_rows
-    from stages.text.dialogue import contents
+    from stages.core.tables.parquet import read_rows
+    from stages.text.items.dialogue import contents
 
     for row in read_rows(path):
         if row["split"] != "train":
@@ -105,7 +105,7 @@ def _dialogues(path: Path, role: str) -> Iterable[tuple[Any, None, str]]:
 
 
 def _scored_items(items: Path) -> set[tuple[str, str]]:
-    from stages.core.tables import read_rows
+    from stages.core.tables.parquet import read_rows
 
     return {(row["task"], row["item_id"]) for row in read_rows(items, ["task", "item_id", "scored"]) if row["scored"]}
 
@@ -114,8 +114,8 @@ def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: s
     """Every benchmark score of one model on all, the clean, and the flagged items; an empty subset has no value."""
     import numpy as np
 
-    from stages.core.tables import read_rows
-    from stages.text.estimates import mean
+    from stages.core.tables.parquet import read_rows
+    from stages.text.basics.estimates import mean
 
     values: dict[tuple[str, str], dict[str, float]] = {}
     for row in read_rows(scores / "samples.parquet"):
@@ -133,7 +133,7 @@ def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: s
 
 
 def _shape() -> Any:
-    from stages.core.tables import schema
+    from stages.core.tables.parquet import schema
 
     return schema(task="string", item_id="string", where="string", doc_id="uuid", url="string", words="string", overlap_frac="float64")
 

@@ -18,12 +18,12 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
-from stages.core.errors import StageError
-from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
 
 if TYPE_CHECKING:
-    from stages.text.dialogue import Messages
-    from stages.text.ngrams import Index
+    from stages.text.items.dialogue import Messages
+    from stages.text.match.ngrams import Index
 
 
 class DocstringChats(StageConfig):
@@ -62,11 +62,11 @@ class Chat:
 
 def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes conversations.parquet and decisions/00000.parquet."""
-    from stages.core.records import counting, decision_books
-    from stages.core.tables import schema, write_rows
-    from stages.text.dialogue import contents, forged_token, split_key
-    from stages.text.draw import is_drawn
-    from stages.text.ngrams import load_index
+    from stages.core.tables.jsonl import counting, decision_books
+    from stages.core.tables.parquet import schema, write_rows
+    from stages.text.basics.hash_sampling import is_drawn
+    from stages.text.items.dialogue import contents, forged_token, split_key
+    from stages.text.match.ngrams import load_index
 
     if not ctx.files("files") and config.docstrings is None:
         raise StageError(
@@ -109,15 +109,15 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
 
 def _held_out(index: Index, text: str) -> str:
     """task/item of the first benchmark item in the text, or ""."""
-    from stages.text.ngrams import find
+    from stages.text.match.ngrams import find
 
     matches = find(index, text)
     return f"{matches[0].task}/{matches[0].item_id}" if matches else ""
 
 
 def _chats(config: Conversations, benchmarks: Path, ctx: Context) -> Iterator[Chat]:
-    from stages.core.records import read_records
-    from stages.text.dialogue import BadDialogueError, read_messages
+    from stages.core.tables.jsonl import read_records
+    from stages.text.items.dialogue import BadDialogueError, read_messages
 
     for record in read_records(ctx.files("files"), ctx):
         try:
@@ -132,11 +132,11 @@ def _chats(config: Conversations, benchmarks: Path, ctx: Context) -> Iterator[Ch
 
 def _from_docstrings(config: DocstringChats, path: Path, ctx: Context) -> Iterator[Chat]:
     """ "What does X do?" and "Complete: …" over all answers; those of benchmark items are dropped by whoever reads on."""
-    from stages.core.records import no_answers
-    from stages.core.tables import read_rows
-    from stages.text.chat import complete_prompt, what_prompt
-    from stages.text.draw import draw
-    from stages.text.heldout import answer_of, halves, says_what
+    from stages.core.tables.jsonl import no_answers
+    from stages.core.tables.parquet import read_rows
+    from stages.text.basics.hash_sampling import draw
+    from stages.text.items.chat import complete_prompt, what_prompt
+    from stages.text.items.held_out import answer_of, halves, says_what
 
     if not path.is_file():
         raise no_answers(ctx.node)

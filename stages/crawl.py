@@ -19,17 +19,28 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from stages.core.errors import StageError
-from stages.core.external import sha256_file
-from stages.core.remote import opened
-from stages.core.stage import Artifact, Books, Context, ExternalFile, ExternalFiles, Name, Outcome, Packages, Stage, StageConfig
-from stages.core.strictjson import MAX_FILE_BYTES, BadJsonError, parse
-from stages.core.tables import schema, write_rows
+from stages.core.contract.declaration import (
+    Artifact,
+    Books,
+    Context,
+    ExternalFile,
+    ExternalFiles,
+    Name,
+    Outcome,
+    Packages,
+    Stage,
+    StageConfig,
+)
+from stages.core.contract.errors import StageError
+from stages.core.contract.strict_json import MAX_FILE_BYTES, BadJsonError, parse
+from stages.core.store.external import sha256_file
+from stages.core.store.remote import opened
+from stages.core.tables.parquet import schema, write_rows
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from stages.text.spider import Limits
+    from stages.text.site.crawler import Limits
 
 PAGES = {"url": "string", "outcome": "string", "status": "int32", "mime": "string", "bytes": "int64", "record_id": "uuid", "note": "string"}
 WRITTEN = frozenset({"warcinfo", "response", "request"})
@@ -125,7 +136,7 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
 
 def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """files.json entries and identity lines of given files, each checked to begin with a WARC record."""
-    from stages.text.warc import NotWarcError, check_warc
+    from stages.text.warc.records import NotWarcError, check_warc
 
     files, identity = [], []
     for file in warcs:
@@ -147,8 +158,8 @@ def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, A
 
 def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, Limits, Any]]:
     """(section, limits, context manager of (seeds, addresses, date)) for each own crawl of the recipe."""
-    from stages.text.docsite import HOST, SiteError, running_site
-    from stages.text.spider import Limits
+    from stages.text.site.crawler import Limits
+    from stages.text.site.doc_site import HOST, SiteError, running_site
 
     if config.site:
         site = config.site
@@ -185,9 +196,9 @@ def _crawl(
     ctx: Context,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Books]:
     """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet."""
-    from stages.text.journal import Journal
-    from stages.text.spider import crawl_site
-    from stages.text.warcwriter import file_number, open_warc, write_capture
+    from stages.text.site.crawler import crawl_site
+    from stages.text.site.journal import Journal
+    from stages.text.site.warc_writer import file_number, open_warc, write_capture
 
     (out / "warc").mkdir(exist_ok=True)
     names = [_file_name(first + i) for i in range(shards)]
@@ -235,7 +246,7 @@ def _given_line(file: Mapping[str, Any]) -> dict[str, Any]:
 
 def _record_line(warc: int, uri: str, status: int, body: bytes, record_id: UUID | None, source: str) -> dict[str, Any]:
     """The identity of a response of our own crawl. body: as it was stored."""
-    from stages.text.warcwriter import payload_digest
+    from stages.text.site.warc_writer import payload_digest
 
     digest = payload_digest(body)
     return {"warc": warc, "uri": uri, "status": status, "payload_digest": digest, "record_id": str(record_id), "source": source}
@@ -276,8 +287,8 @@ def fault(folder: Path) -> str:
 
 def _lines_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where, identity line) of every given file and every response that a crawl's files hold, in the order of identity.jsonl."""
-    from stages.text.segments import Limits
-    from stages.text.warc import read_records
+    from stages.text.warc.framing import Limits
+    from stages.text.warc.records import read_records
 
     for number, file in enumerate(_listed_files(folder)):
         if file.uri is not None:

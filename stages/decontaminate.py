@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stages.core import foreign
-from stages.core.documents import Ruling, add_books, document_shards, judge_shard
-from stages.core.errors import StageError
-from stages.core.shards import Meter, collect, run_shards
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
-from stages.core.tables import read_rows, schema, write_rows
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
+from stages.core.tables import import_documents
+from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard
+from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.core.tables.shards import Meter, collect, run_shards
 
 HITS = {
     "doc_id": "uuid",
@@ -44,7 +44,7 @@ class DecontaminateConfig(StageConfig):
 
 def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes documents/, decisions/ and hits.parquet."""
-    from stages.text.ngrams import load_index
+    from stages.text.match.ngrams import load_index
 
     folder = inputs["benchmarks"].path / "index"
     index = load_index(folder)
@@ -73,7 +73,7 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
 
 def clean_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
     """Judges one documents shard and writes its hits."""
-    from stages.text.ngrams import load_index
+    from stages.text.match.ngrams import load_index
 
     config = DecontaminateConfig.model_validate(task["config"])
     index = load_index(Path(task["index"]))
@@ -101,7 +101,7 @@ def clean_text(index: Any, text: str, cut: bool) -> tuple[str, list[tuple[int, A
     """(text without the matches, (round, match) of each, rounds). Cutting joins what stood around it, which may make a new
     match, so it is repeated until a search finds nothing. Spans of round r are offsets into the text after r - 1 rounds.
     """
-    from stages.text.ngrams import find, merged_spans
+    from stages.text.match.ngrams import find, merged_spans
 
     found: list[tuple[int, Any]] = []
     rounds = 0
@@ -126,5 +126,5 @@ STAGE = Stage(
         "the index of the benchmarks; words as under NFKC_Casefold",
     ),
     distributions=("numpy", "numba", "pyarrow"),
-    adopt=foreign.ADOPTION,
+    adopt=import_documents.ADOPTION,
 )

@@ -7,7 +7,7 @@ documents of existing corpora come first and all stay: a new crawl is compared w
 Cost: about 17 MB/s of text per core with reading and writing Parquet, of which signatures take a tenth; memory about 400 bytes per
 document whatever the length of the texts (10 M documents: 3.9 GiB measured, the budget is 6); the shingle sets of documents that
 share a bucket lie in scratch (8 bytes per word).
-Source: see stages/text/minhash.py and cluster.py.
+Source: see stages/text/match/minhash.py and cluster.py.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from stages.core import foreign
-from stages.core.canonical import Corpus, Part, canonical, file_array, text_batches, utf8
-from stages.core.clusters import REASONS, URL_REMOVED, Found, write_clusters, write_ruling
-from stages.core.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
-from stages.core.errors import RecipeError, StageError
-from stages.core.shards import Meter, Shard, collect, run_shards
-from stages.core.stage import Artifact, Artifacts, Context, ExternalFile, Outcome, Stage, StageConfig
-from stages.core.tables import count_rows, read_rows, schema, write_rows
+from stages.core.contract.declaration import Artifact, Artifacts, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables import import_documents
+from stages.core.tables.canonical_order import Corpus, Part, canonical, file_array, text_batches, utf8
+from stages.core.tables.dedup_tables import REASONS, URL_REMOVED, Found, write_clusters, write_ruling
+from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
+from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
+from stages.core.tables.shards import Meter, Shard, collect, run_shards
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.text.cluster import Verdicts
+    from stages.text.match.clustering import Verdicts
 
 PAIRS = {"doc_id": "uuid", "kept_doc_id": "uuid", "jaccard": "float64", "corpus": "string"}
 REPEATS = {"source": "string", "text": "string", "times": "int64", "doc_id": "uuid"}
@@ -92,13 +92,13 @@ class DedupConfig(StageConfig):
 
     def banding(self) -> tuple[int, int]:
         """(bands, rows)."""
-        from stages.text.minhash import best_bands
+        from stages.text.match.minhash import best_bands
 
         return best_bands(self.threshold, self.permutations or 128) if self.bands == "auto" else (self.bands, self.rows or 5)
 
     def signature_settings(self) -> dict[str, Any]:
         """What two corpora must have in common to be compared."""
-        from stages.text.minhash import SIGNATURE_VERSION
+        from stages.text.match.minhash import SIGNATURE_VERSION
 
         bands, rows = self.banding()
         near = {"shingle_words": self.shingle_words, "bands": bands, "rows": rows, "seed": PERMUTATION_SEED}
@@ -139,7 +139,7 @@ def shingle_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
     """The sorted shingle sets of the wanted rows of one documents file. A text of an existing corpus must still have its hash."""
     import numpy as np
 
-    from stages.text.minhash import distinct, shingle_lists, text_hash
+    from stages.text.match.minhash import distinct, shingle_lists, text_hash
 
     wanted, hashes = np.load(task["wanted"]), np.load(task["hashes"], mmap_mode="r")
     path, sets = Path(task["path"]), [np.empty(0, np.uint64)]
@@ -165,7 +165,7 @@ def repeats_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
     """Every line or paragraph of the documents that stay, sorted by key; documents by their canonical number."""
     import numpy as np
 
-    from stages.text.repeats import by_key, occurrences
+    from stages.text.quality.repeated_lines import by_key, occurrences
 
     config = DedupConfig.model_validate(task["config"])
     assert config.repeats
@@ -185,7 +185,7 @@ def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, 
     """Keeps, cuts or drops the documents of one file as decided, with the signatures of what is kept."""
     import numpy as np
 
-    from stages.text.repeats import SEPARATORS, without
+    from stages.text.quality.repeated_lines import SEPARATORS, without
 
     config = DedupConfig.model_validate(task["config"])
     rulings, rows = np.load(task["ruling"]), count()
@@ -229,7 +229,7 @@ def _match(path: Path, patterns: Sequence[str], folder: Path) -> dict[str, int]:
     """Writes matched.npy, bool [rows]: whether a URL is one of the patterns; returns how many each matches."""
     import numpy as np
 
-    from stages.text.quality import matches
+    from stages.text.quality.rules import matches
 
     urls = [row["url"] or "" for row in read_rows(path, ["url"])]
     by_pattern = {pattern: np.array([matches(url, [pattern]) for url in urls], bool) for pattern in patterns}
@@ -267,7 +267,7 @@ def _sketch(path: Path, config: DedupConfig, folder: Path, done: Callable[[int, 
     """Writes hashes.npy [rows, 16], sizes.npy [rows] and bands.npy [bands, rows]; calls done(documents, bytes) batch by batch."""
     import numpy as np
 
-    from stages.text.minhash import sketch
+    from stages.text.match.minhash import sketch
 
     bands, rows = config.banding() if config.near else (0, 0)
     empty = np.empty(0, np.uint8), np.zeros(1, np.int64)
@@ -284,7 +284,7 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
     """What becomes of each document, as it was counted and as it is recorded; writes pairs.parquet, the verified edges."""
     import numpy as np
 
-    from stages.text.cluster import decide, first_copies, group_bands, in_buckets, undecided
+    from stages.text.match.clustering import decide, first_copies, group_bands, in_buckets, undecided
 
     first = first_copies(corpus.load("hashes.npy"))
     documents, bands = len(first), config.banding()[0] if config.near else 0
@@ -322,7 +322,7 @@ def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: 
     """(sets, offsets): the shingle sets of the needed documents in canonical order, in a file of scratch."""
     import numpy as np
 
-    from stages.text.cluster import copy_sets, release
+    from stages.text.match.clustering import copy_sets, release
 
     tasks: list[dict[str, Any]] = []
     wanted = [np.flatnonzero(needed[corpus.numbers[corpus.rows(i)]]) for i in range(len(corpus.parts))]
@@ -348,7 +348,7 @@ def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequen
     """Adds to each task the file of what recurs in its documents: (row, part, rank, times). own: number of the first new part."""
     import numpy as np
 
-    from stages.text.repeats import repeated
+    from stages.text.quality.repeated_lines import repeated
 
     for i, task in enumerate(tasks):
         task["numbers"], task["cuts"] = str(ctx.scratch / f"numbers-{i}.npy"), str(ctx.scratch / f"cuts-{i}.npy")
@@ -364,7 +364,7 @@ def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequen
 
 
 def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, matched: dict[str, int], out: Path) -> Outcome:
-    from stages.text.minhash import proposed_frac
+    from stages.text.match.minhash import proposed_frac
 
     for name in ("documents.parquet", "decisions.parquet", *(["repeats.parquet"] if config.repeats else []), *SIGNATURE_FILES):
         collect(shards, name, out / "signatures" if name in SIGNATURE_FILES else out)
@@ -396,5 +396,5 @@ STAGE = Stage(
         "pages to remove by recipe, with their copies",
     ),
     distributions=("datasketch", "xxhash", "numpy", "numba", "pyarrow"),
-    adopt=foreign.ADOPTION,
+    adopt=import_documents.ADOPTION,
 )

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from stages.core.errors import StageError
-from stages.core.stage import Adoption, Artifact, Context, ExternalFile, Outcome, Stage
-from stages.core.training import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
+from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage
+from stages.core.contract.errors import StageError
+from stages.core.contract.training_settings import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.lm.arch import ModelConfig
-    from stages.lm.pairs import Encoded
+    from stages.lm.data.pairs import Encoded
+    from stages.lm.model.config import ModelConfig
 
 
 class DpoConfig(TrainingConfig):
@@ -37,11 +37,12 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     import numpy as np
     from tokenizers import Tokenizer
 
-    from stages.lm import pairs, session
-    from stages.lm.arch import read_model_config, write_model_config
-    from stages.lm.job import Job
-    from stages.lm.order import Order, Phase
-    from stages.text.chat import PAD
+    from stages.lm.data import pairs
+    from stages.lm.data.order import Order, Phase
+    from stages.lm.model.config import read_model_config, write_model_config
+    from stages.lm.train import training_run
+    from stages.lm.train.job import Job
+    from stages.text.items.chat import PAD
 
     shape = read_model_config(inputs["checkpoint"].path / "model.json")
     parts = _encode(inputs, shape, ctx)
@@ -56,24 +57,24 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
         order = Order(phases, ctx.seed, config.global_batch_rows)
         job = Job(
             kind="train", model=shape, objective="preference", beta=config.beta, train=files["train"], validation=files.get("validation"),
-            machine=session.machine_of(ctx.runtime), seed=ctx.seed, scratch=str(ctx.scratch), out=str(out), phases=phases,
+            machine=training_run.machine_of(ctx.runtime), seed=ctx.seed, scratch=str(ctx.scratch), out=str(out), phases=phases,
             init_from=str(inputs["checkpoint"].path / "checkpoint"),
             steps=config.budget.in_steps(config.global_batch_rows, shape.max_positions, order.steps_per_pass),
-            data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), **session.job_settings(config),
+            data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), **training_run.job_settings(config),
         )  # fmt: skip
-        lines = session.run(job, ctx)
-    except session.FAILED as error:
-        raise StageError(str(error), where=f"node {ctx.node}", do=session.remedy(error, ctx.scratch)) from error
+        lines = training_run.run(job, ctx)
+    except training_run.FAILED as error:
+        raise StageError(str(error), where=f"node {ctx.node}", do=training_run.remedy(error, ctx.scratch)) from error
     write_model_config(shape, out / "model.json")
     spans = {
         part: (pairs.ROW_SPAN_COLUMNS, pairs.row_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)))
         for part, (encoded, _) in parts.items()
     }
-    steps = (session.STEP_COLUMNS, session.step_rows(order, job.steps))
-    write_training_tables(out, lines, (session.METRIC_COLUMNS, session.metric_rows(lines)), steps, spans)
+    steps = (training_run.STEP_COLUMNS, training_run.step_rows(order, job.steps))
+    write_training_tables(out, lines, (training_run.METRIC_COLUMNS, training_run.metric_rows(lines)), steps, spans)
     return Outcome(
         rows=job.steps * job.global_batch_rows,
-        tokens=session.metric_rows(lines)[-1]["tokens"],
+        tokens=training_run.metric_rows(lines)[-1]["tokens"],
         summary=_summary(job, lines, order, len(parts["train"][0].records)),
         identity=("checkpoint", "model.json", "steps", "row_spans"),  # the metrics hold clock values
     )
@@ -84,13 +85,13 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     import numpy as np
     from tokenizers import Tokenizer
 
-    from stages.core import tables
-    from stages.lm import pairs
-    from stages.text import chat
+    from stages.core.tables import parquet
+    from stages.lm.data import pairs
+    from stages.text.items import chat
 
     tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
-    known = {row["doc_id"]: row for row in tables.read_rows(inputs["logprobs"].path / "logprobs.parquet")}
-    records = list(tables.read_rows(inputs["preferences"].path / "preferences.parquet"))
+    known = {row["doc_id"]: row for row in parquet.read_rows(inputs["logprobs"].path / "logprobs.parquet")}
+    records = list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet"))
 
     def render(messages: Any) -> tuple[list[int], list[int]]:
         return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids, last_only=True)
@@ -119,9 +120,9 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
 
 
 def _summary(job: Any, lines: list[dict[str, Any]], order: Any, train_pairs: int) -> dict[str, float | int | str | None]:
-    from stages.lm import session
+    from stages.lm.train import training_run
 
-    found = session.evaluations(lines)
+    found = training_run.evaluations(lines)
     summary: dict[str, float | int | str | None] = {
         "steps": job.steps,
         "passes": round(job.steps / order.steps_per_pass, 3),
@@ -138,10 +139,10 @@ def _summary(job: Any, lines: list[dict[str, Any]], order: Any, train_pairs: int
 
 def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """The checkpoint of a model that was trained elsewhere."""
-    from stages.lm import session
-    from stages.lm.foreign import take_model
+    from stages.lm.infer.import_model import take_model
+    from stages.lm.train import training_run
 
-    return adopt_checkpoint(files, out, take_model, session.METRIC_COLUMNS, session.STEP_COLUMNS)
+    return adopt_checkpoint(files, out, take_model, training_run.METRIC_COLUMNS, training_run.STEP_COLUMNS)
 
 
 STAGE = Stage(

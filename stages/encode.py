@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stages.core.errors import StageError
-from stages.core.shards import Meter, collect, run_shards
-from stages.core.stage import Artifact, Books, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
+from stages.core.tables.shards import Meter, collect, run_shards
 
 
 class Encode(StageConfig):
@@ -24,8 +24,8 @@ class Encode(StageConfig):
 
 def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Encodes every documents shard to tokens/NNNNN.bin and spans/NNNNN.parquet, and describes them in tokens.json."""
-    from stages.text.bpe import load_chat
-    from stages.text.chat import BOS, EOS, PAD
+    from stages.text.items.chat import BOS, EOS, PAD
+    from stages.text.tokens.bpe import load_chat
 
     path = inputs["tokenizer"].path / "tokenizer.json"
     tokenizer = load_chat(path)
@@ -56,9 +56,9 @@ def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, 
 
     import numpy as np
 
-    from stages.core.tables import count_rows, schema, write_rows
-    from stages.text.bpe import encode_texts, load_plain
-    from stages.text.chat import BOS, EOS
+    from stages.core.tables.parquet import count_rows, schema, write_rows
+    from stages.text.items.chat import BOS, EOS
+    from stages.text.tokens.bpe import encode_texts, load_plain
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is one of several processes already
     tokenizer = load_plain(Path(task["tokenizer"]))
@@ -84,7 +84,7 @@ def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, 
 
 
 def _batches(path: Path, size: int = 64) -> Iterator[list[dict[str, Any]]]:
-    from stages.core.tables import read_rows
+    from stages.core.tables.parquet import read_rows
 
     rows: list[dict[str, Any]] = []
     for row in read_rows(path, ["doc_id", "source", "text"]):

@@ -2,7 +2,7 @@
 
 Guarantee: every number can be taken apart, since samples.parquet holds each item's own value; bits per byte count every
 token of a document's text once (not its end-of-text token) over the UTF-8 bytes of the text. Cost: one forward pass per
-different request. Source: lm-eval 0.4.13; Kneser-Ney as in stages/text/kneser_ney.py.
+different request. Source: lm-eval 0.4.13; Kneser-Ney as in stages/text/tokens/kneser_ney.py.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.text.validation import Validation
+    from stages.text.tokens.validation import Validation
 
 VALIDATION = "validation"
 UNIGRAM = "unigram"
@@ -40,9 +40,9 @@ class Evaluate(StageConfig):
 
 def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes scores.json, samples.parquet and harness.json."""
-    from stages.core.tables import schema, write_rows
-    from stages.lm.score import load_model, load_tokenizer
-    from stages.text.validation import read_validation
+    from stages.core.tables.parquet import schema, write_rows
+    from stages.lm.infer.score import load_model, load_tokenizer
+    from stages.text.tokens.validation import read_validation
 
     folder = inputs["model"].path
     model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
@@ -67,8 +67,8 @@ def _score_tasks(
     config: Evaluate, model: Any, tokenizer: Any, benchmarks: Path, max_length: int, ctx: Context
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """scores.json entries and samples of every task that is scored."""
-    from stages.core.tables import read_rows
-    from stages.lm.harness import make_lm, run_tasks
+    from stages.core.tables.parquet import read_rows
+    from stages.lm.infer.harness import make_lm, run_tasks
 
     described = {task["name"]: task for task in json.loads((benchmarks / "tasks.json").read_text()) if task["scored_items"]}
     items: dict[str, list[dict[str, Any]]] = {name: [] for name in described}
@@ -103,8 +103,8 @@ def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context
     """Negative log-likelihood of each document's text, in nats."""
     import numpy as np
 
-    from stages.lm.harness import windows
-    from stages.lm.score import token_logprobs
+    from stages.lm.infer.harness import windows
+    from stages.lm.infer.score import token_logprobs
 
     parts, owner = [], []
     for number, ids in enumerate(validation.ids):
@@ -120,8 +120,8 @@ def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context
 def _baseline_nll(validation: Validation, mixture: Path, tokens: Path, limit: int, ctx: Context) -> dict[str, np.ndarray]:
     import numpy as np
 
-    from stages.text.kneser_ney import fit, piece_logprobs, unigram_logprobs
-    from stages.text.validation import read_training_pieces
+    from stages.text.tokens.kneser_ney import fit, piece_logprobs, unigram_logprobs
+    from stages.text.tokens.validation import read_training_pieces
 
     pieces, vocab_size = read_training_pieces(mixture, tokens, limit, ctx.seed)
     ctx.log(f"counting {sum(map(len, pieces)):,} training tokens for the baselines")
@@ -134,7 +134,7 @@ def _baseline_nll(validation: Validation, mixture: Path, tokens: Path, limit: in
 
 
 def _validation_scores(name: str, nll: np.ndarray, validation: Validation) -> list[dict[str, Any]]:
-    from stages.text.estimates import ratio
+    from stages.text.basics.estimates import ratio
 
     prefix = f"{name}_" if name else ""
     bits, bits_error = ratio(nll / math.log(2), validation.bytes)
@@ -160,7 +160,7 @@ def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> l
 def _perplexity(nll: list[float]) -> tuple[float, float | None]:
     import numpy as np
 
-    from stages.text.estimates import mean
+    from stages.text.basics.estimates import mean
 
     value, error = mean(np.array(nll))
     return math.exp(value), None if error is None else math.exp(value) * error

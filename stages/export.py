@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from stages.core.errors import StageError, VerificationError
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError, VerificationError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,9 +37,10 @@ class ExportConfig(StageConfig):
 
 def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Converts, writes, loads again and compares."""
-    from stages.lm import checkpoint, flops
-    from stages.lm.arch import read_model_config
-    from stages.lm.convert import hugging_face_model, quiet_transformers
+    from stages.lm.infer.convert import hugging_face_model, quiet_transformers
+    from stages.lm.model import flops
+    from stages.lm.model.config import read_model_config
+    from stages.lm.train import checkpoint
 
     quiet_transformers()
     source, tokenizer = inputs["checkpoint"].path, inputs["tokenizer"].path
@@ -79,8 +80,8 @@ def _compare(shape: Any, weights: dict[str, Tensor], config: ExportConfig, out: 
     import torch
     from transformers import AutoModelForCausalLM
 
-    from stages.lm.convert import largest_difference
-    from stages.lm.model import build
+    from stages.lm.infer.convert import largest_difference
+    from stages.lm.model.llama import build
 
     dtype = getattr(torch, config.dtype)
     ours = build(shape, weights).to(dtype)
@@ -94,8 +95,8 @@ def _compare(shape: Any, weights: dict[str, Tensor], config: ExportConfig, out: 
 def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, int]:
     from tokenizers import Tokenizer
 
-    from stages.lm.pairs import token_id
-    from stages.text import chat
+    from stages.lm.data.pairs import token_id
+    from stages.text.items import chat
 
     loaded = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     if loaded.get_vocab_size() != vocab_size:

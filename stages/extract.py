@@ -18,17 +18,18 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
-from stages.core import external, foreign
-from stages.core.documents import DOCUMENTS
-from stages.core.errors import StageError
-from stages.core.remote import opened
-from stages.core.shards import Meter, Shard, collect, run_shards
-from stages.core.stage import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage, StageConfig
-from stages.core.tables import read_rows, schema, write_rows
-from stages.text.html import Engine, ParserError
+from stages.core.contract.declaration import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
+from stages.core.store import external
+from stages.core.store.remote import opened
+from stages.core.tables import import_documents
+from stages.core.tables.documents import DOCUMENTS
+from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.core.tables.shards import Meter, Shard, collect, run_shards
+from stages.text.warc.html import Engine, ParserError
 
 if TYPE_CHECKING:
-    from stages.text.warc import Record
+    from stages.text.warc.records import Record
 
 DECISIONS = {
     "doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string", "warc": "int32", "ordinal": "int64", "status": "int32",
@@ -50,7 +51,7 @@ class ExtractConfig(StageConfig):
     40,000 elements (5 of 3,648 pages of the test crawls)."""
     statuses: tuple[int, ...] = Field((200,), min_length=1)
     """HTTP status codes of pages that are read."""
-    mimes: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
+    mimes: tuple[str, ...] = Field(("text/warc/html", "application/xhtml+xml"), min_length=1)
     """Content types that are read. A page served as XML, or without a type, is read when it begins like HTML."""
     max_page_bytes: int = Field(10_000_000, ge=1)
     """Larger pages are dropped, as stored or decompressed (bytes; Common Crawl itself cuts pages at 1 or 5 MB, the largest of the test
@@ -93,9 +94,9 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
 
 def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """Documents of a user's own; the filter that follows asks for their language, so it is detected where a row names none."""
-    from stages.text.langid import detect_language
+    from stages.text.warc.language_id import detect_language
 
-    return foreign.take_documents(files, out, ctx, detect_language)
+    return import_documents.take_documents(files, out, ctx, detect_language)
 
 
 def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
@@ -172,8 +173,8 @@ def _task(warc: Path, number: int, file: Mapping[str, Any], config: ExtractConfi
 
 
 def _records(task: Mapping[str, Any], config: ExtractConfig) -> Iterator[Record]:
-    from stages.text.segments import Limits
-    from stages.text.warc import read_records
+    from stages.text.warc.framing import Limits
+    from stages.text.warc.records import read_records
 
     try:
         with opened(task["uri"]) as stream:
@@ -196,9 +197,9 @@ def _changed(task: Mapping[str, Any]) -> StageError:
 
 def _page(record: Record, config: ExtractConfig) -> tuple[str, dict[str, Any]]:
     """(reason to drop or "", the text and what is known of it). Characters are those of the decoded page, bytes where it was not decoded."""
-    from stages.text.charset import bad_frac, decode_page
-    from stages.text.html import TooCostlyError, extract_text, tidy
-    from stages.text.langid import detect_language
+    from stages.text.warc.charset import bad_frac, decode_page
+    from stages.text.warc.html import TooCostlyError, extract_text, tidy
+    from stages.text.warc.language_id import detect_language
 
     size = len(record.body) or record.size_bytes
     row: dict[str, Any] = {"chars_in": size, "chars_out": 0}
@@ -222,7 +223,7 @@ def _page(record: Record, config: ExtractConfig) -> tuple[str, dict[str, Any]]:
 
 def _unwanted(record: Record, config: ExtractConfig) -> str:
     """Why a record is not read: the first of damage, type, address, status, content type, body; "" where it is."""
-    from stages.text.html import looks_like_html
+    from stages.text.warc.html import looks_like_html
 
     if record.problem in BROKEN:
         return record.problem
@@ -292,5 +293,5 @@ STAGE = Stage(
         "trafilatura and justext: pages of more than 40,000 elements are dropped as too-many-elements; a page that lxml fails on is an error",
     ),
     distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
-    adopt=Adoption(foreign.PATTERNS, adopt),
+    adopt=Adoption(import_documents.PATTERNS, adopt),
 )

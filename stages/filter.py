@@ -2,10 +2,10 @@
 
 Order: repair of the text; then URLs to remove and the rules url, language, gopher_repetition, gopher_quality, c4 (with its line edits),
 fineweb, quality; then redaction of what is kept. Every part is on or off and tunable by recipe.
-Guarantee: verdicts are datatrove's own (see stages/text/quality.py for the few that are not, on purpose); every document, dropped or
+Guarantee: verdicts are datatrove's own (see stages/text/quality/rules.py for the few that are not, on purpose); every document, dropped or
 not, has a decision with its first reason and every signal, so that `loam what-if` needs no rerun for document rules.
 Cost: the rules 2 to 7 MB/s of text per core (tests/bench/bench_filter.py), least for the first documents, whose words are new; known
-words take 320 MB per worker at most. Source: see stages/text/quality.py; defaults are datatrove's, which are the papers'.
+words take 320 MB per worker at most. Source: see stages/text/quality/rules.py; defaults are datatrove's, which are the papers'.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from stages.core import foreign
-from stages.core.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
-from stages.core.errors import StageError
-from stages.core.shards import Meter, Shard, collect, run_shards
-from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
-from stages.core.tables import read_rows
-from stages.text.stopwords import STOPLISTS, check_code
+from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
+from stages.core.tables import import_documents
+from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
+from stages.core.tables.parquet import read_rows
+from stages.core.tables.shards import Meter, Shard, collect, run_shards
+from stages.text.quality.stop_words import STOPLISTS, check_code
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Ratio = Annotated[float, Field(ge=0)]
@@ -249,7 +249,7 @@ class FilterConfig(StageConfig):
     @classmethod
     def _has_a_splitter(cls, language: str) -> str:
         if language != "en":  # the one that is there for certain; a look at another takes a second
-            from stages.text.wordsplit import WordSplitter
+            from stages.text.quality.word_split import WordSplitter
 
             WordSplitter(language)
         return language
@@ -289,7 +289,7 @@ def _counted(shards: list[Shard]) -> dict[str, float | int]:
 
 def _prepare(config: FilterConfig, classifier: Artifact, ctx: Context) -> str:
     """Checks what a worker would fall over, and puts what it needs where it finds it; returns that as JSON, for `make_tools`."""
-    from stages.text.urls import write_lists
+    from stages.text.quality.urls import write_lists
 
     state = json.loads((classifier.path / "classifier.json").read_text())
     if config.quality.min_score is not None and state["state"] == "off":
@@ -309,8 +309,8 @@ def _prepare(config: FilterConfig, classifier: Artifact, ctx: Context) -> str:
 
 
 def _local_model(config: FilterConfig, ctx: Context) -> str | None:
-    from stages.core.external import local_path
-    from stages.text.classifier import NotAModelError, load_model
+    from stages.core.store.external import local_path
+    from stages.text.quality.classifier import NotAModelError, load_model
 
     if not config.lang_model:
         return None
@@ -324,7 +324,7 @@ def _local_model(config: FilterConfig, ctx: Context) -> str | None:
 
 def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
     """Judges one documents shard."""
-    from stages.text import judge, pii, quality, urls
+    from stages.text.quality import judge, pii, rules, urls
 
     source, tools = Path(task["path"]), judge.make_tools(task["tools"])
     listed = urls.look_up((row["url"] or "" for row in read_rows(source, ["url"])), tools.lists) if tools.lists else {}
@@ -340,7 +340,7 @@ def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str
             counts["scored"] = counts.get("scored", 0) + 1
             counts["scored_enough"] = counts.get("scored_enough", 0) + (score >= smallest)
         if found.reason == "url.removed":
-            removed.update(pattern for pattern in tools.settings["url"]["remove"] if quality.matches(url, [pattern]))
+            removed.update(pattern for pattern in tools.settings["url"]["remove"] if rules.matches(url, [pattern]))
         if not found.reason:
             for name in ("repaired", *pii.COLUMNS):
                 counts[name] += signals[name] or 0
@@ -362,5 +362,5 @@ STAGE = Stage(
         "stop words of each text's own language",
     ),
     distributions=("datatrove", "spacy", "pyarrow", "py3langid", "tldextract", "ftfy", "fasttext-numpy2-wheel", "jusText"),
-    adopt=foreign.ADOPTION,
+    adopt=import_documents.ADOPTION,
 )

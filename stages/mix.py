@@ -2,7 +2,7 @@
 
 Guarantee: the token count of every source is exact; every chosen token occurs exactly once per epoch; no piece crosses a
 document, no row exceeds seq_len; a document is in train or in validation, never both. Cost: about 100 bytes of memory per
-document, one numpy pass; no second copy of the tokens. Source: best-fit packing, Ding et al. 2024 (stages/text/pack.py);
+document, one numpy pass; no second copy of the tokens. Source: best-fit packing, Ding et al. 2024 (stages/text/tokens/packing.py);
 the limit of four epochs, Muennighoff et al. 2023, "Scaling Data-Constrained Language Models".
 """
 
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
-from stages.core.errors import StageError
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.text.rows import Spans
+    from stages.text.tokens.spans import Spans
 
 
 class Mix(StageConfig):
@@ -57,7 +57,7 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
     """Chooses documents, cuts and packs them, and writes both parts with their counts."""
     import numpy as np
 
-    from stages.text.rows import cut_to_tokens, read_spans, select_validation
+    from stages.text.tokens.spans import cut_to_tokens, read_spans, select_validation
 
     spans = read_spans(sorted((inputs["tokens"].path / "spans").glob("*.parquet")))
     held_out = select_validation(spans, config.validation_frac, config.max_validation_documents, ctx.seed)
@@ -113,7 +113,7 @@ def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tupl
     """source -> (its number, training tokens, available tokens); raises where weights or epochs do not fit the sources."""
     import numpy as np
 
-    from stages.text.rows import apportion
+    from stages.text.tokens.spans import apportion
 
     available = np.bincount(spans.source[pool], weights=spans.length[pool], minlength=len(spans.names)).astype(np.int64)
     unknown = sorted(set(config.weights) - set(spans.names))
@@ -147,7 +147,7 @@ def _write_part(out: Path, part: str, spans: Spans, taken: np.ndarray, seq_len: 
     """Packs (document, offset, length) slices into rows and writes <part>/*.npy and row_spans/<part>.parquet."""
     import numpy as np
 
-    from stages.text.rows import pack_rows
+    from stages.text.tokens.spans import pack_rows
 
     document, pieces, offsets = pack_rows(spans, taken, seq_len)
     folder = out / part
@@ -163,7 +163,7 @@ def _write_row_spans(path: Path, part: str, spans: Spans, document: np.ndarray, 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from stages.core.tables import schema
+    from stages.core.tables.parquet import schema
 
     shape = schema(part="string", row="int64", piece="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64")
     per_row = np.diff(offsets)

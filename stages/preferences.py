@@ -17,12 +17,12 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
-from stages.core.errors import StageError
-from stages.core.stage import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
 
 if TYPE_CHECKING:
-    from stages.text.dialogue import Pair
-    from stages.text.ngrams import Index
+    from stages.text.items.dialogue import Pair
+    from stages.text.match.ngrams import Index
 
 
 class DocstringPairs(StageConfig):
@@ -60,11 +60,11 @@ class Preference:
 
 def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes preferences.parquet and decisions/00000.parquet."""
-    from stages.core.records import counting, decision_books
-    from stages.core.tables import schema, write_rows
-    from stages.text.dialogue import contents, forged_token, split_key
-    from stages.text.draw import is_drawn
-    from stages.text.ngrams import find, load_index
+    from stages.core.tables.jsonl import counting, decision_books
+    from stages.core.tables.parquet import schema, write_rows
+    from stages.text.basics.hash_sampling import is_drawn
+    from stages.text.items.dialogue import contents, forged_token, split_key
+    from stages.text.match.ngrams import find, load_index
 
     if not ctx.files("files") and config.docstrings is None:
         raise StageError(
@@ -107,8 +107,8 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
 
 
 def _pairs(config: Preferences, benchmarks: Path, ctx: Context, index: Index) -> Iterator[Preference]:
-    from stages.core.records import read_records
-    from stages.text.dialogue import BadDialogueError, read_pair
+    from stages.core.tables.jsonl import read_records
+    from stages.text.items.dialogue import BadDialogueError, read_pair
 
     for record in read_records(ctx.files("files"), ctx):
         try:
@@ -126,13 +126,13 @@ def _from_docstrings(config: Preferences, docs: DocstringPairs, path: Path, ctx:
 
     Benchmark items themselves come out too, without a wrong answer: whoever reads on drops and counts them.
     """
-    from stages.core.records import no_answers
-    from stages.core.tables import read_rows
-    from stages.text.chat import complete_prompt, what_prompt
-    from stages.text.dialogue import Pair, split_key
-    from stages.text.draw import draw, is_drawn
-    from stages.text.heldout import answer_of, halves, says_what, wrong_answers
-    from stages.text.ngrams import find
+    from stages.core.tables.jsonl import no_answers
+    from stages.core.tables.parquet import read_rows
+    from stages.text.basics.hash_sampling import draw, is_drawn
+    from stages.text.items.chat import complete_prompt, what_prompt
+    from stages.text.items.dialogue import Pair, split_key
+    from stages.text.items.held_out import answer_of, halves, says_what, wrong_answers
+    from stages.text.match.ngrams import find
 
     if not path.is_file():
         raise no_answers(ctx.node)

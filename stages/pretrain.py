@@ -2,7 +2,7 @@
 
 Guarantee: the steps side table names the row of every trained position; a killed run goes on from its last resume point
 with the same curve. The artifact's identity is the weights, the shape and the order, never the clock.
-Cost: 6 FLOPs per matmul parameter and token, plus attention (lm/flops). Source: Llama 3 (arXiv 2407.21783).
+Cost: 6 FLOPs per matmul parameter and token, plus attention (lm/model/flops). Source: Llama 3 (arXiv 2407.21783).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
-from stages.core.errors import StageError
-from stages.core.stage import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
-from stages.core.training import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
+from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
+from stages.core.contract.training_settings import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
 
 if TYPE_CHECKING:
-    from stages.lm.data import RowFiles
-    from stages.lm.job import Job, Machine
-    from stages.lm.order import Phase
+    from stages.lm.data.order import Phase
+    from stages.lm.data.reader import RowFiles
+    from stages.lm.train.job import Job, Machine
 
 
 NAMED_DOCUMENTS = 8  # of a bad batch
@@ -51,7 +51,7 @@ class Model(StageConfig):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Model:
-        from stages.lm.arch import ModelConfig
+        from stages.lm.model.config import ModelConfig
 
         ModelConfig(vocab_size=1, max_positions=1, **self.model_dump())  # raises ShapeError, which is a ValueError
         return self
@@ -66,21 +66,21 @@ class PretrainConfig(TrainingConfig):
 
 def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Trains, then writes checkpoint/, model.json, metrics and the steps side table."""
-    from stages.lm import session
-    from stages.lm.arch import write_model_config
-    from stages.lm.order import Order
+    from stages.lm.data.order import Order
+    from stages.lm.model.config import write_model_config
+    from stages.lm.train import training_run
 
     try:
-        job = _job(config, inputs, out, ctx, session.machine_of(ctx.runtime))
-        lines = session.run(job, ctx)
-    except session.FAILED as error:
+        job = _job(config, inputs, out, ctx, training_run.machine_of(ctx.runtime))
+        lines = training_run.run(job, ctx)
+    except training_run.FAILED as error:
         where = f"node {ctx.node}" + _documents(inputs, getattr(error, "rows", []))
-        raise StageError(str(error), where=where, do=session.remedy(error, ctx.scratch)) from error
+        raise StageError(str(error), where=where, do=training_run.remedy(error, ctx.scratch)) from error
     write_model_config(job.model, out / "model.json")
     order = Order(job.phases, job.seed, job.global_batch_rows)
-    steps = (session.STEP_COLUMNS, session.step_rows(order, job.steps))
-    write_training_tables(out, lines, (session.METRIC_COLUMNS, session.metric_rows(lines)), steps, {})
-    tokens = session.metric_rows(lines)[-1]["tokens"]
+    steps = (training_run.STEP_COLUMNS, training_run.step_rows(order, job.steps))
+    write_training_tables(out, lines, (training_run.METRIC_COLUMNS, training_run.metric_rows(lines)), steps, {})
+    tokens = training_run.metric_rows(lines)[-1]["tokens"]
     return Outcome(
         rows=job.steps * job.global_batch_rows,
         tokens=tokens,
@@ -90,11 +90,11 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 
 def _job(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context, machine: Machine) -> Job:
-    from stages.lm import session
-    from stages.lm.arch import ModelConfig
-    from stages.lm.data import RowReader
-    from stages.lm.job import Job
-    from stages.lm.order import Order
+    from stages.lm.data.order import Order
+    from stages.lm.data.reader import RowReader
+    from stages.lm.model.config import ModelConfig
+    from stages.lm.train import training_run
+    from stages.lm.train.job import Job
 
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
     shape = ModelConfig(vocab_size=vocab_size, max_positions=mix["seq_len"], **config.model.model_dump())
@@ -112,16 +112,17 @@ def _job(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     return Job(
         kind="train", model=shape, objective="language_modelling", train=train, validation=validation if len(RowReader(validation)) else None,
         machine=machine, seed=ctx.seed, scratch=str(ctx.scratch), out=str(out), phases=phases, steps=steps,
-        data_identity=f"{inputs['mixture'].manifest['digest']} {inputs['tokens'].manifest['digest']}", **session.job_settings(config),
+        data_identity=f"{inputs['mixture'].manifest['digest']} {inputs['tokens'].manifest['digest']}", **training_run.job_settings(config),
     )  # fmt: skip
 
 
 def _summary(job: Job, lines: list[dict[str, Any]], tokens: int, order: Any, mix: dict[str, Any]) -> dict[str, float | int | str | None]:
-    from stages.lm import flops, session
-    from stages.lm.meters import bits_per_byte
+    from stages.lm.model import flops
+    from stages.lm.train import training_run
+    from stages.lm.train.metrics import bits_per_byte
 
     steps = [line for line in lines if "loss" in line]
-    evaluations = session.evaluations(lines)
+    evaluations = training_run.evaluations(lines)
     validation_loss = evaluations[-1]["validation_loss"] if evaluations else None
     held_out = mix.get("validation", {})
     bits = None
@@ -174,13 +175,13 @@ def _vocabulary(inputs: Mapping[str, Artifact], ctx: Context) -> int:
 
 
 def _phases(mix: dict[str, Any]) -> tuple[Phase, ...]:
-    from stages.lm.order import Phase
+    from stages.lm.data.order import Phase
 
     return tuple(Phase(phase["start_row"], phase["rows"]) for phase in mix["phases"])
 
 
 def _rows(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> RowFiles:
-    from stages.lm.data import RowFiles
+    from stages.lm.data.reader import RowFiles
 
     tokens, folder = inputs["tokens"].path, inputs["mixture"].path / part
     about = json.loads((tokens / "tokens.json").read_text())
@@ -190,10 +191,10 @@ def _rows(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> RowFiles:
 
 def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """The checkpoint of a model that was trained elsewhere."""
-    from stages.lm import session
-    from stages.lm.foreign import take_model
+    from stages.lm.infer.import_model import take_model
+    from stages.lm.train import training_run
 
-    return adopt_checkpoint(files, out, take_model, session.METRIC_COLUMNS, session.STEP_COLUMNS)
+    return adopt_checkpoint(files, out, take_model, training_run.METRIC_COLUMNS, training_run.STEP_COLUMNS)
 
 
 STAGE = Stage(

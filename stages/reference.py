@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stages.core.errors import StageError
-from stages.core.stage import Artifact, Books, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
 
 BEYOND = "beyond max_pairs"
 
@@ -32,11 +32,12 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     """Scores all pairs and writes logprobs.parquet."""
     from tokenizers import Tokenizer
 
-    from stages.core import tables
-    from stages.lm import pairs, session
-    from stages.lm.arch import read_model_config
-    from stages.lm.job import Job
-    from stages.text import chat
+    from stages.core.tables import parquet
+    from stages.lm.data import pairs
+    from stages.lm.model.config import read_model_config
+    from stages.lm.train import training_run
+    from stages.lm.train.job import Job
+    from stages.text.items import chat
 
     shape = read_model_config(inputs["checkpoint"].path / "model.json")
     tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
@@ -44,7 +45,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     def render(messages: Any) -> tuple[list[int], list[int]]:
         return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids, last_only=True)
 
-    records = list(tables.read_rows(inputs["preferences"].path / "preferences.parquet"))
+    records = list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet"))
     chosen = pairs.choose(records, config.max_pairs)
     encoded = pairs.encode_pairs(chosen, render, shape.max_positions)
     if not encoded.records:
@@ -55,15 +56,15 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         )
     try:
         job = Job(
-            kind="log_probs", model=shape, objective="preference", machine=session.machine_of(ctx.runtime), seed=ctx.seed,
+            kind="log_probs", model=shape, objective="preference", machine=training_run.machine_of(ctx.runtime), seed=ctx.seed,
             train=pairs.write_pair_rows(ctx.scratch / "data", encoded, shape.max_positions, pairs.token_id(tokenizer, chat.PAD)),
             scratch=str(ctx.scratch), out=str(out), init_from=str(inputs["checkpoint"].path / "checkpoint"), precision=config.precision,
         )  # fmt: skip
-        session.run(job, ctx)
-    except session.FAILED as error:
-        raise StageError(str(error), where=f"node {ctx.node}", do=session.remedy(error, ctx.scratch)) from error
-    found = session.scores(job)
-    columns = tables.schema(doc_id="uuid", chosen_logp="float64", rejected_logp="float64", chosen_tokens="int32", rejected_tokens="int32")
+        training_run.run(job, ctx)
+    except training_run.FAILED as error:
+        raise StageError(str(error), where=f"node {ctx.node}", do=training_run.remedy(error, ctx.scratch)) from error
+    found = training_run.scores(job)
+    columns = parquet.schema(doc_id="uuid", chosen_logp="float64", rejected_logp="float64", chosen_tokens="int32", rejected_tokens="int32")
     rows = [  # fmt: skip
         {
             "doc_id": record["doc_id"],
@@ -74,7 +75,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         }
         for record, values in zip(encoded.records, found.tolist(), strict=True)
     ]
-    tables.write_rows(out / "logprobs.parquet", columns, rows)
+    parquet.write_rows(out / "logprobs.parquet", columns, rows)
     higher = sum(row["chosen_logp"] > row["rejected_logp"] for row in rows)
     return Outcome(
         rows=len(rows),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.core.stage import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
 
 MODELS = ("base", "sft", "dpo")
 DATA_NODES = ("crawl", "extract", "filter", "dedup", "decontaminate", "benchmarks", "conversations", "preferences")
@@ -36,8 +36,8 @@ class ReportConfig(StageConfig):
 
 def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes report.html, report.md and results.json (the rows that `loam run` prints)."""
-    from stages.text.page import render
-    from stages.text.report_page import BODY, check_mark, markdown
+    from stages.text.web.report_page import BODY, check_mark, markdown
+    from stages.text.web.theme import render
 
     scores = {model: _json(inputs[f"evaluate@{model}"], "scores.json") for model in MODELS}
     checks = quality_checks(scores, inputs["dpo"].summary)
@@ -182,8 +182,8 @@ def _mixture(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
 
 
 def _charts(inputs: Mapping[str, Artifact]) -> list[str]:
-    from stages.core.tables import read_rows
-    from stages.text.chart import line_chart, thinned
+    from stages.core.tables.parquet import read_rows
+    from stages.text.web.chart import line_chart, thinned
 
     charts = []
     for node in TRAINING_NODES:

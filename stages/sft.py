@@ -3,7 +3,7 @@
 Guarantee: every assistant token and its end-of-turn token is trained and nothing else (a model whose stop token is masked
 never stops: TRL issue 5988); conversations share rows but never see each other. One too long for the context is left out
 whole, counted and listed in decisions/. Cost: as pretraining, per token.
-Source: the chat format is the tokenizer's (text/chat); packing after arXiv 2404.10830.
+Source: the chat format is the tokenizer's (text/items/chat); packing after arXiv 2404.10830.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.core.errors import StageError
-from stages.core.stage import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage
-from stages.core.training import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
+from stages.core.contract.declaration import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage
+from stages.core.contract.errors import StageError
+from stages.core.contract.training_settings import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.lm.arch import ModelConfig
-    from stages.lm.data import RowFiles
-    from stages.lm.pairs import Encoded
+    from stages.lm.data.pairs import Encoded
+    from stages.lm.data.reader import RowFiles
+    from stages.lm.model.config import ModelConfig
 
 
 class SftConfig(TrainingConfig):
@@ -30,13 +30,14 @@ class SftConfig(TrainingConfig):
 
 def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Renders and packs the conversations, trains, writes a checkpoint with its metrics and side tables."""
-    from stages.lm import pairs, session
-    from stages.lm.arch import read_model_config, write_model_config
-    from stages.lm.job import Job
-    from stages.lm.order import Order, Phase
+    from stages.lm.data import pairs
+    from stages.lm.data.order import Order, Phase
+    from stages.lm.model.config import read_model_config, write_model_config
+    from stages.lm.train import training_run
+    from stages.lm.train.job import Job
 
     try:
-        machine = session.machine_of(ctx.runtime)
+        machine = training_run.machine_of(ctx.runtime)
         shape = read_model_config(inputs["checkpoint"].path / "model.json")
         train, validation, row_of = _encode(inputs, shape, ctx)
         files = _write_rows(inputs, shape, ctx, train, validation, row_of)
@@ -46,20 +47,20 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
             kind="train", model=shape, objective="language_modelling", train=files["train"], validation=files.get("validation"), machine=machine,
             seed=ctx.seed, scratch=str(ctx.scratch), out=str(out), phases=phases, init_from=str(inputs["checkpoint"].path / "checkpoint"),
             steps=config.budget.in_steps(config.global_batch_rows, shape.max_positions, order.steps_per_pass),
-            data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), **session.job_settings(config),
+            data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), **training_run.job_settings(config),
         )  # fmt: skip
-        lines = session.run(job, ctx)
-    except session.FAILED as error:
-        raise StageError(str(error), where=f"node {ctx.node}", do=session.remedy(error, ctx.scratch)) from error
+        lines = training_run.run(job, ctx)
+    except training_run.FAILED as error:
+        raise StageError(str(error), where=f"node {ctx.node}", do=training_run.remedy(error, ctx.scratch)) from error
     write_model_config(shape, out / "model.json")
     parts = {"train": train, "validation": validation}
     spans = {part: (pairs.ROW_SPAN_COLUMNS, pairs.row_span_rows(part, encoded, row_of[part])) for part, encoded in parts.items()}
-    steps = (session.STEP_COLUMNS, session.step_rows(order, job.steps))
-    write_training_tables(out, lines, (session.METRIC_COLUMNS, session.metric_rows(lines)), steps, spans)
+    steps = (training_run.STEP_COLUMNS, training_run.step_rows(order, job.steps))
+    write_training_tables(out, lines, (training_run.METRIC_COLUMNS, training_run.metric_rows(lines)), steps, spans)
     books = _books_and_decisions(train, validation, out)
     return Outcome(
         rows=job.steps * job.global_batch_rows,
-        tokens=session.metric_rows(lines)[-1]["tokens"],
+        tokens=training_run.metric_rows(lines)[-1]["tokens"],
         books=books,
         summary=_summary(job, lines, order, train),
         identity=("checkpoint", "model.json", "steps", "row_spans", "decisions"),  # the metrics hold clock values
@@ -71,10 +72,10 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     import numpy as np
     from tokenizers import Tokenizer
 
-    from stages.core import tables
-    from stages.lm import pairs
-    from stages.text import chat
-    from stages.text.pack import pack
+    from stages.core.tables import parquet
+    from stages.lm.data import pairs
+    from stages.text.items import chat
+    from stages.text.tokens.packing import pack
 
     tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
     if tokenizer.get_vocab_size() != shape.vocab_size:
@@ -83,7 +84,7 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
             where=f"node {ctx.node}",
             do="Use the tokenizer of the pretraining run.",
         )
-    records = list(tables.read_rows(inputs["conversations"].path / "conversations.parquet"))
+    records = list(parquet.read_rows(inputs["conversations"].path / "conversations.parquet"))
 
     def render(messages: Any) -> tuple[list[int], list[int]]:
         return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
@@ -107,9 +108,9 @@ def _write_rows(
 ) -> dict[str, RowFiles]:
     from tokenizers import Tokenizer
 
-    from stages.lm.data import write_row_files
-    from stages.lm.pairs import token_id
-    from stages.text.chat import PAD
+    from stages.lm.data.pairs import token_id
+    from stages.lm.data.reader import write_row_files
+    from stages.text.items.chat import PAD
 
     pad = token_id(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")), PAD)
     parts = {"train": train, "validation": validation}
@@ -122,16 +123,16 @@ def _write_rows(
 
 def _books_and_decisions(train: Encoded, validation: Encoded, out: Path) -> Books:
     """One decision per conversation; the books count conversations and the characters of their messages."""
-    from stages.core import tables
+    from stages.core.tables import parquet
 
     kept = [(record, "kept", None) for encoded in (train, validation) for record in encoded.records]
     dropped = [(record, "dropped", reason) for encoded in (train, validation) for record, reason in encoded.dropped]
-    shape = tables.schema(doc_id="uuid", url="string", source="string", verdict="string", reason="string", chars="int64")
+    shape = parquet.schema(doc_id="uuid", url="string", source="string", verdict="string", reason="string", chars="int64")
     rows = [
         {"doc_id": record["doc_id"], "source": record["source"], "verdict": verdict, "reason": reason, "chars": len(record["messages"])}
         for record, verdict, reason in kept + dropped
     ]
-    tables.write_rows(out / "decisions" / "00000.parquet", shape, rows)
+    parquet.write_rows(out / "decisions" / "00000.parquet", shape, rows)
     counts: dict[str, int] = {}
     chars: dict[str, int] = {}
     for row in rows[len(kept) :]:
@@ -142,9 +143,9 @@ def _books_and_decisions(train: Encoded, validation: Encoded, out: Path) -> Book
 
 
 def _summary(job: Any, lines: list[dict[str, Any]], order: Any, train: Encoded) -> dict[str, float | int | str | None]:
-    from stages.lm import session
+    from stages.lm.train import training_run
 
-    found = session.evaluations(lines)
+    found = training_run.evaluations(lines)
     return {
         "steps": job.steps,
         "passes": round(job.steps / order.steps_per_pass, 3),
@@ -159,10 +160,10 @@ def _summary(job: Any, lines: list[dict[str, Any]], order: Any, train: Encoded) 
 
 def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """The checkpoint of a model that was trained elsewhere."""
-    from stages.lm import session
-    from stages.lm.foreign import take_model
+    from stages.lm.infer.import_model import take_model
+    from stages.lm.train import training_run
 
-    return adopt_checkpoint(files, out, take_model, session.METRIC_COLUMNS, session.STEP_COLUMNS)
+    return adopt_checkpoint(files, out, take_model, training_run.METRIC_COLUMNS, training_run.STEP_COLUMNS)
 
 
 STAGE = Stage(

@@ -3,7 +3,7 @@
 Guarantee: the same positives and the same crawl give the same model, byte for byte; which documents are taken and which are held out is
 decided by hash, and equal texts are never on both sides. Without positives and without a model the artifact says "off".
 Cost: two passes over the crawl's documents; training reads 1 to 2 MB/s on one core, whatever the machine has: more threads would make
-fastText's result depend on their timing. Source: stages/text/classifier.py.
+fastText's result depend on their timing. Source: stages/text/quality/classifier.py.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from stages.core.errors import StageError
-from stages.core.external import local_path
-from stages.core.records import base_name, parquet_columns, parquet_rows, read_lines, read_records
-from stages.core.shards import run_in_pool
-from stages.core.stage import Artifact, Context, ExternalFile, ExternalFiles, Outcome, Stage, StageConfig
-from stages.core.tables import read_rows
-from stages.text.classifier import MIN_VECTOR_BYTES
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError
+from stages.core.store.external import local_path
+from stages.core.tables.jsonl import base_name, parquet_columns, parquet_rows, read_lines, read_records
+from stages.core.tables.parquet import read_rows
+from stages.core.tables.shards import run_in_pool
+from stages.text.quality.classifier import MIN_VECTOR_BYTES
 
 MIN_TEXTS = 100
 FORMATS = (".jsonl", ".ndjson", ".json", ".txt", ".text", ".parquet")
@@ -86,7 +86,7 @@ def run(config: TrainQuality, inputs: Mapping[str, Artifact], out: Path, ctx: Co
         return _given(config, out, ctx)
     if not config.positives:
         return _finish(out, {"state": "off"})
-    from stages.text import classifier
+    from stages.text.quality import classifier
 
     positives = _positives(config, ctx)
     ordinary = _ordinary(inputs["documents"].path, config, len(positives), ctx, set(positives))
@@ -105,8 +105,8 @@ def run(config: TrainQuality, inputs: Mapping[str, Artifact], out: Path, ctx: Co
 
 
 def _train(lines: Path, model: Path, config: TrainQuality, ctx: Context) -> None:
-    """In a process of its own; stages/text/classifier.py says why."""
-    from stages.text.classifier import DivergedError, train
+    """In a process of its own; stages/text/quality/classifier.py says why."""
+    from stages.text.quality.classifier import DivergedError, train
 
     shape = (config.dimensions, config.ngrams, config.buckets, config.passes, config.learning_rate, config.min_count, ctx.seed % 2**31)
     try:
@@ -120,7 +120,7 @@ def _train(lines: Path, model: Path, config: TrainQuality, ctx: Context) -> None
 
 
 def _given(config: TrainQuality, out: Path, ctx: Context) -> Outcome:
-    from stages.text.classifier import NotAModelError, load_model
+    from stages.text.quality.classifier import NotAModelError, load_model
 
     file = ctx.files("model")[0]
     shutil.copyfile(local_path(file, ctx.scratch), out / "model.bin")
@@ -139,7 +139,7 @@ def _finish(out: Path, about: dict[str, Any], rows: int = 0) -> Outcome:
 
 def _positives(config: TrainQuality, ctx: Context) -> list[str]:
     """The given texts, long enough, each once, at most max_texts by hash."""
-    from stages.text.draw import draw
+    from stages.text.basics.hash_sampling import draw
 
     texts: dict[str, None] = {}
     for number, file in enumerate(ctx.files("positives")):
@@ -186,8 +186,8 @@ def _column(path: Path, file: ExternalFile, column: str) -> Iterator[str]:
 
 def _ordinary(documents: Path, config: TrainQuality, wanted: int, ctx: Context, positives: set[str]) -> list[str]:
     """As many documents of the crawl as wanted, chosen by hash of their text; no positive is among them."""
-    from stages.core.documents import document_shards
-    from stages.text.draw import draw
+    from stages.core.tables.documents import document_shards
+    from stages.text.basics.hash_sampling import draw
 
     chosen: dict[int, str] = {}
     limit = min(wanted, config.max_texts)
@@ -220,7 +220,7 @@ def _refuse_too_few(positives: Sequence[str], ordinary: Sequence[str], config: T
 
 def _split(texts: list[tuple[str, str]], config: TrainQuality, ctx: Context) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """(to train on, held out), each in the order of a hash: fastText reads its file from front to back."""
-    from stages.text.draw import draw, is_drawn
+    from stages.text.basics.hash_sampling import draw, is_drawn
 
     train: list[tuple[str, str]] = []
     held_out: list[tuple[str, str]] = []
@@ -231,7 +231,7 @@ def _split(texts: list[tuple[str, str]], config: TrainQuality, ctx: Context) -> 
 
 def _measure(model: Any, held_out: Sequence[tuple[str, str]]) -> dict[str, float | int]:
     """What the held-out texts say: accuracy beside the share of the larger side, and what thresholds would keep of the crawl."""
-    from stages.text.classifier import POSITIVE, accuracy, score, score_that_keeps
+    from stages.text.quality.classifier import POSITIVE, accuracy, score, score_that_keeps
 
     scores = [score(model, POSITIVE, text) for _, text in held_out]
     good = [label == POSITIVE for label, _ in held_out]

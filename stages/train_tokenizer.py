@@ -2,7 +2,7 @@
 
 Guarantee: the same documents give the same files, whatever the threads or the order of a file system; above
 `max_train_bytes` the documents are chosen by hash of their doc_id, not first come. Cost: the sample in one pass after a pass
-over doc_ids and lengths; memory grows with distinct words. Source: stages/text/bpe.py.
+over doc_ids and lengths; memory grows with distinct words. Source: stages/text/tokens/bpe.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from stages.core.errors import RecipeError, StageError
-from stages.core.stage import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.errors import RecipeError, StageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ class TrainTokenizer(StageConfig):
 
 def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Trains, measures bytes per token on (at most 4 MB of) the training sample, and writes the tokenizer's two files."""
-    from stages.text.bpe import CorpusTooSmallError, encode_texts, load_plain, save, train_bpe
+    from stages.text.tokens.bpe import CorpusTooSmallError, encode_texts, load_plain, save, train_bpe
 
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
     chosen, train_bytes, available_bytes = _sample(files, config.max_train_bytes, ctx.seed)
@@ -77,15 +77,15 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """A tokenizer of a user's own: tokenizer.json as it is, beside it Loam's tokenizer_config.json, which must not contradict theirs."""
-    from stages.core.confined import ConfinedError, confined
-    from stages.text import foreign
-    from stages.text.bpe import write_config
+    from stages.core.run.confined import ConfinedError, confined
+    from stages.text.tokens import tokenizer_check
+    from stages.text.tokens.bpe import write_config
 
     found = {file.name: Path(file.uri) for file in files}
     if "tokenizer.json" not in found:
         raise RecipeError("There is no tokenizer.json.", where=files[0].uri, do="Save the tokenizer as a fast one of Hugging Face.")
     try:
-        judged = confined(foreign.judge_files, *(str(found.get(name, "")) for name in ADOPTED))
+        judged = confined(tokenizer_check.judge_files, *(str(found.get(name, "")) for name in ADOPTED))
         faults = judged["faults"]
     except ConfinedError as error:
         faults = [f"It {error}."]
@@ -106,7 +106,7 @@ def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray],
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from stages.text.draw import draws, lowest
+    from stages.text.basics.hash_sampling import draws, lowest
 
     numbers, sizes, counts = [], [], []
     for path in files:
@@ -124,7 +124,7 @@ def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray],
 
 
 def _texts(files: list[Path], chosen: list[np.ndarray], ctx: Context | None = None, total: int = 0) -> Iterator[str]:
-    from stages.core.tables import read_rows
+    from stages.core.tables.parquet import read_rows
 
     done = 0
     for path, mask in zip(files, chosen, strict=True):

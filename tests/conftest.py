@@ -15,9 +15,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 
-from stages.core.recipe import Runtime, validated
-from stages.core.runner import Event, prepare, run_node
-from stages.core.stage import Artifact, Stage
+from stages.core.contract.declaration import Artifact, Stage
+from stages.core.contract.recipe import Runtime, validated
+from stages.core.run.runner import Event, prepare, run_node
 
 PROJECT = Path(__file__).resolve().parents[1]
 CORPORA = PROJECT.parent / "shared" / "corpora"

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from flows.access import AUTH, profiles_path
+from flows.prefect_access import AUTH, profiles_path
 
 
 def client_environment(home: Path) -> dict[str, str]:

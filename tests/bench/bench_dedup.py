@@ -42,8 +42,8 @@ def signature_rows(texts: list[str]) -> list[dict[str, Any]]:
     from datasketch import MinHash
     from rensa import RMinHash
 
-    from stages.text.minhash import shingle_lists, signatures
-    from stages.text.words import joined
+    from stages.text.match.minhash import shingle_lists, signatures
+    from stages.text.match.words import joined
 
     sample, size = [], 0
     for text in texts[:: max(1, len(texts) // 1000)]:
@@ -90,9 +90,9 @@ def recall_rows(texts: list[str], urls: list[str]) -> list[dict[str, Any]]:
     """Recall and wrong removals on the editions: our buckets and decisions, datasketch's LSH at its own bands without verification."""
     from datasketch import MinHash, MinHashLSH
 
-    from stages.text.cluster import decide, first_copies, group_bands, undecided
-    from stages.text.minhash import distinct, shingle_lists, signatures, sketch, text_hash
-    from stages.text.words import joined
+    from stages.text.match.clustering import decide, first_copies, group_bands, undecided
+    from stages.text.match.minhash import distinct, shingle_lists, signatures, sketch, text_hash
+    from stages.text.match.words import joined
 
     chosen = sorted((u, t) for u, t in zip(urls, texts, strict=True) if EDITIONS.search(u))
     texts = [t for _, t in {text_hash(t): (u, t) for u, t in reversed(chosen)}.values()][::-1]  # one of each exact copy
@@ -162,8 +162,8 @@ def scale_rows() -> list[dict[str, Any]]:
 
 def scale(documents: int) -> dict[str, Any]:
     """Simulated: 30 % of the documents are near copies (J = 0.9) in families of 2 to 20, 2 % of one page of boilerplate; 100 shingles."""
-    from stages.core.canonical import Part, canonical, file_array
-    from stages.text.cluster import copy_sets, decide, first_copies, group_bands, in_buckets, release, undecided
+    from stages.core.tables.canonical_order import Part, canonical, file_array
+    from stages.text.match.clustering import copy_sets, decide, first_copies, group_bands, in_buckets, release, undecided
     from tests.bench.simulated import simulate
 
     steps: dict[str, float] = {}

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from stages.text.charset import decode_page
-from stages.text.html import Engine, extract_text
-from stages.text.segments import Limits
-from stages.text.warc import read_records
+from stages.text.warc.charset import decode_page
+from stages.text.warc.framing import Limits
+from stages.text.warc.html import Engine, extract_text
+from stages.text.warc.records import read_records
 
 CRAWL = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "crawl"
 JUDGED = Path(__file__).with_name("judged_pages.jsonl")
@@ -43,7 +43,7 @@ def pages(wanted: set[str]) -> dict[str, str]:
     for file in [*sorted(CRAWL.glob("CRAWL-*.warc.gz")), *sorted((CRAWL / "real").glob("*-*.warc.gz"))]:
         with file.open("rb") as stream:
             for record in read_records(stream, Limits(20_000_000, 100.0)):
-                if record.url in wanted and record.status == 200 and record.mime == "text/html":
+                if record.url in wanted and record.status == 200 and record.mime == "text/warc/html":
                     found.setdefault(record.url, decode_page(record.body, record.charset)[0])
     return found
 

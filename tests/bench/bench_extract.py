@@ -21,11 +21,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from stages.core.external import sha256_file
-from stages.core.shards import Meter
+from stages.core.store.external import sha256_file
+from stages.core.tables.shards import Meter
 from stages.extract import ExtractConfig, extract_file
-from stages.text.segments import Limits
-from stages.text.warc import read_records
+from stages.text.warc.framing import Limits
+from stages.text.warc.records import read_records
 
 CRAWL = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "crawl"
 TIMES_DATATROVE, TIMES_BARE = 15.0, 1.5

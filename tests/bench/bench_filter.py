@@ -55,8 +55,8 @@ def datatrove_chain(given: Mapping[str, Mapping[str, Any]] | None = None) -> Cal
 def our_chain() -> Callable[[str], tuple[str, str]]:
     """The same by the signals and rules of the filter stage, with an empty memory of words."""
     from stages.filter import FilterConfig
-    from stages.text.quality import first_reason
-    from stages.text.signals import make_measure, text_signals
+    from stages.text.quality.rules import first_reason
+    from stages.text.quality.signals import make_measure, text_signals
 
     config = FilterConfig.model_validate({"url": {"enabled": False}, "languages": [], "min_lang_score": 0}).model_dump(mode="json")
     measure = make_measure(config)

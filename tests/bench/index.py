@@ -17,10 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows.road import road
-from stages.ask import lineage as ask
-from stages.ask import trace
-from stages.core import lineage, runs
+from flows.pipeline import road
+from stages.core.index import database
+from stages.core.store import runs
+from stages.queries import lineage as ask
+from stages.queries import trace
 from tests.bench.made_home import SHARED_BY, artifact_name, document, make_home
 from tests.bench.probe import probe
 
@@ -53,11 +54,11 @@ def measure(home: Path, artifacts: int, rows: int) -> dict[str, str]:
     """The figures of one size, as text by name."""
     made = make_home(home, artifacts - NEW, rows)
     found = {"artifacts": f"{artifacts:,}", "document rows": f"{made.rows:,}", "files of decisions": f"{made.files:,}"}
-    found["reindex (all but the new)"] = once(lambda: lineage.reindex(home))
+    found["reindex (all but the new)"] = once(lambda: database.reindex(home))
     make_home(home, NEW, 10_000, first_run=made.runs)
-    found[f"update: {NEW:,} new manifests"] = once(lambda: lineage.update(home))
-    found["update: nothing new"] = once(lambda: lineage.update(home))
-    found["index file"] = f"{(home / lineage.FILE).stat().st_size / 1e6:.1f} MB"
+    found[f"update: {NEW:,} new manifests"] = once(lambda: database.update(home))
+    found["update: nothing new"] = once(lambda: database.update(home))
+    found["index file"] = f"{(home / database.FILE).stat().st_size / 1e6:.1f} MB"
     middle = made.runs // 2
     report, crawl = artifact_name("report", middle), artifact_name("crawl", middle)
     assert len(ask.up(home, report)) == len(road()) - 1 and len(ask.down(home, crawl)) > len(road())
@@ -70,7 +71,7 @@ def measure(home: Path, artifacts: int, rows: int) -> dict[str, str]:
     found["decisions of a URL, all rows"] = best(lambda: asked(home, "url = ?", url), 3)
     found["decisions of a doc_id, all rows"] = best(lambda: asked(home, "doc_id = ?::UUID", doc), 3)
     joined = "SELECT count(*) FROM decisions JOIN current USING (artifact_id, node) WHERE node = 'filter'"
-    found["decisions of filter, JOIN current"] = best(lambda: lineage.query(home, joined), 3)
+    found["decisions of filter, JOIN current"] = best(lambda: database.query(home, joined), 3)
     doc, url = document(newest, 1)
     assert len(trace.trace_doc(home, trace.start(home), doc)["verdicts"]) >= 1
     found["trace of a document"] = best(lambda: trace.trace_doc(home, trace.start(home), doc), 3)
@@ -83,7 +84,7 @@ def measure(home: Path, artifacts: int, rows: int) -> dict[str, str]:
 
 
 def asked(home: Path, condition: str, value: str) -> None:
-    rows = lineage.query(home, f"SELECT node, verdict, reason FROM decisions WHERE {condition}", [value])[1]
+    rows = database.query(home, f"SELECT node, verdict, reason FROM decisions WHERE {condition}", [value])[1]
     assert rows, (condition, value)
 
 

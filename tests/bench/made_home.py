@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flows.road import road
-from stages.core.environment import environment
+from flows.pipeline import road
+from stages.core.contract.environment import environment
 
 SHARED_BY = {"crawl": 20, "benchmarks": 20, "conversations": 20, "preferences": 20, "extract": 20} | dict.fromkeys(
     ("train_quality", "filter", "dedup", "decontaminate", "train_tokenizer", "encode", "mix"), 4

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
-from flows.road import road, stage_of
-from stages.core import lease
+from flows.pipeline import road, stage_of
+from stages.core.store import lease
 from tests.conftest import PROJECT
 
 MARK = "LOAM_CHAOS"

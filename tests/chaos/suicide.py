@@ -21,8 +21,8 @@ SETTINGS = ["benchmarks.docstrings.packages=[datasketch]", "benchmarks.docstring
 
 def main(nth: int, home: str) -> None:
     """Walks two small nodes with every watched function counted."""
-    from flows.session import open_session
-    from flows.walk import walk
+    from flows.execute import walk
+    from flows.opened_recipe import open_session
 
     session = open_session("tiny", SETTINGS, home)
     calls = [0]

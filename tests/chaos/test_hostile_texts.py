@@ -8,7 +8,7 @@ import time
 import pytest
 
 from stages.filter import FilterConfig
-from stages.text import judge
+from stages.text.quality import judge
 
 pytestmark = pytest.mark.chaos
 UNITS = ("(", "[", "'", "@", "-", ".", "_.", "a.", "1.", "a-", "a:@", "a@", "a@a.", "+1 ", "+1 555 ", "111-111-", "1.1.1.1", ":)", "(a", "#", "&amp;", "…",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.road import road
+from flows.pipeline import road
 from tests.chaos.road import held, outcome, remains, shared_environment, start, wait_until_gone, words
 from tests.conftest import loam
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.core import lineage, manifest
+from stages.core.index import database
+from stages.core.store import manifest
 from tests.chaos.road import held, remains
 from tests.conftest import PROJECT
 
@@ -33,8 +34,8 @@ def fault(home: Path, expected: dict[str, str]) -> str:
         return f"artifacts {digests(home)}"
     if left := remains(home) or held(home):
         return f"left behind: {left}"
-    indexed = {row["artifact_id"]: row["digest"] for row in lineage.records(home, "SELECT artifact_id, digest FROM artifact")}
-    states = [row["state"] for row in lineage.records(home, "SELECT state FROM run ORDER BY seq")]
+    indexed = {row["artifact_id"]: row["digest"] for row in database.records(home, "SELECT artifact_id, digest FROM artifact")}
+    states = [row["state"] for row in database.records(home, "SELECT state FROM run ORDER BY seq")]
     if indexed != expected or states[-1] != "done" or not set(states[:-1]) <= {"killed", "done"}:
         return f"index {indexed}, runs {states}"
     wrong = [manifest.verify(manifest.read_artifact(home / "artifacts" / name)) for name in indexed]

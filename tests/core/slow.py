@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from stages.core.shards import Meter, run_shards
-from stages.core.stage import Context
+from stages.core.contract.declaration import Context
+from stages.core.tables.shards import Meter, run_shards
 
 LINES = 600
 

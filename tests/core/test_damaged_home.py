@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.core import external, manifest, names, runs
-from stages.core.errors import StageError, VerificationError
+from stages.core.contract.errors import StageError, VerificationError
+from stages.core.store import external, manifest, names, runs
 from tests.conftest import run_stage
 from tests.core.toys import WORDS
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stages.core import files, manifest
-from stages.core.files import make_durably, write_durably
-from stages.core.stage import Artifact
+from stages.core.contract.declaration import Artifact
+from stages.core.store import files, manifest
+from stages.core.store.files import make_durably, write_durably
 from tests.conftest import run_stage
 from tests.core.toys import WORDS
 

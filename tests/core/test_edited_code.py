@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.road import road, stage_of
-from stages.ask.plan import why_miss
-from stages.core import code, manifest
-from stages.core.recipe import Runtime, validated
-from stages.core.runner import Job, find_hit, prepare
+from flows.pipeline import road, stage_of
+from stages.core.contract import source_code
+from stages.core.contract.recipe import Runtime, validated
+from stages.core.run.runner import Job, find_hit, prepare
+from stages.core.store import manifest
+from stages.queries.plan import why_miss
 from tests.conftest import run_stage
 from tests.core.toys import WORDS
 
@@ -22,8 +23,8 @@ MODULE = "tests.core.toys"
 @pytest.fixture
 def record(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[dict]]]:
     """A record that lists the toy's code as that of its version 1; tests add to it and change the code."""
-    found = {"words": [{"version": 1, "code": code.code_digest(MODULE)[: code.DIGITS], "entry": "first version"}]}
-    monkeypatch.setattr(code, "recorded", lambda: found)
+    found = {"words": [{"version": 1, "code": source_code.code_digest(MODULE)[: source_code.DIGITS], "entry": "first version"}]}
+    monkeypatch.setattr(source_code, "recorded", lambda: found)
     yield found
 
 
@@ -32,8 +33,8 @@ def job(home: Path) -> Job:
 
 
 def edit(monkeypatch: pytest.MonkeyPatch, digest: str, modules: dict[str, str] | None = None) -> None:
-    monkeypatch.setattr(code, "code_digest", lambda module: digest * 4)
-    monkeypatch.setattr(code, "module_digests", lambda module: modules or {MODULE: digest})
+    monkeypatch.setattr(source_code, "code_digest", lambda module: digest * 4)
+    monkeypatch.setattr(source_code, "module_digests", lambda module: modules or {MODULE: digest})
 
 
 def test_edited_code_is_a_miss_that_says_so_and_names_the_module(
@@ -42,7 +43,7 @@ def test_edited_code_is_a_miss_that_says_so_and_names_the_module(
     built = run_stage(WORDS, {}, {}, tmp_path)
     assert built.manifest["key_parts"]["code"] == "" and find_hit(tmp_path, job(tmp_path)) is not None
     then = built.manifest["code"]["modules"]
-    assert then == code.module_digests(MODULE) and {MODULE, "stages.core.shards"} <= set(then)
+    assert then == source_code.module_digests(MODULE) and {MODULE, "stages.core.tables.shards"} <= set(then)
     edit(monkeypatch, "e" * 16, then | {MODULE: "other", "stages.core.new": "x"})
     changed = job(tmp_path)
     assert changed.parts["code"] == "e" * 16 and find_hit(tmp_path, changed) is None
@@ -91,51 +92,55 @@ def test_scratch_is_of_one_code(tmp_path: Path, record: dict[str, list[dict]], m
 
 @pytest.mark.parametrize("node", [node for node in road() if "@" not in node.name], ids=lambda node: node.name)
 def test_a_stage_reaches_nothing_that_only_asks_or_walks(node: object) -> None:
-    reached = code.reached(stage_of(node).run.__module__)
-    assert not [m for m in reached if not m.startswith("stages.") or m.startswith("stages.ask")]
+    reached = source_code.reached(stage_of(node).run.__module__)
+    assert not [m for m in reached if not m.startswith("stages.") or m.startswith("stages.queries")]
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "sft", "reference", "dpo"])
 def test_what_the_ranks_run_is_reached_though_it_is_started_by_name(stage: str) -> None:
-    assert {"stages.lm.rank", "stages.lm.trainer", "stages.lm.objectives", "stages.lm.optim", "stages.lm.schedule"} <= code.reached(
-        f"stages.{stage}"
-    )
+    assert {
+        "stages.lm.train.rank",
+        "stages.lm.train.trainer",
+        "stages.lm.model.loss",
+        "stages.lm.train.optimizer",
+        "stages.lm.train.schedule",
+    } <= source_code.reached(f"stages.{stage}")
 
 
 def test_sources_are_parsed_once_per_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forget() -> None:
-        for function in (code.code_digest, code.reached, code.imports_of, code._parsed, code._known):
+        for function in (source_code.code_digest, source_code.reached, source_code.imports_of, source_code._parsed, source_code._known):
             function.cache_clear()
 
     try:
         forget()
-        with code.remembered(tmp_path):
-            digest = code.code_digest(MODULE)
-        assert len(json.loads((tmp_path / "code.json").read_text())) == len(code.reached(MODULE))
+        with source_code.remembered(tmp_path):
+            digest = source_code.code_digest(MODULE)
+        assert len(json.loads((tmp_path / "code.json").read_text())) == len(source_code.reached(MODULE))
         forget()
         with monkeypatch.context() as patched:
-            patched.setattr(code.ast, "parse", lambda source: pytest.fail("parsed again"))
-            with code.remembered(tmp_path):
-                assert code.code_digest(MODULE) == digest
+            patched.setattr(source_code.ast, "parse", lambda source: pytest.fail("parsed again"))
+            with source_code.remembered(tmp_path):
+                assert source_code.code_digest(MODULE) == digest
         for damaged in ("{ half", "[]", '{"x": 1}', "\xff"):
             forget()
             (tmp_path / "code.json").write_text(damaged, encoding="latin-1")
-            with code.remembered(tmp_path):
-                assert code.code_digest(MODULE) == digest
+            with source_code.remembered(tmp_path):
+                assert source_code.code_digest(MODULE) == digest
     finally:
         forget()
 
 
 def test_the_record_that_ships_lists_lines(tmp_path: Path) -> None:
     names = {stage_of(node).name for node in road()}
-    assert set(code.recorded()) == names
+    assert set(source_code.recorded()) == names
     assert all(
-        {"version", "code", "entry"} == set(line) and len(line["code"]) == code.DIGITS
-        for lines in code.recorded().values()
+        {"version", "code", "entry"} == set(line) and len(line["code"]) == source_code.DIGITS
+        for lines in source_code.recorded().values()
         for line in lines
     )
 
 
 def test_the_manifest_of_an_artifact_names_its_code(tmp_path: Path) -> None:
     artifact = manifest.read_artifact(run_stage(WORDS, {}, {}, tmp_path).path)
-    assert artifact.manifest["key_parts"]["code"] == code.code_digest(MODULE)[: code.DIGITS], "toys are in no record"
+    assert artifact.manifest["key_parts"]["code"] == source_code.code_digest(MODULE)[: source_code.DIGITS], "toys are in no record"

@@ -10,11 +10,11 @@ from typing import Literal
 import pytest
 import yaml
 
-from stages.core import plainyaml
-from stages.core.errors import RecipeError
-from stages.core.plainyaml import MAX_DEPTH, BadYamlError, parse
-from stages.core.recipe import Recipe, find_recipe, load_recipe, validated
-from stages.core.stage import Packages, StageConfig
+from stages.core.contract import plain_yaml
+from stages.core.contract.declaration import Packages, StageConfig
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.plain_yaml import MAX_DEPTH, BadYamlError, parse
+from stages.core.contract.recipe import Recipe, find_recipe, load_recipe, validated
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -213,7 +213,7 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
         file.truncate(50 << 30)  # sparse
     with pytest.raises(RecipeError, match="The file has more than 1 MiB"):
         load_recipe(str(path), {"shape": Shape})
-    assert plainyaml.MAX_BYTES == 1 << 20
+    assert plain_yaml.MAX_BYTES == 1 << 20
 
 
 def test_what_is_no_file_is_named_so(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from stages.core import records
-from stages.core.errors import StageError
-from stages.core.records import read_lines, read_records
-from stages.core.stage import ExternalFile
+from stages.core.contract.declaration import ExternalFile
+from stages.core.contract.errors import StageError
+from stages.core.tables import jsonl
+from stages.core.tables.jsonl import read_lines, read_records
 
 GOOD = b'{"text": "good"}'
 
@@ -78,21 +78,21 @@ def test_a_file_in_another_encoding_is_one_clear_error(tmp_path: Path, encoding:
 
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_a_line_beyond_the_limit_is_one_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
-    monkeypatch.setattr(records, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1 << 20)
     path = tmp_path / "a.jsonl"
     long = b'{"text": "' + b"x" * (3 << 20) + b'"}'
     path.write_bytes(GOOD + b"\n" + long + b"\n" + GOOD + b"\n" + long + end)
     lines, dropped = read(path)
     assert lines == [1, 3]
     assert [(reason, where) for reason, where, _ in dropped] == [("the line is not JSON (more than 1 MiB)", f"a.jsonl:{n}") for n in (2, 4)]
-    assert all(len(shown) <= records.SHOWN_CHARS for _, _, shown in dropped)
+    assert all(len(shown) <= jsonl.SHOWN_CHARS for _, _, shown in dropped)
     with pytest.raises(StageError, match="more than 1 MiB") as caught:
         list(read_lines(external(path)))
     assert "a.jsonl:2" in str(caught.value)
 
 
 def test_the_limit_counts_the_line_without_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MAX_LINE_BYTES", len(GOOD))
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", len(GOOD))
     path = tmp_path / "a.jsonl"
     path.write_bytes(GOOD + b"\n" + GOOD + b" \n" + GOOD)
     assert read(path)[0] == [1, 3]

@@ -13,14 +13,14 @@ import pytest
 
 from dashboards.data import overview
 from flows.cli import main
-from flows.session import default_home
-from stages.ask import lineage as ask
-from stages.ask.affected import affected
-from stages.core import lineage
-from stages.core.errors import RecipeError
-from stages.core.home import refuse_odd
-from stages.core.locked import Limits
-from tests.ask.two_runs import SITE, make_two_runs
+from flows.opened_recipe import default_home
+from stages.core.contract.errors import RecipeError
+from stages.core.index import database
+from stages.core.index.sql_guard import Limits
+from stages.core.store.home import refuse_odd
+from stages.queries import lineage as ask
+from stages.queries.affected import affected
+from tests.queries.two_runs import SITE, make_two_runs
 
 VIEWS = ("decisions", "token_spans", "row_spans", "steps")
 
@@ -28,7 +28,7 @@ VIEWS = ("decisions", "token_spans", "row_spans", "steps")
 def counts(home: Path) -> dict[str, int]:
     """Rows of the views; all of them are of this home's own files."""
     sql = " UNION ALL ".join(f"SELECT '{v}', count(*), count(*) FILTER (starts_with(file, $1)) FROM {v}" for v in VIEWS)
-    rows = lineage.query(home, sql, [f"{home.resolve()}/"])[1]
+    rows = database.query(home, sql, [f"{home.resolve()}/"])[1]
     assert all(every == own for _, every, own in rows)
     return {view: every for view, every, _ in rows}
 
@@ -47,7 +47,7 @@ def answers(home: Path) -> list[object]:
     sql = "SELECT url, verdict FROM decisions JOIN upstream('pretrain') USING (artifact_id, node) ORDER BY ALL"
     return [
         affected(home, f"{SITE}/%").artifacts,
-        lineage.select(home, sql, Limits()),
+        database.select(home, sql, Limits()),
         counts(home),
         overview(home, ["pretrain"])["artifacts"],
     ]
@@ -64,8 +64,8 @@ def test_a_moved_and_a_copied_home_answer_at_once(home: Path, tmp_path: Path) ->
     assert answers(moved) == before and answers(copied) == before
     (tmp_path / "link").symlink_to(copied)
     assert answers(tmp_path / "link") == before
-    lineage.update(moved)
-    plain = duckdb.connect(str(moved / lineage.FILE), read_only=True)
+    database.update(moved)
+    plain = duckdb.connect(str(moved / database.FILE), read_only=True)
     assert plain.execute("SELECT count(*) FROM decisions").fetchall() == [(counts(moved)["decisions"],)]
     plain.close()
 
@@ -75,8 +75,8 @@ def test_a_copy_does_not_read_the_files_of_what_it_was_copied_from(home: Path, t
     shutil.copytree(home, copied)
     for path in (copied / "artifacts").glob("*/*/decisions/*.parquet"):
         path.unlink()
-    assert lineage.query(copied, "SELECT count(*) FROM decisions")[1] == [(0,)]
-    assert lineage.query(home, "SELECT count(*) FROM decisions")[1] != [(0,)]
+    assert database.query(copied, "SELECT count(*) FROM decisions")[1] == [(0,)]
+    assert database.query(home, "SELECT count(*) FROM decisions")[1] != [(0,)]
 
 
 @pytest.fixture
@@ -92,9 +92,9 @@ def frozen(home: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_moved_home_that_cannot_be_written_answers_too(frozen: Path) -> None:
-    index = (frozen / lineage.FILE).stat()
+    index = (frozen / database.FILE).stat()
     assert affected(frozen, f"{SITE}/%").artifacts and all(counts(frozen).values())
-    assert (frozen / lineage.FILE).stat().st_mtime_ns == index.st_mtime_ns
+    assert (frozen / database.FILE).stat().st_mtime_ns == index.st_mtime_ns
 
 
 def test_a_plain_client_of_a_moved_home_gets_an_error_and_not_no_rows(home: Path, tmp_path: Path) -> None:
@@ -105,12 +105,12 @@ def test_a_plain_client_of_a_moved_home_gets_an_error_and_not_no_rows(home: Path
         "SELECT url FROM decisions WHERE url = 'x'",
         "SELECT count(*) FROM steps WHERE contains(file, 'x')",
     ):
-        plain = duckdb.connect(str(moved / lineage.FILE), read_only=True)
+        plain = duckdb.connect(str(moved / database.FILE), read_only=True)
         with pytest.raises(duckdb.Error, match="The home is no longer .*first/home: run `loam lineage reindex` where it is now"):
             plain.execute(sql).fetchall()
         plain.close()
-    lineage.reindex(moved)
-    plain = duckdb.connect(str(moved / lineage.FILE), read_only=True)
+    database.reindex(moved)
+    plain = duckdb.connect(str(moved / database.FILE), read_only=True)
     assert plain.execute("SELECT count(*) FROM decisions").fetchall() != [(0,)]
     plain.close()
 
@@ -121,9 +121,9 @@ def test_odd_signs_in_the_path_of_a_home_do_no_harm(tmp_path: Path, name: str) -
     refuse_odd(home)
     make_two_runs(home)
     assert affected(home, f"{SITE}/%").artifacts and all(counts(home).values())
-    assert lineage.select(home, "SELECT count(*) AS n FROM decisions", Limits())[0] == [{"n": counts(home)["decisions"]}]
+    assert database.select(home, "SELECT count(*) AS n FROM decisions", Limits())[0] == [{"n": counts(home)["decisions"]}]
     assert ask.verify(home)[1] == []
-    plain = duckdb.connect(str(home / lineage.FILE), read_only=True)
+    plain = duckdb.connect(str(home / database.FILE), read_only=True)
     assert plain.execute("SELECT count(*) FROM decisions").fetchall() == [(counts(home)["decisions"],)]
     plain.close()
 

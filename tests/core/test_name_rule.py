@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stages import benchmarks, crawl
-from stages.core import runs
-from stages.core.errors import RecipeError, StageError
-from stages.core.names import RULE, name_fault, near_name, path_part, read_names, refuse_name
-from stages.core.recipe import load_recipe, validated
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe import load_recipe, validated
+from stages.core.store import runs
+from stages.core.store.names import RULE, name_fault, near_name, path_part, read_names, refuse_name
 from tests.conftest import run_stage
 from tests.core.toys import WORDS
 

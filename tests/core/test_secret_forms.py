@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from stages.core.errors import RecipeError
-from stages.core.secrets import redact, refuse_in_settings, without_secrets
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.secrets import redact, refuse_in_settings, without_secrets
 
 A20, A16 = "Ab0" + "x" * 17, "ABCDEFGHIJKLMNOP"
 PREFIXES = {

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.core.shards import Meter, collect, run_shards
-from stages.core.stage import Artifact, Books, Context, ExternalFiles, NamedFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Books, Context, ExternalFiles, NamedFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.tables.shards import Meter, collect, run_shards
 
 
 class WordsConfig(StageConfig):

@@ -15,8 +15,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import CLOSED, HEADERS, make_app, serve
-from flows.road import road
-from stages.core.errors import StageError
+from flows.pipeline import road
+from stages.core.contract.errors import StageError
 from tests.conftest import PROJECT
 
 NODES = [node.name for node in road()]

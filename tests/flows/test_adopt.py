@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from flows.cli import main
-from flows.road import road, spared, upstream
-from flows.session import Session, forced_nodes, open_session
-from flows.walk import again, walk
-from stages.core import manifest, runs
-from stages.core.errors import RecipeError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
+from flows.execute import again, walk
+from flows.opened_recipe import Session, forced_nodes, open_session
+from flows.pipeline import road, spared, upstream
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError
+from stages.core.store import manifest, runs
+from stages.core.tables.parquet import read_rows
 from tests.stages import tiny_model
 
 RECIPE = """

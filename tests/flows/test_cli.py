@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.session import split_settings
-from flows.show import books_text, print_table, progress_text, size_text
-from stages.core.errors import RecipeError
+from flows.opened_recipe import split_settings
+from flows.terminal import books_text, print_table, progress_text, size_text
+from stages.core.contract.errors import RecipeError
 from tests.conftest import loam
 
 
@@ -92,7 +92,7 @@ def test_the_full_recipe_plans_and_says_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_a_home_that_is_being_cleaned_is_refused_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from stages.core.runs import hold_home
+    from stages.core.store.runs import hold_home
 
     with hold_home(tmp_path, alone=True):
         for words in (["run", "tiny"], ["stage", "crawl", "tiny"]):

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from flows.cli import main
-from flows.session import forced_nodes, open_session, refuse_damaged
-from flows.walk import again, walk
-from stages.core import manifest
-from stages.core.errors import VerificationError
-from stages.core.runner import Report, Result
+from flows.execute import again, walk
+from flows.opened_recipe import forced_nodes, open_session, refuse_damaged
+from stages.core.contract.errors import VerificationError
+from stages.core.run.runner import Report, Result
+from stages.core.store import manifest
 from tests.conftest import PROJECT
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flows.road import road
-from stages.core.errors import StageError
+from flows.pipeline import road
+from stages.core.contract.errors import StageError
 from tests.conftest import PROJECT, loam
 from tests.served import ask, client_environment
 

@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.contradictions import refuse_contradictions
-from flows.road import config_classes
-from stages.core import foreign
-from stages.core.errors import LoamError, RecipeError
-from stages.core.recipe import Runtime, apply_setting, load_recipe, validated
-from stages.core.records import read_lines, read_records
-from stages.core.stage import ExternalFile
+from flows.pipeline import config_classes
+from stages.core.contract.declaration import ExternalFile
+from stages.core.contract.errors import LoamError, RecipeError
+from stages.core.contract.recipe import Runtime, apply_setting, load_recipe, validated
+from stages.core.tables import import_documents
+from stages.core.tables.jsonl import read_lines, read_records
 from tests.fuzzing import JSON, WORD, profile, torn
 
 pytestmark = pytest.mark.fuzz
@@ -139,7 +139,7 @@ def context() -> Any:
 @given(lines(), st.sampled_from(["a.jsonl", "a.jsonl.gz"]))
 def test_records_of_every_kind(tmp_path_factory: pytest.TempPathFactory, raw: bytes, name: str) -> None:
     from stages.benchmarks import Benchmarks, _read_file
-    from stages.text.dialogue import BadDialogueError, read_messages, read_pair
+    from stages.text.items.dialogue import BadDialogueError, read_messages, read_pair
 
     path = tmp_path_factory.getbasetemp() / name
     path.write_bytes(gzip.compress(raw, 1) if name.endswith(".gz") else raw)
@@ -155,7 +155,7 @@ def test_records_of_every_kind(tmp_path_factory: pytest.TempPathFactory, raw: by
     with contextlib.suppress(LoamError):
         _read_file(file, Benchmarks(), ctx, [])
     with contextlib.suppress(LoamError):
-        foreign.take_documents([file], tmp_path_factory.getbasetemp() / "taken", ctx)
+        import_documents.take_documents([file], tmp_path_factory.getbasetemp() / "taken", ctx)
 
 
 @cache
@@ -174,12 +174,12 @@ def test_parquet_documents(tmp_path_factory: pytest.TempPathFactory, data: st.Da
     path = tmp_path_factory.getbasetemp() / "a.parquet"
     path.write_bytes(data.draw(torn(parquet())))
     with contextlib.suppress(LoamError):
-        foreign.take_documents([external(path)], tmp_path_factory.getbasetemp() / "taken", context())
+        import_documents.take_documents([external(path)], tmp_path_factory.getbasetemp() / "taken", context())
 
 
 @cache
 def warc() -> bytes:
-    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n<p>hi\r\n0\r\n\r\n"
+    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/warc/html\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n<p>hi\r\n0\r\n\r\n"
     head = "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a/\r\nWARC-Record-ID: <urn:uuid:{}>\r\nContent-Length: {}\r\n\r\n"
     record = head.format("0" * 8 + "-0000-0000-0000-" + "1" * 12, len(http)).encode() + http + b"\r\n\r\n"
     return record * 2 + gzip.compress(record, mtime=0)
@@ -188,7 +188,7 @@ def warc() -> bytes:
 @profile(20)
 @given(st.data(), st.booleans())
 def test_warc_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, zipped: bool) -> None:
-    from stages.core.shards import Meter
+    from stages.core.tables.shards import Meter
     from stages.extract import ExtractConfig, extract_file
 
     base = tmp_path_factory.getbasetemp()

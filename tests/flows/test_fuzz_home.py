@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.core import lineage, names, runs
-from stages.core.manifest import artifact_id
-from stages.core.recipe import load_recipe
+from stages.core.contract.recipe import load_recipe
+from stages.core.index import database
+from stages.core.store import names, runs
+from stages.core.store.manifest import artifact_id
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS
 from tests.fuzzing import JSON, WORD, holds, profile, torn
@@ -41,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         runs.end_run(home, run, "done")
     names.give_name(home, "best", artifact_id(first))
     (home / "hashes.json").write_text(json.dumps({"/x": [[1, 2, 3, 4], "ab"]}))
-    lineage.update(home)
+    database.update(home)
     return home
 
 
@@ -125,7 +126,7 @@ def test_damaged_records_of_a_home(home: Path, data: st.DataObject) -> None:
     with as_before(home):
         path.write_bytes(data.draw(damaged(path.read_bytes())))
         if data.draw(st.booleans()):
-            (home / lineage.FILE).unlink()
+            (home / database.FILE).unlink()
         holds([*question, "--home", str(home)])
 
 
@@ -134,7 +135,7 @@ def test_damaged_records_of_a_home(home: Path, data: st.DataObject) -> None:
 def test_a_damaged_index(home: Path, data: st.DataObject) -> None:
     question = data.draw(st.sampled_from(QUESTIONS[:8]))
     with as_before(home):
-        path = home / lineage.FILE
+        path = home / database.FILE
         path.chmod(0o644)
         whole = path.read_bytes()
         path.write_bytes(

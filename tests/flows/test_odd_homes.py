@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flows import session
+from flows import opened_recipe
 from flows.cli import main
-from flows.session import default_home
-from stages.core.errors import RecipeError, StageError, of_a_file
-from stages.core.home import LONGEST_HOME
+from flows.opened_recipe import default_home
+from stages.core.contract.errors import RecipeError, StageError, of_a_file
+from stages.core.store.home import LONGEST_HOME
 
 FINE = ["a b", "a%41b", "a#b", "a'b", 'a"b', "a*b", "a[b]", "a{b}", "a;b", "a=b", "a:b", "ä", "日本", "-a", "a$b", "a&b", "..a", "a\u0301"]
 
@@ -72,7 +72,7 @@ def test_an_address_and_an_unknown_user_are_no_homes() -> None:
 
 
 def test_a_folder_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.os, "access", lambda path, mode: not str(path).endswith("closed"))
+    monkeypatch.setattr(opened_recipe.os, "access", lambda path, mode: not str(path).endswith("closed"))
     (tmp_path / "closed").mkdir()
     with pytest.raises(RecipeError, match="which you may not read"):
         default_home(str(tmp_path / "closed"))
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_opened_is_one_message(
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied", os.fsencode("/data/secret.warc.gz"))
 
-    monkeypatch.setattr(session, "load_recipe", refused)
+    monkeypatch.setattr(opened_recipe, "load_recipe", refused)
     assert main(["plan", "tiny", "--home", str(tmp_path)]) == 1
     assert capsys.readouterr().err.splitlines()[:2] == ["loam: Permission denied.", "  where: /data/secret.warc.gz"]
     with pytest.raises(PermissionError):

@@ -15,16 +15,17 @@ import jsonschema
 import pytest
 
 from flows.cli import main
-from flows.session import Session
-from flows.walk import walk
-from stages.ask.plan import Step
-from stages.core import openlineage, runs
-from stages.core.errors import RecipeError
-from stages.core.openlineage import node_event
-from stages.core.outbox import check
-from stages.core.recipe import load_recipe
-from stages.core.runner import prepare
-from stages.core.stage import ExternalFile
+from flows.execute import walk
+from flows.opened_recipe import Session
+from stages.core.contract.declaration import ExternalFile
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import load_recipe
+from stages.core.run import openlineage
+from stages.core.run.openlineage import node_event
+from stages.core.run.outbox import check
+from stages.core.run.runner import prepare
+from stages.core.store import runs
+from stages.queries.plan import Step
 from tests.conftest import PROJECT
 from tests.core.toys import COUNT, WORDS
 

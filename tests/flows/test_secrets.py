@@ -25,7 +25,7 @@ NEEDLES = [*(value for name, value in CANARIES.items() if name != "DATABASE_URL"
 FAILING = """
 import dataclasses, os, sys
 import stages.benchmarks as module
-from stages.core.errors import StageError
+from stages.core.contract.errors import StageError
 
 def run(config, inputs, out, ctx):
     every = " ".join(os.environ[name] for name in {names})

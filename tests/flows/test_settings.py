@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from flows.cli import main
 from flows.contradictions import nothing_given, refuse_contradictions
-from flows.road import config_classes
-from stages.ask.plan import Plan, training_size
-from stages.core.errors import RecipeError
-from stages.core.recipe import Recipe, Runtime, apply_setting, load_recipe, validated
-from stages.lm.arch import ModelConfig
+from flows.pipeline import config_classes
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import Recipe, Runtime, apply_setting, load_recipe, validated
+from stages.lm.model.config import ModelConfig
+from stages.queries.plan import Plan, training_size
 
 ABSURD: tuple[Any, ...] = (
     0, -1, 10**12, 2**63 - 1, 10**30, "", "x", "x" * 5000, "9" * 5000, "\x1b[0m", [], [[]], {}, {"x": 1}, {1: 2}, [None], None, True,

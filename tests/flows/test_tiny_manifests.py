@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.road import road, stage_of
-from stages.core import manifest_schema
+from flows.pipeline import road, stage_of
+from stages.core.store import manifest_schema
 
 
 def test_every_manifest_of_a_whole_run_is_as_one_of_others_must_be(tiny_home: Path) -> None:

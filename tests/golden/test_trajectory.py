@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lm import checkpoint
-from stages.lm.arch import ModelConfig
-from stages.lm.data import RowFiles
-from stages.lm.job import Job, Machine, OptimConfig
-from stages.lm.launch import LaunchError, launch
-from stages.lm.meters import read_metrics
-from stages.lm.order import Phase
+from stages.lm.data.order import Phase
+from stages.lm.data.reader import RowFiles
+from stages.lm.model.config import ModelConfig
+from stages.lm.train import checkpoint
+from stages.lm.train.job import Job, Machine, OptimConfig
+from stages.lm.train.launch import LaunchError, launch
+from stages.lm.train.metrics import read_metrics
 from tests.golden import oracle
 
 STEPS, EVERY, EVAL, BATCH, CONTEXT = 12, 6, 5, 8, 32

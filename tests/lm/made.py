@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.lm.arch import ModelConfig
-from stages.lm.data import write_row_files
-from stages.lm.job import Job, Machine
-from stages.lm.order import Phase
+from stages.lm.data.order import Phase
+from stages.lm.data.reader import write_row_files
+from stages.lm.model.config import ModelConfig
+from stages.lm.train.job import Job, Machine
 
 
 def small_job(folder: Path, machine: Machine, steps: int) -> Job:

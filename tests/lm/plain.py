@@ -18,13 +18,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lm import trainer
-from stages.lm.engine import Engine, deepspeed_config
-from stages.lm.events import open_events
-from stages.lm.job import Job
-from stages.lm.meters import read_metrics
-from stages.lm.model import Llama
-from stages.lm.optim import adamw
+from stages.lm.model.llama import Llama
+from stages.lm.train import trainer
+from stages.lm.train.engine import Engine, deepspeed_config
+from stages.lm.train.events import open_events
+from stages.lm.train.job import Job
+from stages.lm.train.metrics import read_metrics
+from stages.lm.train.optimizer import adamw
 
 
 class PlainDeep:

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lm.arch import ModelConfig, ShapeError, read_model_config, write_model_config
-from stages.lm.data import RowFiles, RowReader, write_row_files
-from stages.lm.model import Llama, initial_value, rotate, rotation_at
-from stages.lm.schedule import Schedule
+from stages.lm.data.reader import RowFiles, RowReader, write_row_files
+from stages.lm.model.config import ModelConfig, ShapeError, read_model_config, write_model_config
+from stages.lm.model.llama import Llama, initial_value, rotate, rotation_at
+from stages.lm.train.schedule import Schedule
 from tests.golden import oracle
 
 LEGEND = {"vocab_size": 97, "depth": 3, "width": 48, "heads": 4, "kv_heads": 2, "ffn_width": 80, "max_positions": 64}

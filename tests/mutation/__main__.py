@@ -19,7 +19,9 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Changes single lines of the code and asks the tests.")
     parser.add_argument("--sample", type=int, default=400, help="mutants to try (default 400; all when there are fewer)")
     parser.add_argument("--seed", type=int, default=9, help="of the sample (default 9)")
-    parser.add_argument("--modules", nargs="+", default=list(TABLE), metavar="MODULE", help="below stages/, for example core/key lm/order")
+    parser.add_argument(
+        "--modules", nargs="+", default=list(TABLE), metavar="MODULE", help="below stages/, for example core/store/key lm/data/order"
+    )
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="mutants at a time (default 2)")
     parser.add_argument("--out", type=Path, help="write the result as JSON to this file")
     chosen = parser.parse_args(words)

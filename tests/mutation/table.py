@@ -1,7 +1,7 @@
 """Which modules are mutated, and which tests each must fall to.
 
 A module's tests are those named here, the most specific first, then every other test file that imports it by name, the slow ones last. Never the record
-of the code's digests (tests/house): any edit of a stage dies there, which proves nothing; nor what starts a server, a browser or the
+of the code's digests (tests/architecture): any edit of a stage dies there, which proves nothing; nor what starts a server, a browser or the
 whole road.
 """
 
@@ -12,47 +12,47 @@ from functools import cache
 from pathlib import Path
 
 TRAINED = ("tests/golden/test_trajectory.py", "tests/stages/test_pretrain.py", "tests/stages/test_sft.py", "tests/stages/test_dpo.py")
-SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py", "tests/lm/test_launch.py", "tests/lm/test_foreign.py",
-        "tests/core/test_foreign.py", "tests/ask/test_what_if_settings.py")  # fmt: skip
+SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py", "tests/lm/train/test_launch.py", "tests/lm/infer/test_import_model.py",
+        "tests/core/tables/test_import_documents.py", "tests/queries/test_what_if_settings.py")  # fmt: skip
 """What starts training ranks, or takes more than some seconds: last, since most mutants die before."""
 
 TABLE: dict[str, tuple[str, ...]] = {
-    "core/manifest": ("tests/core/test_manifest_mutants.py", "tests/core/test_key.py", "tests/core/test_integrity.py", "tests/core/test_runner.py",
-                      "tests/core/test_adopt.py"),
-    "core/key": ("tests/core/test_key_exact.py", "tests/core/test_key.py", "tests/core/test_runner.py", "tests/ask/test_plan.py"),
-    "core/external": ("tests/core/test_key.py", "tests/core/test_remote.py", "tests/core/test_runner.py", "tests/ask/test_plan.py"),
-    "core/code": ("tests/core/test_code_exact.py", "tests/core/test_code.py"),
-    "core/collect": ("tests/ask/test_compare.py", "tests/core/test_adopt.py"),
-    "lm/order": ("tests/lm/test_order.py", "tests/stages/test_pretrain.py"),
-    "lm/data": ("tests/lm/test_data.py", "tests/lm/test_pairs.py", "tests/stages/test_pretrain.py"),
-    "lm/pairs": ("tests/lm/test_pairs.py", "tests/stages/test_dpo.py", "tests/stages/test_reference.py"),
-    "lm/trainer": (*TRAINED, "tests/stages/test_reference.py"),
-    "lm/engine": TRAINED,
-    "lm/session": ("tests/stages/test_pretrain.py", "tests/stages/test_reference.py"),
-    "lm/job": ("tests/lm/test_launch.py", *TRAINED),
-    "lm/checkpoint": ("tests/golden/test_trajectory.py", "tests/lm/test_foreign.py", "tests/stages/test_pretrain.py", "tests/stages/test_export.py"),
-    "lm/objectives": ("tests/lm/test_objectives.py", "tests/stages/test_dpo.py"),
-    "mix": ("tests/stages/test_mix.py", "tests/text/test_validation.py"),
-    "text/pack": ("tests/text/test_pack.py", "tests/stages/test_mix.py"),
-    "text/rows": ("tests/text/test_rows.py", "tests/stages/test_mix.py"),
-    "text/ngrams": ("tests/text/test_ngrams_many.py", "tests/text/test_ngrams.py", "tests/stages/test_contamination.py", "tests/stages/test_decontaminate.py"),
+    "core/store/manifest": ("tests/core/store/test_manifest_mutants.py", "tests/core/store/test_key.py", "tests/core/store/test_integrity.py", "tests/core/run/test_runner.py",
+                      "tests/core/run/test_import_artifact.py"),
+    "core/store/key": ("tests/core/store/test_key_exact.py", "tests/core/store/test_key.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
+    "core/store/external": ("tests/core/store/test_key.py", "tests/core/store/test_remote.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
+    "core/contract/source_code": ("tests/core/contract/test_source_code_exact.py", "tests/core/contract/test_source_code.py"),
+    "core/run/gc": ("tests/queries/test_compare.py", "tests/core/run/test_import_artifact.py"),
+    "lm/data/order": ("tests/lm/data/test_order.py", "tests/stages/test_pretrain.py"),
+    "lm/data/reader": ("tests/lm/data/test_reader.py", "tests/lm/data/test_pairs.py", "tests/stages/test_pretrain.py"),
+    "lm/data/pairs": ("tests/lm/data/test_pairs.py", "tests/stages/test_dpo.py", "tests/stages/test_reference.py"),
+    "lm/train/trainer": (*TRAINED, "tests/stages/test_reference.py"),
+    "lm/train/engine": TRAINED,
+    "lm/train/training_run": ("tests/stages/test_pretrain.py", "tests/stages/test_reference.py"),
+    "lm/train/job": ("tests/lm/train/test_launch.py", *TRAINED),
+    "lm/train/checkpoint": ("tests/golden/test_trajectory.py", "tests/lm/infer/test_import_model.py", "tests/stages/test_pretrain.py", "tests/stages/test_export.py"),
+    "lm/model/loss": ("tests/lm/model/test_loss.py", "tests/stages/test_dpo.py"),
+    "mix": ("tests/stages/test_mix.py", "tests/text/tokens/test_validation.py"),
+    "text/tokens/packing": ("tests/text/tokens/test_packing.py", "tests/stages/test_mix.py"),
+    "text/tokens/spans": ("tests/text/tokens/test_spans.py", "tests/stages/test_mix.py"),
+    "text/match/ngrams": ("tests/text/match/test_ngrams_many.py", "tests/text/match/test_ngrams.py", "tests/stages/test_contamination.py", "tests/stages/test_decontaminate.py"),
     "contamination": ("tests/stages/test_contamination.py", "tests/stages/test_contamination_flags.py"),
     "report": ("tests/stages/test_report_values.py", "tests/stages/test_report.py"),
-    "ask/what_if": ("tests/ask/test_what_if.py",),
-    "ask/trace": ("tests/ask/test_lineage.py", "tests/ask/test_compare.py"),
-    "ask/affected": ("tests/ask/test_compare.py",),
-    "ask/plan": ("tests/ask/test_plan_numbers.py", "tests/ask/test_plan.py"),
+    "queries/what_if": ("tests/queries/test_what_if.py",),
+    "queries/trace": ("tests/queries/test_lineage.py", "tests/queries/test_compare.py"),
+    "queries/affected": ("tests/queries/test_compare.py",),
+    "queries/plan": ("tests/queries/test_plan_numbers.py", "tests/queries/test_plan.py"),
 }  # fmt: skip
 """Module below stages/ -> test files, the most specific first."""
 
 NEVER = (
-    "tests/house",
+    "tests/architecture",
     "tests/flows",
     "tests/chaos",
     "tests/bench",
     "tests/dashboards",
     "tests/mutation",
-    "tests/core/test_lineage_fire.py",
+    "tests/core/index/test_database_fire.py",
 )
 """Where no test is taken from by itself: digests of code, servers, browsers, kills for minutes, benchmarks."""
 

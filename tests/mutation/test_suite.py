@@ -55,16 +55,20 @@ def test_every_listed_equivalent_says_why() -> None:
 def test_every_module_of_the_table_has_tests_and_never_the_record_of_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in TABLE:
         assert (command.PROJECT / "stages" / f"{name}.py").is_file() and not any(
-            t.startswith("tests/house") for t in list_tests(command.PROJECT, name)
+            t.startswith("tests/architecture") for t in list_tests(command.PROJECT, name)
         )
-    assert "tests/core/test_lineage.py" in list_tests(command.PROJECT, "core/manifest"), "a file that imports a module is one of its tests"
-    trained = list_tests(command.PROJECT, "lm/trainer")
+    assert "tests/core/index/test_database.py" in list_tests(command.PROJECT, "core/store/manifest"), (
+        "a file that imports a module is one of its tests"
+    )
+    trained = list_tests(command.PROJECT, "lm/train/trainer")
     assert [t in table.SLOW for t in trained] == sorted(t in table.SLOW for t in trained), "what starts training ranks comes last"
-    with pytest.raises(TableError, match=r"tests/core/test_key_exact.py, a test of stages/core/key.py, does not exist: correct"):
-        list_tests(tmp_path, "core/key")
-    monkeypatch.setitem(table.TABLE, "core/key", ("tests/house/test_versions.py",))
-    with pytest.raises(TableError, match="may be no test of stages/core/key.py"):
-        list_tests(command.PROJECT, "core/key")
+    with pytest.raises(
+        TableError, match=r"tests/core/store/test_key_exact.py, a test of stages/core/store/key.py, does not exist: correct"
+    ):
+        list_tests(tmp_path, "core/store/key")
+    monkeypatch.setitem(table.TABLE, "core/store/key", ("tests/architecture/test_versions.py",))
+    with pytest.raises(TableError, match="may be no test of stages/core/store/key.py"):
+        list_tests(command.PROJECT, "core/store/key")
 
 
 def test_what_tests_read_of_the_project_is_in_the_copy() -> None:
@@ -125,7 +129,7 @@ def test_the_command_exits_1_above_the_limit_and_2_when_it_cannot_start(
     for results, code in ((found, 0), (found[:19], 1)):
         result = suite.summary(results, {"a": POOLS["a"]}, {"a": POOLS["a"]}, {"a": b"a = 1\n" * 99}, 9, 1.0)
         monkeypatch.setattr(command, "run_suite", lambda *_, result=result: result)
-        assert command.main(["--modules", "core/key", "--out", str(tmp_path / "out.json")]) == code
+        assert command.main(["--modules", "core/store/key", "--out", str(tmp_path / "out.json")]) == code
         assert json.loads((tmp_path / "out.json").read_text())["survived"] == 1
     assert "1 of 19 survived" in capsys.readouterr().out
 
@@ -136,7 +140,7 @@ def test_the_command_exits_1_above_the_limit_and_2_when_it_cannot_start(
     assert command.main([]) == 2 and capsys.readouterr().err == "not green\n"
     with pytest.raises(SystemExit) as caught:
         command.main(["--modules", "core/kye"])
-    assert caught.value.code == 2 and "no such module: core/kye; there are core/manifest, core/key" in capsys.readouterr().err
+    assert caught.value.code == 2 and "no such module: core/kye; there are core/store/manifest, core/store/key" in capsys.readouterr().err
 
 
 ORPHAN = """

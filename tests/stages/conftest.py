@@ -13,9 +13,9 @@ from uuid import UUID, uuid5
 import pytest
 
 from stages import dpo, encode, mix, pretrain, reference, sft, train_tokenizer
-from stages.core.runner import Event
-from stages.core.stage import Artifact
-from stages.core.tables import schema, write_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.run.runner import Event
+from stages.core.tables.parquet import schema, write_rows
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents
 

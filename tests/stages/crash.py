@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from stages.core import shards
-from stages.text import html
+from stages.core.tables import shards
+from stages.text.warc import html
 
 
 def crash_at(work: shards.ShardFunction, folder: Path, task: Any) -> None:

@@ -11,8 +11,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.text.tasks import format_of, read_item
-from stages.text.words import normalise_words
+from stages.text.items.tasks import format_of, read_item
+from stages.text.match.words import normalise_words
 
 
 def bench_items(corpora: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from stages.benchmarks import COMPLETE, STAGE, WHAT
-from stages.core.errors import RecipeError, StageError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
-from stages.text.heldout import normalised, read_described
-from stages.text.ngrams import find, load_index
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables.parquet import read_rows
+from stages.text.items.held_out import normalised, read_described
+from stages.text.match.ngrams import find, load_index
 from tests.conftest import run_stage
 from tests.stages import made
 

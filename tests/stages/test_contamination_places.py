@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stages import benchmarks, contamination
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows, schema, write_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.tables.parquet import read_rows, schema, write_rows
 from tests.conftest import run_stage
 from tests.stages import made
 from tests.stages.test_contamination import mixture

@@ -8,10 +8,10 @@ import pytest
 
 from stages.benchmarks import STAGE as BENCHMARKS
 from stages.conversations import STAGE
-from stages.core.errors import StageError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
-from stages.text.heldout import normalised
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError
+from stages.core.tables.parquet import read_rows
+from stages.text.items.held_out import normalised
 from tests.conftest import run_stage
 from tests.stages import made
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
-from stages.core.errors import RecipeError, StageError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables.parquet import read_rows
 from stages.crawl import STAGE
 from tests.conftest import run_stage
-from tests.text.test_spider import PAGES, serving
+from tests.text.site.test_crawler import PAGES, serving
 
 DOCS = {"packages": ["datasketch"], "max_pages": 12, "min_page_chars": 200}
 
@@ -85,7 +85,7 @@ def test_a_site_is_crawled_by_its_seeds(tmp_path: Path) -> None:
 
 def test_a_killed_crawl_goes_on_from_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page is asked for once although the crawl was ended twice on its way, and the bytes are those of an undisturbed one."""
-    import stages.text.spider as spider
+    import stages.text.site.crawler as spider
 
     asked: list[str] = []
     fetch = spider._fetch
@@ -117,12 +117,12 @@ def test_a_killed_crawl_goes_on_from_its_pages(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_crawl_that_failed_asks_again(tmp_path: Path) -> None:
-    pages = {"/": (503, "text/html", b"later")}
+    pages = {"/": (503, "text/warc/html", b"later")}
     with serving(pages) as addresses:
         config = {"site": {"seeds": [f"http://{addresses['site.invalid']}/"], "delay_s": 0}, "shards": 1}
         with pytest.raises(StageError, match="The crawl got no page"):
             run_stage(STAGE, config, {}, tmp_path)
-        pages["/"] = (200, "text/html", b"now")
+        pages["/"] = (200, "text/warc/html", b"now")
         assert run_stage(STAGE, config, {}, tmp_path).summary["pages"] == 2
 
 

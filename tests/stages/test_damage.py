@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from stages import encode, evaluate, export, pretrain, sft
-from stages.core import manifest
-from stages.core.errors import StageError, VerificationError
-from stages.core.runner import Event
-from stages.core.stage import Artifact, Stage
+from stages.core.contract.declaration import Artifact, Stage
+from stages.core.contract.errors import StageError, VerificationError
+from stages.core.run.runner import Event
+from stages.core.store import manifest
 from tests.conftest import run_stage
-from tests.lm.test_rank_faults import full_disk_in_ranks
+from tests.lm.train.test_rank_faults import full_disk_in_ranks
 from tests.stages.conftest import PRETRAIN, RUNTIME, SFT, Chain
 
 
@@ -92,16 +92,16 @@ def test_a_full_disk_in_a_rank_is_one_message(chain: Chain, tmp_path: Path, monk
 
 def test_an_input_that_is_deleted_under_a_rank_is_one_message(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file goes after the inputs were compared and before the ranks open it."""
-    from stages.lm import session
+    from stages.lm.train import training_run
 
     shard = chain.tokens.path / "tokens" / "00000.bin"
-    true, whole = session.launch, shard.read_bytes()
+    true, whole = training_run.launch, shard.read_bytes()
 
     def launch(*given: Any) -> None:
         shard.unlink()
         true(*given)
 
-    monkeypatch.setattr(session, "launch", launch)
+    monkeypatch.setattr(training_run, "launch", launch)
     try:
         with pytest.raises(VerificationError, match="00000.bin: missing") as caught:
             run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime=RUNTIME)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.core.errors import StageError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError
+from stages.core.tables.parquet import read_rows
 from stages.decontaminate import STAGE, clean_text
-from stages.text.ngrams import build_index, find, load_index, save_index
-from stages.text.words import normalise_words
+from stages.text.match.ngrams import build_index, find, load_index, save_index
+from stages.text.match.words import normalise_words
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents
 from tests.stages.planted import bench_items, quotes

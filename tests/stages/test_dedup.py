@@ -9,12 +9,12 @@ from uuid import uuid5
 
 import pytest
 
-from stages.core import lineage
-from stages.core.errors import RecipeError, StageError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows, schema, write_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.index import database
+from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.dedup import STAGE
-from stages.text.minhash import best_bands
+from stages.text.match.minhash import best_bands
 from tests.conftest import run_stage
 from tests.stages.made import SPACE, artifact, documents, relisted
 
@@ -127,8 +127,8 @@ def test_a_new_crawl_against_an_existing_corpus_is_as_both_together(corpora: Pat
     assert {row["corpus"] for row in table(second, "pairs.parquet")} == {name, None}
     third = run_stage(STAGE, {"against": [str(first.path), str(second.path)]}, {"documents": sharded(tmp_path / "c", b[:30], 1)}, tmp_path)
     assert kept(third) == []
-    lineage.update(tmp_path)
-    edges = lineage.query(tmp_path, "SELECT parent, role FROM edge WHERE child = ?", [f"dedup/{second.path.name}"])[1]
+    database.update(tmp_path)
+    edges = database.query(tmp_path, "SELECT parent, role FROM edge WHERE child = ?", [f"dedup/{second.path.name}"])[1]
     assert (name, "against") in edges
 
 

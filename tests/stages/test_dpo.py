@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stages import dpo
-from stages.core.errors import StageError
-from stages.core.tables import read_rows, schema, write_rows
-from stages.lm.meters import read_metrics
+from stages.core.contract.errors import StageError
+from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.lm.train.metrics import read_metrics
 from tests.conftest import run_stage
 from tests.stages.conftest import DPO, RUNTIME, Chain
 from tests.stages.made import artifact

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.core.errors import StageError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError
+from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE
-from stages.text.bpe import load_plain, save, train_bpe
-from stages.text.chat import BOS, EOS, SPECIAL_TOKENS
+from stages.text.items.chat import BOS, EOS, SPECIAL_TOKENS
+from stages.text.tokens.bpe import load_plain, save, train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
 

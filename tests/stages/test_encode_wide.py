@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from stages import encode, mix
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
-from stages.lm.data import RowReader
+from stages.core.contract.declaration import Artifact
+from stages.core.tables.parquet import read_rows
+from stages.lm.data.reader import RowReader
 from stages.pretrain import _rows
-from stages.text.chat import BOS, EOS, SPECIAL_TOKENS
-from stages.text.validation import open_tokens, read_training_pieces, read_validation
+from stages.text.items.chat import BOS, EOS, SPECIAL_TOKENS
+from stages.text.tokens.validation import open_tokens, read_training_pieces, read_validation
 from tests.conftest import run_stage
 from tests.stages import made
 

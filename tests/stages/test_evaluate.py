@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stages.benchmarks import STAGE as BENCHMARKS
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE as ENCODE
 from stages.evaluate import STAGE
 from stages.mix import STAGE as MIX
@@ -100,8 +100,8 @@ def test_the_tokens_that_the_baselines_count_are_those_asked_for(scored: Artifac
 def test_bits_per_byte_equal_a_plain_forward_pass(scored: Artifact, inputs: dict[str, Artifact]) -> None:
     import torch
 
-    from stages.lm.score import load_model
-    from stages.text.validation import read_validation
+    from stages.lm.infer.score import load_model
+    from stages.text.tokens.validation import read_validation
 
     model = load_model(inputs["model"].path, "cpu")
     validation = read_validation(inputs["mixture"].path, inputs["tokens"].path)
@@ -136,7 +136,7 @@ def test_baselines_stand_beside_on_the_same_documents(scored: Artifact) -> None:
 
 
 def test_fewer_baseline_tokens_count_fewer_pieces(inputs: dict[str, Artifact]) -> None:
-    from stages.text.validation import read_training_pieces
+    from stages.text.tokens.validation import read_training_pieces
 
     every, vocab_size = read_training_pieces(inputs["mixture"].path, inputs["tokens"].path, 10**9, 0)
     some, _ = read_training_pieces(inputs["mixture"].path, inputs["tokens"].path, 500, 0)

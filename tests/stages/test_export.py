@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from stages import dpo, export, pretrain, sft
-from stages.ask.weights import compare_weights
-from stages.core.adopt import adopt
-from stages.core.errors import RecipeError, StageError, VerificationError
-from stages.core.external import sha256_file
-from stages.core.manifest import read_artifact
-from stages.core.stage import Stage
-from stages.lm import checkpoint, convert
-from stages.lm.arch import read_model_config
-from stages.lm.model import build
+from stages.core.contract.declaration import Stage
+from stages.core.contract.errors import RecipeError, StageError, VerificationError
+from stages.core.run.import_artifact import adopt
+from stages.core.store.external import sha256_file
+from stages.core.store.manifest import read_artifact
+from stages.lm.infer import convert
+from stages.lm.model.config import read_model_config
+from stages.lm.model.llama import build
+from stages.lm.train import checkpoint
+from stages.queries.weights import compare_weights
 from tests.conftest import run_stage
 from tests.stages.conftest import Chain
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from stages import export
-from stages.core.errors import VerificationError
-from stages.lm import checkpoint, convert
-from stages.lm.arch import ModelConfig, read_model_config, write_model_config
+from stages.core.contract.errors import VerificationError
+from stages.lm.infer import convert
+from stages.lm.model.config import ModelConfig, read_model_config, write_model_config
+from stages.lm.train import checkpoint
 from tests.conftest import run_stage
 from tests.stages.conftest import Chain
 from tests.stages.made import artifact

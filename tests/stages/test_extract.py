@@ -13,16 +13,16 @@ from uuid import UUID
 import pytest
 
 from stages import crawl
-from stages.ask.affected import affected
-from stages.core import lineage
-from stages.core.errors import RecipeError, StageError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.index import database
+from stages.core.tables.parquet import read_rows
 from stages.extract import DAMAGED, STAGE, fallback_doc_id
-from stages.text.segments import Limits
-from stages.text.warc import read_records
+from stages.queries.affected import affected
+from stages.text.warc.framing import Limits
+from stages.text.warc.records import read_records
 from tests.conftest import PROJECT, run_stage
-from tests.text.test_warc import member, record
+from tests.text.warc.test_records import member, record
 
 
 def rows(artifact: Artifact, name: str, shard: int = 0) -> list[dict[str, Any]]:
@@ -34,12 +34,12 @@ def extract(files: list[Path], home: Path, workers: int = 1, **config: Any) -> A
     return run_stage(STAGE, config, {"warc": warc}, home, runtime={"workers": workers})
 
 
-def page(n: int, body: str = "", head: str = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=UTF-8") -> bytes:
+def page(n: int, body: str = "", head: str = "HTTP/1.1 200 OK\r\nContent-Type: text/warc/html; charset=UTF-8") -> bytes:
     text = body or f"<html><body><p>The text of page number {n} in plain words.</p></body></html>"
     return member(record(n, text.encode(), f"{head}\r\n\r\n".encode()))
 
 
-NOT_FOUND = "HTTP/1.1 404 Not Found\r\nContent-Type: text/html"
+NOT_FOUND = "HTTP/1.1 404 Not Found\r\nContent-Type: text/warc/html"
 XML = "HTTP/1.1 200 OK\r\nContent-Type: application/xml"
 
 
@@ -57,7 +57,7 @@ def test_a_takedown_names_the_crawl_too(tmp_path: Path) -> None:
     (tmp_path / "a.warc.gz").write_bytes(page(1) + page(2) + page(3, head=NOT_FOUND))
     home = tmp_path / "home"
     extract([tmp_path / "a.warc.gz"], home)
-    lineage.update(home)
+    database.update(home)
 
     def found(url: str) -> list[tuple[Any, ...]]:
         return [(row["node"], row["relation"], row["documents"]) for row in affected(home, url).artifacts]
@@ -171,7 +171,7 @@ def test_records_by_file_can_be_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "f.warc.gz"
     file.write_bytes(page(1) + page(2, head=NOT_FOUND) + page(3))
     extract([file], tmp_path / "home")
-    found = lineage.records(tmp_path / "home", "SELECT name, reason, records, bytes FROM files ORDER BY reason NULLS FIRST")
+    found = database.records(tmp_path / "home", "SELECT name, reason, records, bytes FROM files ORDER BY reason NULLS FIRST")
     size = file.stat().st_size
     assert [tuple(row.values()) for row in found] == [("f.warc.gz", None, 2, size), ("f.warc.gz", "http-status", 1, size)]
 
@@ -263,7 +263,7 @@ def test_pages_that_cannot_be_decoded_nest_too_deeply_or_are_bombs(tmp_path: Pat
     import gzip
 
     packed = gzip.compress(b"<p>" + b"bomb " * 500_000, mtime=0)
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/warc/html; charset=utf-8"
     bomb = member(record(1, packed, head + b"\r\nContent-Encoding: gzip\r\n\r\n"))
     noise = "<html><body><p>Ünläßlich ".encode() * 20 + b"\xff\xfe \xf8 \x81\x81 " * 30
     garbled = member(record(2, noise, head + b"\r\n\r\n"))
@@ -281,7 +281,7 @@ def test_a_gzip_bomb_needs_little_memory(tmp_path: Path) -> None:
 
     pack, zeros = zlib.compressobj(9, zlib.DEFLATED, 31), b"\0" * 10**6
     blown = b"".join([pack.compress(record(1, b"")), *(pack.compress(zeros) for _ in range(400)), pack.flush()])
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/warc/html\r\nContent-Encoding: gzip\r\n\r\n"
     inner = zlib.compressobj(9, zlib.DEFLATED, 31)
     packed = b"".join([*(inner.compress(zeros) for _ in range(400)), inner.flush()])
     file = tmp_path / "f.warc.gz"
@@ -290,7 +290,7 @@ def test_a_gzip_bomb_needs_little_memory(tmp_path: Path) -> None:
 import resource
 from pathlib import Path
 from tests.stages.test_extract import extract, rows
-from stages.core.tables import read_rows
+from stages.core.tables.parquet import read_rows
 small = extract([Path({str(tmp_path / "small.warc.gz")!r})], Path({str(tmp_path / "one")!r}))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = extract([Path({str(file)!r})], Path({str(tmp_path / "two")!r}), max_bad_records=2)

@@ -13,9 +13,9 @@ CODE = """
 import resource, sys
 from hashlib import sha256
 from pathlib import Path
-from stages.core.shards import Meter
+from stages.core.tables.shards import Meter
 from stages.extract import ExtractConfig, extract_file
-from stages.core.errors import StageError
+from stages.core.contract.errors import StageError
 
 def extracted(file, folder):
     folder.mkdir()
@@ -61,8 +61,8 @@ from pathlib import Path
 from tests.stages.test_extract import extract
 from tests.stages.crash import crash_at
 if __name__ == "__main__":
-    import stages.core.shards
-    stages.core.shards._one = crash_at
+    import stages.core.tables.shards
+    stages.core.tables.shards._one = crash_at
     extract([Path({str(tmp_path / "f.warc.gz")!r})], Path({str(tmp_path / "home")!r}))
 """
     script = tmp_path / "crash.py"

@@ -1,4 +1,4 @@
-"""Languages, rules and their records; verdicts are checked against datatrove in tests/text/test_quality.py."""
+"""Languages, rules and their records; verdicts are checked against datatrove in tests/text/quality/test_rules.py."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from stages import filter as filter_stage
 from stages import train_quality
-from stages.core.errors import RecipeError, StageError
-from stages.core.shards import run_in_pool
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows, write_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables.parquet import read_rows, write_rows
+from stages.core.tables.shards import run_in_pool
 from stages.filter import STAGE, FilterConfig
-from stages.text.classifier import train
-from stages.text.stopwords import GOPHER
+from stages.text.quality.classifier import train
+from stages.text.quality.stop_words import GOPHER
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents, jsonl, relisted
 

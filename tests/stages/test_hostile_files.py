@@ -21,10 +21,10 @@ import pytest
 from safetensors.numpy import save
 
 from stages import decontaminate, pretrain, train_tokenizer
-from stages.core import confined
-from stages.core.adopt import adopt
-from stages.core.errors import LoamError
-from stages.core.stage import Stage
+from stages.core.contract.declaration import Stage
+from stages.core.contract.errors import LoamError
+from stages.core.run import confined
+from stages.core.run.import_artifact import adopt
 from tests.stages import tiny_model
 
 Raw = dict[str, Any]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.core.errors import RecipeError, StageError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE as ENCODE
 from stages.mix import STAGE
-from stages.text.bpe import save, train_bpe
+from stages.text.tokens.bpe import save, train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from stages import mix
-from stages.core.errors import StageError
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows, schema, write_rows
-from stages.text.rows import cut_to_tokens, read_spans, select_validation
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError
+from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.text.tokens.spans import cut_to_tokens, read_spans, select_validation
 from tests.conftest import run_stage
 from tests.stages import made
 
@@ -48,7 +48,7 @@ def spans_by_id(tokens: Artifact) -> dict[UUID, dict[str, Any]]:
 
 
 def lowest(seed: int, purpose: str, ids: list[UUID]) -> list[UUID]:
-    """Documents by their draw, as stages/text/draw describes it: BLAKE2b of the id, keyed by seed and purpose."""
+    """Documents by their draw, as stages/text/basics/hash_sampling describes it: BLAKE2b of the id, keyed by seed and purpose."""
     return sorted(ids, key=lambda i: blake2b(i.bytes, digest_size=8, key=f"{seed}:{purpose}".encode()).digest())
 
 

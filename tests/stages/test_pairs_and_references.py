@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from stages.core.tables import read_rows
-from stages.lm import pairs
-from stages.lm.data import IGNORE, Batch, RowReader
+from stages.core.tables.parquet import read_rows
+from stages.lm.data import pairs
+from stages.lm.data.reader import IGNORE, Batch, RowReader
 from tests.lm.made import render
 from tests.stages.conftest import DPO, Chain
 from tests.stages.test_settings_reach_the_job import job_of

@@ -13,13 +13,13 @@ import duckdb
 import pytest
 
 from stages import pretrain
-from stages.core.errors import RecipeError, StageError
-from stages.core.runner import Event
-from stages.core.tables import read_rows
-from stages.lm import flops
-from stages.lm.arch import read_model_config
-from stages.lm.meters import read_metrics
-from stages.lm.order import Order, Phase
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.run.runner import Event
+from stages.core.tables.parquet import read_rows
+from stages.lm.data.order import Order, Phase
+from stages.lm.model import flops
+from stages.lm.model.config import read_model_config
+from stages.lm.train.metrics import read_metrics
 from tests.conftest import run_stage
 from tests.stages.conftest import PRETRAIN, RUNTIME, TRAINING, Chain
 from tests.stages.made import artifact
@@ -105,7 +105,7 @@ def ranks_below(pid: int) -> list[int]:
     """Process ids of the training ranks that this process started."""
     import psutil
 
-    return [child.pid for child in psutil.Process(pid).children() if "stages.lm.rank" in " ".join(child.cmdline())]
+    return [child.pid for child in psutil.Process(pid).children() if "stages.lm.train.rank" in " ".join(child.cmdline())]
 
 
 def test_too_few_rows(chain: Chain, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stages.core.stage import Artifact
-from stages.core.tables import schema, write_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.tables.parquet import schema, write_rows
 from stages.report import INPUTS, STAGE, quality_checks, result_rows
 from tests.conftest import run_stage
 from tests.stages.made import relisted

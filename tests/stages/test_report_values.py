@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stages.core.stage import Artifact
-from stages.core.tables import schema, write_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.tables.parquet import schema, write_rows
 from stages.report import STAGE, result_rows
-from stages.text.chart import line_chart
+from stages.text.web.chart import line_chart
 from tests.conftest import run_stage
 from tests.stages.made import relisted
 from tests.stages.test_report import DPO, score, scores, whole_road
@@ -35,7 +35,7 @@ def road(tmp_path: Path) -> dict[str, Artifact]:
 def page(road: dict[str, Artifact], home: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
     """What the page is laid out from."""
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr("stages.text.page.render", lambda body, page_title, /, **values: seen.append(values) or "")
+    monkeypatch.setattr("stages.text.web.theme.render", lambda body, page_title, /, **values: seen.append(values) or "")
     run_stage(STAGE, config, {node: relisted(made) for node, made in road.items()}, home)  # a test may have written other files
     return seen[0]
 

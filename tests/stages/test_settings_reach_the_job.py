@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from stages import dpo, export, mix, pretrain, reference, sft
-from stages.core.errors import StageError
-from stages.core.recipe import Runtime
-from stages.core.stage import Artifact, Context, Stage, StageConfig
-from stages.lm import session
-from stages.lm.job import Job
+from stages.core.contract.declaration import Artifact, Context, Stage, StageConfig
+from stages.core.contract.errors import StageError
+from stages.core.contract.recipe import Runtime
+from stages.lm.train import training_run
+from stages.lm.train.job import Job
 from tests.stages.conftest import DPO, MODEL, PRETRAIN, SFT, Chain
 
 TRAINING: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -104,7 +104,7 @@ def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed
         raise CapturedError(job)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(CapturedError) as caught:
-        patch.setattr(session, "run", capture)
+        patch.setattr(training_run, "run", capture)
         checked = STAGES[stage].config.model_validate(config)
         STAGES[stage].run(checked, inputs_of(chain, stage), root / "out", context(stage, root / "scratch", seed))
     job: Job = caught.value.job

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from stages import sft, train_tokenizer
-from stages.core.errors import StageError
-from stages.core.tables import read_rows
-from stages.lm.data import IGNORE, RowReader
-from stages.lm.job import read_job
+from stages.core.contract.errors import StageError
+from stages.core.tables.parquet import read_rows
+from stages.lm.data.reader import IGNORE, RowReader
+from stages.lm.train.job import read_job
 from tests.conftest import run_stage
 from tests.stages.conftest import RUNTIME, SFT, Chain, conversations, sentences
 from tests.stages.made import documents
@@ -33,7 +33,7 @@ def kept_scratch(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_loss_on_assistant_tokens_and_their_end_of_turn_only(chain: Chain, kept_scratch: Path) -> None:
     from tokenizers import Tokenizer
 
-    from stages.lm.data import RowFiles
+    from stages.lm.data.reader import RowFiles
 
     tokenizer = Tokenizer.from_file(str(chain.tokenizer.path / "tokenizer.json"))
     folder = kept_scratch / "data" / "train"
@@ -111,10 +111,10 @@ def test_a_base_model_without_its_shards_is_refused(chain: Chain, tmp_path: Path
 
 
 def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: Path) -> None:
-    from stages.lm.arch import read_model_config
-    from stages.lm.data import RowFiles
-    from stages.lm.job import Job, Machine, write_job
-    from stages.lm.order import Phase
+    from stages.lm.data.order import Phase
+    from stages.lm.data.reader import RowFiles
+    from stages.lm.model.config import read_model_config
+    from stages.lm.train.job import Job, Machine, write_job
 
     rows = RowFiles(("a", "b"), "uint16", "p", "r", 8, 0, ("m", "n"))
     shape = read_model_config(chain.tuned.path / "model.json")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stages.ask.affected import affected
-from stages.core import lineage
-from stages.core.runner import Event
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows, schema, write_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.index import database
+from stages.core.run.runner import Event
+from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.dedup import STAGE
+from stages.queries.affected import affected
 from tests.conftest import run_stage
 from tests.stages.made import SPACE, artifact, documents
 from tests.stages.test_filter import PROSE, filtered
@@ -109,7 +109,7 @@ def test_the_corpora_compared_with_are_left_as_they_are(tmp_path: Path) -> None:
     old = run_stage(STAGE, {}, {"documents": made(tmp_path / "old", {"http://old": TEXT})}, tmp_path)
     found = dedup(tmp_path, {"http://n": NEAR, "http://z": TEXT}, ["http://z"], against=[str(old.path)])
     assert reasons(found) == {"http://n": "near_duplicate_of_existing", "http://z": "url.removed"}
-    lineage.update(tmp_path)
+    database.update(tmp_path)
     (copy,) = [c for c in affected(tmp_path, "http://z").copies if c["relation"] == "kept copy"]
     assert copy["url"] == "http://old" and copy["artifact"] == f"dedup/{old.path.name}"
 
@@ -117,13 +117,13 @@ def test_the_corpora_compared_with_are_left_as_they_are(tmp_path: Path) -> None:
 def test_affected_names_the_copies_that_dedup_found_and_none_after_they_went(tmp_path: Path) -> None:
     texts = {"http://mirror/1": TEXT, "http://other/2": NEAR_TOO, "http://z/1": TEXT, "http://x": FAR}
     dedup(tmp_path, texts, [])
-    lineage.update(tmp_path)
+    database.update(tmp_path)
     assert [(c["relation"], c["url"], c["kind"]) for c in affected(tmp_path, "http://z/%").copies] == [
         ("kept copy", "http://mirror/1", "exact")
     ]
     gone = tmp_path / "gone"
     dedup(gone, texts, ["http://z/%"])
-    lineage.update(gone)
+    database.update(gone)
     assert affected(gone, "http://z/%").copies == []
 
 

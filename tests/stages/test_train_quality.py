@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stages.core.errors import RecipeError, StageError
-from stages.core.stage import Artifact
-from stages.core.tables import schema, write_rows
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables.parquet import schema, write_rows
 from stages.train_quality import STAGE
 from tests.bench.corpus import file_texts
 from tests.conftest import run_stage

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from stages import encode
-from stages.core.adopt import adopt
-from stages.core.errors import RecipeError, StageError
-from stages.core.stage import Artifact
-from stages.text.bpe import load_chat
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.run.import_artifact import adopt
+from stages.text.tokens.bpe import load_chat
 from stages.train_tokenizer import STAGE
 from tests.conftest import run_stage
 from tests.stages import made

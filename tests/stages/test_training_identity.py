@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stages.core.manifest import content_digest
-from stages.core.stage import Artifact
+from stages.core.contract.declaration import Artifact
+from stages.core.store.manifest import content_digest
 from tests.stages.conftest import Chain
 
 ALWAYS = {"checkpoint", "model.json", "steps"}

@@ -8,9 +8,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from stages.core.stage import Artifact
-from stages.core.tables import read_rows
-from stages.lm.meters import read_metrics
+from stages.core.contract.declaration import Artifact
+from stages.core.tables.parquet import read_rows
+from stages.lm.train.metrics import read_metrics
 from tests.golden import oracle
 from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from stages.text.html import ParserError, TooCostlyError, extract_text, parse
+from stages.text.warc.html import ParserError, TooCostlyError, extract_text, parse
 
 MAX_CHARS = 10_000_000  # extract.max_page_bytes
 

@@ -1,0 +1,126 @@
+"""Walking the road: every node in order through `perform`, with the run recorded. Knows nothing of Prefect.
+
+Guarantee: whatever ends the walk, the run's record says so, and the index holds what was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flows.opened_recipe import Session, refuse_adopted
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import LoamError, StageError
+from stages.core.contract.secrets import redact, redacted
+from stages.core.index import database
+from stages.core.run import openlineage
+from stages.core.run.runner import Job, Report, Result, prepare, run_node
+from stages.core.store import manifest, names, runs
+from stages.queries.plan import Step
+
+Perform = Callable[[str, Callable[[Report], Result]], Result]
+
+
+def walk(
+    session: Session,
+    steps: Sequence[Step],
+    perform: Perform,
+    command: dict[str, Any],
+    force: Collection[str] = (),
+    ready: Mapping[str, Artifact] | None = None,
+    name: str = "",
+) -> str:
+    """Runs the steps in order and returns the run id.
+
+    force: nodes to build again although they are hits. ready: artifacts of nodes that are not among the steps. name: given to the
+    run; RecipeError when it is taken.
+    """
+    with runs.holding(session.home, session.recipe, command) as run_id:
+        artifacts = dict(ready or {})
+        tell = openlineage.announcer(session.home, session.recipe.runtime.openlineage, run_id)
+        tell.run("start")
+        try:
+            if name:
+                names.give_name(session.home, name, run_id)
+            for step in steps:
+                artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force, tell)
+        except BaseException as error:
+            with suppress(OSError, LoamError):  # on a full disk the first error is the one to show; the index catches up later
+                runs.end_run(session.home, run_id, _state_of(error))
+                database.update(session.home)
+            tell.run(_state_of(error), _first_line(error))
+            raise
+        runs.end_run(session.home, run_id, "done")
+        database.update(session.home)
+        tell.run("done")
+        return run_id
+
+
+def again(session: Session, node: str, perform: Perform, command: dict[str, Any], force: bool) -> str:
+    """Runs one node on the artifacts that are there; refuses when one it reads is not built."""
+    refuse_adopted(session, [node])
+    steps = session.steps(node)
+    target = steps[-1]
+    ready = {p.node: p.artifact for p in session.plan(node).steps if p.artifact is not None}
+    missing = sorted(set(target.reads.values()) - set(ready))
+    if missing:
+        raise StageError(
+            f"{node} reads {', '.join(missing)}, which is not built for this recipe.",
+            where=f"home {session.home}",
+            do=f"Run `loam run {session.recipe.name} --until {node}` first.",
+        )
+    return walk(session, [target], perform, command, [node] if force else [], ready)
+
+
+def _one(
+    session: Session,
+    step: Step,
+    artifacts: Mapping[str, Artifact],
+    perform: Perform,
+    run_id: str,
+    force: bool,
+    tell: openlineage.Announcer,
+) -> Artifact:
+    home, recipe = session.home, session.recipe
+    if step.node in session.adopted:
+        adopted = session.adopted[step.node]
+        runs.record_node(home, run_id, step.node, "adopted", manifest.artifact_id(adopted))
+        return adopted
+    inputs = {role: artifacts[read] for role, read in step.reads.items()}
+    job = prepare(home, step.node, step.stage, recipe.sections[step.node], recipe.seed, recipe.runtime, inputs)
+    tell.node(job, "start")
+    try:
+        result = perform(step.node, lambda report: _work(home, job, run_id, report, force))
+    except BaseException as error:
+        what = _first_line(error)
+        tell.node(job, _state_of(error), message=what)
+        with suppress(OSError):
+            runs.record_node(home, run_id, step.node, "failed", message=redact(what))
+        raise
+    runs.record_node(home, run_id, step.node, result.state, manifest.artifact_id(result.artifact), result.seconds)
+    tell.node(job, result.state, result.artifact)
+    if result.state != "cached":
+        database.update(home)
+    return result.artifact
+
+
+def _state_of(error: BaseException) -> str:
+    return "failed" if isinstance(error, Exception) else "interrupted"
+
+
+def _first_line(error: BaseException) -> str:
+    if not isinstance(error, Exception):
+        return "interrupted"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _work(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Result:
+    """The node itself; its error without credentials, since Prefect records what a task raises, with its traceback."""
+    try:
+        return run_node(home, job, run_id, report, force)
+    except Exception as error:
+        if (clean := redacted(error)) is error:
+            raise
+        raise clean from None

@@ -1,0 +1,147 @@
+"""One opened recipe on one home: what `loam run`, `loam plan`, `loam stage` and the two flows share."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flows.contradictions import nothing_given, refuse_contradictions
+from flows.pipeline import config_classes, downstream, road, spared, stage_of, upstream
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, VerificationError
+from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
+from stages.core.contract.secrets import redact
+from stages.core.index import database
+from stages.core.run import outbox
+from stages.core.store import integrity
+from stages.core.store.home import OTHER_HOME, refuse_odd
+from stages.queries.imported import adopted_artifacts
+from stages.queries.plan import Plan, Step, make_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Session:
+    """A checked recipe and the home it works on. adopted: node -> the artifact that stands in its place."""
+
+    home: Path
+    recipe: Recipe
+    adopted: Mapping[str, Artifact] = field(default_factory=dict)
+
+    def steps(self, until: str = "") -> list[Step]:
+        """The nodes up to and with `until` (all without it), in road order, without those that only adopted nodes need."""
+        nodes = upstream([until or "report"], self.adopted)
+        if until in spared(self.adopted) - set(self.adopted):
+            raise RecipeError(
+                f"{until} does not run in this recipe: what needs it is adopted.", where=f"{self.recipe.source}: adopt", do="Take that away to run it."
+            )  # fmt: skip
+        return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
+
+    def plan(self, until: str = "") -> Plan:
+        steps = self.steps(until)
+        plan = make_plan(self.home, self.recipe, steps, self.adopted)
+        empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.adopted])
+        return replace(plan, lacks=(*empty, *plan.lacks))
+
+
+def default_home(home: str = "") -> Path:
+    """--home, else LOAM_HOME, else data/ in the clone. Raises RecipeError for a folder that something below could not work with."""
+    given = home or os.environ.get("LOAM_HOME") or str(ROOT / "data")
+    if "://" in given:
+        raise RecipeError(f"The home {given!r} is an address.", do="Name a folder of this machine with --home or LOAM_HOME.")
+    try:
+        path = Path(given).expanduser().absolute()
+    except RuntimeError as error:  # ~somebody
+        raise RecipeError(f"The home {given!r} cannot be found: {error}", do=OTHER_HOME) from None
+    refuse_odd(path)
+    return path
+
+
+def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:
+    """Loads a recipe, or that of a recorded run by id, alias or name, to branch from it; raises RecipeError before any work."""
+    folder = default_home(home)
+    checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings, spared)
+    outbox.check(checked.runtime.openlineage)
+    refuse_contradictions(checked)
+    return Session(folder, checked, adopted_artifacts(folder, checked, {node.name: stage_of(node).output for node in road()}))
+
+
+def _recipe_file(recipe: str, home: Path) -> str:
+    """What load_recipe reads: a recipe as it was named, or the record of a run."""
+    try:
+        find_recipe(recipe)
+    except RecipeError:
+        run = database.find_run(home, recipe) if (home / "runs").is_dir() else ""
+        if not run:
+            raise
+        return str(home / "runs" / run / "run.json")
+    return recipe
+
+
+def refuse_adopted(session: Session, nodes: Sequence[str]) -> None:
+    """Raises when a node is to be built in whose place the recipe names an artifact."""
+    for node in nodes:
+        if node in session.adopted:
+            raise RecipeError(
+                f"{node} is adopted ({session.recipe.adopt[node]}), so it is not built.",
+                where=f"{session.recipe.source}: adopt.{node}",
+                do=f"Take adopt.{node} away to build it.",
+            )
+
+
+def refuse_lacks(session: Session, plan: Plan) -> None:
+    """One message about everything the plan found missing."""
+    if plan.lacks:
+        what = (
+            plan.lacks[0]
+            if len(plan.lacks) == 1
+            else "The recipe needs what is not here:" + "".join(f"\n  - {lack}" for lack in plan.lacks)
+        )
+        raise RecipeError(what, where=session.recipe.source, do="Provide them, or change the recipe (`--set node.key=value`).")
+
+
+def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> None:
+    """One message about every artifact of the plan with a file that is gone; `forced` ones are built again anyway."""
+    broken = [step for step in plan.steps if step.state == "damaged" and step.node not in forced and step.artifact is not None]
+    if not broken:
+        return
+    first = broken[0]
+    assert first.artifact is not None
+    error = integrity.damaged(first.artifact, first.why, session.recipe.source)
+    others = f"; damaged too: {', '.join(step.node for step in broken[1:])}" if len(broken) > 1 else ""
+    raise VerificationError(error.what.rstrip(".") + others + ".", where=error.where, do=error.do)
+
+
+def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] = ()) -> list[str]:
+    """The nodes of a plan to build although they are hits: those named, and `start` with all that follows it.
+
+    Raises RecipeError when `start` is not among the plan's nodes, or a node before it is not built.
+    """
+    upstream(force)
+    refuse_adopted(session, [*force, start])
+    if not start:
+        return list(force)
+    states = {step.node: step.state for step in plan.steps}
+    again = [node.name for node in downstream(start) if node.name in states and node.name not in session.adopted]
+    if start not in again:
+        raise RecipeError(f"--from {start}: the run stops before this node.", do="Take --until away, or name a node before it.")
+    missing = [node for node, state in states.items() if state in ("miss", "waits") and node not in again]
+    if missing:
+        raise RecipeError(
+            f"--from {start} takes what stands before it as it is, but {', '.join(missing[:5])} is not built.",
+            where=f"home {session.home}",
+            do="Run without --from first.",
+        )
+    return list(dict.fromkeys([*again, *force]))
+
+
+def split_settings(text: str) -> list[str]:
+    """The flat `set` parameter of a deployment ("a.b=1 c.d='[x, y]'") as a list of settings."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise RecipeError(f"set={redact(text)!r} cannot be read: {error}.", do="Quote values with blanks, as in a shell.") from None

@@ -1,0 +1,35 @@
+"""The flow `pretrain`: walks the whole road of a recipe, one task per node. Parameters are flat scalars."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.execute import walk
+from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_lacks, split_settings
+from flows.prefect_server import end_with_worker
+from flows.task import link_report, step
+
+
+@flow(name="pretrain", flow_run_name="{recipe}", persist_result=False)
+def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = "", force: str = "", name: str = "", home: str = "") -> str:  # noqa: A002
+    """From raw crawl to report. Returns the run id.
+
+    Args:
+        recipe: name of a recipe in configs/, or a path.
+        until: the last node to run; empty for all.
+        start: build this node and all that follows it again, on what stands before it; empty to build only what is missing.
+        set: settings as in a shell: "pretrain.budget.steps=20 crawl.warcs='[a, b]'".
+        force: nodes to build again, separated by commas.
+        name: a name for the run, such as "baseline"; empty for none but its number.
+        home: folder of artifacts and index; empty for LOAM_HOME or data/.
+    """
+    end_with_worker()
+    session = open_session(recipe, split_settings(set), home)
+    plan = session.plan(until)
+    refuse_lacks(session, plan)
+    forced = forced_nodes(session, plan, start, [node.strip() for node in force.split(",") if node.strip()])
+    refuse_damaged(session, plan, forced)
+    command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start, "set": set, "force": force}
+    run_id = walk(session, session.steps(until), step, command, forced, name=name)
+    link_report(session.home, run_id)
+    return run_id

@@ -1,0 +1,27 @@
+"""The flow `stage`: one node of a recipe again, on the artifacts that are there."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.execute import again
+from flows.opened_recipe import open_session, split_settings
+from flows.prefect_server import end_with_worker
+from flows.task import step
+
+
+@flow(name="stage", flow_run_name="{node}-of-{recipe}", persist_result=False)
+def stage(node: str, recipe: str = "tiny", set: str = "", force: bool = True, home: str = "") -> str:  # noqa: A002
+    """Runs one node. With force (the default) a hit is built again beside the old artifact and compared.
+
+    Args:
+        node: for example dedup or evaluate@sft.
+        recipe: name of a recipe in configs/, or a path.
+        set: settings as in a shell: "dedup.threshold=0.7".
+        force: build again although the artifact exists.
+        home: folder of artifacts and index; empty for LOAM_HOME or data/.
+    """
+    end_with_worker()
+    session = open_session(recipe, split_settings(set), home)
+    command = {"flow": "stage", "recipe": recipe, "node": node, "set": set, "force": force}
+    return again(session, node, step, command, force)

@@ -1,0 +1,129 @@
+"""The one Prefect task: runs a node through the runner and forwards its logs, progress and books to Prefect.
+
+One task run per node, named after it. A hit is shown as Cached. Log lines of training ranks arrive while they train;
+each node leaves a Prefect artifact with a link to its folder and a table of its books, and a progress artifact that moves.
+A node that fails for the network alone (ConnectionError, TimeoutError) is tried again after growing pauses, and goes on from its
+finished shards; nothing else is: a contract error (LoamError) or a fault of the code would only fail again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.states import Completed
+
+from flows.terminal import WATCHER, books_text, line_of, size_text
+from stages.core.contract.errors import StageError
+from stages.core.index.schema import book_rows
+from stages.core.run.runner import Event, Report, Result
+from stages.core.store.runs import read_run
+
+PROGRESS_EVERY_S = 3.0
+NETWORK_ERRORS = (ConnectionError, TimeoutError)
+RETRY_PAUSES_S = [2, 10, 30]
+
+
+def _of_the_network(task: Any, task_run: Any, state: Any) -> bool:
+    """Whether a failed attempt is worth another: Prefect asks before each retry."""
+    error = state.result(raise_on_failure=False)
+    if not isinstance(error, NETWORK_ERRORS):
+        return False
+    pause = RETRY_PAUSES_S[min(task_run.run_count, len(RETRY_PAUSES_S)) - 1]
+    WATCHER.get()(Event("log", task_run.name, {"line": f"{error}; tries again in {pause} s"}))
+    return True
+
+
+@task(
+    name="node", task_run_name="{node}", cache_policy=NO_CACHE, persist_result=False,
+    retries=len(RETRY_PAUSES_S), retry_delay_seconds=RETRY_PAUSES_S, retry_condition_fn=_of_the_network,
+)  # fmt: skip
+def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
+    """Runs `perform` (the node's work) and returns its Result inside a Prefect state; what it raises fails the task."""
+    report = _forward(node)
+    report(Event("start", node, {}))
+    result = perform(report)
+    report(Event("end", node, end_values(result)))
+    if result.state == "cached":
+        return Completed(name="Cached", data=result, message=result.artifact.path.name)
+    create_markdown_artifact(_markdown(node, result), key=_artifact_key(node), description=f"Books of {node}")
+    return Completed(data=result)
+
+
+def step(node: str, perform: Callable[[Report], Result]) -> Result:
+    """One node as a task run of the current flow; raises what the node raised."""
+    try:
+        result: Result = node_task(node, perform, return_state=True).result()
+    except NETWORK_ERRORS as error:
+        what, where = f"{node} could not read over the network, {len(RETRY_PAUSES_S) + 1} times.", f"last answer: {error}"
+        do = "Check the network and the host, then run the same command again; finished shards are kept."
+        raise StageError(what, where=where, do=do) from error
+    return result
+
+
+def link_report(home: Path, run_id: str) -> None:
+    """Links the page of the current flow run to the report, when the run reached one."""
+    nodes = {entry["node"]: entry["artifact"] for entry in read_run(home, run_id)["nodes"]}
+    if "report" in nodes:
+        report = home / "artifacts" / nodes["report"] / "report.html"
+        create_link_artifact(report.as_uri(), link_text=str(report), key="report", description=f"Report of run {run_id}: {report}")
+
+
+def end_values(result: Result) -> dict[str, Any]:
+    """What the last line of a node says."""
+    manifest = result.artifact.manifest
+    figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
+    text = books_text(result.books) or ", ".join([f"{manifest['rows']:,} rows", size_text(manifest["bytes"]), *figures[-4:]])
+    return {"state": result.state, "seconds": result.seconds, "text": text}
+
+
+def _forward(node: str) -> Report:
+    """A report function that shows events here and sends lines and progress to the Prefect server."""
+    logger, watcher = get_run_logger(), WATCHER.get()
+    progress: dict[str, Any] = {"id": None, "at": time.monotonic()}
+
+    context = copy_context()  # progress comes from threads too, and Prefect knows the task run by context variable
+
+    def show(percent: float) -> None:
+        if progress["id"] is None:
+            progress["id"] = create_progress_artifact(percent, key=f"{_artifact_key(node)}-progress", description=f"Progress of {node}")
+        else:
+            update_progress_artifact(progress["id"], percent)
+
+    def report(event: Event) -> None:
+        watcher(event)
+        if event.kind in ("log", "end"):
+            logger.info("%s", line_of(event))
+        if event.kind != "progress" or not event.values["total"] or time.monotonic() - progress["at"] < PROGRESS_EVERY_S:
+            return
+        progress["at"] = time.monotonic()
+        percent = min(100.0, 100 * event.values["done"] / event.values["total"])
+        logger.info("%s", line_of(event))
+        context.copy().run(show, percent)
+
+    return report
+
+
+def _markdown(node: str, result: Result) -> str:
+    manifest = result.artifact.manifest
+    rows = "".join(
+        f"| {entry} | {reason or ''} | {count:,} | {'' if chars is None else f'{chars:,}'} |\n"
+        for entry, reason, count, chars in book_rows(dict(result.books))
+    )
+    books = f"\n| entry | reason | {result.books['unit']} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
+    numbers = "".join(f"| {name} | {value} |\n" for name, value in sorted(manifest["summary"].items()))
+    summary = f"\n| summary | |\n|---|---|\n{numbers}" if numbers else ""
+    return (
+        f"[{node}/{result.artifact.path.name}]({result.artifact.path.as_uri()}) {result.state} in {result.seconds:.1f} s\n{books}{summary}"
+    )
+
+
+def _artifact_key(node: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", node.lower())

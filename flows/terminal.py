@@ -1,0 +1,192 @@
+"""What a person sees: nodes while they run (a progress bar on a terminal, plain lines elsewhere), and tables of answers.
+
+Guarantee: what is printed passes `say` or `say_json` (ruff refuses print in the other modules of the command line), so that no
+character of a URL, a name or an error steers the terminal.
+`watching(report)` makes a report function the one that steps of this process call; without it nothing is printed
+(a Prefect worker shows the same lines in its log).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TextIO
+
+from stages.core.contract.printable import one_line, printable
+from stages.core.run.runner import Event, Report
+
+PLAIN_EVERY_S = 5.0
+
+
+def _silent(event: Event) -> None:
+    """Shows nothing."""
+
+
+WATCHER: ContextVar[Report] = ContextVar("watcher", default=_silent)
+
+
+def say(text: object = "", error: bool = False, flush: bool = False) -> None:
+    """Prints text of any origin, to standard error with `error`; what would steer a terminal is written out."""
+    print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=flush)
+
+
+def say_json(value: Any, indent: int | None = 1) -> None:
+    """Prints a value as JSON in ASCII; it stays JSON whatever text is in it."""
+    print(json.dumps(value, indent=indent, default=str).replace("\x7f", "\\u007f"))
+
+
+@contextmanager
+def watching(stream: TextIO | None = None) -> Iterator[None]:
+    """Prints the events of steps run inside the block to `stream` (standard error by default)."""
+    out = stream or sys.stderr
+    with _terminal(out) if out.isatty() else _plain(out) as report:
+        token = WATCHER.set(report)
+        try:
+            yield
+        finally:
+            WATCHER.reset(token)
+
+
+def line_of(event: Event) -> str:
+    """One event as a line of text; empty for events that are not worth a line."""
+    values = event.values
+    text = ""
+    if event.kind == "log":
+        text = f"{event.node:<18} {values['line']}"
+    if event.kind == "progress":
+        text = f"{event.node:<18} {progress_text(values)}"
+    if event.kind == "end":
+        text = f"{event.node:<18} {values['state']:<9} {values['seconds']:7.1f} s  {values['text']}"
+    return one_line(text)
+
+
+def progress_text(values: Mapping[str, Any]) -> str:
+    """ "120 of 1,500 pages, 8 %" with the note behind it."""
+    done, total = values["done"], values["total"]
+    share = f" of {total:,}" if total else ""
+    percent = f", {100 * done / total:.0f} %" if total else ""
+    note = f", {values['note']}" if values["note"] else ""
+    return f"{done:,}{share} {values['unit']}{percent}{note}"
+
+
+def books_text(books: Mapping[str, Any] | None) -> str:
+    """ "1,503 pages in, 1,201 kept, 40 changed, 262 dropped (language 200, too-short 62)"."""
+    if not books:
+        return ""
+    dropped = books["dropped"]
+    total = sum(dropped.values())
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(dropped.items(), key=lambda item: -item[1])[:4])
+    changed = f", {books['changed']:,} changed" if books["changed"] else ""
+    return f"{books['rows_in']:,} {books['unit']} in, {books['kept']:,} kept{changed}" + (
+        f", {total:,} dropped ({reasons})" if total else ""
+    )
+
+
+def size_text(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1000
+    raise AssertionError("the loop returns")
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Rows as an aligned table, or as JSON."""
+    if as_json:
+        say_json(rows)
+    else:
+        print_table(rows)
+
+
+def print_table(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Aligned columns with a header; numbers to the right."""
+    lines = [{one_line(str(k)): _cell(v) for k, v in row.items()} for row in rows]
+    if not lines:
+        say("(no rows)")
+        return
+    names = list(lines[0])
+    widths = {n: min(100, max(len(n), *(len(line[n]) for line in lines))) for n in names}
+    right = {n: all(_is_number(line[n]) for line in lines) for n in names}
+    for line in [{n: n for n in names}, *lines]:
+        say("  ".join(line[n].rjust(widths[n]) if right[n] else line[n].ljust(widths[n]) for n in names).rstrip())
+
+
+def print_nested(values: Mapping[str, Any], indent: str = "") -> None:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            say(f"{indent}{one_line(str(name))}:")
+            print_nested(value, indent + "  ")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            say(f"{indent}{one_line(str(name))}:")
+            for item in value:
+                say(f"{indent}  - " + ", ".join(f"{one_line(str(k))} {_cell(v)}" for k, v in item.items() if v not in ("", None)))
+        else:
+            say(f"{indent}{one_line(str(name)):<{max(1, 22 - len(indent))}} {_cell(value)}")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}"
+    return one_line(str(value))
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace(".", "", 1).replace("-", "", 1).replace("e+", "").replace("e", "").isdigit() or text == ""
+
+
+@contextmanager
+def _plain(out: TextIO) -> Iterator[Report]:
+    last = {"at": 0.0}
+
+    def report(event: Event) -> None:
+        if event.kind == "progress":
+            if time.monotonic() - last["at"] < PLAIN_EVERY_S:
+                return
+            last["at"] = time.monotonic()
+        elif event.kind == "start":
+            last["at"] = time.monotonic()
+        if text := line_of(event):
+            print(text, file=out, flush=True)
+
+    yield report
+
+
+@contextmanager
+def _terminal(out: TextIO) -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description:<18}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(file=out), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(event: Event) -> None:
+            if event.kind == "start":
+                tasks[event.node] = bar.add_task(event.node, total=None, text="")
+            elif event.kind == "progress" and event.node in tasks:
+                values = event.values
+                bar.update(tasks[event.node], completed=values["done"], total=values["total"], text=one_line(progress_text(values)))
+            elif event.kind in ("log", "end"):
+                if event.kind == "end" and event.node in tasks:
+                    bar.remove_task(tasks.pop(event.node))
+                bar.console.print(line_of(event), highlight=False, markup=False, emoji=False)
+
+        yield report

@@ -1,0 +1,83 @@
+"""Errors as Loam shows them: what happened, where, and what to do about it.
+
+Guarantee: every error of ours prints as at most three parts (what / where / what to do) and carries its exit code
+(DESIGN: 1 a stage failed, 2 usage or recipe error, 3 verification failed), and nothing in it steers a terminal.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from stages.core.contract.printable import printable
+
+LONGEST_PART = 4000
+"""Characters of what, where and to do each; the rest is not shown."""
+
+
+class LoamError(Exception):
+    """An error with a place and a remedy. `exit_code` is what the command line returns for it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
+        super().__init__(printable(what))  # a URL, a name or another's words may stand in it
+        self.what, self.where, self.do = printable(what), printable(where), printable(do)
+
+    def __str__(self) -> str:
+        lines = [_cut(self.what)]
+        if self.where:
+            lines.append(f"  where: {_cut(self.where)}")
+        if self.do:
+            lines.append(f"  to do: {_cut(self.do)}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple:  # keeps place and remedy when a worker process raises it
+        return _rebuild, (type(self), self.what, self.where, self.do)
+
+
+class RecipeError(LoamError):
+    """The recipe or the command line is wrong; raised before any work."""
+
+    exit_code = 2
+
+
+class StageError(LoamError):
+    """A stage cannot go on: its input or the machine does not allow it."""
+
+    exit_code = 1
+
+
+class VerificationError(LoamError):
+    """Recorded and actual bytes differ, or a data stage was not deterministic."""
+
+    exit_code = 3
+
+
+def of_the_disk(error: OSError, when: str, home: Path) -> LoamError | None:
+    """A clear error for a full, read-only or forbidden disk; None when the error is of another kind."""
+    where = str(error.filename or home)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        do = "Free space or set another home with --home; the finished part is kept and the next run goes on from it."
+        return StageError(f"No space left on the disk {when}.", where=where, do=do)
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and Path(where).is_relative_to(home):
+        return RecipeError(f"The home folder cannot be written {when}.", where=where, do="Mend its permissions or set --home.")
+    return None
+
+
+def of_a_file(error: OSError) -> LoamError:
+    """A clear error for what the machine answered about a file, or about anything else of its own."""
+    what = error.strerror or str(error) or type(error).__name__
+    named = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename) if error.filename else ""
+    do = "Mend the file or its permissions, then run the same command again." if named else "--debug shows where it came from."
+    return StageError(f"{what[0].upper()}{what[1:].removesuffix('.')}.", where=named, do=do)
+
+
+def _cut(text: str) -> str:
+    """A message can quote what somebody gave, of any length."""
+    return text if len(text) <= LONGEST_PART else f"{text[:LONGEST_PART]} …"
+
+
+def _rebuild(kind: type[LoamError], what: str, where: str, do: str) -> LoamError:
+    return kind(what, where=where, do=do)

@@ -1,0 +1,270 @@
+"""The recipe: one YAML file that decides the model, read, checked and completed with defaults before any work.
+
+Guarantee: an unknown or misspelt key is an error that names the nearest key; every value has its type; a recipe that
+loads can be written down in full (`Recipe.resolved`). Defaults live in the config classes and nowhere else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from stages.core.contract import secrets
+from stages.core.contract.declaration import StageConfig
+from stages.core.contract.errors import RecipeError
+from stages.core.store.names import refuse_name
+
+SHOWN_CHARS = 200
+
+
+class Runtime(StageConfig):
+    """How the recipe is executed here. Never part of a key; never changes a data stage's bytes."""
+
+    workers: int = Field(2, ge=1, le=4096)
+    """Processes for sharded data work."""
+    nodes: int = Field(1, ge=1, le=100_000)
+    """Machines that train together."""
+    gpus: int = Field(0, ge=0, le=1024)
+    """GPUs per machine; 0 trains on the CPU."""
+    cpu_ranks: int = Field(2, ge=1, le=4096)
+    """Training processes when gpus is 0, one thread each (two threads in one process ran four times slower when busy)."""
+    micro_batch_rows: int = Field(16, ge=1, le=10**6)
+    """Rows per forward pass and rank; with the ranks it divides the global batch, the rest is gradient accumulation."""
+    eval_batch_rows: int = Field(32, ge=1, le=10**6)
+    """Sequences per forward pass when scoring."""
+    zero_stage: int = Field(3, ge=3, le=3)
+    """DeepSpeed ZeRO stage; Loam's checkpoints are written from stage 3 partitions."""
+    offload_optimizer: bool = False
+    """Keep optimizer state in host memory."""
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass."""
+    openlineage: str = ""
+    """Where OpenLineage events go: a file (one JSON event a line is appended) or an http(s) URL; empty sends none. The endpoint's API
+    key is read from the environment's OPENLINEAGE_API_KEY."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe. sections: node -> config. source: where it was read from, for messages and the run record.
+
+    adopt: node -> name of the artifact that stands in its place. A node that then does not run has a section only if one is given.
+    """
+
+    name: str
+    seed: int
+    runtime: Runtime
+    sections: Mapping[str, StageConfig]
+    source: str
+    description: str = ""
+    adopt: Mapping[str, str] = field(default_factory=dict)
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole recipe with every default written out, as plain JSON values."""
+        head = {"name": self.name, "seed": self.seed, "description": self.description, "runtime": self.runtime.model_dump(mode="json")}
+        return head | {"adopt": dict(self.adopt)} | {node: config.model_dump(mode="json") for node, config in self.sections.items()}
+
+
+def find_recipe(name: str) -> Path:
+    """The path of a recipe given as a path or as the name of a file in configs/ ("tiny")."""
+    configs = Path(__file__).resolve().parents[3] / "configs"
+    for candidate in (name, f"{configs}/{name}", f"{configs}/{name}.yaml"):
+        if os.path.isfile(candidate):  # unlike Path.is_file, says False of a name that is too long
+            return Path(candidate)
+    if name and os.path.exists(name):
+        raise RecipeError(f"{name!r} is no file.", where=os.path.abspath(name), do="Give the path of a YAML file.")
+    known = ", ".join(sorted(p.stem for p in configs.glob("*.yaml")))
+    raise RecipeError(
+        f"There is no recipe {name!r}.", where=str(configs), do=f"Give the path of a YAML file, a recorded run, or one of: {known}."
+    )
+
+
+def load_recipe(
+    name: str,
+    classes: Mapping[str, type[StageConfig]],
+    settings: Sequence[str] = (),
+    spared: Callable[[Collection[str]], Collection[str]] = lambda adopted: adopted,
+) -> Recipe:
+    """Reads a recipe and applies `--set node.key=value` settings.
+
+    classes: node -> config class, for all nodes of the road. spared: adopted nodes -> the nodes that then do not run and need no
+    section. Raises RecipeError before any work.
+    """
+    path = find_recipe(name)
+    raw = _parse(path)
+    secrets.refuse_in_settings(raw, str(path))
+    for setting in settings:
+        secrets.refuse_in_settings(setting, "--set", secrets.shown_name(setting))
+        apply_setting(raw, setting, classes)
+    head_keys = {"name", "seed", "runtime", "description", "adopt"}
+    for key in raw:
+        if key not in classes and key not in head_keys:
+            nearest = _nearest(str(key), [*classes, *head_keys])
+            raise RecipeError(f"Unknown section {_shown(key)}.", where=str(path), do=nearest or f"The sections are: {', '.join(classes)}.")
+    seed = raw.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise RecipeError(f"seed is {_shown(seed)}.", where=f"{path}: seed", do="Give a whole number of at least 0.")
+    adopt = _adopted(raw.get("adopt"), classes, f"{path}: adopt")
+    needless = {node for node in spared(adopt) if raw.get(node) is None} if adopt else set()
+    return Recipe(
+        name=refuse_name(raw.get("name", path.stem), "The recipe's name", where=f"{path}: name"),
+        seed=seed,
+        runtime=validated(Runtime, raw.get("runtime"), f"{path}: runtime"),
+        sections={node: validated(config, raw.get(node), f"{path}: {node}") for node, config in classes.items() if node not in needless},
+        source=str(path),
+        description=_text(raw, "description", path),
+        adopt=adopt,
+    )
+
+
+def _text(raw: Mapping[str, Any], key: str, path: Path) -> str:
+    """A text at the top of the recipe; empty where it is not given."""
+    value = raw.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int | float)):
+        raise RecipeError(f"{key} is {_shown(value)}.", where=f"{path}: {key}", do="Give a text; quote it if need be.")
+    return "" if value is None else str(value)
+
+
+def _adopted(given: Any, classes: Mapping[str, Any], where: str) -> dict[str, str]:
+    """The section `adopt`, checked: node -> name of an artifact."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise RecipeError(f"The section is {_shown(given)}.", where=where, do="Write it as `node: artifact` lines.")
+    for node, artifact in given.items():
+        if node not in classes:
+            raise RecipeError(
+                f"adopt names {_shown(node)}, which is no node.", where=where, do=_nearest(str(node), [*classes]) or f"The nodes are: {', '.join(classes)}."
+            )  # fmt: skip
+        if artifact is not None and (not isinstance(artifact, str) or not artifact):
+            raise RecipeError(
+                f"adopt.{node} is {_shown(artifact)}.", where=where, do="Give the name of an artifact, such as dedup/1a2b3c4d5e6f."
+            )
+    return {node: artifact for node, artifact in given.items() if artifact is not None}  # null takes an entry away again
+
+
+def validated(config: type[StageConfig], values: Any, where: str) -> Any:
+    """An instance of a config class, or a RecipeError that names the field and what to write instead."""
+    if values is None:
+        values = {}
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"The section is {_shown(values)}.", where=where, do="Write it as `key: value` lines.")
+    try:
+        return config.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part)[:60] for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            owner = _owner(config, first["loc"][:-1])
+            names = list(owner.model_fields) if owner else []
+            hint = _nearest(str(first["loc"][-1]), names) or f"The keys here are: {', '.join(names)}."
+            raise RecipeError(f"Unknown key {place!r}.", where=where, do=hint) from None
+        what = first["msg"].removeprefix("Value error, ")
+        given = "" if first["type"] in ("value_error", "missing") else f" (given: {_shown(first['input'])})"
+        do = f"Set {place} in the recipe or with --set." if place else "Change the section accordingly."
+        raise RecipeError(f"{place + ': ' if place else ''}{what}{given}", where=where, do=do) from None
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    """The sections of a recipe as plain values; of the record of a run, those it was run with."""
+    from stages.core.contract import plain_yaml, strict_json
+
+    try:
+        if path.suffix == ".json":
+            raw: Any = strict_json.read_object(path)
+        else:
+            with path.open("rb") as file:
+                text = file.read(plain_yaml.MAX_BYTES + 1)
+            if len(text) > plain_yaml.MAX_BYTES:
+                do = "Give a recipe; lists of files can be patterns such as crawl/*.warc.gz."
+                raise RecipeError(f"The file has more than {plain_yaml.MAX_BYTES >> 20} MiB.", where=str(path), do=do)
+            raw = plain_yaml.parse(text)
+    except OSError as error:
+        raise RecipeError(f"The recipe cannot be read: {error.strerror}.", where=str(path), do="Mend its permissions.") from None
+    except strict_json.BadJsonError as error:
+        raise RecipeError(f"The recipe is not JSON: {error}.", where=str(path), do="Mend it, or copy the record again.") from None
+    except plain_yaml.BadYamlError as error:
+        if error.do:
+            raise RecipeError(_sentence(error), where=f"{path}:{error.line}", do=error.do) from None
+        raise RecipeError("The recipe is not YAML.", where=f"{path}:{error.line}", do=f"Mend this: {error}.") from None
+    if raw is None:
+        raise RecipeError("The recipe is empty.", where=str(path), do="Start from a copy of configs/tiny.yaml.")
+    if isinstance(raw, dict) and {"run_id", "resolved"} <= set(raw):
+        raw = raw["resolved"]  # the record of a run: its recipe with every value written out
+    if not isinstance(raw, dict):
+        raise RecipeError("The recipe does not consist of sections.", where=str(path), do="Start from a copy of configs/tiny.yaml.")
+    raw.pop("anchors", None)  # a place for YAML anchors that several sections share
+    return raw
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return f"{text[0].upper()}{text[1:].removesuffix('.')}."
+
+
+def apply_setting(raw: dict[str, Any], setting: str, classes: Mapping[str, type[StageConfig]]) -> None:
+    """Applies one `node.key=value` to sections as plain values; the value is YAML ("[a, b]", "3", "null"). Raises RecipeError."""
+    from stages.core.contract import plain_yaml
+
+    name, equals, text = setting.partition("=")
+    path = name.strip().split(".")
+    if not equals or not all(path):
+        raise RecipeError(f"--set {_shown(setting)} is not node.key=value.", do="Write for example --set pretrain.steps=20.")
+    heads = [*classes, "runtime", "seed", "name", "description", "adopt"]
+    if path[0] not in heads:
+        raise RecipeError(
+            f"--set {_shown(setting)}: unknown section {path[0]!r}.",
+            do=_nearest(path[0], heads) or f"The sections are: {', '.join(heads)}.",
+        )
+    try:
+        value = plain_yaml.parse(text.encode("utf-8", "surrogatepass"))
+    except plain_yaml.BadYamlError as error:
+        raise RecipeError(
+            f"--set {_shown(setting)}: the value is not YAML: {error}.".replace("..", "."), do=error.do or "Quote it."
+        ) from None
+    here = raw
+    for part in path[:-1]:
+        below = here.get(part)
+        if below is None:
+            below = {}
+        if not isinstance(below, dict):
+            raise RecipeError(f"--set {_shown(setting)}: {part} has no keys below it.", do=f"Set {part} itself.")
+        here[part] = dict(below)  # a section may be shared with another one through a YAML anchor
+        here = here[part]
+    here[path[-1]] = value
+
+
+def _owner(config: type[BaseModel], location: Sequence[Any]) -> type[BaseModel] | None:
+    """The model class at a location inside `config` (lists and options are looked through)."""
+    import typing
+
+    here: Any = config
+    for part in location:
+        if isinstance(part, int) or not (isinstance(here, type) and issubclass(here, BaseModel)) or part not in here.model_fields:
+            continue
+        queue, here = [here.model_fields[part].annotation], None
+        while queue:
+            kind = queue.pop(0)
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                here = kind
+                break
+            queue.extend(typing.get_args(kind))
+        if here is None:
+            return None
+    return here
+
+
+def _shown(value: Any) -> str:
+    """A value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} …"
+
+
+def _nearest(word: str, words: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word[:60], words, n=1, cutoff=0.5)
+    return f"Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,400 @@
+"""The index over manifests and run records: data/lineage.duckdb. The only code that opens it.
+
+Guarantee: the file is never opened for writing in place. Whoever holds the lock file takes in all manifests, runs and names not
+yet indexed on a private copy, checkpoints it and swaps it in with os.replace, read-only (0444), without a .wal; who waited for
+the lock meanwhile finds his own taken in and does nothing. A reader never blocks anyone. A writer killed at any moment leaves
+the old index or the new one. An index that is absent, damaged or of another schema is built anew, by a reader too where it may
+write. A .wal beside the index is never ours and is removed unread. A manifest that cannot be read is left out and named in `damaged`.
+Cost: a look at every artifact's manifest (not into it), a copy of the index, and the new rows; see tests/bench/index.py.
+Source: DuckDB's open-insert-close from several processes lost acknowledged commits (FINDINGS), hence the copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stages.core.contract.errors import LoamError, RecipeError, StageError, of_the_disk
+from stages.core.index import schema, sql_guard, views
+from stages.core.index.group_commit import turn
+from stages.core.index.scan import News, Seen, find_news, rows_of
+from stages.core.store import names
+from stages.core.store.files import fsync
+
+if TYPE_CHECKING:
+    import duckdb
+
+Table = tuple[list[str], list[tuple[Any, ...]]]  # column names and rows
+Ask = Callable[..., Table]
+Answer = TypeVar("Answer")
+FILE = "lineage.duckdb"
+LOCK = "lineage.lock"
+GRACE_S = 5  # for a query to notice that it is stopped
+BATCH = 2000  # manifests in memory at once
+
+
+def update(home: Path) -> None:
+    """Takes in every manifest, run record and name that the index does not have yet, or has otherwise; leaves the file when there is none.
+
+    Raises RecipeError or StageError when the home cannot be written; the old index stays as it was.
+    """
+    _write(home)
+
+
+def reindex(home: Path) -> tuple[int, int]:
+    """Builds the index anew from manifests and run records; returns (artifacts, runs)."""
+    _write(home, fresh=True)
+    counts = [query(home, f"SELECT count(*) FROM {table}")[1][0][0] for table in ("artifact", "run")]
+    return counts[0], counts[1]
+
+
+def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> Table:
+    """Column names and rows of one read-only query. Raises RecipeError with DuckDB's own words when the SQL is wrong."""
+    return asking(home, lambda ask: ask(sql, parameters))
+
+
+def select(home: Path, sql: str, limits: sql_guard.Limits) -> tuple[list[dict[str, Any]], bool]:
+    """(the rows that a user's SELECT gives, whether there are more than the limit).
+
+    Raises RecipeError for what is not one SELECT (see locked.py), StageError when it takes too long or too much memory.
+    """
+    wanted = sql_guard.one_select(sql, limits.rows + 1)
+    columns, rows = asking(home, lambda ask: ask(wanted), limits)
+    found = [dict(zip(columns, row, strict=True)) for row in rows[: limits.rows]]
+    return found, len(rows) > limits.rows
+
+
+def asking(home: Path, questions: Callable[[Ask], Answer], limits: sql_guard.Limits | None = None) -> Answer:
+    """What `questions` makes of one connection, which it asks as `query`; a second time when the index proves damaged and is built anew."""
+    import duckdb
+
+    rebuilt = False
+    while True:
+        try:
+            with _reader(home, limits) as connection:
+                return questions(partial(_ask_within, connection, limits) if limits else partial(_ask, connection))
+        except duckdb.Error as error:
+            if rebuilt or isinstance(error, duckdb.ProgrammingError | duckdb.DataError) or _sound(home):
+                do = 'Mend the SQL; `loam lineage sql "SHOW TABLES"` lists tables and views.'
+                raise RecipeError(f"The query failed: {error}", do=do) from None
+        _rebuild(home, "damaged")
+        rebuilt = True
+
+
+def records(home: Path, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    """The rows of a query as dicts."""
+    columns, rows = query(home, sql, parameters)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def latest_artifact(home: Path, name: str) -> dict[str, Any]:
+    """The artifact record that a name means; of several the newest: of the newest run, then the newest realisation.
+
+    name: "<node>/<folder>", a given name, an alias ("dedup-3"), a node (its current artifact), or the start of a key or digest.
+    Raises StageError with near matches when there is none.
+    """
+    sql, wanted = latest_sql(home, name)
+    found = records(home, f"SELECT * EXCLUDE (number, stamp) FROM artifact WHERE number = ({sql})", [wanted])
+    if not found:
+        nodes = ", ".join(row[0] for row in query(home, "SELECT DISTINCT node FROM artifact ORDER BY 1")[1])
+        raise StageError(
+            f"There is no artifact {name!r} here.",
+            where=str(home),
+            do=f"{_near(home, wanted)}Name a node ({nodes}), node/folder, an alias or given name, or the start of a key or digest.",
+        )
+    return found[0]
+
+
+def latest_sql(home: Path, name: str) -> tuple[str, str]:
+    """A query, and its parameter $1, for the number of the one artifact that a name means (see latest_artifact)."""
+    wanted = names.all_names(home).get(name, name)
+    if "/" in wanted:
+        return "SELECT number FROM artifact WHERE artifact_id = $1", wanted
+    conditions = ["a.alias = $1", "a.node = $1"]
+    if len(wanted) >= 6 and set(wanted) <= set("0123456789abcdef"):
+        conditions += ["starts_with(a.key, $1)", "starts_with(a.digest, $1)"]
+    return (
+        f"SELECT a.number FROM artifact a LEFT JOIN run USING (run_id) WHERE {' OR '.join(conditions)} "
+        "ORDER BY a.node = $1 AND a.artifact_id IN (SELECT artifact_id FROM current) DESC, coalesce(run.seq, 0) DESC, "
+        "try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"  # no clock decides
+    ), wanted
+
+
+def find_run(home: Path, name: str) -> str:
+    """The id of the run that an id, an alias ("tiny-7") or a given name means; empty when there is none."""
+    wanted = names.all_names(home).get(name, name)
+    found = query(home, "SELECT run_id FROM run WHERE run_id = $1 OR alias = $1", [wanted])[1]
+    return str(found[0][0]) if found else ""
+
+
+def run_id_of(home: Path, name: str) -> str:
+    """As find_run, but raises StageError with near matches when there is none."""
+    if found := find_run(home, name):
+        return found
+    do = f"{_near(home, name)}`loam lineage runs` lists the runs."
+    raise StageError(f"There is no run {name!r} here.", where=str(home), do=do)
+
+
+def _near(home: Path, name: str) -> str:
+    """ "Near matches: a, b. " for a message; empty when nothing is near."""
+    sql = (
+        "SELECT name FROM (SELECT name FROM alias UNION SELECT run_id FROM run UNION SELECT node FROM artifact) "
+        "WHERE jaro_winkler_similarity(name, $1) > 0.8 ORDER BY jaro_winkler_similarity(name, $1) DESC, name LIMIT 3"
+    )
+    near = [row[0] for row in query(home, sql, [name])[1]]
+    return f"Near matches: {', '.join(near)}. " if near else ""
+
+
+# ------------------------------------------------------------------------------------------------------------------- reading
+
+
+@contextmanager
+def _reader(home: Path, limits: sql_guard.Limits | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A locked connection to an index of our schema, with views over the files of this home; builds the index where there is none."""
+    import duckdb
+
+    path = home / FILE
+    if not path.is_file() and not (home / "artifacts").is_dir():
+        raise RecipeError(
+            "This home has no lineage yet.", where=str(home), do="Run a recipe first (`loam run tiny`) or name another home with --home."
+        )
+    connection = _open(path)
+    if connection is None:
+        _rebuild(home, "damaged or of another version" if path.is_file() else "missing")
+        connection = _open(path)
+    if connection is None:
+        raise StageError("The index cannot be opened.", where=str(path), do="Run `loam lineage reindex`.")
+    try:
+        views.shadow(connection, home)
+        sql_guard.lock(connection, home, limits)
+        yield connection
+    finally:
+        with suppress(duckdb.Error):  # still busy with a query that hears no interrupt: it ends with the process
+            connection.close()
+
+
+def _ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> Table:
+    cursor = connection.execute(sql, list(parameters))
+    return [c[0] for c in cursor.description or []], cursor.fetchall()
+
+
+def _ask_within(connection: duckdb.DuckDBPyConnection, limits: sql_guard.Limits, sql: str) -> Table:
+    """As _ask, on a thread that is stopped after the limit. Raises StageError when time or memory is over."""
+    import duckdb
+
+    answers: list[Table] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            answers.append(_ask(connection, sql))
+        except (duckdb.Error, MemoryError, ValueError, ArithmeticError) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)  # a function that looks at no interrupt does not outlive the command
+    thread.start()
+    try:
+        thread.join(limits.seconds)
+        late = thread.is_alive()
+    finally:
+        if thread.is_alive():
+            connection.interrupt()
+            thread.join(GRACE_S)
+    if late:
+        raise StageError(f"The query took longer than {limits.seconds:g} s and was stopped.", do="Ask for less, or see --max-seconds.")
+    for error in errors:
+        if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
+            what = f"The query needs more than {limits.memory_mb:,} MB of memory."
+            raise StageError(what, do="Ask for less; `duckdb -readonly lineage.duckdb` in the home has no such limit.")
+        if isinstance(error, duckdb.Error):
+            raise error
+        raise RecipeError(f"The query failed: a value cannot be shown: {error}", do="Cast it to VARCHAR.")
+    return answers[0]
+
+
+def _open(path: Path) -> duckdb.DuckDBPyConnection | None:
+    """A connection that reads the index; None when the file is absent, damaged, held by a foreign writer or of another schema."""
+    import duckdb
+
+    try:
+        connection = _connect(path)
+    except (FileNotFoundError, duckdb.Error):
+        return None
+    try:
+        if connection.execute("SELECT schema_version FROM about").fetchone() == (schema.SCHEMA_VERSION,):
+            return connection
+    except duckdb.Error:
+        pass
+    connection.close()
+    return None
+
+
+def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+    """DuckDB replays a .wal that lies beside, also when it only reads: then a copy is read, which has none beside it."""
+    if not path.with_name(path.name + ".wal").exists():
+        if not path.is_file():
+            raise FileNotFoundError(path)
+        return _attached(path)
+    with tempfile.TemporaryDirectory(prefix="loam-index-") as folder:
+        copy = Path(folder) / FILE
+        shutil.copyfile(path, copy)
+        return _attached(copy)  # the open file outlives its name
+
+
+def _attached(path: Path) -> duckdb.DuckDBPyConnection:
+    """The index attached to a database of this connection's own: one opened by its path is shared, settings and all, by all of a process."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:")
+    try:
+        connection.execute(f"ATTACH {schema.quoted(str(path))} AS lineage (READ_ONLY)")
+        connection.execute("USE lineage")
+    except duckdb.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _sound(home: Path) -> bool:
+    """Whether every block of every table can be read."""
+    import duckdb
+
+    connection = _open(home / FILE)
+    if connection is None:
+        return False
+    with closing(connection):
+        try:
+            for table in schema.TABLES:
+                connection.execute(f"SELECT bit_xor(hash(t)) FROM {table} t").fetchall()
+        except duckdb.Error:
+            return False
+    return True
+
+
+def _rebuild(home: Path, why: str) -> None:
+    """Builds the index anew for a reader. Raises RecipeError when the home cannot be written."""
+    try:
+        _write(home, fresh=why == "damaged")
+    except LoamError as error:
+        raise type(error)(
+            f"The index is {why} and cannot be built anew: {error.what}", where=error.where, do=f"{error.do} Then `loam lineage reindex`."
+        ) from None
+
+
+# ------------------------------------------------------------------------------------------------------------------- writing
+
+
+def _write(home: Path, fresh: bool = False) -> None:
+    """One round of a writer. fresh: build anew whatever is there."""
+    import duckdb
+
+    try:
+        with turn(home / LOCK) as needed:
+            if not (needed or fresh) and (home / FILE).is_file():
+                return
+            for left in home.glob(f".{FILE}.*"):  # of a writer that was killed: nobody else can be writing now
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            (home / f"{FILE}.wal").unlink(missing_ok=True)
+            seen = None if fresh else _seen(home / FILE)
+            try:
+                _round(home, seen)
+            except duckdb.Error:
+                if seen is None:
+                    raise
+                _round(home, None)  # the old index was damaged where nobody had looked
+        return
+    except OSError as error:
+        if clear := of_the_disk(error, "while the index was written", home):
+            raise clear from error
+        raise
+    except duckdb.Error as error:
+        what = str(error).splitlines()[0]
+    # Raised out here: an error that kept DuckDB's own as its context would keep the connection alive until the interpreter ends.
+    if os.strerror(errno.ENOSPC) in what and (full := of_the_disk(OSError(errno.ENOSPC, what), "while the index was written", home)):
+        raise full
+    do = "Mend what it names; manifests are whole, and the next run or `loam lineage reindex` completes the index."
+    raise StageError(f"The index could not be written: {what}", where=str(home / FILE), do=do)
+
+
+def _round(home: Path, seen: Seen | None) -> None:
+    """Takes in what is new on a private copy and swaps it in. seen: what the index holds; None builds it anew."""
+    import duckdb
+
+    news = find_news(home, seen or Seen())
+    if seen is not None and not news:
+        return
+    path, private = home / FILE, home / f".{FILE}.{os.getpid()}"
+    try:
+        if seen is not None:
+            shutil.copyfile(path, private)
+        with closing(duckdb.connect(str(private))) as connection:
+            if seen is None:
+                for statement in schema.create_sql():
+                    connection.execute(statement)
+            connection.execute("BEGIN")
+            _take_in(connection, home, news)
+            connection.execute("COMMIT")
+            connection.execute("CHECKPOINT")
+        fsync(private)
+        private.chmod(0o444)
+        os.replace(private, path)
+    finally:
+        private.unlink(missing_ok=True)
+        private.with_name(private.name + ".wal").unlink(missing_ok=True)
+
+
+def _seen(path: Path) -> Seen | None:
+    """What an index holds; None when it cannot be used."""
+    import duckdb
+
+    connection = _open(path)
+    if connection is None:
+        return None
+    with closing(connection):
+        try:
+            return Seen(
+                dict(connection.execute("SELECT artifact_id, stamp FROM artifact UNION ALL SELECT name, stamp FROM damaged").fetchall()),
+                {
+                    run: (state, nodes)
+                    for run, state, nodes in connection.execute(
+                        "SELECT run_id, run.state, count(ordinal) FROM run LEFT JOIN node_run USING (run_id) GROUP BY ALL"
+                    ).fetchall()
+                },
+                dict(connection.execute("SELECT name, target FROM given_name").fetchall()),
+                connection.execute("SELECT home FROM about").fetchall()[0][0],
+            )
+        except (duckdb.Error, IndexError):
+            return None
+
+
+def _take_in(connection: duckdb.DuckDBPyConnection, home: Path, news: News) -> None:
+    views.delete(connection, schema.OF_ARTIFACT, news.gone)
+    views.delete(connection, schema.OF_RUN, [*news.gone_runs, *(record["run_id"] for record in news.runs)])
+    taken = connection.execute("SELECT coalesce(max(number), 0) FROM artifact").fetchall()[0][0]
+    for start in range(0, len(news.artifacts), BATCH):
+        batch = enumerate(news.artifacts[start : start + BATCH], start=taken + start + 1)
+        views.insert(connection, [rows_of(home, name, stamp, number) for number, (name, stamp) in batch])
+    if news.artifacts or news.gone:
+        connection.execute("DELETE FROM link")
+        connection.execute(schema.LINK)
+    for start in range(0, len(news.runs), BATCH):
+        views.insert(connection, [schema.run_rows(record) for record in news.runs[start : start + BATCH]])
+    if news.runs or news.gone_runs:
+        connection.execute("DELETE FROM current")
+        connection.execute(schema.CURRENT)
+    if news.names is not None:
+        connection.execute("DELETE FROM given_name")
+        views.insert(connection, [{"given_name": list(news.names.items())}])
+    if news.home is not None:
+        connection.execute("DELETE FROM about")
+        connection.execute("INSERT INTO about VALUES (?, ?)", [schema.SCHEMA_VERSION, news.home])
+    if views.learn_columns(connection, home, [name for name, _ in news.artifacts]) or news.gone or news.home is not None:
+        views.make_views(connection, home)

@@ -1,0 +1,88 @@
+"""What a home holds that its index does not: looked up by name and time, and read only where it is new.
+
+Guarantee: a manifest or run record that cannot be read is named with its problem and keeps nothing else out.
+Cost: one stat per artifact, one look per run, one read per new manifest, per unfinished run and per given name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stages.core.contract.errors import VerificationError
+from stages.core.index import schema
+from stages.core.store import manifest, manifest_schema, names, runs
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an index holds. artifacts: name -> time of the manifest (ns); runs: id -> (state, number of nodes)."""
+
+    artifacts: dict[str, int] = field(default_factory=dict)
+    runs: dict[str, tuple[str, int]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    home: str = ""
+
+
+@dataclass(frozen=True)
+class News:
+    """What it lacks. artifacts: (name, time); gone, gone_runs: indexed otherwise or no longer there; names, home: None when unchanged."""
+
+    artifacts: list[tuple[str, int]]
+    gone: list[str]
+    runs: list[dict[str, Any]]
+    gone_runs: list[str]
+    names: dict[str, str] | None
+    home: str | None
+
+    def __bool__(self) -> bool:
+        return bool(self.artifacts or self.gone or self.runs or self.gone_runs or self.names is not None or self.home is not None)
+
+
+def find_news(home: Path, seen: Seen) -> News:
+    """Compares what is on disk with what was seen. A damaged run record or name counts as an artifact "runs/<id>", "names/<name>.json"."""
+    there = manifest.stamps(home)
+    run_ids = runs.run_ids(home)
+    changed = []
+    for run in run_ids:
+        state, nodes = seen.runs.get(run, ("running", -1))
+        if state in ("running", "killed"):
+            try:
+                record = runs.read_run(home, run)
+                schema.check_types(schema.run_rows(record))
+            except runs.UNREADABLE:
+                there[f"runs/{run}"] = (home / "runs" / run / "run.json").stat().st_mtime_ns
+                continue
+            if (state, nodes) != (record["state"], len(record["nodes"])):
+                changed.append(record)
+    given, damaged = names.read_names(home)
+    there |= {f"names/{path.name}": path.stat().st_mtime_ns for path in damaged}
+    root = str(home.resolve())
+    return News(
+        [(name, stamp) for name, stamp in there.items() if seen.artifacts.get(name) != stamp],
+        [name for name, stamp in seen.artifacts.items() if there.get(name) != stamp],
+        changed,
+        sorted(set(seen.runs) - set(run_ids)),
+        given if given != seen.names else None,
+        root if root != seen.home else None,
+    )
+
+
+def rows_of(home: Path, name: str, stamp: int, number: int) -> schema.Rows:
+    """The rows of one artifact (see indexed.artifact_rows); one row of `damaged` when its manifest (or a run's record) cannot be used."""
+    if problem := {"runs": "The record of the run cannot be read", "names": "The given name cannot be read"}.get(name.split("/")[0]):
+        return {"damaged": [(name, problem, stamp)]}
+    try:
+        record = manifest.read_artifact(home / "artifacts" / name).manifest
+        if fault := manifest_schema.misplaced(record, *name.split("/", 1)):
+            return {"damaged": [(name, f"The manifest is damaged: {fault}", stamp)]}
+        rows = schema.artifact_rows(name, record, stamp, number)
+        schema.check_types(rows)
+    except FileNotFoundError:  # removed a moment ago
+        return {}
+    except VerificationError as error:
+        return {"damaged": [(name, error.what, stamp)]}
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        return {"damaged": [(name, f"The manifest is damaged: {runs.problem_of(error)}", stamp)]}
+    return rows

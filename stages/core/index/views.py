@@ -1,0 +1,100 @@
+"""The views over the Parquet side tables: what columns they have, and their text for the folder that the home is in.
+
+Guarantee: a home that was moved or copied answers from its own files at once: where the index was written for another folder, a reader
+gets views of its own (`shadow`), and the next writer mends those in the index; a plain client of a home that is not where its index was
+written gets an error, never no rows.
+Cost: a look at the columns of every new side table; a reader of a moved home makes some 20 views, a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stages.core.index import schema
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def insert(connection: duckdb.DuckDBPyConnection, found: Sequence[schema.Rows]) -> None:
+    """Puts rows into their tables."""
+    for table in schema.TABLES:
+        rows = [row for some in found for row in some.get(table, ())]
+        if rows:
+            connection.execute(schema.insert_sql(table), [list(column) for column in zip(*rows, strict=True)])
+
+
+def delete(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str], ids: Sequence[str]) -> None:
+    """Takes out the rows of some artifacts or runs. tables: name -> the column that names them."""
+    for table, column in tables.items() if ids else ():
+        connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT unnest($1::VARCHAR[]))", [list(ids)])
+
+
+def learn_columns(connection: duckdb.DuckDBPyConnection, home: Path, artifacts: Sequence[str]) -> bool:
+    """Adds the columns of new side tables to what is known of their kind; a type becomes one that holds the old and the new.
+
+    Returns whether there are new side tables.
+    """
+    import duckdb
+
+    sql = "SELECT kind, list(path ORDER BY path) FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[])) GROUP BY kind ORDER BY kind"
+    found = connection.execute(sql, [list(artifacts)]).fetchall()
+    if not found:
+        return False
+    with closing(duckdb.connect()) as apart:  # an error here must not end the writer's transaction
+        for kind, paths in found:
+            known = connection.execute("SELECT name, type FROM side_column WHERE kind = ? ORDER BY ordinal", [kind]).fetchall()
+            columns = _described(apart, known, [str(home.resolve() / path) for path in paths])
+            if columns != known:
+                connection.execute("DELETE FROM side_column WHERE kind = ?", [kind])
+                insert(connection, [{"side_column": [(kind, i, *column) for i, column in enumerate(columns)]}])
+    return True
+
+
+def make_views(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
+    """One view per kind of side table (see indexed.side_view_sql), made anew where its text changes."""
+    made = dict(connection.execute("SELECT kind, sql FROM side_view").fetchall())
+    wanted = _wanted(connection, home)
+    for kind in made:
+        if kind not in wanted:
+            connection.execute(f"DROP VIEW {schema.VIEWS[kind]}")
+    for kind, sql in wanted.items():
+        if made.get(kind) != sql:
+            connection.execute(f"CREATE OR REPLACE VIEW {schema.VIEWS[kind]} AS {sql}")
+    if made != wanted:
+        connection.execute("DELETE FROM side_view")
+        insert(connection, [{"side_view": list(wanted.items())}])
+
+
+def shadow(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
+    """Where the index was written for another folder, this connection's own views stand before those of the index."""
+    if connection.execute("SELECT home FROM about").fetchall() != [(str(home.resolve()),)]:
+        for kind, sql in _wanted(connection, home).items():
+            connection.execute(f"CREATE TEMP VIEW {schema.VIEWS[kind]} AS {sql}")
+
+
+def _wanted(connection: duckdb.DuckDBPyConnection, home: Path) -> dict[str, str]:
+    """kind -> the text of its view."""
+    columns: dict[str, list[tuple[str, str]]] = {}
+    for kind, name, of_type in connection.execute("SELECT kind, name, type FROM side_column ORDER BY kind, ordinal").fetchall():
+        columns.setdefault(kind, []).append((name, of_type))
+    patterns: dict[str, list[str]] = {}
+    for kind, pattern in connection.execute(f"SELECT DISTINCT kind, {schema.PATTERN} FROM side_table ORDER BY ALL").fetchall():
+        patterns.setdefault(kind, []).append(pattern)
+    return {kind: schema.side_view_sql(str(home.resolve()), kind, columns[kind], patterns[kind]) for kind in patterns if kind in columns}
+
+
+def _described(apart: duckdb.DuckDBPyConnection, known: list[tuple[str, str]], files: Sequence[str]) -> list[tuple[str, str]]:
+    """(name, type) of what is known and of the files that can be read."""
+    import duckdb
+
+    try:
+        rows = apart.execute(schema.describe_sql(known, files)).fetchall()
+    except duckdb.Error:  # one of them cannot be read
+        for file in files if len(files) > 1 else ():
+            known = _described(apart, known, [file])
+        return known
+    return [(row[0], row[1]) for row in rows if row[0] not in schema.NOT_COLUMNS]

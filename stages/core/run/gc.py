@@ -1,0 +1,123 @@
+"""Garbage collection: removes artifacts that no kept run needs, and scratch. Runs stay on record.
+
+Kept are the newest finished runs of each recipe, with everything their artifacts were made from; a run that stopped early
+(`--until`, one stage) counts apart, so that it never stands in for the whole road. A run that failed, was interrupted or killed keeps
+nothing. What has a given name or was adopted is kept too.
+Guarantee: holds the home alone before it looks, so that what is listed is what is there and no run is under way; removes what was
+listed under the same lock; refuses while a manifest, a run record or a given name is damaged, since what those keep is not known. A
+manifest goes first, so that a kill leaves no artifact that looks whole; the folder that it leaves goes the next time.
+Cost: one read of every run record.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.index import database, schema
+from stages.core.store import integrity, manifest, names, runs
+
+NEEDED = """
+WITH RECURSIVE kept AS (
+  SELECT run_id FROM (SELECT run_id, row_number() OVER (
+    PARTITION BY recipe, command->>'flow', command->>'until', command->>'node' ORDER BY seq DESC) AS age
+    FROM run WHERE state = 'done') WHERE age <= $1
+  UNION SELECT unnest($2::VARCHAR[])
+), needed(artifact_id) AS (
+  SELECT artifact_id FROM node_run JOIN kept USING (run_id) WHERE artifact_id <> ''
+  UNION SELECT unnest($2::VARCHAR[])
+  UNION
+  SELECT edge.parent FROM needed JOIN edge ON edge.child = needed.artifact_id
+)
+"""
+OTHERS = """
+SELECT artifact_id, node, bytes, run_id AS built_by FROM artifact WHERE artifact_id NOT IN (SELECT artifact_id FROM needed) ORDER BY ended
+"""
+SCRATCH = "scratch/"
+
+
+def collectable(home: Path, keep_runs: int) -> list[dict[str, Any]]:
+    """What could go: artifact_id, node, bytes, built_by. Nothing is removed; StageError while a run works on the home.
+
+    Artifacts that none of the newest `keep_runs` finished runs of any recipe needs, what a killed gc left of such, and the scratch
+    folders of stages that did not finish (named "scratch/..."; such a stage would go on from there, without it it starts anew).
+    """
+    _refuse_no_home(home)
+    with runs.hold_home(home, alone=True):
+        return _listed(home, keep_runs)
+
+
+def collect(home: Path, keep_runs: int) -> tuple[list[dict[str, Any]], int]:
+    """Removes what `collectable` lists, listed under the same lock, and leases that nobody holds; indexes anew.
+
+    Returns the list and the bytes freed.
+    """
+    _refuse_no_home(home)
+    freed = 0
+    with runs.hold_home(home, alone=True):
+        found = _listed(home, keep_runs)
+        for name in (row["artifact_id"] for row in found):
+            folder = home / name if name.startswith(SCRATCH) else home / "artifacts" / name
+            if folder.is_symlink():  # what it leads to is not the home's to remove
+                folder.unlink()
+            else:
+                freed += _size(folder)
+                (folder / manifest.NAME).unlink(missing_ok=True)
+                shutil.rmtree(folder)
+            names.forget_names(home, name)
+            integrity.forget(home, name)
+        for left in [*(home / "leases").glob("*"), *(home / "names").glob(".*"), *home.glob(".hashes.json.*")]:
+            left.unlink()  # of killed processes: nobody works here now
+        if found:
+            database.reindex(home)
+    return found, freed
+
+
+def _listed(home: Path, keep_runs: int) -> list[dict[str, Any]]:
+    names.all_names(home)  # raises for one that cannot be read
+    if broken := runs.damaged(home, _fits):
+        folder, problem = broken[0]
+        raise StageError(
+            f"A run's record is damaged, so what it keeps is not known: {problem}{_more(broken)}.",
+            where=str(folder),
+            do="Restore the file from a copy; or remove the folder, and what only that run needed can go.",
+        )
+    database.update(home)
+    if spoilt := database.query(home, "SELECT name, problem FROM damaged ORDER BY name")[1]:
+        raise StageError(
+            f"A manifest is damaged, so what it was made from is not known: {spoilt[0][1]}{_more(spoilt)}",
+            where=str(home / "artifacts" / spoilt[0][0] / manifest.NAME),
+            do="Restore the file from a copy; or remove its folder, and the next run builds the artifact again.",
+        )
+    keeping = [keep_runs, sorted(set(names.all_names(home).values()))]
+    rows = database.records(home, NEEDED + OTHERS, keeping)
+    rows = [row for row in rows if not manifest.is_adopted(manifest.read_artifact(home / "artifacts" / row["artifact_id"]))]
+    needed = {row[0] for row in database.query(home, NEEDED + "SELECT artifact_id FROM needed", keeping)[1]}
+    for folder in sorted((home / "artifacts").glob("*/*")):
+        name = f"{folder.parent.name}/{folder.name}"
+        if manifest.FOLDER.fullmatch(folder.name) and name not in needed and folder.is_dir() and not (folder / manifest.NAME).exists():
+            rows.append({"artifact_id": name, "node": folder.parent.name, "bytes": _size(folder), "built_by": ""})
+    for folder in sorted((home / "scratch").glob("*")):
+        rows.append({"artifact_id": SCRATCH + folder.name, "node": folder.name.rpartition("-")[0], "bytes": _size(folder), "built_by": ""})
+    return rows
+
+
+def _fits(record: dict[str, Any]) -> None:
+    """Raises where a run's record does not have the fields and types that the index takes."""
+    schema.check_types(schema.run_rows(record))
+
+
+def _refuse_no_home(home: Path) -> None:
+    if not (home / "artifacts").is_dir():  # before the lock, which would make the folder
+        raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
+
+
+def _size(folder: Path) -> int:
+    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file())
+
+
+def _more(found: Sequence[object]) -> str:
+    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""

@@ -1,0 +1,284 @@
+"""OpenLineage events of a run and its nodes, to a file or an HTTP endpoint (runtime.openlineage).
+
+One OpenLineage run per Loam run, one below it per node, each with START and one of COMPLETE, FAIL and ABORT. A hit is told like any
+other node, so that the graph of every run is whole, with state "cached" in its facet and without statistics of output, since nothing
+was written. Datasets are artifacts (namespace: the home; name: <node>/<folder>; version: the content digest), external files as
+OpenLineage names them, and packages. Run ids are uuid5 of Loam's, so that an event sent twice is the same event.
+Guarantee: events are functions of the run record, the job and the manifest; none holds a credential. An endpoint that takes no events
+stops no work (see outbox.py): they are kept in <home>/runs/<id>/openlineage.jsonl, and sent by the next run that tells the same target.
+A killed run's last events (ABORT, for itself and the node it was in) are sent by the next run that tells the same target: what was
+told to have started and not to have ended is kept in <home>/runs/<id>/openlineage-open.jsonl.
+Source: https://openlineage.io/spec/2-0-2/OpenLineage.json and its facets, by the classes of openlineage-python.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import NAMESPACE_URL, uuid5
+
+from stages.core.contract import source_code
+from stages.core.contract.environment import utc_now
+from stages.core.contract.secrets import redact
+from stages.core.run.outbox import KEPT, Outbox, outbox
+from stages.core.store import manifest, runs
+from stages.core.store.files import write_durably
+
+if TYPE_CHECKING:
+    from stages.core.contract.declaration import Artifact, ExternalFile
+    from stages.core.run.runner import Job
+
+EVENT_TYPES = {
+    "start": "START", "done": "COMPLETE", "cached": "COMPLETE", "identical": "COMPLETE", "differs": "COMPLETE", "failed": "FAIL",
+    "interrupted": "ABORT",
+}  # fmt: skip
+OPEN = "openlineage-open.jsonl"
+EXTERNAL_FILES = 1000
+"""External files named per node; a crawl of 90,000 WARC files would make events of 30 MB. The facet loam_node has their number."""
+
+
+@dataclass(frozen=True)
+class Announcer:
+    """Tells of one run; a silent one (no runtime.openlineage) does nothing."""
+
+    home: Path
+    record: Mapping[str, Any]
+    outbox: Outbox | None
+    open: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def run(self, state: str, message: str = "") -> None:
+        """state: start | done | failed | interrupted."""
+        if self.outbox:
+            self._send(self.outbox, run_event(self.home, self.record, state, utc_now(), message), last=state != "start")
+
+    def node(self, job: Job, state: str, artifact: Artifact | None = None, message: str = "") -> None:
+        """state: start, or what became of the node as `runs.record_node` has it, or interrupted. artifact: what it made or found."""
+        if self.outbox:
+            self._send(self.outbox, node_event(self.home, self.record, job, state, utc_now(), artifact, message))
+
+    def _send(self, to: Outbox, event: dict[str, Any], last: bool = False) -> None:
+        to.send(event, last)
+        if event["eventType"] == "START":
+            self.open[event["run"]["runId"]] = event
+        else:
+            self.open.pop(event["run"]["runId"], None)
+        path = self.home / "runs" / self.record["run_id"] / OPEN
+        with suppress(OSError):  # a full disk stops the run by itself
+            if self.open:
+                write_durably(path, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in self.open.values()))
+            else:
+                path.unlink(missing_ok=True)
+
+
+def announcer(home: Path, target: str, run_id: str) -> Announcer:
+    """The announcer of a recorded run; tells what earlier runs could not, and ends what killed ones told `target`.
+
+    target: runtime.openlineage, as `outbox.check` allows it.
+    """
+    if not target:
+        return Announcer(home, {}, None)
+    record, to = runs.read_run(home, run_id), outbox(target, home / "runs" / run_id)
+    for path in sorted((home / "runs").glob(f"*/{KEPT}")):
+        if _told_here(home, path.parent.name, record) not in ("", "running"):
+            to.take_over(path)
+    for path in sorted((home / "runs").glob(f"*/{OPEN}")):
+        if _told_here(home, path.parent.name, record) == "killed":
+            for line in reversed(path.read_text(encoding="utf-8").splitlines()):  # the node before its run
+                to.send(_aborted(json.loads(line)))
+            path.unlink(missing_ok=True)
+    return Announcer(home, record, to)
+
+
+def _told_here(home: Path, run_id: str, record: Mapping[str, Any]) -> str:
+    """The state of a run that told the same target as the run of `record`; nothing of one that told another, or of a damaged record."""
+    try:
+        other = runs.read_run(home, run_id)
+    except ValueError:  # a damaged record is named by the index
+        return ""
+    same = other["resolved"]["runtime"]["openlineage"] == record["resolved"]["runtime"]["openlineage"]
+    return str(other["state"]) if same else ""
+
+
+def _aborted(start: dict[str, Any]) -> dict[str, Any]:
+    """The last event of what was killed, by its first."""
+    own = {name: facet | {"state": "killed"} for name, facet in start["run"]["facets"].items() if name.startswith("loam_")}
+    facets = start["run"]["facets"] | own | {"errorMessage": _plain(_error("killed")["errorMessage"])}
+    return start | {"eventType": "ABORT", "eventTime": utc_now(), "run": start["run"] | {"facets": facets}}
+
+
+def _plain(facet: Any) -> dict[str, Any]:
+    from openlineage.client.serde import Serde
+
+    return Serde.to_dict(facet)
+
+
+def run_event(home: Path, record: Mapping[str, Any], state: str, time: str, message: str = "") -> dict[str, Any]:
+    """The event of a whole run; with a message (of a failure) in errorMessage. record: run.json. time: ISO 8601."""
+    from openlineage.client import facet_v2 as facets
+
+    facet = {"runId": record["run_id"], "recipe": record["recipe"], "command": dict(record["command"]), "dirty": record["code"]["dirty"]}
+    path = f"flows/{record['command']['flow']}.py"
+    described = str(record["resolved"]["description"])
+    return _event(
+        state, time, record, "", {"loam_run": _own_facet("LoamRunFacet", facet | {"state": state})} | _error(message),
+        (home.as_uri(), _run_job(record)),
+        {"jobType": _facet(facets.job_type_job.JobTypeJobFacet, processingType="BATCH", integration="LOAM", jobType="DAG")}
+        | _source(record, path) | _documentation(described), [], [],
+    )  # fmt: skip
+
+
+def node_event(
+    home: Path, record: Mapping[str, Any], job: Job, state: str, time: str, artifact: Artifact | None = None, message: str = ""
+) -> dict[str, Any]:
+    """The event of one node of a run; with a message (of a failure) in errorMessage."""
+    from openlineage.client import facet_v2 as facets
+
+    module = job.stage.run.__module__
+    parent = facets.parent_run
+    files = [file for found in job.files.values() for file in found]
+    run_facets = {
+        "parent": _facet(
+            parent.ParentRunFacet, run=parent.Run(_uuid(record, "")), job=parent.Job(namespace=home.as_uri(), name=_run_job(record))
+        ),
+        "loam_node": _own_facet(
+            "LoamNodeFacet",
+            {"runId": record["run_id"], "node": job.node, "state": state, "key": job.key, "seed": job.seed, "externalFiles": len(files)},
+        ),
+    } | _error(message)
+    job_facets = {"jobType": _facet(facets.job_type_job.JobTypeJobFacet, processingType="BATCH", integration="LOAM", jobType="TASK")}
+    job_facets |= _source(record, module.replace(".", "/") + ".py")
+    job_facets |= _documentation((sys.modules[module].__doc__ or "").partition("\n")[0])
+    inputs = [_dataset(home, a) for _, a in sorted(job.inputs.items())] + list(_external(files, job.parts["packages"]))
+    outputs = [_output(home, artifact, written=state != "cached")] if artifact else []
+    return _event(state, time, record, job.node, run_facets, (home.as_uri(), f"{record['recipe']}.{job.node}"), job_facets, inputs, outputs)
+
+
+def _event(
+    state: str, time: str, record: Mapping[str, Any], node: str, run_facets: dict[str, Any], name: tuple[str, str],
+    job_facets: dict[str, Any], inputs: list[Any], outputs: list[Any],
+) -> dict[str, Any]:  # fmt: skip
+    from importlib.metadata import version
+
+    from openlineage.client import event_v2 as event
+    from openlineage.client import facet_v2 as facets
+    from openlineage.client.serde import Serde
+
+    engine = _facet(
+        facets.processing_engine_run.ProcessingEngineRunFacet,
+        name="loam",
+        version=version("loam"),
+        openlineageAdapterVersion=version("openlineage-python"),
+    )
+    return Serde.to_dict(
+        event.RunEvent(
+            eventTime=time,
+            eventType=event.RunState[EVENT_TYPES[state]],
+            producer=_producer(),
+            run=event.Run(_uuid(record, node), {"processing_engine": engine} | run_facets),
+            job=event.Job(*name, job_facets),
+            inputs=inputs,
+            outputs=outputs,
+        )
+    )
+
+
+def _dataset(home: Path, artifact: Artifact) -> Any:
+    from openlineage.client import event_v2 as event
+
+    return event.InputDataset(home.as_uri(), manifest.artifact_id(artifact), facets=_about(home, artifact))
+
+
+def _output(home: Path, artifact: Artifact, written: bool) -> Any:
+    from openlineage.client import event_v2 as event
+    from openlineage.client.facet_v2 import output_statistics_output_dataset as module
+
+    made = artifact.manifest
+    counted = {"rowCount": made["rows"], "size": made["bytes"], "fileCount": len(made["files"])}
+    statistics = {"outputStatistics": _facet(module.OutputStatisticsOutputDatasetFacet, **counted)} if written else {}
+    return event.OutputDataset(home.as_uri(), manifest.artifact_id(artifact), statistics, facets=_about(home, artifact))
+
+
+def _about(home: Path, artifact: Artifact) -> dict[str, Any]:
+    """Facets of an artifact wherever it is named."""
+    from openlineage.client import facet_v2 as facets
+
+    made = artifact.manifest
+    return {
+        "version": _facet(facets.dataset_version_dataset.DatasetVersionDatasetFacet, datasetVersion=made["digest"]),
+        "dataSource": _facet(facets.datasource_dataset.DatasourceDatasetFacet, name="loam home", uri=home.as_uri()),
+        "documentation": _facet(
+            facets.documentation_dataset.DocumentationDatasetFacet, description=f"{made['kind']} of {made['node']}, key {made['key']}"
+        ),
+    }
+
+
+def _external(files: list[ExternalFile], packages: Mapping[str, Mapping[str, str]]) -> Iterator[Any]:
+    """Inputs from outside: files (the first EXTERNAL_FILES) and packages. A URL loses user and query, where credentials would be."""
+    from openlineage.client import event_v2 as event
+    from openlineage.client.facet_v2 import dataset_version_dataset as module
+
+    named = [(*_external_name(file.uri), file.identity) for file in files[:EXTERNAL_FILES]]
+    named += [("pypi", name, version) for versions in packages.values() for name, version in versions.items()]
+    for namespace, name, version in named:
+        facets = {"version": _facet(module.DatasetVersionDatasetFacet, datasetVersion=version)}
+        yield event.InputDataset(namespace, name, facets=facets)
+
+
+def _external_name(uri: str) -> tuple[str, str]:
+    """(namespace, name) by OpenLineage's naming rules: ("s3://bucket", "path/x.warc.gz"), ("file", "/path/x.warc.gz")."""
+    if "://" not in uri:
+        return "file", uri
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.lstrip("/")
+
+
+def _source(record: Mapping[str, Any], path: str) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import source_code_location_job as module
+
+    commit = record["code"]["commit"]
+    if not commit:
+        return {}
+    url = (source_code.PROJECT / path).as_uri()
+    return {"sourceCodeLocation": _facet(module.SourceCodeLocationJobFacet, type="git", url=url, path=path, version=commit)}
+
+
+def _error(message: str) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import error_message_run as module
+
+    return {"errorMessage": _facet(module.ErrorMessageRunFacet, message=redact(message), programmingLanguage="PYTHON")} if message else {}
+
+
+def _documentation(text: str) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import documentation_job as module
+
+    return {"documentation": _facet(module.DocumentationJobFacet, description=text)} if text else {}
+
+
+def _run_job(record: Mapping[str, Any]) -> str:
+    return f"{record['command']['flow']}.{record['recipe']}"
+
+
+def _uuid(record: Mapping[str, Any], node: str) -> str:
+    return str(uuid5(NAMESPACE_URL, f"urn:loam:run:{record['run_id']}:{node}"))
+
+
+def _facet(kind: Callable[..., Any], **values: Any) -> Any:
+    """A facet of the standard with our name on it."""
+    return kind(producer=_producer(), **values)
+
+
+def _own_facet(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A facet of our own. Its schema: an object of the values below, none of them required."""
+    return {"_producer": _producer(), "_schemaURL": f"urn:loam:openlineage:1-0-0#/$defs/{name}", **values}
+
+
+def _producer() -> str:
+    from importlib.metadata import version
+
+    return f"urn:loam:{version('loam')}"

@@ -1,0 +1,377 @@
+"""Runs one node: key, hit or miss, lease, scratch, the stage itself, books, publication.
+
+Guarantee: an artifact appears whole or not at all; a hit runs nothing; two runs at once never build the same key; a killed stage
+started again with the same key and code gets its scratch back, with other code it starts clean; a stage reads only artifacts whose
+files are those that were recorded; what was made from a file that changed meanwhile is not published.
+Cost beside the stage: hashing its files once, and those of an input that this home has not compared before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stages.core.contract import source_code
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.environment import environment, utc_now
+from stages.core.contract.errors import RecipeError, StageError, VerificationError, of_the_disk
+from stages.core.contract.recipe import Runtime
+from stages.core.contract.secrets import redact
+from stages.core.store import external, integrity, key, lease, manifest, names
+
+PROGRESS_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a node tells whoever watches. kind: start | progress | log | metric | end; `values` by kind."""
+
+    kind: str
+    node: str
+    values: Mapping[str, Any]
+
+
+Report = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A node with everything that decides its artifact resolved; `key` follows from `parts`. provenance: of an adoption only."""
+
+    node: str
+    stage: Stage
+    config: StageConfig
+    seed: int
+    runtime: Runtime
+    inputs: Mapping[str, Artifact]
+    files: Mapping[str, tuple[ExternalFile, ...]]
+    parts: Mapping[str, Any]
+    key: str
+    provenance: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """state: cached (a hit) | done | identical (forced, same digest) | differs (forced training, a second realisation)."""
+
+    state: str
+    artifact: Artifact
+    seconds: float = 0.0
+    books: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int, runtime: Runtime, inputs: Mapping[str, Artifact]) -> Job:
+    """Resolves external inputs and derives the key. Raises RecipeError when something named is not there."""
+    for role, kind in stage.inputs.items():
+        if role in stage.optional and role not in inputs:
+            continue
+        if role not in inputs or inputs[role].manifest["kind"] != kind:
+            raise StageError(
+                f"Input {role!r} of kind {kind!r} is missing.", where=f"node {node}", do="This is a fault of the road, not of the recipe."
+            )
+    _refuse_strangers(node, inputs)
+    files, packages = resolve_externals(home, node, config)
+    digests = {role: manifest.input_digest(artifact) for role, artifact in inputs.items()}
+    with source_code.remembered(home):
+        parts = key.key_parts(node, stage, config, seed, files, packages, digests)
+    return Job(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
+
+
+def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
+    """Raises when an input was made from another artifact than the one that the node reads beside it: an adopted one can bring that."""
+    beside: dict[str, set[str]] = {}
+    for artifact in inputs.values():
+        known = {artifact.manifest["digest"], manifest.input_digest(artifact)}  # a copy of what another home's artifact was made from
+        beside.setdefault(artifact.manifest["node"], set()).update(known)
+    for artifact in inputs.values():
+        for parent in artifact.manifest.get("inputs", {}).values():
+            if parent["digest"] not in beside.get(parent["node"], {parent["digest"]}):
+                raise RecipeError(
+                    f"{manifest.artifact_id(artifact)} was made from {parent['artifact']}, but {node} would read another "
+                    f"{parent['node']} beside it.",
+                    where=f"node {node}",
+                    do=f"Adopt {parent['node']} too, as the artifact that it was made from, or adopt neither.",
+                )
+
+
+def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[str, tuple[ExternalFile, ...]], dict[str, dict[str, str]]]:
+    """Every external field of a config, resolved: (field -> files, field -> package versions)."""
+    fields = list(external.external_fields(config))
+    if not fields:
+        return {}, {}
+    memory = external.load_memory(home)
+    before = dict(memory)
+    files, packages = {}, {}
+    for name, mark, values in fields:
+        if mark.form == "packages":
+            packages[name] = external.package_versions(values, f"{node}.{name}")
+        elif mark.form == "artifacts":
+            named = [manifest.named_artifact(home, value, f"{node}.{name}") for value in values]
+            files[name] = tuple(ExternalFile(str(a.path), a.manifest["bytes"], f"artifact:{manifest.input_digest(a)}") for a in named)
+        else:
+            found = external.resolve_files(values, memory, f"{node}.{name}")
+            files[name] = tuple(replace(f, name=f.uri.rpartition("/")[2]) for f in found) if mark.named else found
+    if memory != before:
+        external.save_memory(home, memory)
+    return files, packages
+
+
+def find_hit(home: Path, job: Job) -> Artifact | None:
+    """The newest published artifact of the job's key, or None. An adopted one is a hit of an adoption only."""
+    found = [a for a in manifest.find_artifacts(home, job.node, job.key) if manifest.is_adopted(a) == bool(job.provenance)]
+    return found[-1] if found else None
+
+
+def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = False) -> Result:
+    """Runs a job unless its artifact exists; with `force` builds it again beside the old one and compares.
+
+    While another run builds the same key it waits, then finds a hit. Raises what the stage raised; StageError when the disk is
+    full or an external file changed meanwhile; VerificationError when a forced data stage gives other bytes, or when an artifact is
+    not what was recorded of it. A damaged artifact is built again with `force`: with the same digest it takes the old one's place and
+    name, with another it stands beside it as the newest.
+    """
+    if hit := _usable_hit(home, job, run_id, force):
+        return Result("cached", hit, 0.0, hit.manifest["books"] or {})
+    try:
+        with _held(home, job, run_id, report):
+            if hit := _usable_hit(home, job, run_id, force):
+                return Result("cached", hit, 0.0, hit.manifest["books"] or {})
+            return _build(home, job, run_id, report, force)
+    except OSError as error:
+        if clear := of_the_disk(error, f"while {job.node} was writing", home):
+            raise clear from error
+        raise
+
+
+def _usable_hit(home: Path, job: Job, run_id: str, force: bool) -> Artifact | None:
+    """The hit to hand on, if there is one and nothing is to be built. Raises VerificationError when a file of it is gone.
+
+    An adoption has the files at hand of which a damaged artifact can be made again, so there a damaged hit is none.
+    """
+    hit = None if force else find_hit(home, job)
+    if hit is None or not (wrong := integrity.check(home, hit) if job.provenance else manifest.glance(hit)):
+        return hit
+    if job.provenance:
+        return None
+    raise integrity.damaged(hit, wrong, run_id)
+
+
+@contextmanager
+def _held(home: Path, job: Job, run_id: str, report: Report) -> Iterator[None]:
+    """The lease on the job's key and, for a stage that computes on GPUs, the one on this machine's GPUs."""
+
+    def say(text: str) -> None:
+        report(Event("log", job.node, {"line": text}))
+
+    with lease.lease(lease_path(home, job.node, job.key), run_id, lambda who: say(f"waits for {who}, which is building the same")):
+        if not (job.runtime.gpus and job.stage.uses_gpus):
+            yield
+            return
+        with lease.lease(gpu_lease_path(), run_id, lambda who: say(f"waits for the GPUs, which {who} has")):
+            yield
+
+
+def lease_path(home: Path, node: str, key: str) -> Path:
+    """Whoever holds this file builds or adopts the node's key."""
+    return home / "leases" / f"{node}-{key[:12]}"
+
+
+def gpu_lease_path() -> Path:
+    """Whoever holds this file computes on this machine's GPUs: one stage at a time, of all homes of a user."""
+    return Path(tempfile.gettempdir()) / f"loam-{os.getuid()}" / "gpus"
+
+
+def _build(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Result:
+    started = time.monotonic()
+    hit = find_hit(home, job)
+    broken = bool(hit and integrity.check(home, hit))  # a damaged original says nothing about determinism, and is built over
+    _refuse_damaged(home, job, run_id, report)
+    scratch = _scratch(home, job, force)
+    out, work = scratch / "out", scratch / "work"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    work.mkdir(exist_ok=True)
+    clock = utc_now()
+    try:
+        outcome = _call(job, out, work, report)
+    except (OSError, StageError, ValueError):
+        shutil.rmtree(out, ignore_errors=True)  # on a full disk its space is what the next run needs first
+        _refuse_changed(home, job, scratch)
+        _refuse_damaged(home, job, run_id, report)
+        raise
+    _refuse_changed(home, job, scratch)
+    _refuse_damaged(home, job, run_id, report)
+    marks: dict[str, list[int]] = {}
+    files = manifest.list_files(out, marks)
+    record = _manifest(job, outcome, files, run_id, clock)
+    same = hit is not None and record["digest"] == hit.manifest["digest"]
+    if hit and same and not broken:
+        shutil.rmtree(scratch)
+        return Result("identical", hit, time.monotonic() - started, hit.manifest["books"] or {})
+    if hit and not same and not broken and job.stage.deterministic:
+        raise VerificationError(
+            f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
+            where=f"{out} differs from {hit.path}",
+            do="Compare the two folders; the old artifact was kept.",
+        )
+    record["alias"] = hit.manifest["alias"] if hit and same else f"{job.node}-{names.next_number(home, job.node)}"
+    artifact = manifest.publish(home, out, record, hit if same else None)
+    shutil.rmtree(scratch)
+    integrity.remember(home, artifact, marks)
+    for other in manifest.find_artifacts(home, job.node, job.key) if job.stage.deterministic else ():
+        if manifest.is_adopted(other) and other.manifest["digest"] != record["digest"]:
+            line = f"the adopted {manifest.artifact_id(other)} claims the same key and holds other bytes: do not use it"
+            report(Event("log", job.node, {"line": line}))
+    return Result("differs" if hit and not same else "done", artifact, time.monotonic() - started, record["books"] or {})
+
+
+def _refuse_damaged(home: Path, job: Job, run_id: str, report: Report) -> None:
+    """Raises VerificationError when an artifact that the job reads is not what was recorded of it."""
+
+    def say(line: str) -> None:
+        report(Event("log", job.node, {"line": line}))
+
+    for artifact in job.inputs.values():
+        if wrong := integrity.check(home, artifact, say):
+            raise integrity.damaged(artifact, wrong, run_id)
+    for found in job.files.values():
+        for file in found:
+            if file.identity.startswith("artifact:"):  # of another recipe, maybe of another home
+                artifact = manifest.read_artifact(Path(file.uri))
+                if wrong := integrity.check(home, artifact, say):
+                    raise integrity.damaged(artifact, wrong, artifact.manifest["run_id"])
+
+
+def _refuse_changed(home: Path, job: Job, scratch: Path) -> None:
+    """Raises when an external file is not the one that the key names any more; what was made from it is discarded."""
+    memory = external.load_memory(home)
+    for name, found in job.files.items():
+        for file in found:
+            if what := external.changed(file, memory):
+                shutil.rmtree(scratch, ignore_errors=True)
+                raise StageError(
+                    f"An input of {job.node} {what} while it was read; nothing was published.",
+                    where=f"{file.uri} ({job.node}.{name})",
+                    do="Run the same command again when the file rests: its content then enters the key anew.",
+                )
+
+
+def scratch_path(home: Path, job: Job, force: bool = False) -> Path:
+    """The folder in which the job is built; a forced build has its own."""
+    return home / "scratch" / f"{job.node}-{job.key[:12]}{'-force' if force else ''}"
+
+
+def _scratch(home: Path, job: Job, force: bool) -> Path:
+    """The job's scratch folder; what other code left in it is discarded, not mixed."""
+    folder = scratch_path(home, job, force)
+    mark = {"key": job.key, "code": source_code.code_digest(job.stage.run.__module__)}
+    try:
+        same = json.loads((folder / "job.json").read_text()) == mark
+    except (FileNotFoundError, json.JSONDecodeError):
+        same = False
+    if not same:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "job.json").write_text(json.dumps(mark))
+    return folder
+
+
+def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
+    """The stage itself, with a context whose functions report, count and keep."""
+    last = [0.0]
+    bad: list[dict[str, str]] = []
+    limit = getattr(job.config, "max_bad_records", 0)
+
+    def progress(done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
+        now = time.monotonic()
+        if now - last[0] >= PROGRESS_EVERY_S or (total is not None and done >= total):
+            last[0] = now
+            report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": redact(note)}))
+
+    def metric(name: str, value: float, step: int | None = None) -> None:
+        report(Event("metric", job.node, {"name": name, "value": value, "step": step}))
+
+    def drop(reason: str, where: str, record: str) -> None:
+        reason, where = redact(reason), redact(where)
+        bad.append({"reason": reason, "where": where, "record": record[:2000]})
+        if len(bad) > limit:
+            kept = work / "bad_records.jsonl"
+            _write_lines(kept, bad)
+            raise StageError(
+                f"{job.node}: {reason}" + (f" ({len(bad)} bad records, the recipe allows {limit})" if limit else ""),
+                where=where,
+                do=f"Mend the record, or raise {job.node}.max_bad_records to leave such records out. They are kept in {kept}.",
+            )
+
+    context = Context(
+        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, progress=progress, metric=metric, drop=drop,
+        log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
+    )  # fmt: skip
+    outcome = job.stage.run(job.config, job.inputs, out, context)
+    if bad:
+        _write_lines(out / "bad_records.jsonl", bad)
+    if outcome.books and (fault := outcome.books.imbalance()):
+        raise StageError(
+            f"The books of {job.node} do not balance: {fault}.",
+            where=f"node {job.node}",
+            do="This is a fault of the stage; nothing was published.",
+        )
+    return outcome
+
+
+def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: str, started: str) -> dict[str, Any]:
+    return {
+        "node": job.node,
+        "stage": job.stage.name,
+        "kind": job.stage.output,
+        "key": job.key,
+        "digest": manifest.content_digest(files, outcome.identity),
+        "identity": list(outcome.identity),
+        "version": job.stage.version,
+        "version_notes": list(job.stage.versions),
+        "config": job.config.model_dump(mode="json"),
+        "seed": job.seed,
+        "key_parts": dict(job.parts),
+        "inputs": {
+            role: {
+                "artifact": manifest.artifact_id(a),
+                "node": a.manifest["node"],
+                "key": a.manifest["key"],
+                "digest": manifest.input_digest(a),
+            }
+            for role, a in sorted(job.inputs.items())
+        },
+        "external": {name: [asdict(f) for f in found] for name, found in job.files.items()},
+        "rows": outcome.rows,
+        "tokens": outcome.tokens,
+        "books": asdict(outcome.books) if outcome.books else None,
+        "summary": dict(outcome.summary),
+        "files": files,
+        "bytes": sum(f["bytes"] for f in files),
+        **({"adopted": {"provenance": job.provenance}} if job.provenance else {}),
+        "run_id": run_id,
+        "code": {
+            **source_code.git_state(),
+            "stage": source_code.code_digest(job.stage.run.__module__),
+            "modules": source_code.module_digests(job.stage.run.__module__),
+        },
+        "runtime": job.runtime.model_dump(mode="json"),
+        "environment": environment(tuple(job.stage.distributions)),
+        "started": started,
+        "ended": utc_now(),
+    }
+
+
+def _write_lines(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,231 @@
+"""What a recipe names outside the home folder, and how it enters a key: by content, never by name or date.
+
+Local files by sha256, however they are named (path, pattern, link, file://), remembered by (path, size, mtime_ns, ctime_ns, inode) in
+<home>/hashes.json, so that a second plan does not read them again. Remote files (s3://, https://) by a strong ETag and size; one
+without such an ETag is read and counts by sha256, at each plan anew, up to FETCHED_BYTES, and is refused beyond.
+Packages by installed version; "stdlib" is this Python. Cost: reading each new local file once, about 1 GB/s.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel
+
+from stages.core.contract.declaration import External, ExternalFile
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.secrets import redact
+from stages.core.contract.strict_json import read_object
+from stages.core.store.files import write_durably
+from stages.core.store.patterns import files_of
+from stages.core.store.remote import describe, local_name, opened
+
+Remembered = dict[str, tuple[list[int], str]]
+FETCHED_BYTES = 1 << 30  # of a remote file without a strong ETag: it is read several times in one run
+BLOCK_BYTES = 1 << 20
+GRAIN_NS = 20_000_000  # kernels stamp files with a clock that ticks every 1 to 10 ms
+
+
+def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, External, Sequence[str]]]:
+    """(dotted field, mark, values) of every external field of a config, nested models included."""
+    for name, info in type(config).model_fields.items():
+        value = getattr(config, name)
+        marks = [m for m in info.metadata if isinstance(m, External)] or [
+            m for arg in get_args(info.annotation) for m in getattr(arg, "__metadata__", ()) if isinstance(m, External)
+        ]
+        if marks and value is not None:
+            yield prefix + name, marks[0], value
+        elif isinstance(value, BaseModel):
+            yield from external_fields(value, f"{prefix}{name}.")
+
+
+def resolve_files(values: Sequence[str], memory: Remembered, where: str) -> tuple[ExternalFile, ...]:
+    """Expands globs (sorted) and identifies every file. A pattern that names nothing is a RecipeError."""
+    found: list[ExternalFile] = []
+    for value in values:
+        path = _local(value, where)
+        if not path:
+            found.append(_remote(value, where))
+            continue
+        paths = files_of(path, where)
+        if not paths:
+            kind = "pattern matches no file" if glob.has_magic(path) else "file does not exist"
+            raise RecipeError(f"The {kind}: {value}", where=where, do="Correct the path (relative paths start at the current folder).")
+        found.extend(
+            ExternalFile(os.fspath(Path(p).absolute()), Path(p).stat().st_size, f"sha256:{remembered_sha256(Path(p), memory)}")
+            for p in paths
+        )
+    return tuple(found)
+
+
+def package_versions(names: Sequence[str], where: str) -> dict[str, str]:
+    """Installed version of each distribution; "stdlib" gives the version of the running Python."""
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = platform.python_version() if name == "stdlib" else metadata.version(name)
+        except metadata.PackageNotFoundError:
+            raise RecipeError(
+                f"The package {name!r} is not installed.", where=where, do=f"Install it or take {name!r} out of the recipe."
+            ) from None
+    return versions
+
+
+def load_memory(home: Path) -> Remembered:
+    """The hash memory of a home; empty when absent or unreadable (it only saves time)."""
+    return read_memory(home / "hashes.json")
+
+
+def save_memory(home: Path, memory: Remembered) -> None:
+    """Keeps the hashes for the next plan; on a full or read-only disk they are not kept, which costs time and nothing else."""
+    write_memory(home / "hashes.json", memory)
+
+
+def read_memory(file: Path) -> Remembered:
+    """Remembered hashes; none when the file is absent or unreadable."""
+    try:
+        stored = read_object(file)
+        return {name: (list(mark), str(digest)) for name, (mark, digest) in stored.items()}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def write_memory(file: Path, memory: Remembered) -> None:
+    """Keeps hashes; where that is not possible they are not kept."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, json.dumps(memory))
+
+
+def remembered_sha256(path: Path, memory: Remembered) -> str:
+    """Hex sha256 of a file, read only if size, times or inode differ from the remembered ones.
+
+    A file whose times are younger than the grain of the file system's clock (or lie in the future) is not remembered: it could
+    change again without showing (git's "racy" entries).
+    """
+    mark, name = mark_of(path), os.fspath(path.absolute())
+    if name in memory and memory[name][0] == mark:
+        return memory[name][1]
+    digest = sha256_file(path)
+    if mark_of(path) == mark and at_rest(mark):
+        memory[name] = (mark, digest)
+    else:
+        memory.pop(name, None)
+    return digest
+
+
+def local_path(file: ExternalFile, folder: Path) -> Path:
+    """A path for libraries that read local files only: the file's own, or a copy of a remote one in `folder`."""
+    if "://" not in file.uri:
+        return Path(file.uri)
+    path = folder / file.sha256
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        with opened(file.uri) as source, partial.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+        os.replace(partial, path)
+    return path
+
+
+def changed(file: ExternalFile, memory: Remembered) -> str:
+    """What happened to a file since it was identified: "changed", "disappeared", or empty.
+
+    A remote file is asked for its ETag and size again, or read again where it counts by content; raises ConnectionError where the
+    network does not answer. What another artifact is has its own check (integrity).
+    """
+    if file.identity.startswith("artifact:"):
+        return ""
+    try:
+        if "://" in file.uri:
+            now = _identity(file.uri)[1]
+        else:
+            now = f"sha256:{remembered_sha256(Path(file.uri), memory)}"
+    except FileNotFoundError:
+        return "disappeared"
+    except _UnidentifiedError:
+        return "changed"
+    return "" if now == file.identity else "changed"
+
+
+def at_rest(mark: list[int]) -> bool:
+    """Whether a change from now on would show in the mark: it is older than the grain of the clock that stamps files."""
+    return max(mark[1:3]) < time.time_ns() - GRAIN_NS
+
+
+def mark_of(path: Path) -> list[int]:
+    """What changes when a file does: size, times of content and inode (ns), inode."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _UnidentifiedError(Exception):
+    """A remote file that nothing tells apart from another of its name; the text says why."""
+
+
+def _local(value: str, where: str) -> str:
+    """The path or pattern on this machine that a value names; empty for a remote file."""
+    if "://" not in value:
+        return value
+    try:
+        return local_name(value)
+    except (ValueError, ImportError) as error:
+        raise _out_of_reach(value, error, where) from None
+
+
+def _remote(uri: str, where: str) -> ExternalFile:
+    """A remote file, identified."""
+    try:
+        size, identity = _identity(uri)
+    except _UnidentifiedError as error:
+        raise RecipeError(
+            f"The content of {uri} cannot be told from another: {error}.", where=where, do="Download it and name the local file."
+        ) from None
+    except (OSError, ValueError, ImportError) as error:
+        raise _out_of_reach(uri, error, where) from None
+    return ExternalFile(uri, size, identity)
+
+
+def _identity(uri: str) -> tuple[int, str]:
+    """Size and identity of a remote file: its strong ETag and size without reading it, else the sha256 of its bytes."""
+    about = describe(uri)
+    if about.size is None:
+        raise _UnidentifiedError("the server states no size")
+    if about.etag:
+        return about.size, f"etag:{about.etag}:{about.size}"
+    if about.size > FETCHED_BYTES:
+        raise _UnidentifiedError(
+            f"the server states no strong ETag, and {about.size:,} bytes are too many to read for it (over {FETCHED_BYTES:,})"
+        )
+    digest, size = hashlib.sha256(), 0
+    with opened(uri, sequential=True) as stream:
+        while block := stream.read(BLOCK_BYTES):
+            digest.update(block)
+            size += len(block)
+            if size > about.size:
+                break
+    if size != about.size:
+        raise _UnidentifiedError(f"the server states {about.size:,} bytes and sends {'more' if size > about.size else f'{size:,}'}")
+    return size, f"sha256:{digest.hexdigest()}"
+
+
+def _out_of_reach(uri: str, error: Exception, where: str) -> RecipeError:
+    reason = f": {redact(str(error))}" if str(error) not in ("", uri) else "."
+    return RecipeError(f"Cannot reach {uri}{reason}", where=where, do="Check the URI, the network and your credentials.")

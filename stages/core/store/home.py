@@ -1,0 +1,61 @@
+"""Which folders can be a home: those that everything below can work with. Checked before any work.
+
+Source: tried with Prefect's SQLite URL, DuckDB and fsspec. %, #, quotes, blanks, *, [ and { work.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from stages.core.contract.errors import RecipeError
+
+OTHER_HOME = "Name another folder with --home or LOAM_HOME."
+LONGEST_HOME = 400
+"""Bytes: SQLite takes paths of at most 512, and Prefect's database lies below the home."""
+LONGEST_NAME = 255
+"""Bytes, of the common file systems."""
+REFUSED = {
+    "?": "Prefect's database, named by a URL, would lie elsewhere",
+    "\\": "DuckDB takes it for a slash",
+    "::": "fsspec takes it for a chain of file systems",
+}
+"""Characters that a home's path cannot have, and why."""
+
+
+def refuse_odd(home: Path) -> None:
+    """Raises RecipeError for a path that cannot be a home. One that is not there yet is made by whoever writes first."""
+    fault = _path_fault(home) or _path_fault(Path(os.path.realpath(home))) or _folder_fault(home)
+    if fault:
+        raise RecipeError(f"The home folder {fault}.", where=ascii(str(home))[1:-1], do=OTHER_HOME)
+
+
+def _path_fault(path: Path) -> str:
+    text = str(path)
+    odd = next((c for c in text if c in REFUSED or not c.isprintable()), "") or ("::" if "::" in text else "")
+    if odd:
+        return f"has {ascii(odd)} in its path: {REFUSED.get(odd, 'it would break lines and tables')}"
+    if len(os.fsencode(text)) > LONGEST_HOME:
+        return f"has a path of more than {LONGEST_HOME} bytes, too long for SQLite"
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts):
+        return f"has a name of more than {LONGEST_NAME} bytes in its path"
+    return ""
+
+
+def _folder_fault(path: Path) -> str:
+    for folder in (path, *path.parents):
+        try:
+            is_there = stat.S_ISDIR(os.stat(folder).st_mode)
+        except FileNotFoundError:
+            if os.path.islink(folder):
+                return f"lies behind {folder}, a link that leads nowhere"
+            continue
+        except NotADirectoryError:  # what is no folder lies further up
+            continue
+        except OSError as error:
+            return f"cannot be looked at: {error.strerror}"
+        if not is_there:
+            return f"lies at {folder}, which is a file" if folder == path else f"lies below {folder}, which is a file"
+        return "" if os.access(folder, os.R_OK | os.X_OK) else f"lies in {folder}, which you may not read"
+    return ""

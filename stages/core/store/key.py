@@ -1,0 +1,86 @@
+"""The key of a node's artifact: same key = already done.
+
+sha256 over node, stage version, config, seed, versions of the deciding distributions, external inputs by content, the content
+digests of the input artifacts, and the digest of the stage's code where the record does not list that code for the version.
+Nothing of the runtime, no path, date, host or worker count is in it.
+The parts stay readable (`key_parts`), so that a miss can be explained field by field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from stages.core.contract.declaration import ExternalFile, Stage, StageConfig
+from stages.core.contract.errors import StageError
+from stages.core.contract.source_code import edited
+from stages.core.store.external import external_fields
+
+CODE_DIFFERS = "code differs"
+
+
+def key_parts(
+    node: str,
+    stage: Stage,
+    config: StageConfig,
+    seed: int,
+    files: Mapping[str, Sequence[ExternalFile]],
+    packages: Mapping[str, Mapping[str, str]],
+    inputs: Mapping[str, str],
+) -> dict[str, Any]:
+    """Everything that decides the artifact. inputs: role -> content digest; files, packages: dotted field -> resolved."""
+    settings = config.model_dump(mode="json")
+    for field, _, _ in external_fields(config):
+        _remove(settings, field.split("."))
+    return {
+        "node": node,
+        "version": stage.version,
+        "code": edited(stage.name, stage.version, stage.run.__module__),
+        "config": settings,
+        "seed": seed,
+        "distributions": {name: _version(name, node) for name in sorted(stage.distributions)},
+        "files": {field: [f"{f.name}={f.identity}" if f.name else f.identity for f in found] for field, found in sorted(files.items())},
+        "packages": {field: dict(sorted(versions.items())) for field, versions in sorted(packages.items())},
+        "inputs": dict(sorted(inputs.items())),
+    }
+
+
+def key_of(parts: Mapping[str, Any]) -> str:
+    """Hex sha256 over the parts in canonical JSON."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
+
+
+def key_differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two sets of parts, one readable line per field, as "field: old -> new"."""
+    lines: list[str] = []
+    for name in sorted({*new, *old}):
+        a, b, place = old.get(name), new.get(name), f"{prefix}{name}"
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            lines.extend(key_differences(b, a, f"{place}."))
+        elif a != b and place == "code":
+            lines.append(f"{CODE_DIFFERS}: {'not that of a recorded version' if b else 'edited then, now that of a recorded version'}")
+        elif a != b:
+            lines.append(f"{place}: {_short(a)} -> {_short(b)}")
+    return lines
+
+
+def _version(name: str, node: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        raise StageError(f"The package {name!r} is not installed.", where=f"node {node}", do="Run `make setup`.") from None
+
+
+def _remove(settings: dict[str, Any], path: list[str]) -> None:
+    here = settings
+    for part in path[:-1]:
+        here = here[part]
+    here.pop(path[-1], None)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"

@@ -1,0 +1,228 @@
+"""The manifest: the truth about an artifact, written last, before the folder is renamed into place.
+
+Guarantee: a folder below artifacts/ with a manifest.json is whole; its files were fsynced and have the recorded sha256.
+Layout: <home>/artifacts/<node>/<first 12 digits of the key>/, a further realisation of the same key with ".2", ".3" behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError, VerificationError
+from stages.core.store import manifest_schema, names
+from stages.core.store.external import mark_of, sha256_file
+from stages.core.store.files import fsync, make_durably, usual_mode
+
+NAME = "manifest.json"
+FOLDER = re.compile(r"[0-9a-f]{12}(?:\.([1-9][0-9]{0,8}))?")
+
+
+def read_artifact(path: Path) -> Artifact:
+    """The artifact in a folder. Raises VerificationError when its manifest cannot be read or breaks the schema."""
+    try:
+        return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
+    except ValueError as error:
+        raise VerificationError(
+            f"The manifest is damaged: {error}.", where=str(path / NAME), do="Remove the folder and run the recipe again."
+        ) from None
+
+
+def is_adopted(artifact: Artifact) -> bool:
+    """Whether it was taken in from outside: no run could make it again, and it stands only where a recipe's `adopt` names it."""
+    return "adopted" in artifact.manifest
+
+
+def input_digest(artifact: Artifact) -> str:
+    """The digest by which an artifact enters the key of what is made from it.
+
+    Where a digest counts some files only, it vouches for the others because this home's own code wrote them together. Of an adopted
+    artifact that is not known, so all its files count: what was made from a forged one is never the hit of a recipe without it.
+    """
+    return content_digest(artifact.manifest["files"]) if is_adopted(artifact) else str(artifact.manifest["digest"])
+
+
+def artifact_id(artifact: Artifact) -> str:
+    """ "<node>/<folder>": the readable name by which lineage and the command line know an artifact."""
+    return f"{artifact.manifest['node']}/{artifact.path.name}"
+
+
+def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
+    """All published realisations of a key, adopted ones too, the newest last."""
+    root = home / "artifacts" / names.path_part(node)
+    folders = [p for p in root.glob(f"{key[:12]}*") if _realisation(p) and (p / NAME).is_file()]
+    found = [read_artifact(p) for p in sorted(folders, key=_realisation)]
+    return [a for a in found if a.manifest["key"] == key]
+
+
+def stamps(home: Path) -> dict[str, int]:
+    """Every published artifact of a home by its id, with the time of its manifest (ns), in order of node and folder."""
+    found = {}
+    root = home / "artifacts"
+    for node in sorted(os.listdir(root)) if root.is_dir() else ():
+        try:
+            handle = os.open(root / node, os.O_RDONLY | os.O_DIRECTORY)  # a path relative to it is found faster
+        except NotADirectoryError:
+            continue
+        try:
+            for folder in sorted(os.listdir(handle)):
+                with suppress(FileNotFoundError, NotADirectoryError):  # a folder whose manifest gc has taken away
+                    found[f"{node}/{folder}"] = os.stat(f"{folder}/{NAME}", dir_fd=handle).st_mtime_ns
+        finally:
+            os.close(handle)
+    return found
+
+
+def named_artifact(home: Path, value: str, where: str) -> Artifact:
+    """A published artifact by its folder, its name ("dedup-3", or one that was given), or "<node>/<folder>" of this home."""
+    meant = names.all_names(home).get(value, value)
+    for folder in (Path(meant).expanduser(), home / "artifacts" / meant):
+        if (folder / NAME).is_file():
+            return read_artifact(folder.absolute())
+    for path in sorted((home / "artifacts" / value.rpartition("-")[0]).glob(f"*/{NAME}")):
+        if (artifact := read_artifact(path.parent)).manifest["alias"] == value:
+            return artifact
+    raise RecipeError(
+        f"There is no artifact {value!r}.",
+        where=where,
+        do='Name one of this home ("dedup-3"; `loam lineage sql "SELECT alias FROM artifact"` lists them) or give the folder of one.',
+    )
+
+
+def list_files(folder: Path, marks: dict[str, list[int]] | None = None) -> list[dict[str, Any]]:
+    """path, bytes, sha256 of every file below a folder in path order; each is fsynced, and has the permissions of the user's umask.
+
+    marks: hears what stat said of each file when its bytes were read.
+    """
+    mode = usual_mode(folder)
+    entries = []
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME):
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o777 != mode:
+                os.fchmod(file.fileno(), mode)  # a library writes 0600: others of the machine could not read a model
+            before = mark_of(path)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        name = path.relative_to(folder).as_posix()
+        if marks is not None:
+            marks[name] = before
+        entries.append({"path": name, "bytes": before[0], "sha256": digest})
+    return entries
+
+
+def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] = ()) -> str:
+    """Hex sha256 over sorted (path, bytes, sha256) of an artifact's files, or of those that `identity` names.
+
+    Raises StageError when a name of `identity` is that of no file or folder: two artifacts would be one.
+    """
+    chosen = {f["path"]: f for f in files if not identity}
+    for name in identity:
+        named = {f["path"]: f for f in files if f["path"] == name or f["path"].startswith(f"{name}/")}
+        if not named:
+            raise StageError(
+                f"The digest is to be taken over {name!r}, but there is no such file.",
+                where=f"{len(files)} files",
+                do="This is a fault of the stage that wrote them; nothing was published.",
+            )
+        chosen |= named
+    lines = sorted(json.dumps([f["path"], f["bytes"], f["sha256"]]) for f in chosen.values())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def publish(home: Path, out: Path, manifest: Mapping[str, Any], instead_of: Artifact | None = None) -> Artifact:
+    """Writes the manifest into `out`, makes it durable and renames the folder into place.
+
+    instead_of: a damaged artifact with the same digest, whose place it takes; what was made from it then is made from this one.
+    Raises StageError for a manifest that breaks the schema.
+    """
+    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    try:
+        manifest_schema.parsed(text.encode("utf-8"))
+    except ValueError as error:
+        raise StageError(
+            f"What {manifest['node']} states about its artifact cannot stand in a manifest: {error}.",
+            where=f"node {manifest['node']}",
+            do="This is a fault of the stage; nothing was published.",
+        ) from None
+    root = home / "artifacts" / names.path_part(str(manifest["node"]))
+    make_durably(root, home)
+    with (out / NAME).open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
+        fsync(folder)
+    aside = out.with_name(f"{out.name}.damaged")
+    if instead_of:
+        final = instead_of.path
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(final, aside)
+    else:
+        stem = str(manifest["key"])[:12]
+        number = max([_realisation(p) for p in root.glob(f"{stem}*")], default=0) + 1  # not a gap: the newest has the highest
+        final = root / (stem + (f".{number}" if number > 1 else ""))
+    os.rename(out, final)
+    fsync(root)
+    if instead_of:
+        shutil.rmtree(aside)
+    return read_artifact(final)
+
+
+def glance(artifact: Artifact) -> list[str]:
+    """What is wrong with an artifact's files as far as shows without reading them: one missing, of another size, or not recorded."""
+    return _by_stat(artifact)[0]
+
+
+def verify(artifact: Artifact, sha256: Callable[[Path], str] = sha256_file) -> list[str]:
+    """What is wrong with an artifact's files, one line each; empty when every recorded byte is there. sha256: finds out a file's."""
+    wrong, there = _by_stat(artifact)
+    for path, entry in there:
+        try:
+            if sha256(path) != entry["sha256"]:
+                wrong.append(f"{path}: bytes differ from the recorded sha256")
+        except OSError as error:
+            wrong.append(f"{path}: cannot be read ({error.strerror})")
+    try:
+        digest = content_digest(artifact.manifest["files"], artifact.manifest["identity"])
+    except StageError:
+        digest = ""
+    if digest != artifact.manifest["digest"]:
+        wrong.append(f"{artifact.path / NAME}: the digest is not that of the files it lists")
+    return wrong
+
+
+def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, Mapping[str, Any]]]]:
+    """(what is wrong, path and entry of each file that is there with its recorded size)."""
+    wrong, there = [], []
+    recorded = {f["path"]: f for f in artifact.manifest["files"]}
+    for name, entry in recorded.items():
+        path = artifact.path / name
+        try:
+            stat = path.stat()
+        except OSError:
+            wrong.append(f"{path}: missing")
+            continue
+        if stat.st_size != entry["bytes"]:
+            wrong.append(f"{path}: {stat.st_size} bytes, recorded {entry['bytes']}")
+        else:
+            there.append((path, entry))
+    for folder, _, files in os.walk(artifact.path):
+        for name in sorted(files):
+            path = Path(folder, name)
+            if name != NAME and path.relative_to(artifact.path).as_posix() not in recorded:
+                wrong.append(f"{path}: not in the manifest")
+    return wrong, there
+
+
+def _realisation(path: Path) -> int:
+    """1 for "<12 digits>", n for "<12 digits>.n", 0 for a folder that Loam did not name."""
+    found = FOLDER.fullmatch(path.name)
+    return int(found[1] or 1) if found else 0

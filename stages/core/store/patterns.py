@@ -1,0 +1,85 @@
+"""File patterns of a recipe as the files that they name, in order: what glob.glob(recursive=True) finds, with an end.
+
+Guarantee: looks at LOOKED_AT entries and names NAMED files at most; past either it refuses, and a link that leads back to a folder
+above it is not followed again. Names that begin with a dot are matched by patterns that do. Cost: one listing per folder.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections.abc import Iterator
+
+from stages.core.contract.errors import RecipeError
+
+LOOKED_AT = 1_000_000  # entries of folders: some seconds
+NAMED = 100_000  # files; the largest Common Crawl release has 100,000 WARC files
+
+
+def files_of(pattern: str, where: str) -> list[str]:
+    """The files that a pattern (or a plain path) names, sorted. Raises RecipeError past a limit; `where` names the setting."""
+    seen = 0
+    found: set[str] = set()
+
+    def listed(folder: str) -> Iterator[os.DirEntry[str]]:
+        nonlocal seen
+        try:
+            with os.scandir(folder or os.curdir) as entries:
+                for entry in entries:
+                    seen += 1
+                    if seen > LOOKED_AT:
+                        raise _too_wide(f"looks at more than {LOOKED_AT:,} files and folders", pattern, where)
+                    yield entry
+        except OSError:  # not readable, or gone since: as glob does
+            return
+
+    def take(path: str) -> None:
+        if os.path.isfile(path):
+            found.add(path)
+            if len(found) > NAMED:
+                raise _too_wide(f"names more than {NAMED:,} files", pattern, where)
+
+    def match(folder: str, parts: list[str]) -> None:
+        head, rest = parts[0], parts[1:]
+        if head == "**":
+            if rest:
+                match(folder, rest)
+            for entry in listed(folder):
+                path = os.path.join(folder, entry.name)
+                if not entry.name.startswith(".") and os.path.isdir(path) and not _leads_back(entry, folder):
+                    match(path, parts)
+                elif not rest and not entry.name.startswith("."):
+                    take(path)
+        elif glob.has_magic(head):
+            for entry in listed(folder):
+                hidden = entry.name.startswith(".") and not head.startswith(".")
+                if not hidden and fnmatch.fnmatch(entry.name, head):
+                    step(os.path.join(folder, entry.name), rest)
+        else:
+            step(os.path.join(folder, head), rest)
+
+    def step(path: str, rest: list[str]) -> None:
+        if not rest:
+            take(path)
+        elif os.path.isdir(path):
+            match(path, rest)
+
+    if not glob.has_magic(pattern):
+        take(pattern)
+    else:
+        root = os.sep if os.path.isabs(pattern) else ""
+        match(root, [part for part in pattern.split(os.sep) if part])
+    return sorted(found)
+
+
+def _leads_back(entry: os.DirEntry[str], folder: str) -> bool:
+    """Whether a folder's entry is a link to the folder itself or to one above it."""
+    if not entry.is_symlink():
+        return False
+    here, there = os.path.realpath(folder or os.curdir), os.path.realpath(os.path.join(folder, entry.name))
+    return os.path.commonpath([here, there]) == there
+
+
+def _too_wide(what: str, pattern: str, where: str) -> RecipeError:
+    return RecipeError(f"The pattern {what}: {pattern}", where=where, do="Name the folder that holds the files, or fewer levels of **.")

@@ -1,0 +1,236 @@
+"""The record of a run: what was asked, by which code on which machine, and what became of each node.
+
+Durable and append-only: <home>/runs/<run id>/run.json is written at the start, one line per node goes to nodes.jsonl, and
+end.json says how it ended, with the number of those lines. While a run works it holds the lease in its folder; a run without lease
+and end.json was killed. A killed run may leave a last line without its end, which then says nothing; anything else that cannot be
+read, lines that are missing included, is damage, named by `damaged` and by the index.
+Any number of runs work on a home at once; gc waits for none and is refused while one works.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stages.core.contract import source_code
+from stages.core.contract.environment import all_packages, environment, utc_now
+from stages.core.contract.errors import LoamError, RecipeError, StageError
+from stages.core.contract.recipe import Recipe
+from stages.core.contract.strict_json import parse, read_object
+from stages.core.store import lease, manifest, names
+from stages.core.store.files import write_durably
+
+ENDS = ("done", "failed", "interrupted")
+
+
+def new_run_id(recipe: Recipe) -> str:
+    """ "<date>-<time>-<recipe>-<4 hex digits>"."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{recipe.name}-{secrets.token_hex(2)}"
+
+
+def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: str = "") -> str:
+    """Records a new run and returns its id (a new one unless one is given).
+
+    Its seq rises from run to run whatever the clock does; its alias is "<recipe>-<number>".
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    run_id = run_id or new_run_id(recipe)
+    record = {
+        "run_id": run_id,
+        "seq": names.next_number(home, "run"),
+        "alias": f"{recipe.name}-{names.next_number(home, recipe.name)}",
+        "recipe": recipe.name,
+        "recipe_source": recipe.source,
+        "resolved": recipe.resolved(),
+        "command": dict(command),
+        "code": source_code.git_state(),
+        "environment": environment(),
+        "packages": all_packages(),
+        "started": now.isoformat(timespec="milliseconds"),
+    }
+    folder = folder_of(home, run_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_durably(folder / "run.json", json.dumps(record, ensure_ascii=False))
+    return run_id
+
+
+def record_node(home: Path, run_id: str, node: str, state: str, artifact: str = "", seconds: float = 0.0, message: str = "") -> None:
+    """Appends what became of a node: state is cached | done | identical | differs | adopted | failed."""
+    line = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": utc_now()}
+    with (folder_of(home, run_id) / "nodes.jsonl").open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            _write_whole(file.fileno(), f"{json.dumps(line, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace"))
+            os.fsync(file.fileno())
+        except OSError:
+            os.ftruncate(file.fileno(), before)  # on a full disk half a line would spoil the next one
+            raise
+
+
+def end_run(home: Path, run_id: str, state: str) -> None:
+    """state: done | failed | interrupted."""
+    nodes = folder_of(home, run_id) / "nodes.jsonl"
+    count = len(nodes.read_bytes().splitlines()) if nodes.is_file() else 0
+    write_durably(folder_of(home, run_id) / "end.json", json.dumps({"state": state, "ended": utc_now(), "nodes": count}))
+
+
+def folder_of(home: Path, run_id: str) -> Path:
+    """Where a run's record is."""
+    return home / "runs" / names.path_part(run_id)
+
+
+def run_ids(home: Path) -> list[str]:
+    """The ids of all recorded runs, sorted."""
+    folder = home / "runs"
+    return sorted(run for run in os.listdir(folder) if os.path.isfile(f"{folder}/{run}/run.json")) if folder.is_dir() else []
+
+
+def read_run(home: Path, run_id: str) -> dict[str, Any]:
+    """The record of a run with its nodes and its state: done | failed | interrupted, running while its lease is held, else killed.
+
+    Raises ValueError naming the file and what is wrong with it.
+    """
+    folder = folder_of(home, run_id)
+    record = _object(folder / "run.json")
+    ended = (folder / "end.json").is_file()
+    running = not ended and bool(lease.held_by(folder / "lease"))
+    end = _object(folder / "end.json") if ended else {"state": "running" if running else "killed", "ended": None}
+    nodes = _lines(folder / "nodes.jsonl", ended)
+    if ended and end.get("nodes") != len(nodes):
+        raise ValueError(f"nodes.jsonl has {len(nodes)} lines, end.json counts {end.get('nodes')}")
+    if ended and end.get("state") not in ENDS:
+        raise ValueError(f"end.json: the state is {ascii(end.get('state'))[:100]}")
+    if record.get("run_id") != run_id:
+        raise ValueError(f"run.json is of the run {ascii(record.get('run_id'))[:100]}")
+    return record | end | {"nodes": nodes}
+
+
+def damaged(home: Path, check: Callable[[dict[str, Any]], object]) -> list[tuple[Path, str]]:
+    """(folder, what is wrong) of every run whose record cannot be used. check: raises KeyError, TypeError or ValueError for a record
+    whose fields are not what they should be."""
+    found = []
+    for folder in sorted(path for path in (home / "runs").glob("*") if path.is_dir()):
+        try:
+            if (folder / "run.json").is_file():
+                check(read_run(home, folder.name))
+            elif (folder / "nodes.jsonl").exists() or (folder / "end.json").exists():
+                raise ValueError("run.json is missing")
+        except UNREADABLE as error:
+            found.append((folder, problem_of(error)))
+    return found
+
+
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError, LoamError)
+"""What reading a record raises that is damaged."""
+
+
+def problem_of(error: BaseException) -> str:
+    """What is wrong with a record, in few words."""
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return error.what if isinstance(error, LoamError) else (str(error) or type(error).__name__)[:200]
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object; ValueError names the file where it does not."""
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _lines(path: Path, ended: bool) -> list[dict[str, Any]]:
+    """The objects of nodes.jsonl. ended: whether the run wrote its end, so that its last line is whole too."""
+    if not path.is_file():
+        return []
+    *whole, torn = path.read_bytes().split(b"\n")
+    if torn and ended:
+        raise ValueError(f"{path.name}: the last line is cut")
+    found = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            value = parse(line)
+        except ValueError as error:
+            raise ValueError(f"{path.name}:{number}: {error}") from None
+        if not isinstance(value, dict):
+            raise ValueError(f"{path.name}:{number} holds no object")
+        found.append(value)
+    return found
+
+
+def _write_whole(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+@contextmanager
+def holding(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> Iterator[str]:
+    """Records a new run and holds its lease, and the home against gc, while the block runs. Yields the run id."""
+    with hold_home(home):
+        run_id = new_run_id(recipe)
+        with lease.lease(folder_of(home, run_id) / "lease", run_id):
+            start_run(home, recipe, command, run_id)
+            sweep(home)
+            yield run_id
+
+
+def sweep(home: Path) -> None:
+    """Removes what killed runs left: leases, half-written records, scratch of what they had just published. Running ones keep theirs.
+
+    A run's folder without a record was never more than begun. Scratch of an unfinished stage stays: the next run goes on from it.
+    """
+
+    def tidy(folder: Path) -> None:
+        if not (folder / "run.json").is_file():
+            shutil.rmtree(folder)
+        for temporary in folder.glob(".*"):
+            temporary.unlink()
+
+    def forget(name: str) -> None:
+        node, _, key = name.rpartition("-")
+        if (home / "artifacts" / node / key / manifest.NAME).is_file():
+            shutil.rmtree(home / "scratch" / name, ignore_errors=True)
+
+    for path in sorted((home / "runs").glob("*/lease")):
+        lease.clear(path, partial(tidy, path.parent))
+    for path in sorted((home / "leases").glob("*")):
+        lease.clear(path, partial(forget, path.name))
+
+
+@contextmanager
+def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
+    """Holds the home together with other runs, or `alone`, as gc does. Refuses at once what cannot be had."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        handle = (home / "home.lock").open("a+")
+    except OSError as error:
+        raise RecipeError(
+            "The home folder cannot be written.", where=str(error.filename or home), do="Mend its permissions or set --home."
+        ) from None
+    try:
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StageError(
+                "A run is working on this home." if alone else "This home is being cleaned.",
+                where=f"{home}{_workers(home)}",
+                do="Wait until it ends" + (" or stop it." if alone else ", then run the same command again."),
+            ) from None
+        yield
+    finally:
+        handle.close()
+
+
+def _workers(home: Path) -> str:
+    """The runs that hold their lease now, for a message."""
+    held = [who for path in sorted((home / "runs").glob("*/lease")) if (who := lease.held_by(path))]
+    return f" ({'; '.join(held)})" if held else ""

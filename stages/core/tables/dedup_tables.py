@@ -1,0 +1,81 @@
+"""What dedup decided about each document, as it is recorded: the clusters, and the rulings that the workers carry out.
+
+Guarantee: rows in canonical order, whatever the files. Cost: a row in memory at a time. Used by dedup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.core.tables.canonical_order import Corpus
+from stages.core.tables.parquet import schema, write_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CLUSTERS = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
+REASONS = ("", "exact_duplicate", "near_duplicate", "exact_duplicate_of_existing", "near_duplicate_of_existing", "url.removed",
+           "copy_of_removed")  # fmt: skip
+URL_REMOVED, COPY_OF_REMOVED = 5, 6
+RULING = [("reason", "u1"), ("kept", "V16"), ("jaccard", "f8")]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Arrays of all documents in canonical order."""
+
+    kept_by: np.ndarray  # uint32: the document that stays in its place, itself where it stays
+    jaccard: np.ndarray  # float64: likeness to that one
+    first: np.ndarray  # uint32: its first copy of equal text
+    named: np.ndarray  # bool: a takedown names it
+    taken: np.ndarray  # bool: kept, but goes with a named one that it repeats
+
+
+def write_clusters(path: Path, corpus: Corpus, found: Found) -> None:
+    """One row per member of a cluster, the kept one first (kind "kept", or "removed" with its copies); clusters in canonical order.
+
+    corpus: where the kept one is.
+    """
+    import numpy as np
+
+    removed = np.flatnonzero(found.kept_by != np.arange(len(found.kept_by)))
+    removed = removed[removed >= corpus.known]
+    removed = removed[np.argsort(found.kept_by[removed], kind="stable")]
+
+    def rows() -> Iterator[dict[str, Any]]:
+        cluster, last = -1, -1
+        for number in removed.tolist():
+            kept = int(found.kept_by[number])
+            names = {"kept_doc_id": corpus.ids[kept].tobytes(), "corpus": corpus.corpus_of(kept)}
+            if kept != last:
+                cluster, last = cluster + 1, kept
+                yield {
+                    "doc_id": names["kept_doc_id"],
+                    "cluster": cluster,
+                    "jaccard": 1.0,
+                    "kind": "removed" if found.taken[kept] else "kept",
+                } | names
+            kind = "near" if found.first[number] == number else "exact"
+            likeness = float(found.jaccard[number])
+            yield {"doc_id": corpus.ids[number].tobytes(), "cluster": cluster, "jaccard": likeness, "kind": kind} | names
+
+    write_rows(path, schema(**CLUSTERS), rows())
+
+
+def write_ruling(path: Path, corpus: Corpus, part: int, found: Found) -> Path:
+    """What becomes of each row of a documents file, for the worker that writes it: reason (0 stays), kept doc_id, Jaccard."""
+    import numpy as np
+
+    numbers = corpus.numbers[corpus.rows(part)]
+    kept = found.kept_by[numbers]
+    rulings = np.zeros(len(numbers), RULING)
+    reason = np.where(found.first[numbers] == numbers, 2, 1) + np.where(kept < corpus.known, 2, 0)
+    reason = np.where(kept == numbers, 0, reason)
+    rulings["reason"] = np.where(found.named[numbers], URL_REMOVED, np.where(found.taken[kept], COPY_OF_REMOVED, reason))
+    rulings["kept"] = np.ascontiguousarray(corpus.ids[kept]).view("V16")[:, 0]
+    rulings["jaccard"] = found.jaccard[numbers]
+    np.save(path, rulings)
+    return path

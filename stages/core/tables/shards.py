@@ -1,0 +1,305 @@
+"""Sharded work: one function, a task per shard, local worker processes, with completion per shard.
+
+Guarantee: a shard's folder appears whole or not at all, so a killed stage started again does only the missing shards, and the
+result does not depend on the number of workers. No worker outlives its stage, however the stage ends, and a worker that is
+killed (out of memory, for example) fails the stage at once. Progress tells documents, MB/s, what is dropped and the time left.
+Cost: one process per worker, started once per call; two small files a second for the progress of each.
+
+Why the standard library's pool and not datatrove's LocalPipelineExecutor: killing a stage left that one's forkserver and workers
+behind, writing into the scratch folder of the next run; a killed worker made it wait for ever; and its manager process, a
+fork, keeps every file lock of the stage open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.core.contract.errors import StageError
+
+if TYPE_CHECKING:
+    from stages.core.contract.declaration import Context
+
+MEASURE = "meter.json"
+NOW, NOW_BYTES = ".now", 1024
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LOOK_S = 0.5
+REAPED_S = 10
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A finished shard: its number, its folder in scratch, and what the function returned (plain JSON)."""
+
+    index: int
+    path: Path
+    result: dict[str, Any]
+
+
+class Meter:
+    """What a worker counts while it works on a shard; the stage adds the shards up for the progress line. Decides no byte."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, time.monotonic()
+        self.documents, self.size_bytes, self.share, self.dropped = 0, 0, 0.0, Counter[str]()
+        self._expected = 0
+        self._now: mmap.mmap | None = None
+
+    def at(self, record: str) -> None:
+        """Says which record is worked on, in memory shared with a file: there the stage finds it if this process dies. About 2 µs."""
+        if self._now is None:
+            with self._path.with_suffix(NOW).open("w+b") as file:
+                file.truncate(NOW_BYTES)
+                self._now = mmap.mmap(file.fileno(), NOW_BYTES)
+        self._now[:] = f"{os.getpid()} {record}".encode("utf-8", "replace")[:NOW_BYTES].ljust(NOW_BYTES, b"\0")
+
+    def expect(self, documents: int) -> None:
+        """How many documents the shard has, where that is known before it is read."""
+        self._expected = documents
+
+    def add(self, documents: int = 1, size_bytes: int = 0, dropped: str = "", share: float | None = None) -> None:
+        """Counts documents that are done. dropped: the reason, empty for kept ones. share: how much of the shard is done (0 to 1),
+        where no number of documents was expected."""
+        self.documents += documents
+        self.size_bytes += size_bytes
+        if dropped:
+            self.dropped[dropped] += documents
+        if share is not None:
+            self.share = share
+        elif self._expected:
+            self.share = min(1.0, self.documents / self._expected)
+        if time.monotonic() - self._at >= LOOK_S:
+            self._at = time.monotonic()
+            self.write(self._path)
+
+    def write(self, path: Path) -> None:
+        """Where the stage reads it; seen whole or not at all."""
+        values = {"documents": self.documents, "size_bytes": self.size_bytes, "share": self.share, "dropped": dict(self.dropped)}
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_text(json.dumps(values))
+        os.replace(fresh, path)
+
+
+ShardFunction = Callable[[Path, Any, Meter], dict[str, Any]]
+
+
+def run_shards(
+    work: ShardFunction, tasks: Sequence[Any], ctx: Context, label: str, sizes_bytes: Sequence[int] = (), apart: bool = False
+) -> list[Shard]:
+    """Runs `work(folder, task, meter)` for every task on `ctx.runtime.workers` local processes; shards in task order.
+
+    work: a module-level function (or functools.partial of one) that writes files into `folder`, counts what it does on `meter` and
+    returns plain JSON. tasks: picklable values, one per shard. label: what is being made; names the sub-folder of ctx.scratch.
+    sizes_bytes: the size of each task, so that large shards weigh more in the progress (all the same without it). apart: even one
+    worker is a process of its own, since its task may end the process.
+    Raises what `work` raised; StageError when a worker was killed, which names the record that the worker said it was at.
+    """
+    root = ctx.scratch / label
+    root.mkdir(parents=True, exist_ok=True)
+    missing = [i for i in range(len(tasks)) if not _folder(root, i).exists()]
+    if missing:
+        jobs = [partial(_one, work, _folder(root, i), tasks[i]) for i in missing]
+        _execute(jobs, ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks)), apart)
+    shards = []
+    for i in range(len(tasks)):
+        folder = _folder(root, i)
+        shards.append(Shard(i, folder, json.loads((folder / "result.json").read_text())))
+    return shards
+
+
+def collect(shards: Sequence[Shard], name: str, out: Path) -> list[Path]:
+    """Puts every shard's file `name` (such as "documents.parquet") at out/<stem>/<index>.<suffix>; returns the paths.
+
+    Hard links, not moves: a stage killed while it collects starts again from whole shards.
+    """
+    stem, _, suffix = name.partition(".")
+    (out / stem).mkdir(parents=True, exist_ok=True)
+    paths = []
+    for shard in shards:
+        target = out / stem / f"{shard.index:05d}.{suffix}"
+        os.link(shard.path / name, target)
+        paths.append(target)
+    return paths
+
+
+def _folder(root: Path, index: int) -> Path:
+    return root / f"{index:05d}"
+
+
+def _running(folder: Path) -> Path:
+    """Where the worker of a shard says how far it is."""
+    return folder.with_name(f"{folder.name}.{MEASURE}")
+
+
+def _one(work: ShardFunction, folder: Path, task: Any) -> None:
+    """What a worker does for one shard: write beside, then rename."""
+    partial_folder = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial_folder, ignore_errors=True)
+    partial_folder.mkdir(parents=True)
+    meter = Meter(_running(folder))
+    result = work(partial_folder, task, meter)
+    meter.write(partial_folder / MEASURE)
+    with (partial_folder / "result.json").open("w") as file:
+        json.dump(result, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial_folder, folder)
+    for left in (_running(folder), _running(folder).with_suffix(NOW)):
+        left.unlink(missing_ok=True)
+
+
+def _records(root: Path) -> dict[int, str]:
+    """Process id -> the record that a worker is at."""
+    said = (path.read_bytes().rstrip(b"\0").decode("utf-8", "replace").partition(" ") for path in root.glob(f"*{NOW}"))
+    return {int(pid): record for pid, _, record in said if pid}
+
+
+class _Progress:
+    """Adds up the meters of all shards. Speed and time left count what is done from now on, not what an earlier run had finished."""
+
+    def __init__(self, root: Path, sizes_bytes: Sequence[int]) -> None:
+        self.root, self.sizes, self.started = root, sizes_bytes, time.monotonic()
+        self.finished: dict[int, dict[str, Any]] = {}
+        self.before = self._sum()
+
+    def line(self) -> tuple[float, int, str]:
+        """(shards done, of how many, documents, MB/s, share dropped and its reasons, time left)."""
+        now, seconds = self._sum(), max(1e-9, time.monotonic() - self.started)
+        parts = [f"{now['documents']:,} documents"] if now["documents"] else []
+        if speed := (now["size_bytes"] - self.before["size_bytes"]) / seconds:
+            parts.append(f"{speed / 1e6:.1f} MB/s")
+        if now["documents"] and (dropped := sum(now["dropped"].values())):
+            reasons = ", ".join(f"{reason} {count / now['documents']:.0%}" for reason, count in now["dropped"].most_common(3))
+            parts.append(f"{dropped / now['documents']:.0%} dropped ({reasons})")
+        if (done := now["share"] - self.before["share"]) > 0 and now["share"] < 1:
+            left = round(seconds * (1 - now["share"]) / done)
+            parts.append(f"{left // 60}:{left % 60:02d} left")
+        return round(now["share"] * len(self.sizes), 1), len(self.sizes), ", ".join(parts)
+
+    def _sum(self) -> dict[str, Any]:
+        total: dict[str, Any] = {"documents": 0, "size_bytes": 0, "share": 0.0, "dropped": Counter()}
+        weight = sum(self.sizes) or 1
+        for index, size in enumerate(self.sizes):
+            if (shard := self._shard(index)) is None:
+                continue
+            total["documents"] += shard["documents"]
+            total["size_bytes"] += shard["size_bytes"]
+            total["share"] += size / weight * shard["share"]
+            total["dropped"].update(shard["dropped"])
+        return total
+
+    def _shard(self, index: int) -> dict[str, Any] | None:
+        """The meter of a shard; None before its first word."""
+        if index not in self.finished:
+            folder = _folder(self.root, index)
+            try:
+                self.finished[index] = json.loads((folder / MEASURE).read_text()) | {"share": 1.0}
+            except FileNotFoundError:
+                try:
+                    running: dict[str, Any] = json.loads(_running(folder).read_text())
+                except FileNotFoundError:
+                    return None
+                return running
+        return self.finished[index]
+
+
+def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progress: _Progress, apart: bool) -> None:
+    """Runs the jobs (in this process when one worker is enough) while a thread reports how far they are."""
+    stop = threading.Event()
+
+    def tell() -> None:
+        done, total, text = progress.line()
+        ctx.progress(done, total, "shards", f"{label}: {text}" if text else label)
+
+    def watch() -> None:
+        while not stop.wait(LOOK_S):
+            tell()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    workers = min(ctx.runtime.workers, len(jobs))
+    try:
+        if workers == 1 and not apart:
+            for job in jobs:
+                job()
+        else:
+            run_in_pool(jobs, workers, label, progress.root)
+    finally:
+        stop.set()
+        watcher.join()
+    tell()
+
+
+def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str, root: Path | None = None) -> None:
+    """Runs picklable jobs in new processes: spawned, without this one's open files and locks, and ended by the kernel with it.
+
+    Raises what a job raised; StageError when a worker was killed. root: where workers say which record they are at.
+    """
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to, (os.getpid(),))
+    try:
+        pending = {pool.submit(job) for job in jobs}  # a submission starts a worker where there is room for one
+        born = set(multiprocessing.active_children()) - others
+        while pending:
+            done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            for job in done:
+                job.result()
+            if pending and born - set(multiprocessing.active_children()):  # the pool watches a later one only from the next result on
+                raise BrokenProcessPool
+    except BrokenProcessPool:
+        raise _killed(set(multiprocessing.active_children()) | born, label, root) from None
+    finally:
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.kill()  # after an error shutdown alone would wait for the shards under way
+        pool.shutdown(cancel_futures=True)
+
+
+def _killed(workers: set[Any], label: str, root: Path | None) -> StageError:
+    """What a worker's death is told as: by which signal, and at which record."""
+    until = time.monotonic() + REAPED_S  # the pool sees a worker's pipe close before the kernel has ended it
+    while all(worker.exitcode is None for worker in workers) and time.monotonic() < until:
+        time.sleep(0.01)
+    dead = {worker.pid: -worker.exitcode for worker in workers if (worker.exitcode or 0) < 0}
+    names = sorted({signal.Signals(number).name for number in dead.values()})
+    records = _records(root) if root else {}
+    at = [records[pid] for pid in dead if pid in records]
+    where = f"at {'; '.join(at)}" if at else f"{len(workers)} workers"
+    do = "Most often memory ran out: set runtime.workers lower and run it again."
+    if at:
+        do += " If it ends at the same record with memory enough, leave the file that holds it out and report the record."
+    return StageError(
+        f"A worker process of {label} was killed{f' by {names[0]}' if names else ''}.",
+        where=f"{where}; the finished shards are kept",
+        do=do,
+    )
+
+
+def _belong_to(stage: int) -> None:
+    """In a new worker: the kernel kills it when the stage's process ends; until then only the stage ends it."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the stage hears them too, and decides
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent()
+    if os.getppid() != stage:
+        os._exit(1)
+
+
+def die_with_parent() -> None:
+    """In a new child: the kernel kills it when the thread that started it ends, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

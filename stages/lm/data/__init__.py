@@ -1,0 +1,1 @@
+"""Batches, their order, and rows of conversations and pairs."""

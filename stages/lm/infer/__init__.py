@@ -1,0 +1,1 @@
+"""Conversion to and from Hugging Face models, generation, scoring."""

@@ -1,0 +1,84 @@
+"""Our weights as a Hugging Face model: LlamaForCausalLM, or Qwen3ForCausalLM where queries and keys are normed.
+
+Guarantee: a renaming only; no weight is changed. The logits are checked by whoever exports (`largest_difference`).
+Source: the parameter names of transformers 5; the rotary layout is the same (model.rotate).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.lm.model.config import ModelConfig
+
+RENAMES = {
+    "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "attention.query_norm": "self_attn.q_norm", "attention.key_norm": "self_attn.k_norm",
+    "attention.query": "self_attn.q_proj", "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj", "attention.out": "self_attn.o_proj",
+    "ffn.gate": "mlp.gate_proj", "ffn.up": "mlp.up_proj", "ffn.down": "mlp.down_proj",
+}  # fmt: skip
+"""Inside a block: ours -> theirs."""
+OUTSIDE = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
+
+
+def hugging_face_name(name: str) -> str:
+    """The name of one of our parameters in transformers.
+
+    >>> hugging_face_name("blocks.3.attention.query.weight")
+    'model.layers.3.self_attn.q_proj.weight'
+    """
+    if name in OUTSIDE:
+        return OUTSIDE[name]
+    _, number, rest = name.split(".", 2)
+    part, _, suffix = rest.rpartition(".")
+    return f"model.layers.{number}.{RENAMES[part]}.{suffix}"
+
+
+def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: str) -> Any:
+    """A LlamaConfig or Qwen3Config. special: ids of bos, eos and pad; dtype: "float32" or "bfloat16"."""
+    from transformers import LlamaConfig, Qwen3Config
+
+    kind = Qwen3Config if config.qk_norm else LlamaConfig
+    return kind(
+        vocab_size=config.vocab_size, hidden_size=config.width, intermediate_size=config.ffn_width, num_hidden_layers=config.depth,
+        num_attention_heads=config.heads, num_key_value_heads=config.kv_heads, head_dim=config.head_width,
+        max_position_embeddings=config.max_positions, rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tied_embeddings,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta}, attention_bias=False,
+        bos_token_id=special["bos"], eos_token_id=special["eos"], pad_token_id=special["pad"], dtype=dtype,
+    )  # fmt: skip
+
+
+def hugging_face_model(config: ModelConfig, weights: Mapping[str, Tensor], special: Mapping[str, int], dtype: str) -> Any:
+    """The transformers model with our weights, in `dtype`."""
+    from transformers import LlamaForCausalLM, Qwen3ForCausalLM
+
+    model = (Qwen3ForCausalLM if config.qk_norm else LlamaForCausalLM)(hugging_face_config(config, special, dtype))
+    renamed = {hugging_face_name(name): tensor for name, tensor in weights.items()}
+    if config.tied_embeddings:
+        renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
+    model.load_state_dict(renamed)
+    return model.to(getattr(torch, dtype)).eval()
+
+
+@torch.no_grad()
+def largest_difference(ours: torch.nn.Module, theirs: Any, tokens_BL: Tensor) -> tuple[float, float]:
+    """(largest absolute difference of the logits, largest absolute logit) on rows of one document each, compared in fp32."""
+    batch, length = tokens_BL.shape
+    positions_BL = torch.arange(length).expand(batch, length)
+    mine = ours(tokens_BL, positions_BL, torch.zeros_like(tokens_BL)).float()
+    other = theirs(input_ids=tokens_BL, use_cache=False).logits.float()
+    return float((mine - other).abs().max()), float(mine.abs().max())
+
+
+def quiet_transformers() -> None:
+    """No progress bars and no remarks from transformers, nor from the deepspeed that it imports along."""
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()

@@ -1,0 +1,198 @@
+"""A Hugging Face model folder as a checkpoint of ours: LlamaForCausalLM, or Qwen3ForCausalLM with its norm on queries and keys.
+
+Guarantee: the way back of lm/infer/convert: every weight is renamed and widened to fp32, none is changed; what our decoder does not compute
+(biases, scaled rotary frequencies, sliding windows, quantised weights), a missing or unknown tensor and a wrong shape are refused by
+name, and so is code that comes with a model: none of it is run. Sizes are checked before anything is made of them.
+Cost: one pass over the weights, rows at a time; 12 bytes per parameter on the disk, SHARD_BYTES of memory.
+Source: config.json of transformers 4 and 5; the architectures are those that export writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from stages.lm.infer.convert import hugging_face_name
+from stages.lm.model import flops
+from stages.lm.model.config import ModelConfig, ShapeError, write_model_config
+from stages.lm.model.llama import Llama
+from stages.lm.train import checkpoint
+
+SHARD_BYTES = 2 << 30
+ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}  # whether queries and keys are normed
+MUST_BE: Mapping[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
+    "partial_rotary_factor": (1.0,), "rope_scaling": (None,), "auto_map": (None,),
+}  # fmt: skip
+"""Settings that our decoder has no other value for; each may be absent."""
+NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+DTYPES = ("F32", "BF16", "F16")
+MAX_SIZE = 1 << 31  # of any dimension: products of two still fit 64 bits
+MAX_DEPTH = 4096
+MAX_CONFIG_BYTES = 16 << 20
+
+
+class ForeignModelError(ValueError):
+    """A model folder that our decoder cannot be, each a full sentence for the user."""
+
+
+def take_model(config: Path, weights: Sequence[Path], out: Path) -> dict[str, int]:
+    """Writes checkpoint/ and model.json into `out`; returns {"parameters", "vocab_size"}.
+
+    config: config.json. weights: its safetensors files.
+    """
+    shape = read_shape(config)
+    try:
+        _take(shape, weights, out)
+    except SafetensorError as error:
+        raise ForeignModelError(f"The weights cannot be read: {_shown(error)}.") from None
+    write_model_config(shape, out / "model.json")
+    return {"parameters": flops.parameter_count(shape), "vocab_size": shape.vocab_size}
+
+
+def _take(shape: ModelConfig, weights: Sequence[Path], out: Path) -> None:
+    with ExitStack() as stack:
+        held = _open(weights, stack)
+        if shape.depth > len(held):  # before a layer is made
+            raise ForeignModelError(f"config.json has {shape.depth:,} layers, but the safetensors files hold {len(held):,} tensors.")
+        with torch.device("meta"):
+            names = {name: list(parameter.shape) for name, parameter in Llama(shape).named_parameters()}
+        _refuse_other_tensors(held, names, shape)
+
+        def value(name: str, begin: int, end: int) -> Tensor:
+            return _flat(held[hugging_face_name(name)].get_slice(hugging_face_name(name)), names[name], begin, end, name)
+
+        checkpoint.write_fresh(out / "checkpoint", names, value, SHARD_BYTES)
+
+
+def read_shape(path: Path) -> ModelConfig:
+    """The shape of a transformers config.json; raises ForeignModelError naming the setting that our decoder does not have."""
+    config = _config(path)
+    architecture = _architecture(config)
+    if architecture not in ARCHITECTURES:
+        raise ForeignModelError(f"The architecture is {_shown(architecture)}; Loam's decoder is {' or '.join(ARCHITECTURES)}.")
+    missing = [name for name in NEEDED if name not in config]
+    if missing:
+        raise ForeignModelError(f"config.json has no {missing[0]}.")
+    for name in (*NEEDED, "num_key_value_heads"):
+        limit = MAX_DEPTH if name == "num_hidden_layers" else MAX_SIZE
+        given = config.get(name)
+        if not (given is None and name not in NEEDED) and (type(given) is not int or not 1 <= given <= limit):
+            raise ForeignModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
+    rope = config.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise ForeignModelError(f"Its rope_parameters are {_shown(rope)}; they must be a mapping.")
+    theta = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0
+    for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), ("rms_norm_eps", config.get("rms_norm_eps", 1e-6), 1e-30, 0.1)):
+        if type(number) not in (int, float) or not low <= number <= high:
+            raise ForeignModelError(f"Its {name} is {_shown(number)}; it must be a number from {low:g} to {high:g}.")
+    tied = config.get("tie_word_embeddings", False)
+    if not isinstance(tied, bool):
+        raise ForeignModelError(f"Its tie_word_embeddings is {_shown(tied)}; it must be true or false.")
+    if rope.get("rope_type", "default") != "default":
+        raise ForeignModelError(f"Its rope_type is {_shown(rope['rope_type'])}; Loam's decoder has unscaled rotary frequencies.")
+    for name, allowed in MUST_BE.items():
+        if name in config and config[name] not in allowed:
+            raise ForeignModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
+    heads = config["num_attention_heads"]
+    if config.get("head_dim") not in (None, config["hidden_size"] / heads):
+        raise ForeignModelError(
+            f"Its head_dim is {_shown(config['head_dim'])}; Loam's heads share the width, {config['hidden_size']} / {heads}."
+        )
+    try:
+        return ModelConfig(
+            vocab_size=config["vocab_size"], depth=config["num_hidden_layers"], width=config["hidden_size"], heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads, ffn_width=config["intermediate_size"],
+            max_positions=config["max_position_embeddings"], rope_theta=float(theta),
+            norm_eps=float(config.get("rms_norm_eps", 1e-6)), tied_embeddings=tied,
+            qk_norm=ARCHITECTURES[architecture],
+        )  # fmt: skip
+    except ShapeError as error:
+        raise ForeignModelError(str(error)) from None
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ForeignModelError(f"config.json has {path.stat().st_size:,} bytes.")
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ForeignModelError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ForeignModelError(f"config.json is not JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise ForeignModelError("config.json holds no object.")
+    return config
+
+
+def _architecture(config: Mapping[str, Any]) -> Any:
+    given = config.get("architectures")
+    named = given[0] if isinstance(given, list) and given else given or config.get("model_type")
+    return named if isinstance(named, str) else json.dumps(named)[:80]
+
+
+def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
+    """A value of a foreign file, short enough for a message."""
+    text = form(value) if not isinstance(value, int) or value.bit_length() < 256 else "a number of more than 70 digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _open(weights: Sequence[Path], stack: ExitStack) -> dict[str, Any]:
+    """Tensor name -> the opened file that holds it."""
+    held: dict[str, Any] = {}
+    for path in weights:
+        try:
+            file = stack.enter_context(safe_open(path, "pt"))
+            names = list(file.keys())
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ForeignModelError(f"{path.name} is no safetensors file: {_shown(error)}.") from None
+        for name in names:
+            if name in held:
+                raise ForeignModelError(f"The tensor {_shown(name)} is in two files, {path.name} among them.")
+            held[name] = file
+    return held
+
+
+def _refuse_other_tensors(held: Mapping[str, Any], names: Mapping[str, list[int]], shape: ModelConfig) -> None:
+    wanted = {hugging_face_name(name): size for name, size in names.items()}
+    missing = [name for name in wanted if name not in held]
+    if missing:
+        raise ForeignModelError(f"{_some(missing)} missing in the safetensors files.")
+    head = hugging_face_name("head.weight")
+    derived = {head} if shape.tied_embeddings else set()
+    unknown = sorted(name for name in held if name not in wanted and name not in derived and not name.endswith("rotary_emb.inv_freq"))
+    if unknown:
+        raise ForeignModelError(f"{_some(unknown)} not part of Loam's decoder.")
+    for name, size in wanted.items():
+        found = held[name].get_slice(name)
+        if found.get_shape() != size:
+            raise ForeignModelError(f"{name} has the shape {found.get_shape()}, but config.json makes it {size}.")
+        if found.get_dtype() not in DTYPES:
+            raise ForeignModelError(f"{name} is {found.get_dtype()}; the weights must be one of {', '.join(DTYPES)}.")
+    embedding = hugging_face_name("embedding.weight")
+    if shape.tied_embeddings and head in held and held[head].get_slice(head).get_shape() != wanted[embedding]:
+        raise ForeignModelError(f"config.json ties the embeddings, but {head} has another shape than {embedding}.")
+    if shape.tied_embeddings and head in held and not torch.equal(held[head].get_tensor(head), held[embedding].get_tensor(embedding)):
+        raise ForeignModelError(f"config.json ties the embeddings, but {head} differs from {embedding}.")
+
+
+def _flat(piece: Any, shape: Sequence[int], begin: int, end: int, name: str) -> Tensor:
+    """Elements begin to end of a tensor laid flat, fp32; only the rows that hold them are read."""
+    per_row = torch.Size(shape[1:]).numel()
+    first, last = begin // per_row, -(-end // per_row)
+    found = piece[first:last].flatten()[begin - first * per_row : end - first * per_row].float()
+    if not bool(torch.isfinite(found).all()):
+        raise ForeignModelError(f"{hugging_face_name(name)} holds values that are not finite.")
+    return found
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = [_shown(name) for name in names]
+    return f"The tensor {listed[0]} is" if len(listed) == 1 else f"{len(listed)} tensors ({', '.join(listed[:3])} …) are"

@@ -1,0 +1,1 @@
+"""The model: configuration, decoder, losses, parameter and FLOP counts."""

@@ -1,0 +1,151 @@
+"""Starts the ranks of a job as processes, listens to them, and leaves none behind.
+
+Guarantee: the ranks stay in the caller's process group (so that whoever cancels the caller cancels them), die with it
+(PR_SET_PDEATHSIG, set in the rank), and when one fails the others are killed at once. The caller hears every event of
+every rank, in order per rank. Cost: two looks per second at small files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stages.lm.train.events import OS_ERROR_EXIT, EventTail, event_path
+from stages.lm.train.job import Job, write_job
+
+POLL_S = 0.2
+GRACE_S = 5.0
+TAIL_LINES = 15
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class LaunchError(RuntimeError):
+    """A rank failed. The message is the rank's own last word, or the end of its output. rows: those of a batch that cannot be trained."""
+
+    def __init__(self, message: str, rows: list[int] | None = None) -> None:
+        super().__init__(message)
+        self.rows = rows or []
+
+
+@dataclass
+class LastWords:
+    """What ranks said before they gave up. errors: rank -> text. system: number and file of an error of the operating system."""
+
+    errors: dict[int, str] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+    system: tuple[int, str] | None = None
+
+    def hear(self, rank: int, event: dict[str, Any]) -> None:
+        self.errors[rank] = event["text"]
+        self.rows.extend(event["rows"])
+        if event.get("number"):
+            self.system = event["number"], event["file"]
+
+
+def launch(job: Job, listen: Callable[[int, dict[str, Any]], None], variables: Mapping[str, str]) -> None:
+    """Runs the job to its end. listen(rank, event) is called for every event.
+
+    Raises LaunchError when a rank fails, and OSError when it does for a full or read-only disk: what the caller makes of its own.
+
+    variables: of the ranks' environment, beside their own; without credentials, since what a rank prints is kept as it is.
+    """
+    scratch = Path(job.scratch)
+    scratch.mkdir(parents=True, exist_ok=True)
+    path = write_job(job, scratch / "job.json")
+    port = free_port()
+    ranks = range(job.machine.ranks)
+    tails = []
+    for rank in ranks:
+        event_path(scratch, rank).unlink(missing_ok=True)
+        tails.append(EventTail(event_path(scratch, rank)))
+    last = LastWords()
+
+    def hear() -> None:
+        for rank in ranks:
+            for event in tails[rank].read():
+                if event["kind"] == "error":
+                    last.hear(rank, event)
+                listen(rank, event)
+
+    with ExitStack() as stack:
+        processes: list[subprocess.Popen[bytes]] = []
+        stack.callback(kill, processes)
+        for rank in ranks:
+            output = stack.enter_context((scratch / f"rank-{rank}.log").open("wb"))
+            command = [sys.executable, "-m", "stages.lm.train.rank", str(path), str(os.getpid())]
+            own = {**variables, **environment(rank, len(ranks), port, job.machine.device), "PYTHONPATH": _python_path()}
+            processes.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT))
+        while True:
+            codes = [process.poll() for process in processes]
+            hear()
+            if any(code not in (None, 0) for code in codes):
+                break
+            if all(code == 0 for code in codes):
+                return
+            time.sleep(POLL_S)
+        time.sleep(POLL_S)
+        hear()
+    raise _failure(scratch, last, codes)
+
+
+def environment(rank: int, ranks: int, port: int, device: str) -> dict[str, str]:
+    """The variables that a rank's process needs before torch and DeepSpeed are imported."""
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DS_ACCELERATOR": device, "OMP_NUM_THREADS": threads,
+        "PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+
+
+def kill(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Ends the processes that still run: asks, waits, kills."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + GRACE_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    """A TCP port that was free on the loopback interface a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _python_path() -> str:
+    root = str(Path(__file__).resolve().parents[3])
+    rest = os.environ.get("PYTHONPATH")
+    return f"{root}{os.pathsep}{rest}" if rest else root
+
+
+def _failure(scratch: Path, last: LastWords, codes: Sequence[int | None]) -> Exception:
+    """The error to raise. A full disk counts before what other ranks say, who only lost their peer."""
+    by_code = next((code - OS_ERROR_EXIT for code in codes if code is not None and OS_ERROR_EXIT < code < OS_ERROR_EXIT + 128), 0)
+    number, file = last.system or (by_code, "")
+    if number in OF_THE_DISK:
+        return OSError(number, os.strerror(number), file or str(scratch))
+    failed = next(rank for rank, code in enumerate(codes) if code not in (None, 0))
+    if last.errors:
+        return LaunchError(last.errors.get(failed, next(iter(last.errors.values()))), last.rows)
+    if by_code:
+        return LaunchError(f"A training rank could not go on: {os.strerror(by_code)}.")
+    code, lines = codes[failed], (scratch / f"rank-{failed}.log").read_text(errors="replace").splitlines()[-TAIL_LINES:]
+    ended = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+    return LaunchError(f"Training rank {failed} ended {ended}." + ("\n" + "\n".join(lines) if lines else ""))

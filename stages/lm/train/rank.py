@@ -1,0 +1,80 @@
+"""The entry of one training rank: `python -m stages.lm.train.rank JOB PARENT_PID`, started by lm/train/launch.
+
+Guarantee: dies with its parent; says why it gives up in its event file and exits 1. Imports neither prefect nor
+stages.core.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from stages.lm.train.events import EventWriter
+    from stages.lm.train.job import Job
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main(argv: list[str]) -> int:
+    """Runs this process's share of the job."""
+    die_with_parent(int(argv[1]))
+    from stages.lm.train.events import open_events
+    from stages.lm.train.job import read_job
+
+    try:
+        job = read_job(Path(argv[0]))
+        events = open_events(Path(job.scratch), int(os.environ["RANK"]))
+    except OSError as error:
+        give_up(error, None)
+    try:
+        return work(job, events)
+    except OSError as error:
+        give_up(error, events)
+
+
+def work(job: Job, events: EventWriter) -> int:
+    """Trains or scores; the exit code."""
+    import torch
+
+    from stages.lm.data import order, reader
+    from stages.lm.train import checkpoint, engine, trainer
+    from stages.lm.train.job import JobError
+
+    refused = (JobError, trainer.TrainingError, checkpoint.CheckpointError, reader.DataError, order.OrderError, torch.OutOfMemoryError)
+    try:
+        started = engine.start(job, job.accumulation() if job.kind == "train" else 1)
+        (trainer.train if job.kind == "train" else trainer.score)(job, started, events)
+    except refused as error:
+        events.write("error", text=str(error), rows=getattr(error, "rows", []))
+        return 1
+    engine.stop()
+    return 0
+
+
+def give_up(error: OSError, events: EventWriter | None) -> NoReturn:
+    """Ends this process for an error of the operating system; on a full disk the exit code says what the event file cannot."""
+    from stages.lm.train.events import OS_ERROR_EXIT
+
+    number = error.errno or 0
+    if events:
+        with suppress(OSError):
+            events.write("error", text=f"{type(error).__name__}: {error}", rows=[], number=number, file=str(error.filename or ""))
+    os._exit(OS_ERROR_EXIT + number if 0 < number < 128 else 1)  # nothing is flushed on the way: that would fail again, with another code
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks the kernel to end this process when the thread that started it ends; leaves at once if it already has."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

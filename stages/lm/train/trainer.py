@@ -1,0 +1,239 @@
+"""The one training loop; pretraining, SFT and DPO are objectives handed to it.
+
+Per step: the rows of the global batch come from the order, are dealt out to ranks and micro-batches, the sum of the loss
+is divided by the units of the *whole* global batch, and one ZeRO-3 step follows. Guarantee: losses do not depend on how
+the global batch is divided (tested); a run killed anywhere goes on from its last resume point with the same curve; a loss
+that is not finite ends the run, naming the rows. Cost over a bare loop: two all-reduces of a few numbers per step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stages.lm.data.order import Order
+from stages.lm.data.reader import Batch, RowReader
+from stages.lm.model.llama import initial_value
+from stages.lm.model.loss import Objective, language_modelling, piece_log_probs, preference, to_torch
+from stages.lm.train import checkpoint
+from stages.lm.train.engine import Engine, assign, holdings
+from stages.lm.train.events import EventWriter
+from stages.lm.train.job import Job
+from stages.lm.train.metrics import MetricsFile, open_metrics
+from stages.lm.train.schedule import Schedule
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on. rows: the rows of the batch where it stopped, if they are to blame."""
+
+    def __init__(self, message: str, rows: list[int] | None = None) -> None:
+        super().__init__(message)
+        self.rows = rows or []
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the loop holds on to. units_seen: tokens or pairs trained before this process started."""
+
+    job: Job
+    engine: Engine
+    objective: Objective
+    order: Order
+    rows: RowReader
+    events: EventWriter
+    metrics: MetricsFile | None
+    start: int
+
+    @property
+    def resume_points(self) -> Path:
+        return Path(self.job.scratch) / "resume"
+
+
+def objective_of(job: Job) -> Objective:
+    """The objective a job names."""
+    return preference(job.beta) if job.objective == "preference" else language_modelling()
+
+
+def train(job: Job, engine: Engine, events: EventWriter) -> None:
+    """Trains from the last resume point to the end and puts the final checkpoint into job.out."""
+    order = Order(job.phases, job.seed, job.global_batch_rows)
+    start = load(job, engine, events)
+    events.write("partition", **holdings(engine))
+    metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", start) if engine.rank == 0 else None
+    run = Run(job, engine, objective_of(job), order, RowReader(job.train), events, metrics, start)
+    schedule = Schedule(job.learning_rate, job.min_lr_frac, job.warmup_steps, job.steps)
+    if start == 0:
+        _report(run, "eval", 0, evaluate(run))
+    clock = time.monotonic()
+    for step in range(start, job.steps):
+        engine.set_learning_rate(schedule.rate(step))
+        values = train_step(run, step)
+        now = time.monotonic()
+        values |= {"lr": schedule.rate(step), "grad_norm": engine.grad_norm(), "tokens_per_s": values["tokens"] / (now - clock)}
+        clock = now
+        last = step + 1 == job.steps
+        _report(run, "step", step + 1, values)
+        if job.validation and (last or (job.eval_every_steps and (step + 1) % job.eval_every_steps == 0)):
+            _report(run, "eval", step + 1, evaluate(run))
+            clock = time.monotonic()
+        if last or (job.checkpoint_every_steps and (step + 1) % job.checkpoint_every_steps == 0):
+            save(run, step + 1)
+            clock = time.monotonic()
+    finish(run)
+
+
+def load(job: Job, engine: Engine, events: EventWriter) -> int:
+    """Sets the weights: from the last good resume point, from another checkpoint, or from the seed. Returns the steps done."""
+    resume = Path(job.scratch) / "resume"
+    with ExitStack() as stack:
+        step = 0
+        if engine.rank == 0 and (found := checkpoint.latest_good(resume, job.fingerprint(), events.log)):
+            step = found[1].step
+        step = int(engine.reduce([float(step)])[0])
+        if step:
+            folder = resume / name_of(step)
+            trainer = checkpoint.read_trainer(folder)
+            assign(engine, checkpoint.reader(folder, stack, engine.rank, engine.ranks), trainer.optimizer_steps)
+            if engine.rank == 0:
+                events.log(f"going on from step {step} (written by {trainer.ranks} ranks)")
+        elif job.init_from:
+            assign(engine, checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks))
+        else:
+            shapes = {name: tuple(param.ds_shape) for name, param in engine.named.items()}
+            assign(engine, checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed)))
+    return step
+
+
+def train_step(run: Run, step: int) -> dict[str, float]:
+    """One optimizer step over global batch `step`; the mean loss and sums over the ranks."""
+    engine, objective = run.engine, run.objective
+    micro = run.job.machine.micro_batch_rows
+    dealt = run.order.rows_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
+    batches = [run.rows.batch(rows, objective.trim_to) for rows in dealt]
+    local = [float(sum(objective.units(b) for b in batches)), float(sum((b.docs >= 0).sum() for b in batches))]
+    units, tokens = engine.reduce(local)
+    if units == 0:
+        raise TrainingError(f"Step {step + 1} has no token to train on; its rows are {_some(dealt)}.")
+    engine.deep.train()
+    losses, sums = [], []
+    for batch in batches:
+        loss, metrics = _forward(run, batch)
+        engine.deep.backward(loss * (engine.ranks / units), scale_wrt_gas=False)
+        engine.deep.step()
+        losses.append(loss.detach())
+        sums.append(metrics)
+    names = sorted(sums[0])
+    totals = engine.reduce([float(sum(losses)), *(float(sum(s[n] for s in sums)) for n in names)])
+    if not math.isfinite(totals[0]):
+        bad = [int(r) for rows, loss in zip(dealt, losses, strict=True) if not torch.isfinite(loss) for r in rows]
+        raise TrainingError(f"The loss of step {step + 1} is not finite" + (f"; rows {_some(np.array(bad))}." if bad else "."), bad)
+    if engine.deep.optimizer.overflow:
+        raise TrainingError(f"The gradients of step {step + 1} are not finite; rows {_some(dealt)}.", dealt.flatten().tolist())
+    return {"loss": totals[0] / units, "tokens": tokens, **{n: v / units for n, v in zip(names, totals[1:], strict=True)}}
+
+
+@torch.no_grad()
+def evaluate(run: Run) -> dict[str, float]:
+    """Mean loss and metrics over the validation rows, or evenly spaced ones where there are too many.
+
+    Every rank makes the same number of passes, since all gather together."""
+    if run.job.validation is None:
+        return {}
+    run.engine.deep.eval()
+    rows = RowReader(run.job.validation)
+    sums: dict[str, float] = {"loss": 0.0}
+    units = 0
+    count = min(len(rows), run.job.max_validation_rows)
+    chosen = np.arange(count) * len(rows) // count
+    for batch in _own_batches(rows, chosen, run.engine, run.job.machine.eval_batch_rows, run.objective.trim_to):
+        loss, metrics = _forward(run, batch)
+        units += run.objective.units(batch)
+        for name, value in {"loss": loss, **metrics}.items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+    names = sorted(sums)
+    total, *totals = run.engine.reduce([float(units), *(sums[n] for n in names)])
+    return {f"validation_{n}": v / max(total, 1.0) for n, v in zip(names, totals, strict=True)} | {"validation_units": total}
+
+
+@torch.no_grad()
+def score(job: Job, engine: Engine, events: EventWriter) -> None:
+    """Log-probabilities of both pieces of every row under the weights of init_from: log_probs-<rank>.npy in scratch.
+
+    Columns: row, chosen, rejected, chosen tokens, rejected tokens; float64.
+    """
+    load(job, engine, events)
+    engine.deep.eval()
+    reader = RowReader(job.train)
+    found = []
+    for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_rows, preference(0.0).trim_to):
+        moved = to_torch(batch, engine.device)
+        logits = engine.deep(moved.tokens, moved.positions, moved.docs, moved.keep)
+        values = piece_log_probs(logits, moved, 2).double().cpu().numpy()
+        counts = np.stack([((batch.docs == piece) & (batch.labels >= 0)).sum(1) for piece in (0, 1)], 1)
+        real = batch.rows >= 0
+        found.append(np.concatenate([batch.rows[:, None], values, counts], 1)[real])
+        if engine.rank == 0:
+            events.write("scored", rows=int(sum(len(f) for f in found)) * engine.ranks, total=len(reader))
+    np.save(Path(job.scratch) / f"log_probs-{engine.rank}.npy", np.concatenate(found))
+    engine.barrier()
+
+
+def save(run: Run, step: int) -> None:
+    """Writes a resume point and deletes those before the one before it."""
+    run.resume_points.mkdir(exist_ok=True)
+    if run.metrics:
+        run.metrics.sync()
+    checkpoint.save(run.engine, run.resume_points / name_of(step), step, run.job.fingerprint())
+    if run.engine.rank == 0:
+        checkpoint.prune(run.resume_points)
+
+
+def finish(run: Run) -> None:
+    """Hands the last resume point to the artifact (hard links: a kill here loses nothing)."""
+    if run.engine.rank == 0:
+        source = run.resume_points / name_of(run.job.steps)
+        for path in sorted(source.rglob("*")):
+            target = Path(run.job.out) / "checkpoint" / path.relative_to(source)
+            if path.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.hardlink_to(path)
+    run.engine.barrier()
+
+
+def name_of(step: int) -> str:
+    """The folder name of a resume point; sorts by step."""
+    return f"step-{step:010d}"
+
+
+def _forward(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    moved = to_torch(batch, run.engine.device)
+    logits_NV = run.engine.deep(moved.tokens, moved.positions, moved.docs, moved.keep)
+    return run.objective.loss(logits_NV, moved)
+
+
+def _own_batches(reader: RowReader, rows: np.ndarray, engine: Engine, rows_per_batch: int, trim_to: int) -> Iterator[Batch]:
+    """This rank's share of the rows in order; filled up with rows of -1 so that all ranks see as many batches."""
+    per_pass = rows_per_batch * engine.ranks
+    padded = np.full(-(-len(rows) // per_pass) * per_pass, -1, np.int64)
+    padded[: len(rows)] = rows
+    for block in padded.reshape(-1, engine.ranks, rows_per_batch):
+        yield reader.batch(block[engine.rank], trim_to)
+
+
+def _report(run: Run, kind: str, step: int, values: dict[str, float]) -> None:
+    if run.metrics and values:
+        run.metrics.write(step, values)
+        run.events.write(kind, step=step, **values)
+
+
+def _some(rows: np.ndarray) -> str:
+    listed = ", ".join(str(int(row)) for row in rows.flatten()[:16])
+    return listed + (" …" if rows.size > 16 else "")

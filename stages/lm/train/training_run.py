@@ -1,0 +1,206 @@
+"""One training or scoring run as a stage sees it: what it needs of the machine, what it hears, what is left behind.
+
+Guarantee: refused before any rank starts when the machine cannot do it; afterwards the metrics file has every step once.
+No torch, but for one question: how many GPUs there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from stages.lm.data.order import Order, OrderError
+from stages.lm.train.job import Job, JobError, Machine, OptimConfig
+from stages.lm.train.launch import LaunchError, launch
+from stages.lm.train.metrics import read_metrics
+
+FAILED = (JobError, LaunchError, OrderError)
+"""What `run` and `machine_of` raise, each a full sentence for the user."""
+
+METRIC_COLUMNS = {
+    "step": "int64", "tokens": "int64", "loss": "float64", "lr": "float64", "grad_norm": "float64", "tokens_per_s": "float64",
+    "validation_loss": "float64",
+}  # fmt: skip
+"""Columns of metrics.parquet: step counts finished steps, tokens is cumulative, validation_loss is null between evaluations."""
+LOG_EVERY_STEPS = 20
+
+
+class RuntimeSettings(Protocol):
+    """The part of the recipe's runtime that training reads."""
+
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def gpus(self) -> int: ...
+    @property
+    def cpu_ranks(self) -> int: ...
+    @property
+    def micro_batch_rows(self) -> int: ...
+    @property
+    def eval_batch_rows(self) -> int: ...
+    @property
+    def offload_optimizer(self) -> bool: ...
+    @property
+    def activation_checkpointing(self) -> bool: ...
+
+
+class Listener(Protocol):
+    """The part of a stage's context that training talks to."""
+
+    @property
+    def progress(self) -> Callable[..., None]: ...
+    @property
+    def log(self) -> Callable[[str], None]: ...
+    @property
+    def metric(self) -> Callable[..., None]: ...
+
+    def child_environment(self) -> dict[str, str]: ...
+
+
+def machine_of(runtime: RuntimeSettings) -> Machine:
+    """The ranks and device that the runtime asks for. Raises JobError naming the GPUs or machines that are not there."""
+    if runtime.gpus:
+        import torch
+
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if found < runtime.gpus:
+            raise JobError(
+                f"The recipe trains on {runtime.nodes} × {runtime.gpus} GPUs, but this machine has {found or 'none'} that torch can use. "
+                "Run it where the GPUs are, or set runtime.gpus=0 to train on the CPU."
+            )
+    if runtime.nodes > 1:
+        raise JobError(f"The recipe trains on {runtime.nodes} machines, but Loam starts the ranks of one; set runtime.nodes=1.")
+    return Machine(
+        ranks=runtime.gpus or runtime.cpu_ranks,
+        device="cuda" if runtime.gpus else "cpu",
+        micro_batch_rows=runtime.micro_batch_rows,
+        eval_batch_rows=runtime.eval_batch_rows,
+        offload_optimizer=runtime.offload_optimizer,
+        activation_checkpointing=runtime.activation_checkpointing,
+    )
+
+
+class TrainingSettings(Protocol):
+    """The part of a training section that goes into the job as it is."""
+
+    @property
+    def global_batch_rows(self) -> int: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def min_lr_frac(self) -> float: ...
+    @property
+    def warmup_steps(self) -> int: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def decay_embeddings(self) -> bool: ...
+    @property
+    def betas(self) -> tuple[float, float]: ...
+    @property
+    def clip(self) -> float: ...
+    @property
+    def eval_every_steps(self) -> int: ...
+    @property
+    def max_validation_rows(self) -> int: ...
+    @property
+    def checkpoint_every_steps(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+
+
+def job_settings(config: TrainingSettings) -> dict[str, Any]:
+    """Those fields of a Job, by name."""
+    same = ("global_batch_rows", "learning_rate", "min_lr_frac", "warmup_steps", "eval_every_steps", "max_validation_rows",
+            "checkpoint_every_steps", "precision")  # fmt: skip
+    optim = OptimConfig(
+        weight_decay=config.weight_decay,
+        beta1=config.betas[0],
+        beta2=config.betas[1],
+        clip=config.clip,
+        decay_embeddings=config.decay_embeddings,
+    )
+    return {**{name: getattr(config, name) for name in same}, "optim": optim}
+
+
+def run(job: Job, listener: Listener) -> list[dict[str, Any]]:
+    """Runs a job on its ranks, passing events on as progress, log lines and metrics. Returns the metrics file's lines."""
+    if job.kind == "train":
+        job.accumulation()
+
+    def listen(rank: int, event: dict[str, Any]) -> None:
+        kind = event["kind"]
+        if kind == "log":
+            listener.log(f"rank {rank}: {event['text']}")
+        elif kind == "partition" and rank == 0:
+            share = event["held"] / event["parameters"]
+            listener.log(f"{job.machine.ranks} ranks on {job.machine.device}, each holds {share:.1%} of {event['parameters']:,} parameters")
+        elif kind == "scored":
+            listener.progress(min(event["rows"], event["total"]), event["total"], "rows", "log-probabilities")
+        elif kind in ("step", "eval"):
+            _pass_on(job, listener, event)
+
+    launch(job, listen, listener.child_environment())
+    return read_metrics(Path(job.scratch) / "metrics.jsonl")
+
+
+def remedy(error: Exception, scratch: Path) -> str:
+    """What the user can do about an error of `run`."""
+    if isinstance(error, LaunchError):
+        return f"The ranks' output is kept in {scratch}/rank-*.log; started again, the node goes on from its last resume point."
+    return "Change the setting it names, in the recipe or with --set."
+
+
+def scores(job: Job) -> np.ndarray:
+    """What a "log_probs" job found, by row: float64 [rows, 4] (chosen, rejected, chosen tokens, rejected tokens)."""
+    parts = [np.load(Path(job.scratch) / f"log_probs-{rank}.npy") for rank in range(job.machine.ranks)]
+    together = np.concatenate(parts)
+    return together[np.argsort(together[:, 0], kind="stable"), 1:]
+
+
+def metric_rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines as rows of metrics.parquet: one per step, tokens summed up, evaluations joined to their step."""
+    validation = {line["step"]: line["validation_loss"] for line in lines if "validation_loss" in line}
+    rows, tokens = [], 0
+    for line in lines:
+        if "loss" in line:
+            tokens += int(line["tokens"])
+            step = line["step"]
+            rows.append({**{k: line[k] for k in ("loss", "lr", "grad_norm", "tokens_per_s")}, "step": step, "tokens": tokens,
+                         "validation_loss": validation.get(step)})  # fmt: skip
+    return rows
+
+
+def step_rows(order: Order, steps: int) -> list[dict[str, int]]:
+    """The row of every trained position, for the steps side table; steps count from 1 as in the metrics."""
+    places = order.places(0, steps * order.global_batch_rows)
+    return [
+        {"step": int(p) // order.global_batch_rows + 1, "position": int(p), "row": int(r), "phase": int(f), "pass": int(n)}
+        for p, r, f, n in zip(places.position, places.row, places.phase, places.pass_number, strict=True)
+    ]
+
+
+STEP_COLUMNS = {"step": "int64", "position": "int64", "row": "int64", "phase": "int32", "pass": "int32"}
+"""Columns of steps/00000.parquet."""
+
+
+def evaluations(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of evaluations, in order."""
+    return [line for line in lines if "validation_loss" in line]
+
+
+def _pass_on(job: Job, listener: Listener, event: dict[str, Any]) -> None:
+    step = event["step"]
+    for name, value in event.items():
+        if name not in ("kind", "step"):
+            listener.metric(name, value, step)
+    if event["kind"] == "eval":
+        listener.log(f"step {step}: validation loss {event['validation_loss']:.4f}")
+        return
+    note = f"loss {event['loss']:.4f}, lr {event['lr']:.2e}, {event['tokens_per_s']:.0f} tokens/s"
+    listener.progress(step, job.steps, "steps", note)
+    if step % LOG_EVERY_STEPS == 0 or step in (1, job.steps):
+        listener.log(f"step {step}/{job.steps}: {note}, gradient norm {event['grad_norm']:.3f}")

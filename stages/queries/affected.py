@@ -1,0 +1,152 @@
+"""Takedown: which artifacts and checkpoints hold documents of matching URLs or copies of them, and what a rerun without them builds again.
+
+Read-only. An artifact "holds" a document when its side tables name it, a crawl when what was read from it names it; a crawl of given
+WARC files only "names the files" that hold it. It "holds a copy" when it holds none of the documents but what dedup found to be a copy of
+one, exact or near, under another URL. A model is "made from" it when what it was trained on holds it.
+Cost: one scan over decisions, clusters, pairs, token spans and row spans.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from stages.core.contract.errors import StageError
+from stages.core.index import database
+
+# View, condition under which a row of it means that the artifact holds the document.
+HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("row_spans", "true"))
+REMOVED = ("url.removed", "copy_of_removed")  # reasons of what was taken out on request
+
+
+@dataclass(frozen=True)
+class Affected:
+    """What a pattern meets.
+
+    artifacts: node, artifact, relation (holds | holds a copy | names the files | made from), documents (held, None for what is made from
+    them), copies (held likewise), steps (of pretraining that saw such a document or copy, None elsewhere).
+    copies: relation (kept copy | dropped copy), url, host, of (the matching URL), kind (exact | near), jaccard, artifact (of dedup). A dropped
+    copy of a document that stays would come back if only the document went.
+    """
+
+    artifacts: list[dict[str, Any]]
+    copies: list[dict[str, Any]]
+
+
+def affected(home: Path, pattern: str) -> Affected:
+    """What holds documents whose URL matches. pattern: a URL, with % for any characters. Raises StageError when none does."""
+    return database.asking(home, lambda ask: _affected(ask, home, pattern))
+
+
+def as_like(pattern: str) -> str:
+    """The pattern for LIKE … ESCAPE '\\': only % stands for others, as in filter.url.remove (stages/text/quality/rules.py)."""
+    return re.sub(r"([\\_])", r"\\\1", pattern)
+
+
+def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
+    views = {row[0] for row in ask("SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
+    like = as_like(pattern)
+    if "decisions" not in views or not ask(f"SELECT 1 FROM decisions WHERE {_MATCH} LIMIT 1", [like])[1]:
+        raise StageError(
+            f"No recorded document has a URL like {pattern}.", where=str(home), do="Write % for any characters, as in https://host/%."
+        )
+    ask(f"CREATE TEMP TABLE matching AS SELECT DISTINCT doc_id FROM decisions WHERE {_MATCH} AND doc_id IS NOT NULL", [like])
+    copied = _COPIES if {"clusters", "pairs"} <= views else _NO_COPIES
+    ask(f"CREATE TEMP TABLE copied AS {copied}")
+    held, copies = _held(ask, views, "matching"), _held(ask, views, "copied")
+    crawls: dict[str, int] = dict(ask(_CRAWLS.format(documents="matching"))[1])
+    held |= crawls
+    copies |= dict(ask(_CRAWLS.format(documents="copied"))[1])
+    steps: dict[str, int] = dict(ask(_STEPS)[1]) if {"steps", "row_spans"} <= views else {}
+    artifacts = [
+        {
+            "node": node,
+            "artifact": artifact,
+            "relation": _relation(home, artifact, held, copies, crawls),
+            "documents": held.get(artifact),
+            "copies": copies.get(artifact),
+            "steps": steps.get(artifact),
+        }
+        for node, artifact in ask(_DOWNSTREAM, [[*held, *copies]])[1]
+    ]
+    named = [
+        {
+            "relation": "dropped copy" if row["dropped"] else "kept copy",
+            "url": row["url"],
+            "host": urlsplit(row["url"] or "").netloc,
+            "of": row["of"],
+            "kind": row["kind"],
+            "jaccard": row["jaccard"],
+            "artifact": row["artifact_id"],
+        }
+        for row in _dicts(ask("FROM copied ORDER BY ALL"))
+        if row["reason"] not in REMOVED
+    ]
+    return Affected(artifacts, named)
+
+
+def _dicts(table: database.Table) -> list[dict[str, Any]]:
+    return [dict(zip(table[0], row, strict=True)) for row in table[1]]
+
+
+def _held(ask: database.Ask, views: set[str], documents: str) -> dict[str, int]:
+    """artifact -> how many of the documents it holds. documents: a table of their doc_ids."""
+    held: dict[str, int] = {}
+    for view, condition in HOLDERS:
+        if view in views:
+            sql = f"SELECT artifact_id, count(DISTINCT doc_id) FROM {view} WHERE {condition} AND doc_id IN (SELECT doc_id FROM {documents}) GROUP BY ALL"
+            held |= dict(ask(sql)[1])
+    return held
+
+
+def _relation(home: Path, artifact: str, held: Mapping[str, int], copies: Mapping[str, int], crawls: Mapping[str, int]) -> str:
+    if artifact in crawls and not (home / "artifacts" / artifact / "warc").is_dir():
+        return "names the files"
+    return "holds" if artifact in held else "holds a copy" if artifact in copies else "made from"
+
+
+_MATCH = r"url LIKE $1 ESCAPE '\'"
+_CRAWLS = """
+SELECT edge.parent, count(DISTINCT doc_id) FILTER (reason IS DISTINCT FROM 'not-a-page') FROM decisions JOIN edge ON edge.child = decisions.artifact_id
+JOIN artifact ON artifact.artifact_id = edge.parent WHERE artifact.kind = 'warc' AND doc_id IN (SELECT doc_id FROM {documents}) GROUP BY ALL
+"""
+_STEPS = """
+SELECT s.artifact_id, count(DISTINCT s.step) FROM steps s JOIN edge ON edge.child = s.artifact_id AND edge.role = 'mixture'
+JOIN row_spans r ON r.artifact_id = edge.parent AND r.row = s.row AND r.part = 'train'
+WHERE r.doc_id IN (SELECT doc_id FROM matching UNION SELECT doc_id FROM copied) GROUP BY ALL
+"""
+# Both ways: what stayed in the place of a matching document, and what went in favour of one.
+_COPIES = """
+WITH judged AS (SELECT artifact_id, doc_id, url, verdict, reason FROM decisions WHERE node = 'dedup'),
+alike AS (
+  SELECT artifact_id, doc_id, kept_doc_id, kind, jaccard, corpus FROM clusters WHERE kind IN ('exact', 'near')
+  UNION ALL SELECT artifact_id, doc_id, kept_doc_id, 'near', jaccard, corpus FROM pairs
+),
+copy AS (
+  SELECT coalesce(corpus, artifact_id) AS artifact_id, kept_doc_id AS doc_id, artifact_id AS of_artifact, doc_id AS of_doc, kind, jaccard
+  FROM alike SEMI JOIN matching USING (doc_id)
+  UNION ALL SELECT artifact_id, doc_id, coalesce(corpus, artifact_id), kept_doc_id, kind, jaccard
+  FROM alike WHERE kept_doc_id IN (SELECT doc_id FROM matching)
+)
+SELECT copy.doc_id, copy.artifact_id, any_value(own.url) AS url, min(other.url) AS of, min(kind) AS kind, max(jaccard) AS jaccard,
+  coalesce(bool_and(own.verdict = 'dropped'), false) AS dropped, any_value(own.reason) AS reason
+FROM copy LEFT JOIN judged own ON own.artifact_id = copy.artifact_id AND own.doc_id = copy.doc_id
+LEFT JOIN judged other ON other.artifact_id = of_artifact AND other.doc_id = of_doc
+WHERE copy.doc_id NOT IN (FROM matching) GROUP BY ALL
+"""
+_NO_COPIES = (
+    "SELECT NULL::UUID AS doc_id, NULL::VARCHAR AS artifact_id, NULL AS url, NULL AS of, NULL AS kind, 0 AS jaccard, false AS dropped, NULL AS reason "
+    "WHERE false"
+)
+_DOWNSTREAM = """
+WITH RECURSIVE reached(artifact_id) AS (
+  SELECT unnest($1::VARCHAR[])
+  UNION
+  SELECT edge.child FROM reached JOIN edge ON edge.parent = reached.artifact_id
+)
+SELECT node, artifact_id FROM reached JOIN artifact USING (artifact_id) ORDER BY started, artifact_id
+"""

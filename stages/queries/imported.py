@@ -1,0 +1,91 @@
+"""The artifacts that a recipe names in place of nodes: found, of the right kind, and fitting one another, before any work.
+
+Read-only; reads a manifest per name, and the index for a name that an artifact was born with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import Recipe
+from stages.core.index import database
+from stages.core.store import manifest, names
+
+CHECKPOINTS = ("pretrain", "sft", "dpo")
+TOKENIZER = "train_tokenizer"
+
+
+def adopted_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> dict[str, Artifact]:
+    """node -> artifact, for the nodes of the recipe's section `adopt`. kinds: node -> kind that it makes. Raises RecipeError."""
+    given = names.all_names(home) if recipe.adopt else {}
+    adopted = {}
+    for node, name in recipe.adopt.items():
+        place = f"{recipe.source}: adopt.{node}"
+        artifact_id = _artifact_id(home, given.get(name, name))
+        path = home / "artifacts" / artifact_id
+        if len(Path(artifact_id).parts) != 2 or not (path / manifest.NAME).is_file():
+            raise RecipeError(f"There is no artifact {name!r} in {home}.", where=place, do=_choices(home, node, kinds[node]))
+        artifact = manifest.read_artifact(path)
+        if artifact.manifest["kind"] != kinds[node]:
+            raise RecipeError(
+                f"{name} is an artifact of kind {artifact.manifest['kind']}, but {node} makes {kinds[node]}.",
+                where=place,
+                do=_choices(home, node, kinds[node]),
+            )
+        adopted[node] = artifact
+    for node in CHECKPOINTS:
+        if node in adopted:
+            _refuse_other_tokenizer(recipe, node, adopted[node], adopted.get(TOKENIZER))
+    return adopted
+
+
+def _artifact_id(home: Path, name: str) -> str:
+    """ "node/folder" of an artifact given so, or by the name it was born with ("dedup-3"); anything else as it is."""
+    if "/" in name or not (home / database.FILE).is_file():
+        return name
+    found = database.query(home, "SELECT artifact_id FROM artifact WHERE alias = ?", [name])[1]
+    return str(found[0][0]) if found else name
+
+
+def _choices(home: Path, node: str, kind: str) -> str:
+    """What could be named instead: adopted artifacts of the kind first."""
+    sql = "SELECT artifact_id FROM artifact WHERE kind = ? ORDER BY json_exists(key_parts, 'adopted') DESC, artifact_id LIMIT 5"
+    found = [str(row[0]) for row in database.query(home, sql, [kind])[1]] if (home / "artifacts").is_dir() else []
+    known = f", or name one of: {', '.join(found)}" if found else ""
+    return f"Adopt files with `loam lineage adopt {node} PATH --provenance TEXT`{known}."
+
+
+def _refuse_other_tokenizer(recipe: Recipe, node: str, checkpoint: Artifact, tokenizer: Artifact | None) -> None:
+    """Raises when the ids of an adopted checkpoint cannot be those of the road's tokenizer, as far as that is known beforehand.
+
+    A checkpoint that Loam trained names its tokenizer in its inputs, which the runner compares.
+    """
+    name, where = manifest.artifact_id(checkpoint), f"{recipe.source}: adopt"
+    size = json.loads((checkpoint.path / "model.json").read_text(encoding="utf-8"))["vocab_size"]
+    if tokenizer is None:
+        if not checkpoint.manifest["inputs"]:
+            raise RecipeError(
+                f"{node} is adopted, so its tokenizer cannot be trained here: the checkpoint has ids of its own.",
+                where=where,
+                do=f"Adopt the tokenizer of that model as {TOKENIZER} too.",
+            )
+        theirs = getattr(recipe.sections[TOKENIZER], "vocab_size")  # noqa: B009 - a stage's config is known by name only here
+    else:
+        theirs = tokenizer.summary["vocab_size"]
+    if theirs != size:
+        raise RecipeError(
+            f"The checkpoint {name} has a vocabulary of {size:,}, the road's tokenizer one of {theirs:,}.",
+            where=where,
+            do="Adopt the tokenizer that the model was trained with.",
+        )
+    noted = checkpoint.summary.get("tokenizer_sha256")
+    if tokenizer and noted and noted not in {f["sha256"] for f in tokenizer.manifest["files"]}:
+        raise RecipeError(
+            f"The checkpoint {name} came with another tokenizer.json than that of {manifest.artifact_id(tokenizer)}.",
+            where=where,
+            do=f"Adopt {TOKENIZER} from the folder that the checkpoint came from.",
+        )

@@ -1,0 +1,169 @@
+"""Questions to the index: runs, one artifact, what is upstream and downstream of it, why a node is a miss, is it intact.
+
+`verify` reads every byte it is asked about; `give_name` writes a name; the rest reads the index. Each function returns plain rows (dicts).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stages.core.contract.errors import StageError, VerificationError
+from stages.core.index import database
+from stages.core.store import integrity, manifest, names, runs
+
+FOUND = "node, artifact_id, alias, kind, rows, tokens, bytes"  # of an artifact of a walk; each column of text costs milliseconds
+
+
+def run_rows(home: Path) -> list[dict[str, Any]]:
+    """Every run, newest first, with its nodes counted by state."""
+    return database.records(
+        home,
+        "SELECT run_id, alias, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
+        "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state = 'cached') AS cached, "
+        "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state NOT IN ('cached', 'adopted', 'failed')) AS built, "
+        "(SELECT string_agg(node || ': ' || message, '; ') FROM node_run n WHERE n.run_id = run.run_id AND n.state = 'failed') AS failed "
+        "FROM run ORDER BY seq DESC, run_id",
+    )
+
+
+def show(home: Path, name: str) -> dict[str, Any]:
+    """The manifest of an artifact without its list of files, or a run with its nodes; `names`: those that a user gave it.
+
+    name: as lineage.latest_artifact takes it, or a run by id, alias or given name.
+    """
+    if run := database.find_run(home, name):
+        record = database.records(home, "SELECT * EXCLUDE (packages) FROM run WHERE run_id = ?", [run])[0]
+        nodes = database.records(
+            home, "SELECT node, state, artifact_id, seconds, message FROM node_run WHERE run_id = ? ORDER BY ordinal", [run]
+        )
+        shown = {k: json.loads(v) if k in ("command", "resolved", "hardware") else str(v) for k, v in record.items()}
+        return shown | {"names": names_of(home, run), "nodes": nodes}
+    artifact = read(home, name)
+    named = manifest.artifact_id(artifact)
+    shown = {k: v for k, v in artifact.manifest.items() if k not in ("files", "key_parts", "version_notes", "alias")}
+    first = {"artifact": named, "alias": artifact.manifest["alias"], "names": names_of(home, named), "path": str(artifact.path)}
+    return first | shown | {"files": len(artifact.manifest["files"])}
+
+
+def names_of(home: Path, target: str) -> list[str]:
+    """The names that a user gave an artifact or run, by its id."""
+    return [name for name, meant in names.all_names(home).items() if meant == target]
+
+
+def name_rows(home: Path) -> list[dict[str, Any]]:
+    """Every given name: name, target, and what the target is (artifact, run, or gone)."""
+    found = []
+    for name, target in names.all_names(home).items():
+        kind = (
+            "artifact"
+            if (home / "artifacts" / target / manifest.NAME).is_file()
+            else "run"
+            if (home / "runs" / target).is_dir()
+            else "gone"
+        )
+        found.append({"name": name, "target": target, "what": kind})
+    return found
+
+
+def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
+    """Lets `name` mean an artifact or run (see show) from now on; returns its id. Raises RecipeError for a name that is taken or no good."""
+    meant = database.find_run(home, target) or str(database.latest_artifact(home, target)["artifact_id"])
+    with runs.hold_home(home):  # gc must not take it meanwhile
+        names.give_name(home, name, meant, move)
+        database.update(home)
+    return meant
+
+
+def read(home: Path, name: str) -> Any:
+    """The artifact that a name means (see lineage.latest_artifact)."""
+    return manifest.read_artifact(home / database.latest_artifact(home, name)["path"])
+
+
+def up(home: Path, name: str) -> list[dict[str, Any]]:
+    """Everything an artifact was made from, nearest first. Raises StageError when there is none of that name."""
+    return _walk(home, name, here="child", next="parent")
+
+
+def down(home: Path, name: str) -> list[dict[str, Any]]:
+    """Everything made from an artifact, nearest first. Raises StageError when there is none of that name."""
+    return _walk(home, name, here="parent", next="child")
+
+
+def _walk(home: Path, name: str, here: str, next: str) -> list[dict[str, Any]]:
+    """Breadth first, one query per step: a recursive query builds a hash table of every link of the home first."""
+    first, wanted = database.latest_sql(home, name)
+    columns = ["distance", *FOUND.split(", ")]
+
+    def walk(ask: database.Ask) -> list[dict[str, Any]]:
+        distance: dict[int, int] = {}
+        reached = {number for (number,) in ask(first, [wanted])[1]}
+        while reached:
+            distance |= dict.fromkeys(reached, max(distance.values(), default=-1) + 1)
+            linked = ask(f"SELECT {next} FROM link WHERE {here} IN ({_listed(reached)})")[1]
+            reached = {number for (number,) in linked} - distance.keys()
+        if not distance:
+            return []
+        rows = ask(f"SELECT number, {FOUND} FROM artifact WHERE number IN ({_listed(distance)})")[1]
+        return [dict(zip(columns, (distance[number], *row), strict=True)) for number, *row in rows]
+
+    found = sorted(database.asking(home, walk), key=lambda row: (row["distance"], row["node"], row["artifact_id"]))
+    if not found:
+        database.latest_artifact(home, name)  # says what there is instead
+    return found[1:]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """For an IN of SQL: a list of constants is looked up, a parameter is joined."""
+    return ", ".join(str(number) for number in sorted(numbers))
+
+
+def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
+    """(files checked, what is wrong) for one artifact, for all those of a run, or for every artifact of the home.
+
+    What is wrong names manifests and run records that cannot be read, too.
+    """
+    wrong: list[str] = []
+    if not name:
+        database.update(home)
+        wanted = list(manifest.stamps(home))
+        damaged = "SELECT name, problem FROM damaged WHERE name LIKE 'runs/%' OR name LIKE 'names/%'"
+        wrong = [f"{home / row[0]}: {row[1]}" for row in database.query(home, damaged)[1]]
+    elif run := database.find_run(home, name):
+        wanted = [
+            row[0]
+            for row in database.query(home, "SELECT DISTINCT artifact_id FROM node_run WHERE run_id = ? AND artifact_id <> ''", [run])[1]
+        ]
+    elif (home / "artifacts" / name / manifest.NAME).is_file():  # a damaged one is not in the index
+        wanted = [name]
+    else:
+        wanted = [str(database.latest_artifact(home, name)["artifact_id"])]
+    checked = 0
+    for one in sorted(wanted):
+        try:
+            artifact = manifest.read_artifact(home / "artifacts" / one)
+            wrong += integrity.check_anew(home, artifact)
+            checked += len(artifact.manifest["files"])
+        except FileNotFoundError:
+            wrong.append(f"{home / 'artifacts' / one}: missing")
+        except (VerificationError, KeyError, TypeError) as error:
+            problem = error.what if isinstance(error, VerificationError) else f"The manifest is damaged: it has no {error}"
+            wrong.append(f"{home / 'artifacts' / one / manifest.NAME}: {problem}")
+    return checked, wrong
+
+
+def report_path(home: Path, run: str = "") -> Path:
+    """The HTML report of a run (of the newest run that has one, without it). run: an id, an alias or a given name."""
+    run_id = database.run_id_of(home, run) if run else ""
+    found = database.query(
+        home,
+        "SELECT a.path FROM node_run n JOIN artifact a USING (artifact_id) JOIN run r ON r.run_id = n.run_id WHERE n.node = 'report' "
+        "AND ($1 = '' OR n.run_id = $1) ORDER BY r.seq DESC, n.ordinal DESC LIMIT 1",
+        [run_id],
+    )[1]
+    if not found:
+        what = f"There is no report of run {run!r}." if run else "There is no report here yet."
+        raise StageError(what, where=str(home), do="`loam lineage runs` lists the runs.")
+    return home / str(found[0][0]) / "report.html"

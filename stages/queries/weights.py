@@ -1,0 +1,229 @@
+"""What changed in the weights between two checkpoints or exported models: per parameter, per layer, per kind of parameter.
+
+Norms and products are sums in float64 over the stored values, so that a model exported in bfloat16 can be held against its checkpoint.
+A checkpoint's parameters bear our names; against a model they bear those of transformers.
+Cost: both sets of weights read once; one parameter of each in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError, VerificationError
+from stages.core.store import manifest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KINDS = ("checkpoint", "model")
+GROUPS = ("embedding", "attention", "feed-forward", "norms", "head")
+CHUNK = 1 << 22
+"""Elements that are float64 at a time."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Shapes by parameter name in the order of the model, a reader of one parameter, and the model's settings."""
+
+    shapes: dict[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What all figures follow from; the sums over several parameters are the figures of the group. Addable."""
+
+    elements: int = 0
+    aa: float = 0.0
+    bb: float = 0.0
+    dd: float = 0.0
+    ab: float = 0.0
+    largest: float = 0.0
+
+    def __add__(self, other: Sums) -> Sums:
+        largest = math.nan if math.isnan(self.largest + other.largest) else max(self.largest, other.largest)
+        return Sums(
+            self.elements + other.elements, self.aa + other.aa, self.bb + other.bb, self.dd + other.dd, self.ab + other.ab, largest
+        )  # fmt: skip
+
+    def figures(self) -> Row:
+        """norm_a, norm_b: L2. relative_change: ||b-a|| / ||a||, None where a is zero and b is not. cosine: None where one is zero."""
+        norm_a, norm_b, change = math.sqrt(self.aa), math.sqrt(self.bb), math.sqrt(self.dd)
+        relative = 0.0 if change == 0 else change / norm_a if norm_a else None
+        cosine = 1.0 if change == 0 and norm_a else self.ab / (norm_a * norm_b) if norm_a and norm_b else None
+        return {"norm_a": norm_a, "norm_b": norm_b, "relative_change": relative, "cosine": cosine, "largest_change": self.largest}
+
+
+def compare_weights(a: Artifact, b: Artifact) -> dict[str, Any]:
+    """The comparison of two artifacts of kind checkpoint or model, as plain rows.
+
+    config: settings that differ. alone: parameters that one side lacks or whose shapes differ. groups: figures per kind of parameter,
+    the last row over all. layers: relative change per block and kind. parameters: figures of each parameter.
+    Raises StageError for other kinds and VerificationError for weights that cannot be read.
+    """
+    for artifact in (a, b):
+        if artifact.manifest["kind"] not in KINDS:
+            raise StageError(
+                f"{manifest.artifact_id(artifact)} is of kind {artifact.manifest['kind']} and has no weights.",
+                where=str(artifact.path),
+                do="Compare two checkpoints or models (pretrain, sft, dpo, export@base …), or `loam lineage diff` for other artifacts.",
+            )
+    theirs = "model" in (a.manifest["kind"], b.manifest["kind"])
+    with ExitStack() as stack:
+        left, right = _open(a, theirs, stack), _open(b, theirs, stack)
+        alone, parameters, sums = [], [], []
+        for name in dict.fromkeys([*left.shapes, *right.shapes]):
+            shapes = [left.shapes.get(name), right.shapes.get(name)]
+            if shapes[0] != shapes[1]:
+                alone.append({"parameter": name, "shape_a": _shape(shapes[0]), "shape_b": _shape(shapes[1])})
+                continue
+            found = _guarded(partial(_read_sums, left, right, name), a, b)
+            sums.append((group_of(name), layer_of(name), found))
+            parameters.append({"parameter": name, "shape": _shape(shapes[0])} | found.figures())
+    return {
+        "a": manifest.artifact_id(a),
+        "b": manifest.artifact_id(b),
+        "config": _differences(left.config, right.config),
+        "alone": alone,
+        "groups": [_group_row(name, [s for group, _, s in sums if name in (group, "all")]) for name in _present(g for g, _, _ in sums)],
+        "layers": [_layer_row(layer, sums) for layer in sorted({layer for _, layer, _ in sums if layer is not None})],
+        "parameters": parameters,
+    }
+
+
+def group_of(name: str) -> str:
+    """The kind of a parameter, by our name or that of transformers."""
+    if "norm" in name:
+        return "norms"
+    for group, marks in (
+        ("embedding", ("embed",)),
+        ("head", ("head.",)),
+        ("attention", ("attention.", "self_attn.")),
+        ("feed-forward", ("ffn.", "mlp.")),
+    ):
+        if any(mark in name for mark in marks):
+            return group
+    return "other"
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the block that a parameter belongs to; None outside."""
+    found = re.search(r"(?:^|\.)(?:blocks|layers)\.(\d+)\.", name)
+    return int(found.group(1)) if found else None
+
+
+def _open(artifact: Artifact, theirs: bool, stack: ExitStack) -> Weights:
+    opener = _open_checkpoint if artifact.manifest["kind"] == "checkpoint" else _open_model
+    return _guarded(lambda: opener(artifact.path, theirs, stack), artifact)
+
+
+def _guarded(work: Callable[[], Any], *artifacts: Artifact) -> Any:
+    """The result of reading weights; one clear error for what cannot be read."""
+    from safetensors import SafetensorError
+
+    from stages.lm.train.checkpoint import CheckpointError
+
+    try:
+        return work()
+    except (CheckpointError, SafetensorError, OSError, ValueError) as error:
+        raise VerificationError(
+            f"The weights cannot be read: {error}",
+            where=" or ".join(str(artifact.path) for artifact in artifacts),
+            do="`loam lineage verify` names the damaged file.",
+        ) from error
+
+
+def _open_checkpoint(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
+    from stages.lm.infer.convert import hugging_face_name
+    from stages.lm.model.config import read_model_config
+    from stages.lm.train import checkpoint
+
+    shapes = checkpoint.read_trainer(folder / "checkpoint").shapes
+    partition = checkpoint.reader(folder / "checkpoint", stack)
+    ours = {hugging_face_name(name) if theirs else name: name for name in shapes}
+
+    def read(name: str) -> Tensor:
+        shape = shapes[ours[name]]
+        return partition(ours[name], "weight", 0, math.prod(shape))
+
+    return Weights({name: tuple(shapes[own]) for name, own in ours.items()}, read, read_model_config(folder / "model.json").to_json())
+
+
+def _open_model(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
+    from safetensors import safe_open
+
+    where: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        file = stack.enter_context(safe_open(path, "pt"))
+        where |= dict.fromkeys(file.keys(), file)
+    shapes = {name: tuple(where[name].get_slice(name).get_shape()) for name in sorted(where, key=_place)}
+    return Weights(shapes, lambda name: where[name].get_tensor(name), _model_config(folder))
+
+
+def _model_config(folder: Path) -> dict[str, Any]:
+    """config.json in our words, so that it can be held against a checkpoint's model.json."""
+    given = json.loads((folder / "config.json").read_text())
+    names = {
+        "vocab_size": "vocab_size", "num_hidden_layers": "depth", "hidden_size": "width", "num_attention_heads": "heads",
+        "num_key_value_heads": "kv_heads", "intermediate_size": "ffn_width", "max_position_embeddings": "max_positions",
+        "rms_norm_eps": "norm_eps", "tie_word_embeddings": "tied_embeddings",
+    }  # fmt: skip
+    found = {ours: given[name] for name, ours in names.items() if name in given}
+    rope = given.get("rope_parameters") or {}
+    return found | {"rope_theta": rope.get("rope_theta", given.get("rope_theta")), "qk_norm": given.get("model_type") == "qwen3"}
+
+
+def _place(name: str) -> tuple[int, int, str]:
+    """Sorts a model's parameters: embedding, blocks by number, the rest."""
+    layer = layer_of(name)
+    return (0 if "embed" in name else 1 if layer is not None else 2, layer or 0, name)
+
+
+def _read_sums(a: Weights, b: Weights, name: str) -> Sums:
+    return _sums(a.read(name), b.read(name))
+
+
+def _sums(a: Tensor, b: Tensor) -> Sums:
+    """The sums of two tensors of equal size, CHUNK elements at a time."""
+    a, b, total = a.flatten(), b.flatten(), Sums()
+    for begin in range(0, a.numel(), CHUNK):
+        x, y = a[begin : begin + CHUNK].double(), b[begin : begin + CHUNK].double()
+        d = y - x
+        total += Sums(x.numel(), float(x @ x), float(y @ y), float(d @ d), float(x @ y), float(d.abs().max()))
+    return total
+
+
+def _present(groups: Iterable[str]) -> list[str]:
+    found = set(groups)
+    return [*(g for g in (*GROUPS, "other") if g in found), *(["all"] if found else [])]
+
+
+def _group_row(name: str, sums: list[Sums]) -> Row:
+    total = sum(sums, Sums())
+    return {"group": name, "parameters": total.elements} | total.figures()
+
+
+def _layer_row(layer: int, sums: list[tuple[str, int | None, Sums]]) -> Row:
+    here = [(group, s) for group, number, s in sums if number == layer]
+    kinds = _present(g for g, number, _ in sums if number is not None)
+    return {"layer": layer} | {k: sum((s for g, s in here if k in (g, "all")), Sums()).figures()["relative_change"] for k in kinds}
+
+
+def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
+    return [{"setting": name, "a": a.get(name), "b": b.get(name)} for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "" if shape is None else " x ".join(map(str, shape))

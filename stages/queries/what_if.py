@@ -1,0 +1,102 @@
+"""What the filter's document rules would keep at other thresholds: recomputed from the stored signals, without a rerun.
+
+Guarantee: the rules are those that the stage itself applies (stages/text/quality/rules.py), so the answer is what a rerun would give; settings
+that decide a text or a signal are refused by name, and so are decisions that today's rules do not reproduce. Cost: some
+30,000 documents per second. Read-only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe import apply_setting, validated
+from stages.core.index import database
+from stages.core.store import manifest
+from stages.core.tables.parquet import read_rows
+from stages.text.quality.rules import first_reason, needs_rerun
+
+if TYPE_CHECKING:
+    from stages.core.contract.declaration import Stage
+
+EXAMPLE = "--set filter.gopher_quality.min_doc_words=80"
+
+
+def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per verdict (kept, then each drop reason): documents today and then, of those then: new ones, and their characters.
+
+    name: a filter artifact, or "filter" for the current one. stage: the filter's declaration. settings: "filter.key=value" words.
+    Raises RecipeError for a setting that is wrong, of another node, or one that needs a rerun.
+    """
+    found = database.latest_artifact(home, name)
+    if found["stage"] != stage.name:
+        raise RecipeError(
+            f"{found['artifact_id']} is no artifact of {stage.name}.", where=str(home), do=f"Name {stage.name} or one of its artifacts."
+        )
+    artifact = manifest.read_artifact(home / found["path"])
+    where = found["artifact_id"]
+    if artifact.manifest["version"] != stage.version:
+        raise StageError(
+            f"The artifact was made by version {artifact.manifest['version']} of {stage.name}; its signals are others than today's.",
+            where=where,
+            do=f"Run {stage.name} again, then ask.",
+        )
+    sections: dict[str, Any] = {stage.name: artifact.manifest["config"]}
+    before = validated(stage.config, sections[stage.name], where).model_dump(mode="json")
+    for setting in settings:
+        if setting.partition(".")[0] != stage.name:
+            raise RecipeError(f"{setting!r} is no setting of {stage.name}.", do=f"Write for example {EXAMPLE}.")
+        apply_setting(sections, setting, {stage.name: stage.config})
+    after = validated(stage.config, sections[stage.name], "--set").model_dump(mode="json")
+    return compare(artifact.path, before, after, where)
+
+
+def compare(artifact: Path, before: Mapping[str, Any], after: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """The rows of `what_if` for settings that are complete and checked. where: what to call the artifact."""
+    refused = needs_rerun(before, after)
+    if refused:
+        raise RecipeError(
+            f"Stored signals cannot tell what {', '.join(f'filter.{name}' for name in refused)} would change: "
+            "it decides a text or a signal, not only a verdict.",
+            where=where,
+            do="Run the filter again: loam run RECIPE --until filter --set …",
+        )
+    today, then, fresh, chars = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    for path in sorted((artifact / "decisions").glob("*.parquet")):
+        for row in read_rows(path):
+            old, new = _reasons(row, before, after, where)
+            today[old] += 1
+            then[new] += 1
+            chars[new] += row["chars"]
+            fresh[new] += old != new
+    reasons = sorted({*today, *then} - {""}, key=lambda reason: (-then[reason], reason))
+    return [
+        {
+            "verdict": f"dropped: {reason}" if reason else "kept",
+            "today": today[reason],
+            "then": then[reason],
+            "change": then[reason] - today[reason],
+            "new": fresh[reason],
+            "chars_then": chars[reason],
+        }
+        for reason in ("", *reasons)
+    ]
+
+
+def _reasons(row: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any], where: str) -> tuple[str, str]:
+    if row["quality_score"] is None and after["quality"]["min_score"] is not None:
+        raise RecipeError(
+            "The documents have no score: no classifier was there.", where=where, do="Give train_quality.positives and run again."
+        )
+    old = first_reason(row, before)
+    recorded = row["reason"] if row["verdict"] == "dropped" else ""
+    if old != recorded:
+        raise StageError(
+            f"Today's rules do not give the recorded verdict of {row['doc_id']}: {old or 'kept'}, recorded {recorded or 'kept'}.",
+            where=where,
+            do="The artifact was made by other code; run the filter again.",
+        )
+    return old, first_reason(row, after)

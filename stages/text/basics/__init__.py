@@ -1,0 +1,1 @@
+"""What several rooms of text use: compiled loops, normal form C, hash sampling, estimates."""

@@ -1,0 +1,1 @@
+"""Conversations, preference pairs and benchmark items."""

@@ -1,0 +1,96 @@
+"""What a conversation and a preference pair must look like, and the words in them.
+
+Guarantee: a record is accepted whole or refused with the message and field that is wrong. Cost: none to speak of.
+Source: the messages format of chat APIs (role, content); prompt/chosen/rejected as in TRL and hh-rlhf conversions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stages.text.items.chat import ROLES, special_token_in
+from stages.text.match.words import normalise_words
+
+Messages = list[dict[str, str]]
+
+
+class BadDialogueError(ValueError):
+    """A record that is no conversation or no pair; the sentence says which part."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A prompt and two answers to it."""
+
+    prompt: Messages
+    chosen: str
+    rejected: str
+
+
+def read_messages(value: Any) -> Messages:
+    """A list of {"role", "content"} with at least one assistant turn."""
+    messages = _turns(value, "messages")
+    if not any(message["role"] == "assistant" for message in messages):
+        raise BadDialogueError("the conversation has no assistant turn, so there is nothing to learn from")
+    return messages
+
+
+def read_pair(record: Mapping[str, Any]) -> Pair:
+    """A record with prompt (a text or messages), chosen and rejected (a text, or messages of one assistant turn)."""
+    for field in ("prompt", "chosen", "rejected"):
+        if field not in record:
+            raise BadDialogueError(f"the field {field!r} is missing")
+    prompt = record["prompt"]
+    messages = [{"role": "user", "content": _content(prompt, "prompt")}] if isinstance(prompt, str) else _turns(prompt, "prompt")
+    if messages[-1]["role"] == "assistant":
+        raise BadDialogueError("the prompt ends with an assistant turn, so there is nothing to answer")
+    chosen, rejected = (_answer(record[field], field) for field in ("chosen", "rejected"))
+    if chosen == rejected:
+        raise BadDialogueError("chosen and rejected are identical")
+    return Pair(messages, chosen, rejected)
+
+
+def contents(messages: Sequence[Mapping[str, str]]) -> str:
+    """All words of a conversation in one text, as a search for benchmark items sees them."""
+    return "\n".join(message["content"] for message in messages)
+
+
+def forged_token(texts: Sequence[str]) -> str:
+    """The first special token spelt out in any of the texts, or ""."""
+    return next((token for text in texts if (token := special_token_in(text))), "")
+
+
+def split_key(answer: str) -> str:
+    """The words of an answer, by whose hash conversations and preferences are split alike into train and validation."""
+    return " ".join(normalise_words(answer))
+
+
+def _turns(value: Any, field: str) -> Messages:
+    if not isinstance(value, list) or not value:
+        raise BadDialogueError(f"the field {field!r} is not a list of messages")
+    messages = []
+    for number, message in enumerate(value):
+        where = f"{field}[{number}]"
+        if not isinstance(message, Mapping) or "role" not in message:
+            raise BadDialogueError(f"{where} has no role")
+        if message["role"] not in ROLES:
+            raise BadDialogueError(f"{where} has the role {str(message['role'])[:40]!r}; the roles are {', '.join(ROLES)}")
+        messages.append({"role": message["role"], "content": _content(message.get("content"), where)})
+    return messages
+
+
+def _answer(value: Any, field: str) -> str:
+    if isinstance(value, str):
+        return _content(value, field)
+    turns = _turns(value, field)
+    if len(turns) != 1 or turns[0]["role"] != "assistant":
+        raise BadDialogueError(f"{field} is not one assistant turn")
+    return turns[0]["content"]
+
+
+def _content(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise BadDialogueError(f"{where} has no content")
+    return value.strip()

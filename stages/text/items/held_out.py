@@ -1,0 +1,166 @@
+"""Questions and answers from documentation: the sentences of docstrings, the ones held out as a benchmark, wrong answers for them.
+
+Guarantee: a held-out answer occurs once among all sentences of the packages after normalising, so no inherited or copied
+docstring gives it away; it is chosen by hash of its own words, so adding a package never reshuffles the others. A wrong
+answer is another one of near length and never says the same. Cost: reading the sources, about 0.5 s per MB of them.
+Source: sentence ends by the usual punctuation rule; the choice by answer instead of by object name because 29 % of
+docstring first sentences were measured not to be unique.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stages.text.basics.hash_sampling import draw
+from stages.text.match.words import normalise_words
+from stages.text.site.doc_markup import plain_text
+from stages.text.site.docstrings import Docstring, read_docstrings
+
+SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\betc\.)(?<!\bvs\.)(?<!\bcf\.)\s+(?=[A-Z\"'(])")
+PROSE = re.compile(r"^[A-Z][a-z]*['’]?[a-z]* .*[a-z)\"'][.!?]$", re.DOTALL)
+NOT_PROSE = re.compile(r"^(>>>|\.\.|:|[-*+•|=~^#]|\d+[.)]|In \[|[A-Za-z ]+:$)")
+NEAR = 12
+
+
+@dataclass(frozen=True)
+class Described:
+    """A documented object: its dotted name, and the prose sentences of its docstring; the first `lead` are its first paragraph."""
+
+    package: str
+    name: str
+    kind: str
+    sentences: tuple[str, ...]
+    lead: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One sentence and what it answers. key: its words normalised, which is what makes it unique. ordinal: its place in the docstring."""
+
+    of: Described
+    ordinal: int
+    text: str
+    key: str
+
+
+def read_described(packages: Sequence[str]) -> tuple[list[Described], Counter[str]]:
+    """Every documented object of the packages, and how often each normalised sentence occurs in them (prose or not)."""
+    described, counts = [], Counter[str]()
+    for docstring in read_docstrings(packages):
+        paragraphs = list(_paragraphs(docstring))
+        prose: list[str] = []
+        lead = 0
+        for number, (paragraph, is_prose) in enumerate(paragraphs):
+            sentences = SENTENCE_END.split(paragraph)
+            counts.update(normalised(sentence) for sentence in sentences)
+            if is_prose:
+                prose += [sentence for sentence in sentences if PROSE.match(sentence)]
+            if number == 0:
+                lead = len(prose)
+        if prose:
+            name = f"{docstring.module}.{docstring.name}" if docstring.name else docstring.module
+            described.append(Described(docstring.package, name, docstring.kind, tuple(prose), lead))
+    return described, counts
+
+
+def normalised(sentence: str) -> str:
+    """The words of a sentence as matching sees them."""
+    return " ".join(normalise_words(sentence))
+
+
+def answers(described: Iterable[Described], counts: Counter[str], min_words: int, max_words: int) -> list[Answer]:
+    """Sentences of min_words to max_words that occur once, in the order of the sources."""
+    found = []
+    for entry in described:
+        for ordinal, text in enumerate(entry.sentences):
+            key = normalised(text)
+            if counts[key] == 1 and min_words <= key.count(" ") + 1 <= max_words and len(text.split()) >= min_words:
+                found.append(Answer(entry, ordinal, text, key))
+    return found
+
+
+def answer_row(answer: Answer) -> dict[str, str | int | list[str]]:
+    """An answer as a row of a table; `answer_of` is its inverse but for sentences after the first paragraph."""
+    of = answer.of
+    lead = list(of.sentences[: of.lead]) if answer.ordinal == 0 else []
+    return {
+        "package": of.package,
+        "name": of.name,
+        "kind": of.kind,
+        "ordinal": answer.ordinal,
+        "text": answer.text,
+        "key": answer.key,
+        "lead": lead,
+    }
+
+
+def answer_of(row: Mapping[str, Any]) -> Answer:
+    """The answer of a row that `answer_row` made."""
+    of = Described(row["package"], row["name"], row["kind"], tuple(row["lead"]), len(row["lead"]))
+    return Answer(of, row["ordinal"], row["text"], row["key"])
+
+
+def says_what(answer: Answer) -> bool:
+    """Whether an answer opens the documentation of a function or class, and so says what it does."""
+    return answer.ordinal == 0 and answer.of.lead > 0 and answer.of.kind != "module"
+
+
+def hold_out(found: Sequence[Answer], items: int, seed: int) -> list[Answer]:
+    """The `items` first-paragraph answers of functions and classes with the lowest hash of their words, lowest first."""
+    return sorted(filter(says_what, found), key=lambda a: (draw(seed, "held-out answers", a.key), a.key))[:items]
+
+
+def halves(sentence: str) -> tuple[str, str]:
+    """A sentence cut in the middle, between words; the first half is the longer one.
+
+    >>> halves("Return the sum of two.")
+    ('Return the sum', 'of two.')
+    """
+    words = sentence.split()
+    middle = (len(words) + 1) // 2
+    return " ".join(words[:middle]), " ".join(words[middle:])
+
+
+def wrong_answers(texts: Sequence[str], keys: Sequence[str], count: int, seed: int) -> list[list[int]]:
+    """For every text the numbers of `count` others of near length that differ in their words, chosen by hash.
+
+    Fewer than `count` come back only where there are not enough different texts. keys: one name per text, for the hash.
+    """
+    order = sorted(range(len(texts)), key=lambda i: (len(texts[i]), keys[i]))
+    words = [normalised(text) for text in texts]
+    chosen: list[list[int]] = [[] for _ in texts]
+    for place, i in enumerate(order):
+        reach = NEAR
+        while True:
+            near = order[max(0, place - reach) : place + reach + 1]
+            ranked = sorted((j for j in near if words[j] != words[i]), key=lambda j: (draw(seed, keys[i], keys[j]), j))
+            different = _first_of_each(ranked, words)[:count]
+            if len(different) == count or reach > len(order):
+                chosen[i] = different
+                break
+            reach *= 2
+    return chosen
+
+
+def _first_of_each(numbers: Iterable[int], words: Sequence[str]) -> list[int]:
+    seen: dict[str, int] = {}
+    for number in numbers:
+        seen.setdefault(words[number], number)
+    return list(seen.values())
+
+
+def _paragraphs(docstring: Docstring) -> Iterator[tuple[str, bool]]:
+    """The blocks between blank lines, markup resolved, and whether the block is flush prose (not code, a list, a title)."""
+    lines: list[str] = []
+    for line in [*docstring.text.splitlines(), ""]:
+        if line.strip():
+            lines.append(line)
+        elif lines:
+            flush = not any(line[0].isspace() for line in lines)
+            prose = flush and not any(NOT_PROSE.match(line) for line in lines) and not lines[-1].endswith(":")
+            yield " ".join(plain_text("\n".join(line.strip() for line in lines)).split()), prose
+            lines = []

@@ -1,0 +1,1 @@
+"""Words, MinHash signatures, clusters and n-grams: what deduplication and decontamination compare."""

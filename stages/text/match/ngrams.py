@@ -1,0 +1,246 @@
+"""Word n-grams of benchmark items, and where they occur in a text: the ground of decontamination and of the contamination report.
+
+Words are those of stages/text/match/words.py: case, punctuation, line breaks and Unicode forms do not hide a match. An item text
+of n words or more is indexed by each of its word n-grams, a shorter one as a whole (not below `min_words`, where ordinary phrases
+begin). Guarantee: exact up to collisions of 64-bit word hashes: the hash of an n-gram only proposes, its words decide one by one.
+Spans are character offsets into the text as given. Cost: one look into a bit table per word of the text (the first words of every
+n-gram, 16 bits each), more only where it is set; about 100 MB/s per core to search; 30 to 55 bytes per n-gram, memory-mapped.
+Source: n = 13 words is GPT-3's rule (Brown et al. 2020, appendix C).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from stages.text.basics.native import compiled
+from stages.text.match.words import Words, folded_word, hash_words, joined
+
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying modulo 2**64 loses nothing (golden ratio, Knuth 6.4)
+_MIX = np.uint64(0xFF51AFD7ED558CCD)  # MurmurHash3's finalizer
+GATE_BITS = 16  # per n-gram: one look in 16 passes by chance
+
+
+class EmptyIndexError(ValueError):
+    """No item text had enough words: a search would find nothing and everything would look clean."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """An item found in a text: characters start..end, and the matching words, folded and joined by one space."""
+
+    task: str
+    item_id: str
+    start: int
+    end: int
+    words: str
+
+
+@dataclass(frozen=True)
+class Index:
+    """What `find` looks for. `short_texts` counts item texts below min_words: they cannot be looked for.
+
+    An n-gram is words[position:position + length]; n-grams are sorted by the hash of (words, length), one entry per item.
+    """
+
+    n: int
+    min_words: int
+    items: tuple[tuple[str, str], ...]  # (task, item_id)
+    texts: int
+    short_texts: int
+    lengths: np.ndarray  # int64, ascending: the lengths of n-grams that occur
+    words: np.ndarray  # uint64: the word hashes of all indexed texts, one after the other
+    hashes: np.ndarray  # uint64 [grams]
+    position: np.ndarray  # uint32 [grams]
+    item: np.ndarray  # uint32 [grams]
+    slots: np.ndarray  # uint32 [power of two]: hash table with open addressing; 1 + the first n-gram of a hash, 0 free
+    gate: np.ndarray  # uint64 [power of two]: a bit per hash of the first lengths[0] words of an n-gram
+
+
+def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int = 13, min_words: int = 5) -> Index:
+    """An index of (task, item_id, texts). Raises EmptyIndexError when nothing could be indexed.
+
+    n: words per n-gram. min_words: a text shorter than n words is matched whole, but not below this many words.
+    """
+    names: list[tuple[str, str]] = []
+    texts: list[str] = []
+    owners: list[int] = []
+    for task, item_id, own in items:
+        texts += own
+        owners += [len(names)] * len(own)
+        names.append((task, item_id))
+    words = hash_words(*joined(texts))
+    counts = np.diff(words.offsets)
+    long_enough = counts >= min(min_words, n)
+    if not long_enough.any():
+        raise EmptyIndexError(
+            f"the index of benchmark n-grams is empty: none of the {len(texts)} texts of {len(names)} items has {min(min_words, n)} words or more"
+        )
+    length_of = np.minimum(counts, n)
+    lengths = np.unique(length_of[long_enough])
+    owner = np.array(owners, np.int64)
+    parts = [_grams(words, int(length), np.flatnonzero(long_enough & (length_of == length)), owner) for length in lengths]
+    hashes, position, item = (np.concatenate([part[k] for part in parts]) for k in range(3))
+    order = np.lexsort((position, item, hashes))
+    hashes, position, item = hashes[order], position[order], item[order]
+    new = np.concatenate(([True], (hashes[1:] != hashes[:-1]) | (item[1:] != item[:-1])))  # the answer's text repeats the question
+    hashes, position, item = hashes[new], position[new].astype(np.uint32), item[new].astype(np.uint32)
+    slots, gate = np.zeros(_power(2 * len(hashes)), np.uint32), np.zeros(_power(len(hashes) * GATE_BITS // 64), np.uint64)
+    compiled(_fill)(hashes, position, words.hashes, int(lengths[0]), slots, gate)
+    short = int((~long_enough).sum())
+    return Index(n, min_words, tuple(names), len(texts), short, lengths, words.hashes.copy(), hashes, position, item, slots, gate)
+
+
+def find(index: Index, text: str) -> list[Match]:
+    """Every place where an indexed item occurs, overlapping n-grams of one item joined; sorted by place, task, item."""
+    data, starts = joined([text])
+    words = hash_words(data, starts)
+    room = 256
+    while True:
+        grams, firsts, lengths = np.empty(room, np.uint32), np.empty(room, np.int64), np.empty(room, np.int64)
+        found = compiled(_search)(words.hashes, index.lengths, index.words, index.hashes, index.position, index.slots, index.gate,
+                                  grams, firsts, lengths)  # fmt: skip
+        if found <= room:
+            break
+        room = 4 * found
+    if not found:
+        return []
+    items = index.item[grams[:found]].tolist()
+    runs = _joined(zip(items, firsts[:found].tolist(), (firsts[:found] + lengths[:found]).tolist(), strict=True))
+    return sorted((_match(index, data, words, *run) for run in runs), key=lambda m: (m.start, m.end, m.task, m.item_id))
+
+
+def save_index(index: Index, folder: Path) -> None:
+    """Writes an index into a new folder as NumPy arrays and JSON, for other processes to load."""
+    folder.mkdir(parents=True)
+    head = {"n": index.n, "min_words": index.min_words, "texts": index.texts, "short_texts": index.short_texts, "items": index.items}
+    (folder / "index.json").write_text(json.dumps(head, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name in _arrays():
+        np.save(folder / f"{name}.npy", getattr(index, name))
+
+
+def load_index(folder: Path) -> Index:
+    """An index that `save_index` wrote; its arrays are memory-mapped, so processes share them."""
+    head = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    head["items"] = tuple((task, item_id) for task, item_id in head["items"])
+    head |= {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _arrays()}
+    return Index(**head)
+
+
+def merged_spans(matches: Iterable[Match]) -> list[tuple[int, int]]:
+    """The characters covered by any match, as ascending spans that do not touch."""
+    spans: list[tuple[int, int]] = []
+    for start, end in sorted((m.start, m.end) for m in matches):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def _arrays() -> list[str]:
+    return [field.name for field in fields(Index) if field.type == "np.ndarray"]
+
+
+def _power(count: int) -> int:
+    return 1 << max(6, (count - 1).bit_length())
+
+
+def _grams(words: Words, length: int, texts: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(hash, position, item) of every n-gram of this length in some texts."""
+    counts = np.diff(words.offsets)[texts] - length + 1
+    inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    position = np.repeat(words.offsets[texts], counts) + inside
+    value = np.zeros(len(position), np.uint64)
+    for k in range(length):
+        value = value * _BASE + words.hashes[position + k]
+    value = (value + np.uint64(length)) * _MIX
+    return value ^ (value >> np.uint64(32)), position, np.repeat(owner[texts], counts)
+
+
+def _joined(hits: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Overlapping runs of words of the same item become one."""
+    runs: list[tuple[int, int, int]] = []
+    for item, first, last in sorted(set(hits)):
+        if runs and runs[-1][0] == item and first < runs[-1][2]:
+            runs[-1] = (item, runs[-1][1], max(last, runs[-1][2]))
+        else:
+            runs.append((item, first, last))
+    return runs
+
+
+def _match(index: Index, data: np.ndarray, words: Words, item: int, first: int, last: int) -> Match:
+    """A run of words as a match; byte places become character offsets."""
+    start, end = int(words.first[first]), int(words.last[last - 1])
+    before, inside = (len(data[a:b].tobytes().decode("utf-8", "surrogatepass")) for a, b in ((0, start), (start, end)))
+    shown = " ".join(folded_word(data[words.first[k] : words.last[k]].tobytes()) for k in range(first, last))
+    return Match(*index.items[item], before, before + inside, shown)
+
+
+def _fill(hashes, position, words, shortest, slots, gate):  # type: ignore[no-untyped-def]
+    """Kernel. Enters every distinct hash into `slots`, and the first `shortest` words of every n-gram into `gate`."""
+    base, mix = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD)
+    mask, bits = np.uint64(len(slots) - 1), np.uint64(64 * len(gate) - 1)
+    for gram in range(len(hashes)):
+        value = np.uint64(0)
+        for k in range(shortest):
+            value = value * base + words[position[gram] + k]
+        value = (value + np.uint64(shortest)) * mix
+        value = (value ^ (value >> np.uint64(32))) & bits
+        gate[value >> np.uint64(6)] |= np.uint64(1) << (value & np.uint64(63))
+        if gram == 0 or hashes[gram] != hashes[gram - 1]:
+            slot = hashes[gram] & mask
+            while slots[slot]:
+                slot = (slot + np.uint64(1)) & mask
+            slots[slot] = gram + 1
+
+
+def _search(text, lengths, words, hashes, position, slots, gate, grams, firsts, sizes):  # type: ignore[no-untyped-def]
+    """Kernel. (gram, first word, length) of every occurrence; returns their number, and writes only those that there is room for."""
+    base, mix = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD)
+    mask, bits = np.uint64(len(slots) - 1), np.uint64(64 * len(gate) - 1)
+    shortest, found = lengths[0], 0
+    leaving = np.uint64(1)
+    for _ in range(shortest):
+        leaving *= base
+    rolled = np.uint64(0)
+    for end in range(len(text)):
+        rolled = rolled * base + text[end]
+        first = end - shortest + 1
+        if first < 0:
+            continue
+        if first > 0:
+            rolled -= leaving * text[first - 1]
+        value = (rolled + np.uint64(shortest)) * mix
+        value ^= value >> np.uint64(32)
+        if not (gate[(value & bits) >> np.uint64(6)] >> (value & np.uint64(63))) & np.uint64(1):
+            continue
+        whole, at = rolled, shortest
+        for length in lengths:
+            if first + length > len(text):
+                break
+            while at < length:
+                whole = whole * base + text[first + at]
+                at += 1
+            value = (whole + np.uint64(length)) * mix
+            value ^= value >> np.uint64(32)
+            slot = value & mask
+            while slots[slot] and hashes[slots[slot] - 1] != value:
+                slot = (slot + np.uint64(1)) & mask
+            if not slots[slot]:
+                continue
+            gram = np.int64(slots[slot]) - 1
+            while gram < len(hashes) and hashes[gram] == value:
+                same = position[gram] + length <= len(words)
+                for k in range(length):
+                    same = same and words[position[gram] + k] == text[first + k]
+                if same:
+                    if found < len(grams):
+                        grams[found], firsts[found], sizes[found] = gram, first, length
+                    found += 1
+                gram += 1
+    return found

@@ -1,0 +1,1 @@
+"""Signals, rules, repairs and redaction of the filter stage."""

@@ -1,0 +1,197 @@
+"""The values that web text rules look at, computed for every text whatever becomes of it, and C4's line edits.
+
+Guarantee: each value is the one that datatrove's filter compares with its threshold (see quality.py for the rules and for what is other
+on purpose). Values of Gopher's rules are those of the text as it came, FineWeb's those of the text after C4's line rules. A signal that a
+text has no value for (a mean over no words) is None. Cost: about 5 MB/s per core once the words are known (see wordsplit.py).
+Source: datatrove's filters; their lists and patterns are read from the installed package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stages.text.basics.native import compiled
+from stages.text.quality import word_stats
+from stages.text.quality.stop_words import stop_words
+from stages.text.quality.word_split import ALPHA, SYMBOL, WordSplitter
+
+PARAGRAPHS, LINES = re.compile(r"\n{2,}"), re.compile("\n+")
+BULLETS = frozenset("•-")
+ELLIPSES = ("...", "…")
+NO_WORDS = np.zeros(1 << 15, np.bool_)  # as many as the table of words can number
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the signals of a process need: the splitter, the settings that decide signals, and datatrove's lists.
+
+    top_grams, dup_grams: the n of Gopher's n-grams. stop_words: by language, which of the splitter's stop
+    words are its own. c4: the line rules, as in the recipe. edit_lines: whether C4's edits are taken.
+    """
+
+    splitter: WordSplitter
+    top_grams: tuple[int, ...]
+    dup_grams: tuple[int, ...]
+    stop_words: Mapping[str, np.ndarray]
+    c4: Mapping[str, Any]
+    edit_lines: bool
+    short_line_length: int
+    line_ends: frozenset[str]
+    sentence_ends: tuple[str, ...]
+    citations: re.Pattern[str]
+    policies: tuple[str, ...]
+
+
+def make_measure(settings: Mapping[str, Any]) -> Measure:
+    """settings: a filter section, as plain values. Raises UnknownLanguageError for its word language."""
+    from datatrove.pipeline.filters import c4_filters
+    from datatrove.utils.text import TERMINAL_PUNCTUATION
+
+    by_language = stop_words(settings["gopher_quality"]["stop_words"])
+    known = tuple(dict.fromkeys(word for words in by_language.values() for word in words))
+    repetition, c4 = settings["gopher_repetition"], settings["c4"]
+    return Measure(
+        WordSplitter(settings["words"], known),
+        tuple(sorted(map(int, repetition["top_n_grams"]))),
+        tuple(sorted(map(int, repetition["dup_n_grams"]))),
+        {language: np.array([word in words for word in known], np.bool_) for language, words in by_language.items() if words},
+        c4,
+        c4["enabled"] and c4["edit_lines"],
+        settings["fineweb"]["short_line_length"],
+        frozenset(TERMINAL_PUNCTUATION),
+        tuple(c4_filters.END_PUNCTUATION),
+        c4_filters.CITATION_REGEX,
+        tuple(c4_filters.POLICY_SUBSTRINGS),
+    )
+
+
+def columns(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> short type of every signal of a text."""
+    repetition = settings["gopher_repetition"]
+    grams = [f"top_{n}_gram_frac" for n in sorted(map(int, repetition["top_n_grams"]))]
+    grams += [f"dup_{n}_gram_frac" for n in sorted(map(int, repetition["dup_n_grams"]))]
+    fractions = ("dup_para_frac", "dup_para_char_frac", "dup_line_frac", "dup_line_char_frac", *grams)
+    return {"chars": "int64", **dict.fromkeys(fractions, "float64"), "words": "int64", "all_words": "int64", "avg_word_chars": "float64",
+            "hashes_per_word": "float64", "ellipses_per_word": "float64", "bullet_lines_frac": "float64", "ellipsis_lines_frac": "float64",
+            "alpha_words_frac": "float64", "stop_words": "int64", "c4_sentences": "int64", "c4_lorem_line": "int64",
+            "c4_curly_line": "int64", "c4_lines_removed": "int64", "lines": "int64", "line_punct_frac": "float64",
+            "short_lines_frac": "float64", "dup_line_chars_frac": "float64", "lines_per_word": "float64"}  # fmt: skip
+
+
+def text_signals(text: str, language: str, measure: Measure) -> tuple[dict[str, Any], str]:
+    """(every signal under the names of `columns`, the text after C4's line edits where they are taken).
+
+    language: whose stop words are counted; None is their number where it has no list.
+    """
+    measure.splitter.make_room()
+    words = measure.splitter.words(text)
+    lines = [line.strip() for line in text.splitlines()]
+    signals: dict[str, Any] = {"chars": len(text)}
+    signals |= _repetition(text, words, measure)
+    signals |= _quality(text, lines, words, measure.stop_words.get(language), measure)
+    kept, found = _line_rules(text, lines, measure)
+    signals |= found
+    edited = "\n".join(kept).strip() if measure.edit_lines else text
+    return signals | _shape(edited, words if edited is text else measure.splitter.words(edited), measure), edited
+
+
+def _repetition(text: str, words: np.ndarray, measure: Measure) -> dict[str, float]:
+    """Gopher's repetition values."""
+    chars = max(len(text), 1)
+    signals = {}
+    for name, parts in (("para", PARAGRAPHS.split(text.strip())), ("line", LINES.split(text))):
+        repeated, repeated_chars = _repeated(parts)
+        signals[f"dup_{name}_frac"] = repeated / len(parts)
+        signals[f"dup_{name}_char_frac"] = repeated_chars / chars
+    table = measure.splitter.table()
+    if measure.top_grams:
+        filled = compiled(word_stats.top_gram_chars)(words, table.chars, measure.top_grams[-1])
+        signals |= {f"top_{n}_gram_frac": int(filled[n]) / chars for n in measure.top_grams}
+    for n in measure.dup_grams:
+        filled = compiled(word_stats.repeated_gram_chars)(words, table.chars, table.hash, table.power, n)
+        signals[f"dup_{n}_gram_frac"] = int(filled) / chars
+    return signals
+
+
+def _repeated(parts: Sequence[str]) -> tuple[int, int]:
+    """(parts that came before, their characters)."""
+    different = set(parts)
+    if len(different) == len(parts):
+        return 0, 0
+    return len(parts) - len(different), sum(map(len, parts)) - sum(map(len, different))
+
+
+def _quality(text: str, lines: Sequence[str], words: np.ndarray, counted: np.ndarray | None, measure: Measure) -> dict[str, Any]:
+    """Gopher's quality values. lines: stripped. counted: the stop words of the language; None where it has no list."""
+    table = measure.splitter.table()
+    plain, plain_chars, alpha, stop = compiled(word_stats.count_kinds)(
+        words, table.chars, table.flags, table.stop, NO_WORDS if counted is None else counted, SYMBOL, ALPHA
+    )
+    all_words = words.size
+    ellipses = text.count("...") + text.count("…")
+    return {
+        "words": int(plain),
+        "all_words": all_words,
+        "avg_word_chars": plain_chars / plain if plain else None,
+        "hashes_per_word": text.count("#") / all_words if all_words else None,
+        "ellipses_per_word": ellipses / all_words if all_words else None,
+        "bullet_lines_frac": sum(1 for line in lines if line[:1] in BULLETS) / len(lines) if lines else None,
+        "ellipsis_lines_frac": (sum(1 for line in lines if line.endswith(ELLIPSES)) / len(lines) if ellipses else 0.0) if lines else None,
+        "alpha_words_frac": alpha / all_words if all_words else None,
+        "stop_words": None if counted is None else int(stop),
+    }
+
+
+def _line_rules(text: str, lines: Sequence[str], measure: Measure) -> tuple[list[str], dict[str, Any]]:
+    """(the lines that C4's rules keep, what its document rules look at). lines: stripped.
+
+    A phrase that would drop the document does not end the search, so that all of it is known whatever rules are on.
+    """
+    c4, ends = measure.c4, measure.sentence_ends
+    citations = c4["remove_citations"] and "[" in text
+    lowered = (measure.citations.sub("", text) if citations else text).lower()
+    phrases = tuple(phrase for phrase in measure.policies if phrase in lowered) if c4["filter_policy"] else ()
+    javascript, has_lorem = c4["filter_javascript"] and "javascript" in lowered, "lorem ipsum" in lowered
+    longest, fewest, terminal = c4["max_word_length"], c4["min_words_per_line"], c4["filter_no_terminal_punct"]
+    lorem = curly = None
+    kept: list[str] = []
+    for number, line in enumerate(lines):
+        if longest != -1 and len(line) > longest and any(len(word) > longest for word in line.split()):
+            continue
+        clean = measure.citations.sub("", line) if citations else line
+        if terminal and (not clean.endswith(ends) or clean.endswith("...")):
+            continue
+        if fewest > 0 and len(line.split(None, fewest)) < fewest:
+            continue
+        lower = clean.lower() if phrases or javascript or has_lorem else ""
+        if has_lorem and lorem is None and "lorem ipsum" in lower:
+            lorem = number
+        if javascript and "javascript" in lower:
+            continue
+        if curly is None and "{" in clean:
+            curly = number
+        if phrases and any(phrase in lower for phrase in phrases):
+            continue
+        kept.append(clean)
+    sentences = measure.splitter.sentences(kept)
+    found = {"c4_sentences": sentences, "c4_lorem_line": lorem, "c4_curly_line": curly, "c4_lines_removed": len(lines) - len(kept)}
+    return kept, found
+
+
+def _shape(text: str, words: np.ndarray, measure: Measure) -> dict[str, Any]:
+    """FineWeb's values."""
+    lines = [line for line in text.split("\n") if line and not line.isspace()]
+    breaks = text.count("\n")
+    count = len(lines)
+    return {
+        "lines": count,
+        "line_punct_frac": sum(1 for line in lines if line[-1] in measure.line_ends) / count if count else None,
+        "short_lines_frac": sum(1 for line in lines if len(line) <= measure.short_line_length) / count if count else None,
+        "dup_line_chars_frac": _repeated(lines)[1] / (len(text) - breaks) if count else None,
+        "lines_per_word": breaks / words.size if words.size else None,
+    }

@@ -1,0 +1,243 @@
+"""Words of a text as datatrove's filters split it, as integers; each chunk between white space is split once and remembered.
+
+Guarantee: the words of datatrove's tokenizer for the language (for English spaCy's rules). spaCy splits at white space before
+anything else, so a chunk is split here apart from its neighbours, and nothing depends on what was seen before. Tokenizers that do
+not work so (Japanese, Chinese, Thai …) get the whole text, and nothing is remembered. Memory is bounded: past `limit` chunks all is
+forgotten, between two texts. Cost: about 20 µs per new chunk (spaCy), 0.1 µs per known one; time grows with the length of a text
+whatever is in it, since spaCy sees no chunk of more than SPACY_CHARS characters (longchunk.py, to the same words). Source: datatrove's
+word_tokenizers; spaCy's Tokenizer and Sentencizer.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stages.text.quality.long_chunk import ChunkSplitter
+
+SYMBOL, ALPHA, ENDS, PUNCT = 1, 2, 4, 8
+"""Flags of a word: only punctuation (datatrove's list); has a letter; ends a sentence; only punctuation (Unicode's categories)."""
+MEMORY_CHUNKS = 1_000_000
+"""Chunks remembered, longer ones counting for more: 320 MB (measured: 129 MB for 400,000)."""
+CHUNK_CHARS = 32  # a chunk of up to this length counts for one
+SPACY_CHARS = 64
+"""The longest chunk that spaCy splits: its time per character is 80 ns times the length of the chunk (measured on brackets)."""
+_GAP = ""  # stands for white space that spaCy makes a token of: it opens a sentence after a full stop, and is no word
+
+
+class UnknownLanguageError(ValueError):
+    """There is no word splitter for a language, or a package of it is not installed."""
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """What is known of the words that ids stand for, arrays by id. stop: index among the stop words, -1 for others.
+
+    hash: a polynomial over the word's characters modulo 2**64; power: its base to the number of characters, so that the hash of
+    two words joined is hash(a) * power(b) + hash(b).
+    """
+
+    chars: np.ndarray
+    flags: np.ndarray
+    stop: np.ndarray
+    hash: np.ndarray
+    power: np.ndarray
+
+
+class WordSplitter:
+    """Splits the texts of one process. language: a code of datatrove's, such as "en". Raises UnknownLanguageError."""
+
+    def __init__(self, language: str = "en", stop_words: Sequence[str] = (), limit: int = MEMORY_CHUNKS) -> None:
+        from spacy.tokenizer import Tokenizer
+
+        self._whole = _tokenizer(language)
+        self._spacy = _engine(self._whole)
+        self._by_chunk = isinstance(_engine(self._spacy), Tokenizer)
+        self._letters_are_words = self._by_chunk and language == "en"
+        self._ends: frozenset[str] = frozenset()
+        if self._by_chunk:
+            self._ends = frozenset(self._spacy.get_pipe("sentencizer").punct_chars)
+            self._spacy.tokenizer("IS_ALPHA")  # this word, first met in a memory zone, breaks spaCy 3.8 when it is met again
+            self._long = ChunkSplitter(self._spacy.tokenizer)
+            self._spacy.vocab.lex_attr_getters = {}  # shape, likeness of URLs …: nothing here reads them, and they took half the time
+        self._symbols = _punctuation()
+        self._stop = {word: number for number, word in enumerate(dict.fromkeys(stop_words))}
+        self._limit = limit
+        self._forget()
+
+    def words(self, text: str) -> np.ndarray:
+        """Ids of the words of a text, int32; good until `make_room` is called."""
+        from stages.text.basics.native import compiled
+        from stages.text.quality.word_stats import expand
+
+        if not self._by_chunk:
+            found = self._whole.word_tokenize(text)
+            self._add_words(dict.fromkeys(found))
+            return np.array([self._ids[word] for word in found], np.int32)
+        return compiled(expand)(self._chunk_ids(text.split()), self._starts.view, self._members.view)
+
+    def sentences(self, lines: Sequence[str]) -> int:
+        """How many sentences the lines have, each line at least one: datatrove's split_into_sentences of every line."""
+        from stages.text.basics.native import compiled
+        from stages.text.quality.word_stats import count_sentences
+
+        if not self._by_chunk:
+            return sum(max(1, len(list(self._whole.span_tokenize(line)))) for line in lines)
+        chunks: list[str] = []
+        ends = []
+        for line in lines:
+            parts = line.split()
+            chunks += parts if " ".join(parts) == line else _with_gaps(line)
+            ends.append(len(chunks))
+        ids = self._chunk_ids(chunks)
+        count = compiled(count_sentences)(
+            ids, np.array(ends, np.int64), self._starts.view, self._members.view, self.table().flags, ENDS, PUNCT
+        )
+        return int(count)
+
+    def table(self) -> WordTable:
+        """The table of all ids given so far."""
+        return WordTable(self._chars.view, self._flags.view, self._stops.view, self._hashes.view, self._powers.view)
+
+    def make_room(self) -> None:
+        """Forgets everything when the memory is full. Call it before a text whose ids shall be good together."""
+        if self._weight > self._limit:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._known: dict[str, int] = {_GAP: 0}
+        self._ids: dict[str, int] = {}
+        self._weight = 0
+        self._starts, self._members = _Column(np.int64), _Column(np.int32)
+        self._chars, self._flags, self._stops = _Column(np.int32), _Column(np.uint8), _Column(np.int16)
+        self._hashes, self._powers = _Column(np.uint64), _Column(np.uint64)
+        self._starts.extend([0, 0])  # the gap has no words
+
+    def _chunk_ids(self, chunks: list[str]) -> np.ndarray:
+        """The memory's number of every chunk, int64; chunks that it does not know are split first."""
+        try:
+            return np.fromiter(map(self._known.__getitem__, chunks), np.int64, len(chunks))
+        except KeyError:
+            self._learn([chunk for chunk in dict.fromkeys(chunks) if chunk not in self._known])
+            return np.fromiter(map(self._known.__getitem__, chunks), np.int64, len(chunks))
+
+    def _learn(self, chunks: Sequence[str]) -> None:
+        """Splits chunks and remembers them. Letters alone are one word, unless spaCy has a special case: all its other English rules
+        need a character that is no letter."""
+        if self._letters_are_words:
+            special = self._spacy.tokenizer.rules
+            plain = [chunk for chunk in chunks if chunk.isalpha() and chunk not in special]
+            self._add_words(plain)
+            self._remember(plain, np.array([self._ids[word] for word in plain], np.int32), np.arange(1, len(plain) + 1))
+            chunks = [chunk for chunk in chunks if chunk not in self._known]
+        for chunk in [chunk for chunk in chunks if len(chunk) > SPACY_CHARS]:
+            words = self._long.words(chunk)
+            self._add_words(dict.fromkeys(words))
+            self._remember([chunk], np.array([self._ids[word] for word in words], np.int32), np.array([len(words)]))
+        chunks = [chunk for chunk in chunks if len(chunk) <= SPACY_CHARS]
+        if chunks:
+            self._remember(chunks, *self._split(chunks))
+
+    def _split(self, chunks: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """(ids of the words of all chunks, where each chunk ends), by one call of spaCy. Line breaks keep the chunks apart: with
+        blanks alone two of them could make a special case."""
+        from spacy.attrs import ORTH
+
+        with self._spacy.memory_zone():
+            orths = self._spacy.tokenizer("\n".join(chunks)).to_array(ORTH)
+            different, inverse = np.unique(orths, return_inverse=True)
+            words = [self._spacy.vocab.strings[orth] for orth in different.tolist()]
+        breaks = np.array([word == "\n" for word in words])[inverse]
+        self._add_words(word for word in words if word != "\n")
+        members = np.array([self._ids.get(word, -1) for word in words], np.int32)[inverse][~breaks]
+        return members, np.append(np.flatnonzero(breaks) - np.arange(len(chunks) - 1), members.size)
+
+    def _remember(self, chunks: Sequence[str], members: np.ndarray, ends: np.ndarray) -> None:
+        self._known.update(zip(chunks, range(len(self._known), len(self._known) + len(chunks)), strict=True))
+        self._weight += sum(1 + len(chunk) // CHUNK_CHARS for chunk in chunks)
+        self._starts.extend(ends + self._members.size)
+        self._members.extend(members)
+
+    def _add_words(self, words: Iterable[str]) -> None:
+        """Puts those words into the table that are not in it."""
+        from stages.text.basics.native import compiled
+        from stages.text.quality.word_stats import hash_words
+
+        fresh = [word for word in words if word not in self._ids]
+        if not fresh:
+            return
+        self._ids.update(zip(fresh, range(len(self._ids), len(self._ids) + len(fresh)), strict=True))
+        chars = np.array([len(word) for word in fresh], np.int32)
+        hashes, powers = compiled(hash_words)(np.frombuffer("".join(fresh).encode("utf-32-le"), np.uint32), chars)
+        self._chars.extend(chars)
+        self._flags.extend([self._flag(word) for word in fresh])
+        self._stops.extend([self._stop.get(word, -1) for word in fresh])
+        self._hashes.extend(hashes)
+        self._powers.extend(powers)
+        if not self._by_chunk:
+            self._weight = len(self._ids)
+
+    def _flag(self, word: str) -> int:
+        if word.isalpha():
+            return ALPHA | ENDS * (word in self._ends)
+        flags = SYMBOL * self._symbols.issuperset(word) | ALPHA * any(map(str.isalpha, word)) | ENDS * (word in self._ends)
+        return flags | PUNCT * all(unicodedata.category(letter)[0] == "P" for letter in word)  # spaCy's is_punct
+
+
+class _Column:
+    """An array that grows at its end by doubling."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._data, self.size = np.empty(1024, dtype), 0
+
+    def extend(self, values: Any) -> None:
+        needed = self.size + len(values)
+        if needed > self._data.size:
+            self._data = np.resize(self._data, max(needed, 2 * self._data.size))
+        self._data[self.size : needed] = values
+        self.size = needed
+
+    @property
+    def view(self) -> np.ndarray:
+        return self._data[: self.size]
+
+
+def _with_gaps(line: str) -> list[str]:
+    """The chunks of a line, with a gap wherever spaCy makes white space a token: all but one blank after a word."""
+    parts: list[str] = []
+    for piece in re.findall(r"\s+|\S+", line):
+        if not piece.isspace():
+            parts.append(piece)
+        elif piece != " " or not parts:
+            parts.append(_GAP)
+    return parts
+
+
+def _engine(tokenizer: Any) -> Any:
+    """What a tokenizer of datatrove's, or a pipeline of spaCy's, works with; None where there is no such thing."""
+    return getattr(tokenizer, "tokenizer", None)
+
+
+def _tokenizer(language: str) -> Any:
+    from datatrove.utils.word_tokenizers import load_tokenizer_assignments
+
+    makers = load_tokenizer_assignments()
+    if language not in makers:
+        raise UnknownLanguageError(f"datatrove has no word tokenizer for the language {language!r}")
+    try:
+        tokenizer = makers[language]()  # one of our own, not the one that all of datatrove's filters share
+        tokenizer.word_tokenize("a")
+    except ImportError as error:
+        raise UnknownLanguageError(f"the word tokenizer for {language!r} needs a package: {error}") from None
+    return tokenizer
+
+
+def _punctuation() -> frozenset[str]:
+    from datatrove.utils.text import PUNCTUATION_SET
+
+    return frozenset(PUNCTUATION_SET)

@@ -1,0 +1,1 @@
+"""The crawler and the documentation site that tiny crawls. The only room of text with network and servers."""

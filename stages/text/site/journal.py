@@ -1,0 +1,73 @@
+"""The captures of a crawl under way, kept on disk so that a killed crawl goes on from them.
+
+Guarantee: a capture is in the journal before the crawler goes on; a line torn by a kill is cut off; the date is that of the first
+start, so that a crawl that was killed ends with the bytes of one that was not (if the site has not changed). Answers are kept,
+failures to get one are not: they are tried again. Cost: each body once more on the disk, in base 64.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import defaultdict, deque
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stages.text.site.crawler import Capture
+
+
+class Journal:
+    """One crawl's journal. date: of its first start, such as "2026-11-20T19:00:00Z"."""
+
+    def __init__(self, path: Path, date: str) -> None:
+        self.path, self.date = path, date
+        self._lines: dict[str, deque[int]] = defaultdict(deque)  # URL -> where its answers lie, in the order they came
+        end = self._read()
+        self._file = path.open("r+b" if end else "w+b")
+        self._file.truncate(end)
+        if not end:
+            self._write({"date": date})
+
+    def take(self, url: str) -> Capture | None:
+        """The next answer for the URL from before the kill; None where there is none (any more)."""
+        from stages.text.site.crawler import Capture
+
+        if not self._lines[url]:
+            return None
+        self._file.seek(self._lines[url].popleft())
+        fields: dict[str, Any] = json.loads(self._file.readline())
+        pairs = {name: tuple((k, v) for k, v in fields[name]) for name in ("headers", "request_headers")}
+        return Capture(**fields | pairs | {"body": base64.b64decode(fields["body"])})
+
+    def add(self, capture: Capture) -> None:
+        """Keeps an answer."""
+        if capture.outcome == "fetched":
+            self._write(asdict(capture) | {"body": base64.b64encode(capture.body).decode()})
+
+    def close(self) -> None:
+        """Closes the file; the journal stays."""
+        self._file.close()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.seek(0, 2)
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+
+    def _read(self) -> int:
+        """Notes where the answers lie; returns where the whole lines end."""
+        if not self.path.exists():
+            return 0
+        end = 0
+        with self.path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                value = json.loads(line)
+                if end:
+                    self._lines[value["url"]].append(end)
+                else:
+                    self.date = value["date"]
+                end += len(line)
+        return end

@@ -1,0 +1,1 @@
+"""The tokenizer, and token spans packed into sequences."""

@@ -1,0 +1,112 @@
+"""From document spans to packed rows: choosing, repeating, cutting and packing, as arrays.
+
+Guarantee: exact. `cut_to_tokens` gives exactly the tokens asked for, whole epochs first, then documents in order of their
+hash, the last one cut; `pack_rows` puts every token of its slices into exactly one row. Cost: a few numpy passes.
+Source: best-fit packing with whole chunks kept, Ding et al. 2024; largest-remainder apportionment (Hamilton) for the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stages.text.basics.hash_sampling import draws
+from stages.text.tokens.packing import pack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Spans:
+    """All documents of a tokens artifact: arrays of one entry per document; `source` indexes `names`, which are sorted."""
+
+    doc_id: pa.Array  # fixed_size_binary[16]
+    source: np.ndarray
+    names: tuple[str, ...]
+    shard: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+    bytes: np.ndarray
+
+
+def read_spans(files: Sequence[Path]) -> Spans:
+    """The span index of a tokens artifact, in the order of its shards."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.concat_tables([pq.read_table(path) for path in files]).combine_chunks()
+    text = np.array(table.column("source").to_pylist(), dtype=object)
+    names, source = np.unique(text, return_inverse=True) if len(text) else (np.zeros(0, object), np.zeros(0, np.int64))
+    numbers = {name: table.column(name).to_numpy().astype(np.int64) for name in ("shard", "start", "length", "bytes")}
+    storage = table.column("doc_id").combine_chunks()
+    storage = storage.chunk(0) if isinstance(storage, pa.ChunkedArray) else storage
+    return Spans(storage.storage, source.astype(np.int64), tuple(names.tolist()), **numbers)
+
+
+def select_validation(spans: Spans, share: float, at_most: int, seed: int) -> np.ndarray:
+    """Which documents are held out, bool: the lowest draws, `share` of all documents, at least one and `at_most`."""
+    number = draws(seed, "validation", spans.doc_id.to_pylist())
+    wanted = min(max(int(share * number.size), 1), at_most, number.size)
+    chosen = np.zeros(number.size, dtype=bool)
+    chosen[np.argsort(number, kind="stable")[:wanted]] = True
+    return chosen
+
+
+def apportion(total: int, weights: Sequence[float]) -> list[int]:
+    """Whole numbers in proportion to weights that sum to exactly `total`; the largest remainders are rounded up first."""
+    exact = [Fraction(weight) * total / sum(map(Fraction, weights)) for weight in weights]
+    shares = [int(value) for value in exact]
+    order = sorted(range(len(weights)), key=lambda i: (shares[i] - exact[i], i))
+    for i in order[: total - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def cut_to_tokens(spans: Spans, documents: np.ndarray, tokens: int, seed: int) -> np.ndarray:
+    """Slices (document, offset, length), int64 [n, 3], of exactly `tokens` tokens: whole epochs, then part of one.
+
+    The part takes documents in order of their hash; the document that crosses the limit is cut there.
+    """
+    length = spans.length[documents]
+    epochs, rest = divmod(tokens, int(length.sum()))
+    whole = np.stack([documents, np.zeros_like(documents), length], axis=1)
+    slices = [whole] * epochs
+    if rest:
+        ids = spans.doc_id.take(_arrow(documents)).to_pylist()
+        order = np.argsort(draws(seed, f"epoch {epochs}", ids), kind="stable")
+        before = np.cumsum(length[order]) - length[order]
+        part = whole[order[before < rest]]
+        part[-1, 2] = rest - before[before < rest][-1]
+        slices.append(part[np.argsort(part[:, 0], kind="stable")])
+    return np.concatenate(slices) if slices else np.zeros((0, 3), np.int64)
+
+
+def pack_rows(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of slices (document, offset, length): (document [n], pieces [n, 3] of shard, start, length, offsets [rows + 1]).
+
+    A slice longer than seq_len fills whole rows; its remainder and all shorter slices are packed best-fit decreasing.
+    """
+    taken = taken[taken[:, 2] > 0]
+    chunks = -(-taken[:, 2] // seq_len)
+    owner = np.repeat(np.arange(len(taken)), chunks)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+    offset = taken[owner, 1] + number * seq_len
+    length = np.minimum(seq_len, taken[owner, 2] - number * seq_len)
+    row = pack(length, seq_len)
+    order = np.argsort(row, kind="stable")  # within a row by document
+    document = taken[owner, 0][order]
+    pieces = np.stack([spans.shard[document], spans.start[document] + offset[order], length[order]], axis=1).astype(np.int64)
+    offsets = np.searchsorted(row[order], np.arange(int(row.max(initial=-1)) + 2)).astype(np.int64)
+    return document, pieces, offsets
+
+
+def _arrow(indices: np.ndarray) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(indices)

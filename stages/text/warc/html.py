@@ -1,0 +1,243 @@
+"""An HTML page's main text, by one of three engines: without navigation, with paragraphs and code blocks kept.
+
+Guarantee: pure, on every engine (no clock, no memory of other pages). A page with text gives it, one without gives "", one past LIMITS,
+MAX_DEPTH or MAX_TOTAL_DEPTH is refused with its reason, before the work is done that it asks for; a parser that fails raises
+ParserError, which says nothing about the page. Inline tags never split a word. Cost per core: resiliparse about 700 pages/s, and at most
+2 s and 300 MB for any page of 10 MB; justext 90, trafilatura 27, and for these two OTHER_LIMITS are lower. Source: resiliparse (Bevendorff et al. 2018), trafilatura
+(Barbaresi 2021), jusText (Pomikalek 2011). How well each does: ARCHITECTURE, "Engines of extraction".
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from stages.text.quality.stop_words import STOPLISTS
+from stages.text.warc.tree_cost import TreeWork, tree_work
+
+if TYPE_CHECKING:
+    from lxml.html import HtmlElement
+    from resiliparse.parse.html import HTMLTree
+
+Engine = Literal["resiliparse", "trafilatura", "justext"]
+SNIFF_BYTES = 1024
+LIMITS = TreeWork(elements=400_000, attributes=400_000, tag_attributes=1000, names=10_000, total_depth=100_000_000, steps=100_000_000)
+"""The largest of 8,735 pages of the test crawls (7.4 MB) comes to 213,040 elements, 182,616 attributes, 60 on a tag, 93 names, a
+total depth of 4.1 million. At the limits lexbor takes 0.2 to 0.8 s: 2 ns a step of a search, 260 bytes an attribute, 200 to 500 bytes an element."""
+OTHER_LIMITS = replace(LIMITS, elements=40_000)
+"""For trafilatura and justext, which build Python objects for elements and go over the tree many times: 392,000 cells took trafilatura 17 s
+and 655 MB, as many paragraphs over 45 s. Of 3,648
+pages of the test crawls five have more (41,528 to 162,735)."""
+REASONS = {
+    "elements": "too-many-elements", "attributes": "too-many-attributes", "tag_attributes": "too-many-attributes",
+    "names": "too-many-names", "total_depth": "too-deep", "steps": "too-complex",
+}  # fmt: skip
+MAX_DEPTH = 1024  # twice what Chromium keeps (kMaximumHTMLParserDOMTreeDepth, 512)
+IMPLIED = 3  # elements around one that have no tags of their own: html and body, tbody and tr
+MAX_TOTAL_DEPTH = 8_000_000
+"""Of all elements: resiliparse goes up from each to the root, at 40 to 180 ns a step. The largest of the same pages: 2.8 million."""
+TREE_BYTES, ELEMENT_BYTES, ATTRIBUTE_BYTES, CHAR_BYTES = 32 << 20, 700, 300, 24
+"""What has to be free before a page is parsed: more than any page took (tests/text/hostile.py)."""
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff]")
+LOW_CONTROL = bytes([*range(9), 11, 12, *range(14, 32), 127])
+HIGH_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # in UTF-8; a pattern that begins with one literal byte is found by memchr
+MARKS = re.compile(rb"\xef(?:\xbb\xbf|\xbf[\xbe\xbf])")
+XML_PROLOGUE = re.compile(r"^\s*<\?xml[^>]*\?>")
+
+
+class TooCostlyError(ValueError):
+    """The page is past a limit. `reason`: too-many-elements, too-many-attributes, too-many-names, too-complex or too-deep."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ParserError(RuntimeError):
+    """The parser gave up on a page that is within the limits, or there is no memory to parse it with."""
+
+
+def looks_like_html(body: bytes) -> bool:
+    """Whether the first kilobyte has an <html> or an HTML doctype: for pages served as XML or without a type."""
+    head = body[:SNIFF_BYTES].lower()
+    return b"<html" in head or b"<!doctype html" in head
+
+
+def extract_text(html: str, engine: Engine = "resiliparse") -> str:
+    """The main text of a page; "" where it has none. Raises TooCostlyError and ParserError."""
+    tree = parse(html, LIMITS if engine == "resiliparse" else OTHER_LIMITS)
+    if engine == "resiliparse":
+        return tidy(_by_resiliparse(tree))
+    page = XML_PROLOGUE.sub("", CONTROL.sub("", html))  # lxml takes neither in a string
+    return tidy(_by_trafilatura(page) if engine == "trafilatura" else _by_justext(page))
+
+
+def parse(html: str, limits: TreeWork = LIMITS) -> HTMLTree:
+    """The parsed page, within all limits."""
+    from resiliparse.parse.html import HTMLParserException, HTMLTree
+
+    work = tree_work(html, limits)
+    if past := work.past(limits):
+        raise TooCostlyError(REASONS[past])
+    _have_memory(TREE_BYTES + work.elements * ELEMENT_BYTES + work.attributes * ATTRIBUTE_BYTES + len(html) * CHAR_BYTES)
+    try:
+        tree = HTMLTree.parse(html)
+        if IMPLIED * work.elements >= MAX_DEPTH - IMPLIED:
+            _check_depth(tree)
+    except (HTMLParserException, RuntimeError) as error:
+        raise ParserError(f"resiliparse: {str(error) or type(error).__name__}") from error
+    return tree
+
+
+def tidy(text: str) -> str:
+    """Control characters, trailing blanks and runs of empty lines removed.
+
+    >>> tidy("a  \\n\\n\\n\\nb\\x00 ")
+    'a\\n\\nb'
+    """
+    data = text.encode()
+    if len(data.translate(None, delete=LOW_CONTROL)) < len(data) or HIGH_CONTROL.search(data) or MARKS.search(data):
+        text = CONTROL.sub("", text)
+    if " \n" in text or "\t\n" in text or "\r" in text:
+        text = "\n".join([line.rstrip(" \t\r") for line in text.split("\n")])
+    while "\n\n\n" in text:  # three times as fast as a regular expression
+        text = text.replace("\n\n\n", "\n\n")
+    return text.strip()
+
+
+def _check_depth(tree: HTMLTree) -> None:
+    """Raises TooCostlyError where elements are nested too deeply, one or all together."""
+    root, total, level = tree.document, 0, 0
+    if root is None:
+        return
+    for deeper in (
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+        512,
+        MAX_DEPTH,
+    ):  # of the elements deeper than a level none is deeper than the next, or it counts there
+        count = len(root.query_selector_all(" > ".join("*" * (level + 1))))
+        total += count * (deeper - level)
+        if total > MAX_TOTAL_DEPTH:
+            raise TooCostlyError("too-deep")
+        if not count:
+            return
+        level = deeper
+    if root.query_selector(" > ".join("*" * (MAX_DEPTH + 1))) is not None:
+        raise TooCostlyError("too-deep")
+
+
+def _have_memory(size_bytes: int) -> None:
+    """Raises ParserError where so much cannot be had: a parser in C that finds out half-way may give half a page, or end the process."""
+    try:
+        mmap.mmap(-1, size_bytes).close()
+    except (OSError, MemoryError) as error:
+        raise ParserError(f"{size_bytes / 1e6:,.0f} MB of memory are needed to parse it, and cannot be had") from error
+
+
+def _by_resiliparse(tree: HTMLTree) -> str:
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLParserException
+
+    try:
+        return extract_plain_text(
+            tree,
+            main_content=True,
+            preserve_formatting=True,
+            list_bullets=True,
+            alt_texts=False,
+            links=False,
+            form_fields=False,
+            noscript=False,
+        )
+    except (HTMLParserException, RuntimeError) as error:
+        raise ParserError(f"resiliparse: {str(error) or type(error).__name__}") from error
+
+
+def _by_trafilatura(html: str) -> str:
+    """datatrove's settings (favour_precision), without its clock and without its memory of other pages."""
+    from trafilatura import extract
+
+    tree = _lxml_tree(html)
+    if tree is None:
+        return ""
+    return extract(tree, favor_precision=True, include_comments=False, deduplicate=False, config=_trafilatura_settings()) or ""
+
+
+def _lxml_tree(html: str) -> HtmlElement | None:
+    """What trafilatura.utils.load_html makes of a page, None where nothing; but load_html takes a parser that failed for a page of nothing."""
+    from trafilatura.utils import is_dubious_html, repair_faulty_html
+
+    beginning = html[:50].lower()
+    page = repair_faulty_html(html, beginning)
+    try:
+        tree = _parsed(page)
+        if tree is None or not len(tree):
+            tree = _parsed(page.encode("utf-8", "surrogatepass"))
+    except ValueError:  # a string that declares an encoding
+        tree = _parsed(page.encode("utf-8", "surrogatepass"))
+    return None if tree is not None and is_dubious_html(beginning) and len(tree) < 2 else tree
+
+
+def _parsed(page: str | bytes) -> HtmlElement | None:
+    """lxml's tree by trafilatura's parser; None for a page without an element. Raises ParserError."""
+    from lxml import etree
+    from lxml.html import fromstring
+    from trafilatura.utils import HTML_PARSER
+
+    try:
+        return fromstring(page, parser=HTML_PARSER)
+    except (etree.LxmlError, MemoryError) as error:
+        if "Document is empty" in str(error):
+            return None
+        raise ParserError(f"lxml: {str(error) or type(error).__name__}") from error
+
+
+@lru_cache(maxsize=1)
+def _trafilatura_settings() -> object:
+    from trafilatura.settings import use_config
+
+    config = use_config()
+    config.set("DEFAULT", "EXTRACTION_TIMEOUT", "0")
+    return config
+
+
+def _by_justext(html: str) -> str:
+    """jusText with the stop words of the page's language; by its rules for any language where there is no such list."""
+    import justext
+    from lxml.etree import LxmlError
+
+    from stages.text.warc.language_id import detect_language
+
+    language = STOPLISTS.get(detect_language(_all_text(html))[0], "")
+    words = _stop_words(language)
+    low, high = (0.3, 0.32) if language else (0.0, 0.0)  # jusText's defaults; its documentation's for any language
+    try:
+        paragraphs = justext.justext(html, words, stopwords_low=low, stopwords_high=high)
+    except (LxmlError, MemoryError) as error:
+        if "Document is empty" in str(error):
+            return ""
+        raise ParserError(f"lxml: {str(error) or type(error).__name__}") from error
+    except ValueError:  # a character reference that lxml does not take
+        return ""
+    return "\n\n".join(paragraph.text for paragraph in paragraphs if not paragraph.is_boilerplate)
+
+
+@lru_cache(maxsize=32)
+def _stop_words(language: str) -> frozenset[str]:
+    import justext
+
+    return justext.get_stoplist(language) if language else frozenset()
+
+
+def _all_text(html: str) -> str:
+    from resiliparse.extract.html2text import extract_plain_text
+
+    return extract_plain_text(html, main_content=False, preserve_formatting=False, alt_texts=False)

@@ -1,0 +1,287 @@
+"""WARC and WET files record by record, none passed over in silence.
+
+Guarantee: every stretch of a file comes out once, as a record or as an "unreadable" stretch. A record that is damaged, cut short or
+has a wrong length says so and costs no other: the reader goes on at the next gzip member, or at the next record head where a
+member or an uncompressed file holds several. A record that goes on in the next member, as in files compressed in blocks, is whole.
+Ordinals count records and stretches from 0, so that FILE:ORDINAL names one for ever. No body is larger than the limit,
+decompressed or not. Cost: 30 ms per 1,000 records beside zlib. Source: WARC 1.1 (ISO 28500:2017).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+from uuid import UUID
+
+from stages.text.warc.framing import BLOCK_BYTES, GZIP_MAGIC, HEAD, SPAN_BYTES, Blocks, Gap, Limits, Member, Segment, next_start, segments
+from stages.text.warc.http_body import BodyError, content_type, decode_body, read_answer, read_fields
+
+HEAD_BYTES = 1 << 13  # nearly every head is smaller
+MAX_HEAD_BYTES = 1 << 20
+HEAD_END = re.compile(rb"\r?\n\r?\n")
+MAX_DIGITS = 18  # of a Content-Length
+TAIL_BYTES = 64
+SEARCHED_BYTES = 1 << 26  # how far a file whose beginning is damaged is searched for a record
+DATE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
+BODIES = frozenset({"response", "resource", "conversion"})
+DAMAGE = {"damaged": "unreadable", "cut": "truncated", "bomb": "bomb"}  # how a member ended -> what is wrong with its last record
+
+
+class NotWarcError(ValueError):
+    """The file is not a WARC file; the message says what it looks like."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record. `body` is the payload: without HTTP headers, chunking and content encoding undone.
+
+    offset: of the record, or of the gzip member that holds it. type: response, request, warcinfo, revisit, conversion, …, ""
+    where the record does not say, or "unreadable" for a damaged stretch. record_id, refers_to: None where absent or not a UUID.
+    status, mime: of the HTTP response (0 and "" where there is none); `headers` in lower case. size_bytes: payload as stored.
+    problem: "" or why the record cannot be used: unreadable (damaged), truncated (the file ends in it), bomb (grows past the
+    limits), bad-head (no type or length), bad-length, too-large, not-http, bad-http, bad-encoding (chunks or compression).
+    """
+
+    ordinal: int
+    offset: int
+    type: str
+    record_id: UUID | None = None
+    refers_to: UUID | None = None
+    url: str = ""
+    date: str = ""
+    status: int = 0
+    mime: str = ""
+    charset: str = ""
+    size_bytes: int = 0
+    body: bytes = b""
+    problem: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A record in its segment: its head's fields, the length they state, its block (empty where too large) and its problem.
+
+    next_at: where the next record begins; -1 at the end of the segment. wanted_at: how far the segment would have to reach for a
+    record that it may have been cut in; 0 where more of it would not help.
+    """
+
+    fields: dict[str, str]
+    size: int = 0
+    block: bytes = b""
+    problem: str = ""
+    next_at: int = -1
+    wanted_at: int = 0
+
+
+def read_records(stream: BinaryIO, limits: Limits, stored: bool = False) -> Iterator[Record]:
+    """Every record of an open, seekable file (plain, or gzip with any number of records per member).
+
+    Only responses, resources and conversions carry their body. stored: a body is left as it was sent, chunked and compressed.
+    """
+    ordinal = 0
+    for segment in segments(stream, limits):
+        if isinstance(segment, Gap):
+            yield Record(ordinal, segment.offset, "unreadable", problem="unreadable")
+            ordinal += 1
+            continue
+        for at, frame in _frames(segment, limits):
+            offset = segment.offset + (0 if segment.packed else at)
+            yield _record(ordinal, offset, frame, limits, stored)
+            ordinal += 1
+
+
+def check_warc(stream: BinaryIO, name: str) -> None:
+    """Raises NotWarcError unless the file holds a WARC record. name: for the message.
+
+    The beginning may be damaged, as long as a record follows within 64 MiB.
+    """
+    head = stream.read(4096)
+    if not head:
+        raise NotWarcError(f"{name} is empty")
+    packed = head.startswith(GZIP_MAGIC)
+    if packed:
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, 4096)
+        except zlib.error:
+            head = b""
+    if head.startswith(b"filedesc:"):
+        raise NotWarcError(f"{name} is an ARC file (the format before WARC), which is not read")
+    if HEAD.match(head.lstrip()) or next_start(Blocks(stream), 1, SEARCHED_BYTES) is not None:
+        return
+    if packed and not head:
+        raise NotWarcError(f"{name} looks like gzip, but cannot be decompressed")
+    raise NotWarcError(f"{name} is not a WARC file: it begins with {head[:24]!r}")
+
+
+def parse_uuid(text: str | None) -> UUID | None:
+    """The UUID of a WARC-Record-ID such as <urn:uuid:…>; None where it is none."""
+    if not text:
+        return None
+    bare = text.strip().strip("<>").removeprefix("urn:uuid:")
+    try:
+        return UUID(bare) if len(bare) == 36 else None
+    except ValueError:
+        return None
+
+
+def _frames(segment: Segment, limits: Limits) -> Iterator[tuple[int, _Frame]]:
+    """(position, frame) of every record and every unreadable stretch of a member or plain file."""
+    at, trusted = 0, True
+    while at >= 0:
+        segment.skip(at)
+        start = segment.view(at, HEAD_BYTES)
+        bare = start.lstrip(b"\r\n")
+        at += len(start) - len(bare)
+        if not bare:
+            if len(start) == HEAD_BYTES:
+                continue
+            if segment.end in DAMAGE:
+                yield at, _Frame({}, problem=DAMAGE[segment.end])
+            return
+        frame = _next(segment, at, limits, trusted)
+        if isinstance(segment, Member) and frame.wanted_at:
+            frame = _continued(segment, at, frame, limits, trusted)
+        trusted = trusted and frame.problem != "bad-length"
+        yield at, frame
+        at = frame.next_at
+
+
+def _next(segment: Segment, at: int, limits: Limits, trusted: bool) -> _Frame:
+    """The record at `at`, or an unreadable stretch to the next one."""
+    head = _head(segment, at)
+    if head:
+        return _frame(segment, at, head, limits, trusted)
+    next_at = _search(segment, at + 1)
+    if next_at >= 0:
+        return _Frame({}, problem="unreadable", next_at=next_at)
+    cut = not segment.packed and segment.view(at, 5) == b"WARC/"
+    return _Frame({}, problem=DAMAGE.get(segment.end, "truncated" if cut else "unreadable"), wanted_at=at + HEAD_BYTES)
+
+
+def _continued(segment: Member, at: int, frame: _Frame, limits: Limits, trusted: bool) -> _Frame:
+    """A record that its member ends in, with as many of the following members as complete it; `frame` again where none does.
+
+    Some writers compress in blocks of fixed size, whatever the records. Nothing is joined that begins with a record, nor more than the
+    record could need, so that a wrong length is looked into once; what does not complete the record stays a stretch of its own.
+    """
+    members, again = segment.members, frame
+    if not segment.goes_on():
+        return frame
+    segment.rewind(at)
+    if not b"WARC/".startswith(segment.view(at, 5)):
+        return frame
+    while not segment.reaches(again.wanted_at) and segment.extend():
+        segment.view(again.wanted_at, 0)
+        while not segment.reaches(again.wanted_at - TAIL_BYTES) and segment.extend():
+            segment.view(again.wanted_at, 0)
+        again = _next(segment, at, limits, trusted)
+    if again.problem in ("", "too-large"):
+        return again
+    segment.retract(members)
+    return frame
+
+
+def _frame(segment: Segment, at: int, head: bytes, limits: Limits, trusted: bool) -> _Frame:
+    """The record whose head lies at `at`. trusted: whether the lengths of this segment were right so far.
+
+    A length is right when the segment, an empty line or the next head follows the block.
+    """
+    fields = read_fields(head)
+    body_at, length = at + len(head), fields.get("content-length", "")
+    if not length.isdecimal() or len(length) > MAX_DIGITS:
+        return _unframed(segment, fields, 0, body_at, "bad-head")
+    size = int(length)
+    end = body_at + size
+    wanted_at = end + TAIL_BYTES if size <= limits.max_bytes else 0
+    block = segment.view(body_at, size) if size <= limits.max_bytes else b""
+    if size > limits.max_bytes:
+        if segment.packed and not trusted and (found := _search(segment, body_at, end)) >= 0:
+            return _Frame(fields, size, problem="bad-length", next_at=found)  # else every wrong length would read the member again
+        segment.skip(end)
+    if not segment.reaches(end):
+        return _unframed(segment, fields, size, body_at, "bad-length" if segment.packed else "truncated", wanted_at)
+    tail = segment.view(end, TAIL_BYTES)
+    rest = tail.lstrip(b"\r\n")
+    next_at = end + len(tail) - len(rest)
+    problem = "too-large" if size > limits.max_bytes else ""
+    if rest.startswith(b"WARC/"):
+        return _Frame(fields, size, block, problem, next_at)
+    if not rest and len(tail) < TAIL_BYTES:
+        if segment.end == "cut":  # the block is whole; what is missing behind it is reported apart
+            return _Frame(fields, size, block, problem, next_at)
+        return _Frame(fields, size, block, DAMAGE.get(segment.end, problem))
+    if tail.startswith((b"\r\n\r\n", b"\n\n")) and segment.end != "damaged" and (problem or not HEAD.search(block)):
+        return _Frame(fields, size, block, problem, next_at)
+    return _unframed(segment, fields, size, body_at, "bad-length", wanted_at)
+
+
+def _unframed(segment: Segment, fields: dict[str, str], size: int, body_at: int, problem: str, wanted_at: int = 0) -> _Frame:
+    """A record without a usable length: it ends at the next head, or with the segment."""
+    next_at = _search(segment, body_at)
+    if next_at < 0:
+        return _Frame(fields, size, problem=DAMAGE.get(segment.end, problem), wanted_at=wanted_at)
+    return _Frame(fields, size, problem="bad-length" if problem == "truncated" else problem, next_at=next_at)
+
+
+def _head(segment: Segment, at: int) -> bytes:
+    """The record head at `at` with the empty line that ends it; empty where there is none."""
+    for size in (HEAD_BYTES, MAX_HEAD_BYTES):
+        start = segment.view(at, size)
+        if not HEAD.match(start):
+            return b""
+        end = HEAD_END.search(start)
+        if end:
+            return start[: end.end()]
+        if len(start) < size:
+            break
+    return b""
+
+
+def _search(segment: Segment, at: int, stop: int | None = None) -> int:
+    """Where the next record head begins, at or after `at` and before `stop`; -1 where there is none."""
+    segment.rewind(at)
+    while stop is None or at < stop:
+        segment.skip(at)
+        block = segment.view(at, BLOCK_BYTES + SPAN_BYTES)
+        found = HEAD.search(block)
+        if found and (stop is None or at + found.start() < stop):
+            return at + found.start()
+        if len(block) < BLOCK_BYTES + SPAN_BYTES:
+            break
+        at += BLOCK_BYTES
+    return -1
+
+
+def _record(ordinal: int, offset: int, frame: _Frame, limits: Limits, stored: bool) -> Record:
+    fields = frame.fields
+    kind = fields.get("warc-type", "").lower() if fields else "unreadable"
+    date = fields.get("warc-date", "")
+    base: dict[str, Any] = {
+        "ordinal": ordinal, "offset": offset, "type": kind, "record_id": parse_uuid(fields.get("warc-record-id")),
+        "refers_to": parse_uuid(fields.get("warc-refers-to")), "url": fields.get("warc-target-uri", "").strip("<>"),
+        "date": date if DATE.match(date) else "", "size_bytes": frame.size,
+    }  # fmt: skip
+    if frame.problem or not kind:
+        return Record(**base, problem=frame.problem or "bad-head")
+    if kind not in BODIES:
+        return Record(**base)
+    mime, charset = content_type(fields.get("content-type", ""))
+    if kind != "response":
+        return Record(**base | {"mime": mime, "charset": charset, "body": frame.block})
+    answer = read_answer(frame.block)
+    if answer is None:  # an answer of another protocol, such as dns:
+        return Record(**base, problem="bad-http" if base["url"].startswith("http") else "not-http")
+    status, headers, body = answer
+    mime, charset = content_type(headers.get("content-type", ""))
+    base |= {"status": status, "mime": mime, "charset": charset, "headers": headers, "size_bytes": len(body)}
+    if stored:
+        return Record(**base, body=body)
+    coding, transfer = headers.get("content-encoding", ""), headers.get("transfer-encoding", "")
+    try:
+        return Record(**base, body=decode_body(body, coding, transfer, limits.max_bytes, limits.max_ratio))
+    except BodyError as error:
+        return Record(**base, problem=error.problem)

@@ -1,0 +1,325 @@
+"""What a page may cost an HTML parser, counted before it is parsed: bounds on what tree construction can make of its tags.
+
+Guarantee: pure; time linear in the page and in the limit of steps, whatever the page; no number is smaller than what the parser makes
+(tests/text/warc/test_tree_cost.py compares them with trees). An end tag is believed to close its element only where nothing that is still
+open came after it; what is closed in another way counts as open, so that markup in disorder is only ever thought to cost more.
+Formatting elements (b, i, font) that are not closed so may be opened again behind each tag that closes something; the standard keeps
+three of the same tag and attributes at most. Cost: about 4 ns per byte, a twentieth of what resiliparse takes.
+Source: the HTML standard, 13.2.5 (tokenization), 13.2.4.3 (active formatting elements) and 13.2.6 (tree construction).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, astuple, dataclass
+from functools import cache
+
+import numpy as np
+
+from stages.text.basics.native import compiled
+
+(
+    VOID,
+    RAW,
+    FORMATTING,
+    LINK,
+    BY_ITSELF,
+    LI,
+    DD,
+    OPTION,
+    SELECT,
+    BREAKOUT,
+    ROOT,
+    HTML_INSIDE,
+    FOREIGN,
+    UNSURE,
+    INLINE,
+    PLAINTEXT,
+    SCRIPT,
+    ENDS_MAKE,
+    LOOSE,
+    XML,
+) = (1 << i for i in range(20))
+"""Flags of names. BY_ITSELF: ends without an end tag. ENDS_MAKE: an end tag makes one. INLINE: its start tag closes nothing. FOREIGN: begins
+SVG or MathML, which BREAKOUT ends and in which HTML_INSIDE holds HTML. UNSURE: within it, where a script or title ends depends on more than
+is kept here. ROOT: the attributes of all its tags gather on one element. Of open elements: LOOSE is counted as to be opened again, XML is
+in SVG or MathML."""
+ELEMENTS, ATTRIBUTES, TAG_ATTRIBUTES, NAMES, TOTAL_DEPTH, STEPS = range(6)
+SLOTS = 1 << 15  # at least twice the limit of names
+KNOWN_SLOTS = 1 << 10
+PADDING = 8  # bytes that may be looked at past the end
+FNV_BASIS, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+NAMES_OF = {
+    VOID: "area br embed img input keygen wbr image param source track hr col link meta base basefont bgsound frame html head body",
+    RAW: "script style xmp iframe noembed noframes textarea title",
+    SCRIPT: "script",
+    FORMATTING: "a b big code em font i nobr s small strike strong tt u",
+    LINK: "a",
+    BY_ITSELF: "p li dd dt option tr td th tbody thead tfoot colgroup caption",
+    LI: "li",
+    DD: "dd dt",
+    OPTION: "option",
+    SELECT: "select",
+    PLAINTEXT: "plaintext",
+    ENDS_MAKE: "p br",
+    ROOT: "html body",
+    FOREIGN: "svg math",
+    UNSURE: "svg math template frameset",
+    HTML_INSIDE: "desc title foreignobject mi mo mn ms mtext annotation-xml",
+    BREAKOUT: "b big blockquote body br center code dd div dl dt em embed font h1 h2 h3 h4 h5 h6 head hr i img li listing menu meta nobr ol p "
+    "pre ruby s small span strong strike sub sup table tt u ul var",
+    INLINE: "a b big code em font i s small strike strong tt u span sub sup var br img wbr abbr cite kbd samp q mark time",
+}
+
+
+@dataclass(frozen=True)
+class TreeWork:
+    """elements: nodes that are no text, formatting elements each time they may be opened again. tag_attributes: the most on one element.
+    names: different ones of attributes and elements. total_depth: the open elements at each tag, which a parser searches, added up.
+    steps: of searches among attributes, options and names."""
+
+    elements: int
+    attributes: int
+    tag_attributes: int
+    names: int
+    total_depth: int
+    steps: int
+
+    def past(self, limits: TreeWork) -> str:
+        """The first number that exceeds its limit; "" where none does."""
+        most = asdict(limits)
+        return next((name for name, number in asdict(self).items() if number > most[name]), "")
+
+
+def tree_work(html: str, limits: TreeWork) -> TreeWork:
+    """The bounds of a page, counted no further than where one exceeds its limit."""
+    page = np.frombuffer(html.encode("utf-8", "replace") + bytes(PADDING), np.uint8)
+    found = compiled(count_work)(page, *_known(), np.array(astuple(limits), np.int64))
+    return TreeWork(*map(int, found))
+
+
+def _hash(name: str) -> int:
+    """FNV-1a, as `count_work` computes it."""
+    value = FNV_BASIS
+    for byte in name.encode():
+        value = (value ^ byte) * FNV_PRIME & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+@cache
+def _known() -> tuple[np.ndarray, np.ndarray]:
+    """(hashes, flags) of the names that count, in an open table."""
+    hashes, flags = np.zeros(KNOWN_SLOTS, np.uint64), np.zeros(KNOWN_SLOTS, np.int64)
+    for flag, names in NAMES_OF.items():
+        for name in names.split():
+            slot = _hash(name) & (KNOWN_SLOTS - 1)
+            while hashes[slot] and hashes[slot] != _hash(name):
+                slot = (slot + 1) & (KNOWN_SLOTS - 1)
+            hashes[slot] = _hash(name)
+            flags[slot] |= flag
+    return hashes, flags
+
+
+def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """int64 [6]: the fields of TreeWork for a page in UTF-8 with PADDING zeros behind it."""
+    count = np.zeros(6, np.int64)
+    prime, basis, none, low = np.uint64(FNV_PRIME), np.uint64(FNV_BASIS), np.uint64(0), np.uint64(SLOTS - 1)
+    names, tags, tag_counts = np.zeros(SLOTS, np.uint64), np.zeros(SLOTS, np.uint64), np.zeros(SLOTS, np.uint8)  # seen; loose tags
+    open_name, open_flags, open_tag = np.zeros(256, np.uint64), np.zeros(256, np.int64), np.zeros(256, np.uint64)
+    ended_by = np.zeros(256, np.int64)  # per open element: LI or DD where one that ends by itself is open in it
+    depth = marked = unsure = options = root_attributes = loose = open_links = loose_links = 0
+    at, size = 0, page.size - PADDING
+    while at < size:
+        while at < size and page[at] != 60:  # <
+            at += 1
+        begin, at = at, at + 1
+        if at >= size:
+            break
+        is_end = page[at] == 47  # /
+        if is_end:
+            at += 1
+        if not 97 <= page[at] | 32 <= 122:
+            # ---- a comment, a declaration, or text
+            if page[at] == 33 and page[at + 1] == 45 and page[at + 2] == 45 and not is_end:  # !--
+                at += 3
+                dashes = 2
+                while at < size and not (page[at] == 62 and dashes >= 2):
+                    if page[at] == 45:
+                        dashes += 1
+                    elif page[at] != 33 or dashes < 2 or page[at + 1] != 62:
+                        dashes = 0
+                    at += 1
+            elif page[at] == 33 and page[at + 1] == 91 and unsure and not is_end:  # ![CDATA[: text in XML, to the next > elsewhere
+                while at < size and page[at] != 62:
+                    at += 1
+                if page[at - 1] != 93 or page[at - 2] != 93:
+                    count[STEPS] += size * size
+            elif page[at] == 33 or page[at] == 63 or is_end:
+                while at < size and page[at] != 62:
+                    at += 1
+            else:
+                continue
+            at += 1
+            count[ELEMENTS] += 1
+            continue
+        # ---- a tag
+        name = basis
+        while at < size and page[at] > 32 and page[at] != 47 and page[at] != 62:
+            byte = page[at]
+            name = (name ^ np.uint64(byte | 32 if 65 <= byte <= 90 else byte)) * prime
+            at += 1
+        slot = np.int64(name & np.uint64(KNOWN_SLOTS - 1))
+        while known[slot] != none and known[slot] != name:
+            slot = (slot + 1) & (KNOWN_SLOTS - 1)
+        flag = known_flags[slot]
+        attributes = root_attributes if flag & ROOT else 0
+        closed = False
+        fresh = name if known[slot] == none else none
+        while True:
+            if fresh != none:
+                slot = np.int64(fresh & low)
+                while names[slot] != none and names[slot] != fresh:
+                    slot = (slot + 1) & (SLOTS - 1)
+                    count[STEPS] += 1
+                count[NAMES] += names[slot] == none
+                names[slot] = fresh
+            while at < size and (page[at] <= 32 or page[at] == 47):
+                closed = page[at] == 47
+                at += 1
+            if at >= size or page[at] == 62 or count[NAMES] > most[NAMES] or attributes > most[TAG_ATTRIBUTES]:
+                break
+            closed, first, fresh = False, True, basis
+            while at < size and page[at] > 32 and page[at] != 47 and page[at] != 62 and (first or page[at] != 61):
+                byte = page[at]
+                fresh = (fresh ^ np.uint64(byte | 32 if 65 <= byte <= 90 else byte)) * prime
+                first = False
+                at += 1
+            while at < size and page[at] <= 32:
+                at += 1
+            attributes += 1
+            count[ATTRIBUTES] += 1
+            count[STEPS] += attributes
+            if page[at] != 61:  # =
+                continue
+            at += 1
+            while at < size and page[at] <= 32:
+                at += 1
+            quote = page[at]
+            if quote == 34 or quote == 39:
+                at += 1
+                while at < size and page[at] != quote:
+                    at += 1
+                at += 1
+            else:
+                while at < size and page[at] > 32 and page[at] != 62:
+                    at += 1
+        if flag & ROOT:
+            root_attributes = attributes
+        count[TAG_ATTRIBUTES] = max(count[TAG_ATTRIBUTES], attributes)
+        count[ELEMENTS] += not is_end or flag & ENDS_MAKE != 0
+        count[TOTAL_DEPTH] += depth + loose
+        at += 1
+        past = False
+        for i in range(6):
+            past = past or count[i] > most[i]
+        if past or at > size:
+            break
+        # ---- what it closes: formatting elements in it may have to be opened again
+        in_xml = depth > 0 and open_flags[depth - 1] & XML != 0
+        closes = is_end and depth > 0 and open_name[depth - 1] == name
+        if is_end:
+            quiet = flag & RAW and not unsure or (closes and open_flags[depth - 1] & INLINE)
+        else:
+            quiet = flag & INLINE and not (flag & LINK and open_links + loose_links) and not in_xml
+        if not quiet and not closes:
+            for i in range(marked, depth):
+                if open_flags[i] & FORMATTING:
+                    open_flags[i] |= LOOSE
+                    slot = np.int64(open_tag[i] & low)
+                    while tags[slot] != none and tags[slot] != open_tag[i]:
+                        slot = (slot + 1) & (SLOTS - 1)
+                    tags[slot] = open_tag[i]
+                    if open_flags[i] & LINK:  # there is one at most
+                        loose += 1 - loose_links
+                        loose_links = 1
+                    elif tag_counts[slot] < 3:
+                        tag_counts[slot] += 1
+                        loose += 1
+            marked = depth
+        if not quiet:
+            count[ELEMENTS] += loose
+        if is_end and flag & FORMATTING and loose:
+            count[ELEMENTS] += 8 * min(4, loose)  # by the adoption agency
+        if is_end and not closes and in_xml and flag & ENDS_MAKE:
+            is_end, name, flag = False, none, 0  # </p> and </br> end SVG; it stays open here, and counts no more as such
+        elif is_end:
+            if closes:
+                depth -= 1
+                marked = min(marked, depth)
+                unsure -= open_flags[depth] & UNSURE != 0
+                open_links -= open_flags[depth] & LINK != 0
+                if flag & SELECT:
+                    options = 0
+            continue
+        # ---- what it opens
+        if flag & OPTION:
+            options += 1
+            count[STEPS] += 8 * options  # the parser looks at all, and may copy one for each
+        if flag & (RAW | PLAINTEXT):
+            content = at
+            script = 0  # 1: in <!--, 2: in a <script> in there
+            while at < size:
+                if page[at] != 60 or flag & PLAINTEXT:
+                    if script and page[at] == 62 and page[at - 1] == 45 and page[at - 2] == 45 and at - 2 >= content:
+                        script = 0
+                    at += 1
+                    continue
+                if flag & SCRIPT and page[at + 1] == 33 and page[at + 2] == 45 and page[at + 3] == 45 and not script:
+                    script = 1
+                    at += 2  # the dashes may be those of the end
+                    continue
+                ends = page[at + 1] == 47
+                i = at + 1 + ends
+                word = basis
+                while i < size and 97 <= page[i] | 32 <= 122:
+                    word = (word ^ np.uint64(page[i] | 32)) * prime
+                    i += 1
+                same = word == name and (page[i] <= 32 or page[i] == 47 or page[i] == 62) and i < size
+                if same and ends and script < 2:
+                    break
+                if same and script:
+                    script = 1 if ends else 2
+                at = i
+            if unsure:
+                i = content
+                while i < at and page[i] != 60:
+                    i += 1
+                if i < at:
+                    count[STEPS] += size * size
+            elif flag & RAW:
+                continue
+        if flag & VOID and not (unsure and not flag & BREAKOUT):
+            if not (in_xml and flag & BREAKOUT):
+                continue
+            name, flag = none, 0
+        if closed and (in_xml and not flag & BREAKOUT or flag & VOID):
+            continue
+        if flag & BY_ITSELF and not unsure:
+            group = flag & (LI | DD)
+            if not group or ended_by[depth] == 0 or ended_by[depth] == group:
+                ended_by[depth] |= group
+                continue
+        if depth + 2 > open_name.size:
+            open_name, open_tag = np.concatenate((open_name, open_name)), np.concatenate((open_tag, open_tag))
+            open_flags, ended_by = np.concatenate((open_flags, open_flags)), np.concatenate((ended_by, ended_by))
+        if flag & FORMATTING:
+            tag = basis
+            for i in range(begin, at):
+                tag = (tag ^ np.uint64(page[i])) * prime
+            open_tag[depth] = tag
+            open_links += flag & LINK != 0
+        if flag & FOREIGN or (in_xml and not flag & (BREAKOUT | HTML_INSIDE) and name != none):
+            flag |= XML
+        unsure += flag & UNSURE != 0
+        open_name[depth], open_flags[depth], ended_by[depth + 1] = name, flag, 0
+        depth += 1
+    return count

@@ -1,0 +1,137 @@
+"""The import rule of the house, read from the sources.
+
+core, text and lm never import each other; a stage imports core, text and lm, never another stage; ask imports core, text and
+lm, never a stage; only flows imports prefect; dashboards imports no torch; heavy libraries are imported inside functions.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.pipeline import road
+from stages.core.contract.source_code import PROJECT, imports_of, reached
+
+HEAVY = {
+    "torch", "deepspeed", "lm_eval", "datatrove", "transformers", "tokenizers", "pyarrow", "duckdb", "spacy", "numba",
+    "datasketch", "datasets", "prefect", "fastwarc", "resiliparse", "warcio", "httpx", "uvicorn", "fastapi", "jinja2", "rich",
+    "safetensors", "tiktoken", "scipy", "pandas", "yaml", "fsspec",
+}  # fmt: skip
+STAGES = {node.stage_name for node in road()}
+
+
+def modules() -> list[str]:
+    files = [p for top in ("flows", "stages", "dashboards") for p in (PROJECT / top).rglob("*.py")]
+    return sorted(".".join(p.relative_to(PROJECT).with_suffix("").parts) for p in files if p.name != "__init__.py")
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    if parts[0] != "stages":
+        return parts[0]
+    return parts[1] if len(parts) > 2 or parts[1] in ("core", "text", "lm", "ask") else "stage"
+
+
+def foreign(tree: ast.AST) -> Iterator[str]:
+    """Top-level names of the packages imported by statements directly in `tree`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name.split(".")[0] for a in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+def at_module_level(source: str) -> set[str]:
+    found: set[str] = set()
+    queue: list[ast.AST] = list(ast.parse(source).body)
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            queue.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(foreign(ast.Module([node], [])))
+        else:
+            queue.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def source(module: str) -> str:
+    return PROJECT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+
+
+ALLOWED = {
+    "core": {"core"},
+    "text": {"text"},
+    "lm": {"lm"},
+    "stage": {"core", "text", "lm"},
+    "ask": {"core", "text", "lm", "ask"},
+    "flows": {"core", "ask", "flows", "dashboards"},
+    "dashboards": {"core", "text", "ask", "dashboards"},
+}
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_module_imports_only_what_its_room_may(module: str) -> None:
+    own = room(module)
+    for name in imports_of(module):
+        if name.count(".") == 0 or name in ("stages.core", "stages.text", "stages.lm", "stages.queries"):
+            continue
+        assert room(name) in ALLOWED[own] or name == module, f"{module} imports {name}: {own} may import {sorted(ALLOWED[own])}"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_heavy_libraries_are_imported_inside_functions(module: str) -> None:
+    allowed = {"torch", "safetensors"} if room(module) == "lm" else set()
+    if module in ("flows.pretrain_flow", "flows.stage_flow", "flows.task", "dashboards.app"):
+        allowed |= {"prefect", "fastapi"}  # imported only when they run: cli.py imports these modules inside functions
+    if module == "stages.core.contract.plain_yaml":
+        allowed |= {"yaml"}  # the one reader of YAML, itself imported inside functions
+    assert at_module_level(source(module)) & HEAVY <= allowed
+
+
+@pytest.mark.parametrize("module", modules())
+def test_only_flows_imports_prefect_and_the_dashboard_no_torch(module: str) -> None:
+    names = set(foreign(ast.parse(source(module))))
+    assert "prefect" not in names or room(module) == "flows"
+    assert "torch" not in names or room(module) in ("lm", "stage", "ask")
+    index = (
+        "stages.core.index.database",
+        "stages.core.index.sql_guard",
+        "stages.core.index.views",
+    )  # the first opens it, the others work on its connections
+    assert "duckdb" not in names or module in index, "stages.core.index.database is the only code that opens the index"
+
+
+def test_ranks_import_neither_prefect_nor_core() -> None:
+    for module in reached("stages.lm.train.rank"):
+        assert not module.startswith("stages.core."), module
+        assert (
+            "prefect" not in set(foreign(ast.parse(source(module))))
+            if Path(PROJECT, *module.split(".")).with_suffix(".py").is_file()
+            else True
+        )
+
+
+def test_the_command_line_is_light() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, flows.cli; flows.cli.build_parser().format_help(); print(sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT)
+    loaded = set(ast.literal_eval(done.stdout))
+    assert not loaded & (HEAVY | {"pydantic"} - {"pydantic"}), loaded & HEAVY
+
+
+def test_stage_modules_are_light() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys; from flows.pipeline import config_classes; config_classes(); print(sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT)
+    assert not set(ast.literal_eval(done.stdout)) & HEAVY

@@ -1,0 +1,23 @@
+"""Published artifacts found by key and id: cases that single changed lines of core/store/manifest outlived."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from stages.core.store import manifest
+from tests.conftest import run_stage
+from tests.core.toys import WORDS
+
+
+def test_two_keys_with_the_same_first_twelve_digits_are_two_keys(tmp_path: Path) -> None:
+    """The folder holds twelve digits of 64: another key's artifact may lie beside one's own as if it were its second realisation."""
+    own = run_stage(WORDS, {}, {}, tmp_path)
+    key = str(own.manifest["key"])
+    other = key[:12] + "".join("1" if digit == "0" else "0" for digit in key[12:])
+    beside = own.path.with_name(f"{own.path.name}.2")
+    shutil.copytree(own.path, beside)
+    (beside / manifest.NAME).write_text(json.dumps(json.loads((own.path / manifest.NAME).read_text()) | {"key": other}))
+    assert [a.path for a in manifest.find_artifacts(tmp_path, "words", key)] == [own.path]
+    assert [a.path for a in manifest.find_artifacts(tmp_path, "words", other)] == [beside]

@@ -1,0 +1,213 @@
+"""The secret of Prefect's server: one per home, for its owner's eyes, and shown to no other server."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from flows import prefect_server, serve
+from flows.prefect_access import AUTH, foreign_to, home_auth, new_auth, profiles_path
+from flows.prefect_server import main_database, use_server
+from stages.core.contract.errors import StageError
+from tests.conftest import PROJECT
+
+URL = "http://127.0.0.1:4200/api"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_a_home_has_one_secret_in_a_profile_that_only_its_owner_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = home_auth(tmp_path / "a", URL), home_auth(tmp_path / "b", URL)
+    path = profiles_path(tmp_path / "a")
+    assert first != second and len(first.partition(":")[2]) >= 43
+    assert home_auth(tmp_path / "a", "http://127.0.0.1:5000/api") == first, "another port, the same secret"
+    written = tomllib.loads(path.read_text())
+    assert written["active"] == "loam"
+    assert written["profiles"]["loam"] == {"PREFECT_API_URL": "http://127.0.0.1:5000/api", AUTH: first}
+    assert (mode(path), mode(path.parent), mode(path.parent.parent)) == (0o600, 0o700, 0o700)
+    assert not (tmp_path / "a" / "prefect" / "profiles.toml").exists(), "Prefect reads that one unasked"
+    assert list(path.parent.iterdir()) == [path] and capsys.readouterr() == ("", "")
+
+
+def test_the_file_is_never_readable_by_others_not_even_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    replace = os.replace
+
+    def look(source: Any, target: Any) -> None:
+        seen.append(mode(Path(source)))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", look)
+    before = os.umask(0o022)
+    try:
+        home_auth(tmp_path, URL)
+        assert os.umask(0o022) == 0o022, "the mask of the process is as it was"
+    finally:
+        os.umask(before)
+    assert seen == [0o600]
+
+
+@pytest.mark.parametrize("change", ["group may read", "others may write", "a link"])
+def test_a_file_that_others_could_read_or_write_is_not_trusted(tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, path = home_auth(tmp_path, URL), profiles_path(tmp_path)
+    if change == "a link":
+        path.rename(tmp_path / "elsewhere.toml")
+        path.symlink_to(tmp_path / "elsewhere.toml")
+    else:
+        path.chmod(0o640 if change == "group may read" else 0o602)
+    second = home_auth(tmp_path, URL)
+    said = capsys.readouterr().err
+    assert second != first and str(path) in said and "could be read by others" in said and second not in said
+    assert mode(path) == 0o600 and path.is_file() and not path.is_symlink()
+    assert home_auth(tmp_path, URL) == second
+
+
+@pytest.mark.parametrize("text", ["", "not toml [", "[profiles]\nloam = 3\n", "[profiles.other]\nx = 1\n", "profiles = 1\n", "\x00"])
+def test_a_file_without_a_secret_gets_one(tmp_path: Path, text: str) -> None:
+    path = profiles_path(tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    path.chmod(0o600)
+    assert home_auth(tmp_path, URL) in path.read_text()
+
+
+def test_folders_of_an_older_home_are_closed(tmp_path: Path) -> None:
+    (tmp_path / "prefect").mkdir(mode=0o755)
+    with main_database(tmp_path):
+        assert mode(tmp_path / "prefect") == 0o700
+
+
+def test_a_profile_of_another_server_is_told_from_ours(tmp_path: Path) -> None:
+    home_auth(tmp_path, URL)
+    ours = {"PREFECT_PROFILES_PATH": str(profiles_path(tmp_path))}
+    assert not foreign_to(URL, ours) and not foreign_to(URL + "/", ours)
+    assert foreign_to("https://prefect.example/api", ours) and foreign_to("http://127.0.0.1:4201/api", ours)
+    assert not foreign_to("https://prefect.example/api", {})
+    theirs = tmp_path / "theirs.toml"
+    theirs.write_text('active = "me"\n[profiles.me]\nPREFECT_API_KEY = "x"\n')
+    assert not foreign_to("https://prefect.example/api", {"PREFECT_PROFILES_PATH": str(theirs)}), "what is the user's stays"
+
+
+class Listener:
+    """A Prefect server of somebody else: gives its answers in turn and remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+        self.shown: list[tuple[str, str | None]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.shown.append((self.path, self.headers["Authorization"]))
+                self.send_response(outer.answers.pop(0))
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *words: Any) -> None:
+                """Silent."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/api"
+        Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    made = Listener()
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PREFECT_API_URL", made.url)
+    with monkeypatch.context() as inside:
+        inside.setattr(os, "environ", dict(os.environ))
+        yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_a_server_of_the_users_own_gets_nothing_of_ours(theirs: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home has a secret and the shell names its file, but PREFECT_API_URL names another server."""
+    auth = home_auth(tmp_path, URL)
+    os.environ["PREFECT_PROFILES_PATH"] = str(profiles_path(tmp_path))
+    monkeypatch.setattr(prefect_server, "_refuse_closed", lambda url: None)
+    use_server(tmp_path)
+    assert AUTH not in os.environ and "PREFECT_PROFILES_PATH" not in os.environ
+    assert not [name for name, value in os.environ.items() if auth in value] and os.environ["PREFECT_API_URL"] == theirs.url
+    os.environ[AUTH] = "me:mine"
+    use_server(tmp_path)
+    assert os.environ[AUTH] == "me:mine"
+
+
+ASK = """
+import sys
+from pathlib import Path
+from flows.prefect_server import use_server
+from stages.core.contract.errors import StageError
+
+for _ in range(3):
+    try:
+        use_server(Path(sys.argv[1]))
+        print("taken")
+    except StageError as error:
+        print(str(error).replace(chr(10), " "))
+"""
+
+
+def test_what_prefect_sends_there_holds_nothing_of_ours_and_a_refusal_is_one_message(theirs: Listener, tmp_path: Path) -> None:
+    """Through Prefect's own client, in a process of its own as `loam run` is one."""
+    home_auth(tmp_path, URL)
+    theirs.answers = [200, 401, 403]
+    environment = dict(os.environ) | {"PREFECT_PROFILES_PATH": str(profiles_path(tmp_path)), "DO_NOT_TRACK": "1"}
+    command = [sys.executable, "-c", ASK, str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+    assert theirs.shown == [("/api/hello", None)] * 3, done.stderr
+    taken, *refusals = done.stdout.splitlines()
+    assert taken == "taken" and len(refusals) == 2
+    for refusal in refusals:
+        assert "does not accept this shell's credentials" in refusal and theirs.url in refusal
+        assert "export PREFECT_PROFILES_PATH" in refusal and "unset PREFECT_API_URL" in refusal
+
+
+def test_a_runs_own_server_asks_for_a_secret_of_its_own(theirs: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a server named in the environment: what the server is started with, and what this process has to show it."""
+    del os.environ["PREFECT_API_URL"]
+    os.environ[AUTH] = "me:mine"  # for a server of the user's own, which this one is not
+    started: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(prefect_server.subprocess, "Popen", lambda command, env, **rest: started.append((command, env)))
+    monkeypatch.setattr(prefect_server, "wait_until_healthy", lambda port, child: None)
+    monkeypatch.setattr(prefect_server.atexit, "register", lambda function, children: None)
+    use_server(tmp_path)
+    ((command, given),) = started
+    auth, url = os.environ[AUTH], os.environ["PREFECT_API_URL"]
+    assert auth != "me:mine" and given["PREFECT_SERVER_API_AUTH_STRING"] == auth and given["PREFECT_API_URL"] == url
+    assert "flows.prefect_app:create_app" in command and not [word for word in command if auth.partition(":")[2] in word]
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    port = url.removeprefix("http://127.0.0.1:").removesuffix("/api")
+    assert given["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] == f"http://127.0.0.1:{port},http://localhost:{port}"
+    assert not profiles_path(tmp_path).exists(), "it ends with the run, and its secret with it"
+    with pytest.raises(KeyError, match=AUTH):
+        prefect_server.start_server(1, {}, 0)
+
+
+def test_what_a_failing_command_of_prefect_says_is_shown_without_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    auth, real = new_auth(), subprocess.run
+    monkeypatch.setattr(serve.subprocess, "run", lambda command, **rest: real(["sh", "-c", 'echo "sent $0 to it"; exit 3', auth], **rest))
+    with pytest.raises(StageError) as caught:
+        serve._call(["deploy", "--all"], {**os.environ, AUTH: auth})
+    assert str(caught.value).startswith("`prefect deploy --all` failed.") and "sent *** to it" in str(caught.value)
+
+
+def test_each_secret_is_its_own() -> None:
+    assert len({new_auth() for _ in range(100)}) == 100

@@ -1,0 +1,91 @@
+"""The one task under a real Prefect server: which failures are tried again, and what it leaves on the run's page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError
+from stages.core.run.runner import Report, Result
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[None]:
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of no length: how often is what these tests look at."""
+    from flows.task import RETRY_PAUSES_S, node_task
+
+    assert node_task.retry_delay_seconds == RETRY_PAUSES_S == sorted(RETRY_PAUSES_S)
+    monkeypatch.setattr(node_task, "retry_delay_seconds", [0] * len(RETRY_PAUSES_S))
+
+
+def failing(times: int, error: Exception, tries: list[int]) -> Callable[[Report], Result]:
+    """Work that fails so many times, then is a hit."""
+
+    def perform(report: Report) -> Result:
+        tries.append(1)
+        if len(tries) <= times:
+            raise error
+        return Result("cached", Artifact(Path("toy/0123"), {"summary": {}, "rows": 1, "bytes": 1}))
+
+    return perform
+
+
+def run(perform: Callable[[Report], Result]) -> tuple[Result, list[str]]:
+    """One step in a flow; the result and the log lines shown."""
+    from prefect import flow
+
+    from flows.task import step
+    from flows.terminal import WATCHER
+
+    lines: list[str] = []
+
+    def watch(event: Any) -> None:
+        if event.kind == "log":
+            lines.append(event.values["line"])
+
+    @flow
+    def toy() -> Result:
+        token = WATCHER.set(watch)
+        try:
+            return step("toy", perform)
+        finally:
+            WATCHER.reset(token)
+
+    return toy(), lines
+
+
+def test_a_node_that_the_network_failed_twice_is_tried_again_and_says_so(quick: None) -> None:
+    tries: list[int] = []
+    result, lines = run(failing(2, ConnectionError("ServerDisconnectedError: gone"), tries))
+    assert result.state == "cached" and len(tries) == 3
+    assert lines == ["ServerDisconnectedError: gone; tries again in 2 s", "ServerDisconnectedError: gone; tries again in 10 s"]
+
+
+def test_a_network_that_stays_away_is_one_clear_error(quick: None) -> None:
+    tries: list[int] = []
+    with pytest.raises(StageError) as caught:
+        run(failing(99, TimeoutError("no answer in 30 s"), tries))
+    assert len(tries) == 4
+    assert "toy could not read over the network, 4 times." in str(caught.value) and "no answer in 30 s" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [StageError("the books do not balance"), RuntimeError("a fault of the code"), FileNotFoundError("gone")])
+def test_nothing_else_is_tried_again(quick: None, error: Exception) -> None:
+    tries: list[int] = []
+    with pytest.raises(type(error), match=str(error)):
+        run(failing(1, error, tries))
+    assert len(tries) == 1

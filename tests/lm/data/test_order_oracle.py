@@ -1,0 +1,77 @@
+"""The order of rows against the oracle of tests/golden, number by number, for every small size, with remainders and over many passes."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from stages.lm.data.order import Order, OrderError, Phase, permutation_keys, permute
+from stages.lm.train.training_run import step_rows
+from tests.golden import oracle
+
+
+@pytest.mark.parametrize("rows", range(1, 51))
+def test_every_pass_shuffles_all_rows_and_leaves_its_own_rest(rows: int) -> None:
+    for batch in {1, 2, 3, 5, 7, 8, rows // 2, rows - 1, rows} - {0}:
+        phases = ((4, rows),)
+        if batch > rows:
+            with pytest.raises(OrderError, match=f"the largest has {rows} rows, and global_batch_rows is {batch}"):
+                Order((Phase(4, rows),), rows, batch)
+            continue
+        order = Order((Phase(4, rows),), rows, batch)
+        steps = rows // batch
+        assert (order.steps_per_pass, order.rows_per_pass, order.rows_left_over) == (steps, steps * batch, rows % batch)
+        expected = list(islice(oracle.batches(phases, batch, rows), 4 * steps))
+        assert [order.rows_of_step(step).tolist() for step in range(4 * steps)] == expected
+        assert order.places(0, 4 * steps * batch).row.tolist() == sum(expected, [])
+
+
+@pytest.mark.parametrize("sizes", [(5, 9), (17, 3, 23), (2, 30), (8, 8, 8), (41, 1)])
+def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...]) -> None:
+    starts = np.cumsum([7, *sizes])[:-1].tolist()
+    phases = tuple(zip(starts, sizes, strict=True))
+    order = Order(tuple(Phase(*phase) for phase in phases), 11, 4)
+    per_pass = sum(size // 4 for size in sizes)
+    assert (order.steps_per_pass, order.rows_left_over) == (per_pass, sum(size % 4 for size in sizes))
+    expected = list(islice(oracle.batches(phases, 4, 11), 3 * per_pass))
+    table = step_rows(order, 3 * per_pass)
+    assert [line["row"] for line in table] == sum(expected, [])
+    assert [line["position"] for line in table] == list(range(12 * per_pass))
+    assert [line["step"] for line in table] == [1 + step for step in range(3 * per_pass) for _ in range(4)]
+    numbers = [number for number, size in enumerate(sizes) for _ in range(size // 4 * 4)]
+    assert [line["phase"] for line in table] == 3 * numbers
+    assert [line["pass"] for line in table] == [number for number in range(3) for _ in numbers]
+
+
+def test_over_many_passes_every_row_has_its_turn() -> None:
+    """Seven of ten rows a pass: were the permutation one of the trained rows alone, three rows would never be seen."""
+    order = Order((Phase(0, 10),), 1, 7)
+    seen = [set(order.rows_of_step(step).tolist()) for step in range(30)]
+    assert all(len(rows) == 7 for rows in seen) and set().union(*seen) == set(range(10))
+    assert len({frozenset(rows) for rows in seen}) > 15  # the rest is another one from pass to pass
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 255, 256, 257, 4095, 4097])
+def test_the_permutation_number_by_number(size: int) -> None:
+    """On both sides of every power of two, where the number of bits changes."""
+    for seed, phase, epoch in ((0, 0, 0), (2**40, 2, 3)):
+        expected = [oracle.shuffled(i, size, seed, phase, epoch) for i in range(min(size, 300))]
+        found = permute(np.arange(size), size, permutation_keys(seed, phase, epoch))
+        assert found[:300].tolist() == expected and sorted(found.tolist()) == list(range(size))
+
+
+def test_rows_of_billions() -> None:
+    size = 3 * 2**33 + 7
+    index = [0, 1, 2**32, 2**33 + 5, size - 1]
+    assert permute(np.array(index), size, permutation_keys(1, 0, 0)).tolist() == [oracle.shuffled(i, size, 1, 0, 0) for i in index]
+
+
+def test_indices_on_either_side_are_refused() -> None:
+    for index in (-1, 10):
+        with pytest.raises(OrderError, match="An index outside the permutation of 10 rows was asked for"):
+            permute(np.array([0, index]), 10, permutation_keys(0, 0, 0))
+    with pytest.raises(OrderError, match="Positions start at 0; -1 from 0 were asked for"):
+        Order((Phase(0, 10),), 0, 5).places(0, -1)
+    assert Order((Phase(0, 10),), 0, 5).places(3, 0).row.size == 0

@@ -1,0 +1,73 @@
+"""Records as rows of tokens: what fits, what is left out, and where it lies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.lm.data import pairs
+from stages.lm.data.reader import RowReader, write_row_files
+from tests.lm.made import render
+
+
+def conversation(*turns: tuple[str, str]) -> dict:
+    return {"doc_id": str(turns), "source": "s", "messages": json.dumps([{"role": r, "content": c} for r, c in turns])}
+
+
+def test_conversations_that_fit_or_not() -> None:
+    records = [
+        conversation(("user", "abc"), ("assistant", "de")),
+        conversation(("user", "a" * 20), ("assistant", "b")),
+        conversation(("user", "abc")),
+    ]
+    encoded = pairs.encode_conversations(records, render, 10)
+    assert encoded.records == records[:1]
+    assert encoded.reasons() == {pairs.TOO_LONG: 1, pairs.NOTHING_TRAINED: 1}
+    assert encoded.items[0][1].tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_pairs_are_rows_of_two_pieces(tmp_path: Path) -> None:
+    prompt = json.dumps([{"role": "user", "content": "why"}])
+    records = [{"doc_id": n, "source": "s", "prompt": prompt, "chosen": "yes" * n, "rejected": "no"} for n in (1, 9, 2)]
+    encoded = pairs.encode_pairs(records, render, 24)
+    assert [r["doc_id"] for r in encoded.records] == [1, 2] and encoded.reasons() == {pairs.TOO_LONG: 1}
+    reader = RowReader(pairs.write_pair_rows(tmp_path, encoded, 24, 0))
+    batch = reader.batch([0, 1])
+    assert [(batch.docs[row] == piece).sum() for row in (0, 1) for piece in (0, 1)] == [7, 6, 10, 6]
+    assert batch.targets == 3 + 2 + 6 + 2
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.randoms())
+@settings(max_examples=30, deadline=None)
+def test_row_spans_are_where_they_say(tmp_path_factory: pytest.TempPathFactory, lengths: list[int], draw) -> None:
+    records = [conversation(("user", "q"), ("assistant", "a" * n)) for n in lengths]
+    encoded = pairs.encode_conversations(records, render, 16)
+    row_of = np.arange(len(lengths))
+    draw.shuffle(row_of)
+    row_of = np.sort(row_of // 2)[np.argsort(np.argsort(draw.sample(range(99), len(lengths))))]
+    folder = tmp_path_factory.mktemp("spans")
+    files = write_row_files(folder, encoded.items, row_of, 64, 0)
+    pieces, offsets, tokens = np.load(files.pieces), np.load(files.rows), np.fromfile(files.tokens[0], "<u2")
+    for span, (ids, _) in zip(pairs.row_span_rows("train", encoded, row_of), encoded.items, strict=True):
+        assert pieces[offsets[span["row"]] + span["piece"]].tolist() == [0, span["start"], span["length"]]
+        assert tokens[span["start"] : span["start"] + span["length"]].tolist() == ids.tolist()
+
+
+def test_choosing_records_by_hash() -> None:
+    records = [{"doc_id": n, "split": "train" if n % 3 else "validation"} for n in range(60)]
+    chosen = pairs.choose(records, 10)
+    assert [r["split"] for r in chosen].count("train") == [r["split"] for r in chosen].count("validation") == 10
+    assert chosen == sorted(chosen, key=lambda r: r["doc_id"]) and chosen != records[:20]
+    assert pairs.choose(records[::-1], 10)[::-1] == chosen
+    assert pairs.choose(records, None) == pairs.choose(records, 99) == records
+
+
+def test_a_tokenizer_without_the_chat_tokens() -> None:
+    with pytest.raises(ValueError, match="The tokenizer has no token <.pad.>"):
+        pairs.token_id(SimpleNamespace(token_to_id=lambda token: None), "<|pad|>")

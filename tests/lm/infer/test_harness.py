@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.lm.infer.harness import make_lm, run_tasks, windows
+from stages.lm.infer.score import load_model
+from tests.stages import tiny_model
+
+CHOICES = [
+    {"item_id": str(i), "context": f"The function {w} returns", "choices": ["the length.", f" its {w}", "the last argument of it", "é 12 x"], "gold": i % 4}
+    for i, w in enumerate(("length", "sum", "copy", "name", "first", "last", "12345", "x y"))
+]  # fmt: skip
+CONTINUED = [
+    {"item_id": str(i), "context": f"The {w} of its first", "answer": "argument" if i else "a"} for i, w in enumerate(("sum", "copy", "z"))
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.write(tmp_path_factory.mktemp("harness") / "model")
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path) -> tuple[Any, Any]:
+    from transformers import AutoTokenizer
+
+    return load_model(folder, "cpu"), AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path, ours: tuple[Any, Any]) -> Any:
+    from lm_eval.models.huggingface import HFLM
+
+    return HFLM(pretrained=ours[0], tokenizer=ours[1], add_bos_token=True, batch_size=1, device="cpu")
+
+
+def loglikelihoods(found: Any) -> dict[tuple[str, str], list[float]]:
+    return {(task, s["doc"]["item_id"]): [r[0] for r in s["filtered_resps"]] for task, samples in found.items() for s in samples}
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("batch_rows", [1, 7])
+def test_equals_lm_evals_own_wrapper(ours: tuple[Any, Any], theirs: Any, chat: bool, batch_rows: int) -> None:
+    tasks, kinds = {"choose": CHOICES, "go_on": CONTINUED}, {"choose": "multiple_choice", "go_on": "continuation"}
+    own = run_tasks(make_lm(*ours, 64, batch_rows), tasks, kinds, chat)
+    oracle = run_tasks(theirs, tasks, kinds, chat)
+    assert own.metrics == oracle.metrics
+    assert set(own.metrics["choose"]) == {"acc", "acc_norm", "acc_mutual_info"} and own.metrics["choose"]["acc"][1] > 0
+    a, b = loglikelihoods(own.samples), loglikelihoods(oracle.samples)
+    assert a.keys() == b.keys() and len(a) == len(CHOICES) + len(CONTINUED)
+    for key in a:
+        np.testing.assert_allclose(a[key], b[key], rtol=2e-5)
+
+
+def test_contexts_are_cut_on_the_left_as_the_wrapper_cuts_them(ours: tuple[Any, Any], theirs: Any) -> None:
+    long = [{"item_id": "0", "context": "The sum of its first argument. " * 30, "choices": ["the length", "its sum"], "gold": 0}]
+    own, oracle = (run_tasks(lm, {"t": long}, {"t": "multiple_choice"}, False) for lm in (make_lm(*ours, 64, 4), theirs))
+    np.testing.assert_allclose(*(loglikelihoods(found.samples)["t", "0"] for found in (own, oracle)), rtol=2e-5)
+
+
+@pytest.mark.parametrize("repeats", [1, 4, 20])
+def test_rolling_equals_the_wrapper_without_its_second_beginning_of_text(ours: tuple[Any, Any], repeats: int) -> None:
+    from types import SimpleNamespace
+
+    from lm_eval.models.huggingface import HFLM
+
+    model, tokenizer = ours
+    requests = [SimpleNamespace(args=("The function sum returns the sum of its last argument. " * repeats,))]
+    oracle = HFLM(pretrained=model, tokenizer=tokenizer, add_bos_token=False, batch_size=1, device="cpu")
+    (found,), (expected,) = (lm.loglikelihood_rolling(requests) for lm in (make_lm(model, tokenizer, 64, 4), oracle))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_generation_is_refused(ours: tuple[Any, Any]) -> None:
+    with pytest.raises(NotImplementedError, match="a task that generates text cannot be evaluated"):
+        make_lm(*ours, 64, 1).generate_until([])
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 12))
+def test_windows_predict_every_token_after_the_first_once(ids: list[int], max_length: int) -> None:
+    parts = windows(ids, max_length)
+    assert [token for part, first in parts for token in part[first:]] == ids[1:]
+    assert all(1 <= first < len(part) <= max_length + 1 for part, first in parts)

@@ -1,0 +1,60 @@
+"""The shape of a model and what is counted from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.lm.model import flops
+from stages.lm.model.config import ModelConfig, ShapeError, read_model_config, write_model_config
+
+SMALL = {"vocab_size": 64, "depth": 2, "width": 16, "heads": 4, "kv_heads": 2, "ffn_width": 24, "max_positions": 32}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 3}, "model.width 16 is not divisible by model.heads 3"),
+        ({"kv_heads": 3}, "model.heads 4 is not divisible by model.kv_heads 3"),
+        ({"width": 12}, "A head has 3 channels, which RoPE cannot rotate in pairs"),
+        ({"depth": 0}, "model.depth is 0; it must be at least 1"),
+    ],
+)
+def test_impossible_shapes_are_refused(change: dict, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        ModelConfig(**{**SMALL, **change})
+
+
+def test_model_json_round_trip(tmp_path: Path) -> None:
+    config = ModelConfig(**SMALL, qk_norm=True)
+    write_model_config(config, tmp_path / "model.json")
+    assert read_model_config(tmp_path / "model.json") == config
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_counts_equal_the_built_model(tied: bool, qk_norm: bool) -> None:
+    from stages.lm.model.llama import Llama
+
+    config = ModelConfig(**SMALL, tied_embeddings=tied, qk_norm=qk_norm)
+    model = Llama(config)
+    assert flops.parameter_count(config) == sum(p.numel() for p in model.parameters())
+    matmuls = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and not (n.startswith("embedding.") and not tied))
+    assert flops.matmul_parameters(config) == matmuls
+    assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * 2 * 16 * 32
+    assert flops.checkpoint_bytes(config) == 12 * flops.parameter_count(config)
+
+
+def test_llama_3_8b_has_its_known_size() -> None:
+    llama = ModelConfig(128_256, 32, 4096, 32, 8, 14_336, 8192)
+    assert flops.parameter_count(llama) == 8_030_261_248
+    one = flops.training_memory_bytes(llama, 1, 1, 8192, "bf16", True)
+    assert flops.training_memory_bytes(llama, 64, 1, 8192, "bf16", True) < one
+
+
+def test_plan_needs_no_torch() -> None:
+    code = "import sys; from stages.lm import arch, flops, order, schedule, job, session, launch; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"

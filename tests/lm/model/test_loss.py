@@ -1,0 +1,107 @@
+"""Losses against brute force and TRL."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from stages.lm.data.reader import RowReader, write_row_files
+from stages.lm.model.loss import TorchBatch, language_modelling, piece_log_probs, preference, to_torch
+
+CPU = torch.device("cpu")
+
+
+def pair_batch(tmp_path: Path, references: np.ndarray | None) -> tuple[RowReader, TorchBatch]:
+    draw = np.random.default_rng(0)
+    items = []
+    for _ in range(12):
+        length = int(draw.integers(4, 12))
+        mask = np.zeros(length, np.uint8)
+        mask[length // 2 :] = 1
+        items.append((draw.integers(0, 30, length), mask))
+    reader = RowReader(write_row_files(tmp_path, items, np.repeat(np.arange(6), 2), 32, 0, references))
+    return reader, to_torch(reader.batch(np.arange(6), 4), CPU)
+
+
+def test_language_modelling_is_the_mean_negative_log_likelihood(tmp_path: Path) -> None:
+    reader, batch = pair_batch(tmp_path, None)
+    logits = torch.randn(batch.tokens.shape[0], batch.tokens.shape[1], 30, dtype=torch.float64)
+    total, _ = language_modelling().loss(logits[batch.keep], batch)
+    expected = 0.0
+    for row in range(6):
+        for at in range(batch.tokens.shape[1]):
+            if batch.labels[row, at] >= 0:
+                expected -= float(logits[row, at].log_softmax(-1)[batch.labels[row, at]])
+    assert float(total) == pytest.approx(expected, rel=1e-6)
+    assert language_modelling().units(reader.batch(np.arange(6))) == int((batch.labels >= 0).sum())
+
+
+def test_piece_log_probs_by_brute_force(tmp_path: Path) -> None:
+    _, batch = pair_batch(tmp_path, None)
+    logits = torch.randn(*batch.tokens.shape, 30)
+    found = piece_log_probs(logits[batch.keep], batch, 2)
+    for row in range(6):
+        for piece in (0, 1):
+            at = (batch.docs[row] == piece) & (batch.labels[row] >= 0)
+            expected = logits[row][at].log_softmax(-1).gather(1, batch.labels[row][at][:, None]).sum()
+            assert float(found[row, piece]) == pytest.approx(float(expected), rel=1e-5)
+
+
+def trl_loss(policy: torch.Tensor, references: torch.Tensor, beta: float) -> tuple[torch.Tensor, dict[str, float]]:
+    """The mean loss and the metrics of TRL's own DPOTrainer, given log-probabilities [B, 2] instead of a model."""
+    from trl import DPOTrainer
+
+    pairs, length = policy.shape[0], 3
+    log_probs = torch.cat([policy[:, 0], policy[:, 1]])[:, None] * torch.tensor([1.0, 0.0, 0.0])
+    nothing = torch.zeros(2 * pairs, length)
+    outputs = SimpleNamespace(log_probs=log_probs, entropy=nothing, mean_logits=nothing, is_top1=nothing.bool())
+    same = SimpleNamespace(device=CPU, gather=lambda t: t, gather_for_metrics=lambda t: t)
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(training=False), accelerator=same, aux_loss_enabled=False, ld_alpha=None, precompute_ref_logps=True, beta=beta,
+        f_divergence_type="reverse_kl", loss_types=["sigmoid"], loss_weights=[1.0], use_weighting=False, label_smoothing=0.0,
+        _metrics={"eval": defaultdict(list)}, _total_train_tokens=0, _tp_size=1,
+    )  # fmt: skip
+    inputs = {
+        "input_ids": torch.zeros(2 * pairs, length + 1, dtype=torch.long), "completion_mask": torch.ones(2 * pairs, length + 1, dtype=torch.long),
+        "ref_chosen_logps": references[:, 0], "ref_rejected_logps": references[:, 1],
+    }  # fmt: skip
+    loss = DPOTrainer._compute_loss(trainer, lambda **_: outputs, inputs, False)
+    return loss, {name: values[0] for name, values in trainer._metrics["eval"].items()}
+
+
+def test_dpo_equals_trl(tmp_path: Path) -> None:
+    references = np.random.default_rng(1).normal(-20, 3, (6, 2))
+    _, batch = pair_batch(tmp_path, references)
+    logits = torch.randn(*batch.tokens.shape, 30, requires_grad=True)
+    total, metrics = preference(0.3).loss(logits[batch.keep], batch)
+    policy = piece_log_probs(logits[batch.keep], batch, 2)
+    expected, theirs = trl_loss(policy, torch.tensor(references).float(), 0.3)
+    assert float(total.detach()) / 6 == pytest.approx(float(expected.detach()), rel=1e-6)
+    gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (total / 6, expected)]
+    assert torch.allclose(*gradients, atol=1e-7)
+    assert float(metrics["reward_margin"]) / 6 == pytest.approx(theirs["rewards/margins"], rel=1e-4)
+    assert float(metrics["reward_accuracy"]) / 6 == pytest.approx(theirs["rewards/accuracies"])
+    assert int(metrics["logprob_accuracy"]) == int((policy[:, 0] > policy[:, 1]).sum())
+
+
+def test_dpo_counts_no_row_that_only_fills_up(tmp_path: Path) -> None:
+    reader, _ = pair_batch(tmp_path, np.zeros((6, 2)))
+    padded = reader.batch([2, -1], 4)
+    batch = to_torch(padded, CPU)
+    logits = torch.randn(*batch.tokens.shape, 30)
+    total, _ = preference(0.1).loss(logits[batch.keep], batch)
+    alone = to_torch(reader.batch([2], 4), CPU)
+    only, _ = preference(0.1).loss(logits[:1][alone.keep], alone)
+    assert float(total) == pytest.approx(float(only))
+    assert preference(0.1).units(padded) == 1
+
+
+def test_dpo_without_references_is_refused(tmp_path: Path) -> None:
+    _, batch = pair_batch(tmp_path, None)
+    with pytest.raises(ValueError, match="DPO needs the log-probabilities of a reference model"):
+        preference(0.1).loss(torch.randn(int(batch.keep.sum()), 30), batch)

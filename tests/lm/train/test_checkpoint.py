@@ -1,0 +1,141 @@
+"""Checkpoints as files: any slice from any number of shards, damage of every file, which resume point counts, and what is pruned."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stages.lm.train import checkpoint
+from stages.lm.train.checkpoint import CheckpointError, describe
+
+SHAPES = {"matrix.weight": [5, 7], "norm.weight": [3], "one.weight": [1]}
+
+
+def values(what: str) -> dict[str, torch.Tensor]:
+    offset = {"weight": 0.0, "exp_avg": 1000.0, "exp_avg_sq": 2000.0}[what]
+    return {name: offset + 100 * n + torch.arange(float(torch.Size(s).numel())) for n, (name, s) in enumerate(SHAPES.items())}
+
+
+def written(folder: Path, ranks: int, step: int = 4, fingerprint: str = "f") -> Path:
+    """A checkpoint by hand: every parameter in equal parts over the ranks, the last one filled up with a number that must not be read."""
+    (folder / "shards").mkdir(parents=True)
+    for rank in range(ranks):
+        tensors = {}
+        for what in ("weight", "exp_avg", "exp_avg_sq"):
+            for name, value in values(what).items():
+                each = -(-value.numel() // ranks)
+                filled = torch.cat([value, torch.full((each * ranks - value.numel(),), -1e9)])
+                tensors[f"{name}|{what}"] = filled[rank * each : (rank + 1) * each].clone()
+        save_file(tensors, folder / "shards" / f"{rank:05d}.safetensors")
+    about = {"step": step, "optimizer_steps": step, "ranks": ranks, "shapes": SHAPES, "fingerprint": fingerprint}
+    (folder / "trainer.json").write_text(json.dumps(about))
+    record(folder)
+    return folder
+
+
+def record(folder: Path) -> None:
+    files = [describe(p, folder) for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "checkpoint.json"]
+    (folder / "checkpoint.json").write_text(json.dumps({"format": 1, "files": files}))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_every_slice_of_every_parameter(tmp_path: Path, ranks: int) -> None:
+    """Also beyond a parameter's end, where a rank of another world size holds padding: zeros."""
+    folder = written(tmp_path / "c", ranks)
+    with ExitStack() as stack:
+        partition = checkpoint.reader(folder, stack)
+        for what in ("weight", "exp_avg", "exp_avg_sq"):
+            for name, value in values(what).items():
+                full = value.numel()
+                for begin in range(full + 2):
+                    for length in (1, 2, 5, 12, 40):
+                        expected = torch.zeros(length)
+                        part = value[begin : begin + length]
+                        expected[: part.numel()] = part
+                        assert torch.equal(partition(name, what, begin, length), expected), (name, what, begin, length)
+        with pytest.raises(CheckpointError, match="Checkpoint c has no parameter other.weight; it is of another model"):
+            partition("other.weight", "weight", 0, 1)
+    whole = checkpoint.consolidate(folder)
+    assert {name: list(tensor.shape) for name, tensor in whole.items()} == SHAPES
+    assert all(torch.equal(whole[name].flatten(), value) for name, value in values("weight").items())
+
+
+@pytest.mark.parametrize("shard_bytes", [1 << 30, 300, 100, 12])
+def test_fresh_weights_in_shards_of_a_size(tmp_path: Path, shard_bytes: int) -> None:
+    given = values("weight")
+    checkpoint.write_fresh(tmp_path / "c", SHAPES, lambda name, begin, end: given[name][begin:end], shard_bytes)
+    trainer = checkpoint.verify(tmp_path / "c")
+    assert (trainer.step, trainer.optimizer_steps, trainer.fingerprint) == (0, 0, "")
+    assert trainer.ranks == -(-12 * 39 // shard_bytes) == len(list((tmp_path / "c" / "shards").iterdir()))
+    whole = checkpoint.consolidate(tmp_path / "c")
+    assert all(torch.equal(whole[name].flatten(), value) for name, value in given.items())
+    with ExitStack() as stack:
+        assert not checkpoint.reader(tmp_path / "c", stack)("matrix.weight", "exp_avg_sq", 0, 35).any()
+
+
+def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
+    folder = written(tmp_path / "c", 2)
+    assert checkpoint.verify(folder).step == 4
+    for path in (*sorted((folder / "shards").iterdir()), folder / "trainer.json"):
+        good = path.read_bytes()
+        for bad, message in (
+            (good[:-1] + bytes([good[-1] ^ 1]), "does not have the sha256 that was recorded"),
+            (bytes([good[0] ^ 1]) + good[1:], "does not have the sha256 that was recorded"),
+            (good + b" ", rf"has {len(good) + 1} bytes, not {len(good)}"),
+            (good[:-1], rf"has {len(good) - 1} bytes, not {len(good)}"),
+        ):
+            path.write_bytes(bad)
+            with pytest.raises(CheckpointError, match=rf"Checkpoint c is damaged: {path.relative_to(folder)} {message}"):
+                checkpoint.verify(folder)
+        path.unlink()
+        with pytest.raises(CheckpointError, match=rf"Checkpoint c is damaged: {path.relative_to(folder)} is missing"):
+            checkpoint.verify(folder)
+        path.write_bytes(good)
+    with pytest.raises(CheckpointError, match="Checkpoint nowhere has no trainer.json"):
+        checkpoint.read_trainer(tmp_path / "nowhere")
+
+
+def test_shards_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path / "c", 2)
+    (folder / "shards" / "00001.safetensors").unlink()
+    record(folder)  # so that only the number is wrong
+    with ExitStack() as stack, pytest.raises(CheckpointError, match="Checkpoint c was written by 2 ranks, but holds 1 shards"):
+        checkpoint.reader(folder, stack)
+
+
+def test_the_newest_good_resume_point_of_this_job(tmp_path: Path) -> None:
+    """By number, not by name of another length or by time; half-written ones and those of other jobs do not count."""
+    for step in (9, 10, 100):
+        written(tmp_path / f"step-{step:010d}", 1, step)
+    written(tmp_path / "step-0000000101.partial", 1, 101)
+    written(tmp_path / "step-0000000102", 1, 102, "other")
+    said: list[str] = []
+    found = checkpoint.latest_good(tmp_path, "f", said.append)
+    assert found is not None and (found[0].name, found[1].step) == ("step-0000000100", 100)
+    assert len(said) == 1 and "step-0000000102 is of another job" in said[0]
+    assert checkpoint.latest_good(tmp_path / "nowhere", "f", said.append) is None
+
+
+def test_pruning_keeps_the_newest(tmp_path: Path) -> None:
+    for step in (9, 10, 99, 100):
+        written(tmp_path / f"step-{step:010d}", 1, step)
+    written(tmp_path / "step-0000000200.partial", 1, 200)
+    checkpoint.prune(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-0000000099", "step-0000000100", "step-0000000200.partial"]
+    found = checkpoint.latest_good(tmp_path, "f", lambda text: None)
+    assert found is not None and (found[0].name, found[1].step) == ("step-0000000100", 100)
+    checkpoint.prune(tmp_path, 1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-0000000100", "step-0000000200.partial"]
+
+
+def test_whole_parameters_as_partitions() -> None:
+    given: dict[str, Any] = values("weight")
+    partition = checkpoint.from_values(lambda name: given[name].view(SHAPES[name]))
+    assert partition("matrix.weight", "weight", 30, 7).tolist() == [30.0, 31.0, 32.0, 33.0, 34.0, 0.0, 0.0]
+    assert partition("matrix.weight", "weight", 40, 3).tolist() == [0.0, 0.0, 0.0]

@@ -1,0 +1,245 @@
+"""Every field of a job does something: another value gives another run, or stands in a list with the reason why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stages.lm.data.order import Phase
+from stages.lm.data.reader import RowFiles, write_row_files
+from stages.lm.model.config import ModelConfig
+from stages.lm.train import trainer, training_run
+from stages.lm.train.job import Job, Machine, OptimConfig, read_job, write_job
+from tests.lm import plain
+
+ROWS = 21
+OTHER: dict[str, Any] = {
+    "objective": "preference", "seed": 6, "phases": (Phase(1, ROWS - 1),), "beta": 0.4, "steps": 5, "global_batch_rows": 4, "validation": None,
+    "learning_rate": 4e-3, "min_lr_frac": 0.3, "warmup_steps": 1, "eval_every_steps": 3, "max_validation_rows": 2, "checkpoint_every_steps": 3,
+    "precision": "bf16", "model.vocab_size": 67, "model.depth": 1, "model.width": 24, "model.heads": 2, "model.kv_heads": 1, "model.ffn_width": 40,
+    "model.rope_theta": 100.0, "model.norm_eps": 1e-3, "model.tied_embeddings": True, "model.qk_norm": True, "optim.weight_decay": 0.5,
+    "optim.beta1": 0.5, "optim.beta2": 0.5, "optim.eps": 1e-2, "optim.clip": 0.01, "optim.decay_embeddings": True,
+    "machine.micro_batch_rows": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
+    "machine.activation_checkpointing": True, "machine.eval_batch_rows": 3,
+}  # fmt: skip
+"""Another value for every field that shows in a run."""
+ELSEWHERE = {
+    "kind": "the rank chooses train or score by it (test_trainer: the log-probabilities)",
+    "scratch": "a place", "out": "a place",
+    "init_from": "test_trainer and test_trajectory begin with given weights",
+    "data_identity": "only in the fingerprint, below",
+    "model.max_positions": "the context that generation and export keep to; a row brings its own length",
+    "train": "by its own fields, below",
+}  # fmt: skip
+RESULT = ("lines", "weights")
+SHOWS = {
+    "eval_every_steps": ("evaluations",), "max_validation_rows": ("evaluations",), "validation": ("evaluations",),
+    "checkpoint_every_steps": ("saved",), "precision": ("settings",), "machine.micro_batch_rows": ("settings",),
+    "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
+    "machine.activation_checkpointing": ("recomputing",), "machine.eval_batch_rows": ("evaluated",),
+}  # fmt: skip
+"""Where a change shows that leaves the trained weights alone; all others must change losses and weights."""
+NOT_DECIDING = {
+    "scratch",
+    "out",
+    "init_from",
+    "train",
+    "validation",
+    "machine",
+    "eval_every_steps",
+    "max_validation_rows",
+    "checkpoint_every_steps",
+}
+
+
+def leaves(value: Any, prefix: str = "") -> Iterator[str]:
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        nested = isinstance(inner, ModelConfig | OptimConfig | Machine)
+        yield from leaves(inner, f"{prefix}{field.name}.") if nested else [prefix + field.name]
+
+
+def changed(job: Job, name: str, value: Any) -> Job:
+    head, _, rest = name.partition(".")
+    return replace(job, **{head: replace(getattr(job, head), **{rest: value}) if rest else value})
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+    """Four steps of language modelling, and of preferences over the same rows."""
+    folder = tmp_path_factory.mktemp("job")
+    references = np.random.default_rng(3).normal(-20, 4, (ROWS, 2))
+    rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
+    held_out = write_row_files(folder / "validation", *plain.items_of(9, 2), 32, 0, references[:9])
+    job = Job(
+        kind="train", model=ModelConfig(61, 2, 16, 4, 2, 24, 16), objective="language_modelling", beta=0.3, train=rows, validation=held_out,
+        machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", phases=(Phase(0, ROWS),), steps=4, global_batch_rows=8,
+        learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, optim=OptimConfig(clip=0.5), eval_every_steps=2, checkpoint_every_steps=2,
+    )  # fmt: skip
+    return {"language_modelling": job, "preference": replace(job, objective="preference")}
+
+
+def observed(job: Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """All that a run shows, by what it is."""
+    batches: list[int] = []
+    own = trainer._own_batches
+    monkeypatch.setattr(trainer, "_own_batches", lambda *given: (batches.append(len(b.rows)) or b for b in own(*given)))
+    made: list[bool] = []
+    start = plain.PlainDeep.__init__
+    monkeypatch.setattr(plain.PlainDeep, "__init__", lambda deep, *given: start(deep, *given) or made.append(deep.module.checkpointing))
+    one = replace(job, machine=replace(job.machine, ranks=1, device="cpu"))
+    found = plain.run(one, folder, monkeypatch)
+    monkeypatch.undo()
+    values = [[line[n] for n in ("step", "loss", "grad_norm", "lr") if n in line] for line in found.lines if "loss" in line]
+    settings = plain.deepspeed_config(job, job.accumulation())
+    return {
+        "lines": values, "weights": {n: t.tolist() for n, t in found.weights.items()}, "evaluations": found.evaluations, "saved": found.saved,
+        "settings": settings, "accumulation": job.accumulation(), "evaluated": batches, "recomputing": made,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def base(jobs: dict[str, Job], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        return {name: observed(job, tmp_path_factory.mktemp(name), patch) for name, job in jobs.items()}
+
+
+def test_every_field_has_another_value_or_a_reason(jobs: dict[str, Job]) -> None:
+    assert set(leaves(jobs["preference"])) == OTHER.keys() | ELSEWHERE.keys() and not OTHER.keys() & ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_another_value_is_another_run(
+    jobs: dict[str, Job], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kind = "preference" if name == "beta" else "language_modelling"
+    found = observed(changed(jobs[kind], name, OTHER[name]), tmp_path, monkeypatch)
+    for what in SHOWS.get(name, RESULT):
+        assert found[what] != base[kind][what], what
+    if name in SHOWS and name != "machine.micro_batch_rows":  # whose sums are of other parts
+        assert all(found[what] == base[kind][what] for what in RESULT)
+
+
+@pytest.mark.parametrize("name", [n for n in OTHER if n.startswith("machine.") and n != "machine.ranks"])
+def test_the_machine_changes_no_result_beyond_rounding(
+    jobs: dict[str, Job], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    found = observed(changed(jobs["preference"], name, OTHER[name]), tmp_path, monkeypatch)
+    assert np.array(found["lines"]) == pytest.approx(np.array(base["preference"]["lines"]), rel=1e-5)
+    assert np.array(found["evaluations"]) == pytest.approx(np.array(base["preference"]["evaluations"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [*OTHER, "kind", "data_identity", "init_from", "scratch", "out", "train", "model.max_positions"])
+def test_the_fingerprint_names_what_decides_the_weights(jobs: dict[str, Job], name: str) -> None:
+    job = jobs["preference"]
+    others = {"objective": "language_modelling", "data_identity": "x", "model.max_positions": 8, "train": replace(job.train, tokens=("x",))}
+    found = changed(job, name, others.get(name, OTHER.get(name, "x"))).fingerprint()
+    assert (found == job.fingerprint()) == (name.partition(".")[0] in NOT_DECIDING)
+
+
+def test_a_job_goes_through_json_with_every_field(jobs: dict[str, Job], tmp_path: Path) -> None:
+    for name, value in OTHER.items():
+        job = changed(jobs["preference"], name, value)
+        assert read_job(write_job(job, tmp_path / "job.json")) == job
+    (tmp_path / "job.json").write_text(json.dumps({**json.loads((tmp_path / "job.json").read_text()), "colour": 1}))
+    with pytest.raises(TypeError, match="colour"):
+        read_job(tmp_path / "job.json")
+
+
+def shifted(path: str, to: Path, dtype: str, by: int) -> str:
+    np.roll(np.fromfile(path, dtype), by).tofile(to)
+    return str(to)
+
+
+def without_first_piece(files: RowFiles, folder: Path) -> RowFiles:
+    offsets = np.load(files.rows)
+    np.save(folder / "pieces.npy", np.delete(np.load(files.pieces), offsets[:-1], 0))
+    np.save(folder / "rows.npy", np.maximum(offsets - np.arange(len(offsets)), 0))
+    return replace(files, pieces=str(folder / "pieces.npy"), rows=str(folder / "rows.npy"))
+
+
+ROW_FILES: dict[str, Callable[[RowFiles, Path], RowFiles]] = {
+    "tokens": lambda files, folder: replace(files, tokens=(shifted(files.tokens[0], folder / "t", "<u2", 1),)),
+    "masks": lambda files, folder: replace(files, masks=(shifted(files.masks[0], folder / "m", "u1", 1),)),
+    "no masks": lambda files, folder: replace(files, masks=()),
+    "pieces and rows": without_first_piece,
+    "references": lambda files, folder: replace(files, references=str(folder / "r.npy")),
+}
+
+
+@pytest.mark.parametrize("name", ROW_FILES)
+def test_other_files_are_another_run(
+    jobs: dict[str, Job], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kind = "preference" if name == "references" else "language_modelling"
+    np.save(tmp_path / "r.npy", np.load(jobs[kind].train.references) + [1.0, 0.0])
+    other = ROW_FILES[name](jobs[kind].train, tmp_path)
+    found = observed(replace(jobs[kind], train=other), tmp_path / "run", monkeypatch)
+    assert found["lines"] != base[kind]["lines"]
+
+
+@pytest.mark.parametrize("change", [{"seq_len": 40}, {"pad_id": 7}])
+def test_padding_changes_nothing(
+    jobs: dict[str, Job], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
+) -> None:
+    job = jobs["language_modelling"]
+    found = observed(replace(job, train=replace(job.train, **change)), tmp_path, monkeypatch)
+    assert np.array(found["lines"]) == pytest.approx(np.array(base["language_modelling"]["lines"]), rel=1e-5)
+
+
+def test_the_settings_of_deepspeed(jobs: dict[str, Job]) -> None:
+    """What its engine is told, against its documentation: https://www.deepspeed.ai/docs/config-json."""
+    job = jobs["preference"]
+    plainly = plain.deepspeed_config(job, 2)
+    assert (
+        plainly["train_micro_batch_size_per_gpu"] == 4
+        and plainly["gradient_accumulation_steps"] == 2
+        and plainly["gradient_clipping"] == 0.5
+    )
+    assert plainly["zero_optimization"]["stage"] == 3 and plainly["zero_optimization"]["stage3_param_persistence_threshold"] == 0
+    assert (
+        "bf16" not in plainly
+        and "offload_optimizer" not in plainly["zero_optimization"]
+        and not plainly["zero_optimization"]["overlap_comm"]
+    )
+    low = plain.deepspeed_config(changed(job, "precision", "bf16"), 2)
+    assert low["bf16"] == {"enabled": True} and low["data_types"] == {"grad_accum_dtype": "fp32"}
+    machine = Machine(1, "cuda", offload_optimizer=True)
+    gpu = plain.deepspeed_config(replace(job, machine=machine), 2)["zero_optimization"]
+    assert gpu["offload_optimizer"] == {"device": "cpu", "pin_memory": True} and gpu["overlap_comm"] is True
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_what_decays(tied: bool, embeddings: bool) -> None:
+    """By dimension, not by name: matrices decay, vectors never, the token embedding only where asked, the head always unless it is the embedding."""
+    shape = ModelConfig(61, 2, 16, 4, 2, 24, 16, tied_embeddings=tied, qk_norm=True)
+    model = plain.Llama(shape)
+    optim = OptimConfig(weight_decay=0.3, beta1=0.7, beta2=0.8, eps=1e-3, decay_embeddings=embeddings)
+    optimizer = plain.adamw(model.named_parameters(), optim)
+    found = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(found) == len(list(model.parameters()))
+    for name, p in model.named_parameters():
+        assert found[id(p)] == (0.0 if p.ndim == 1 or (p is model.embedding.weight and not embeddings) else 0.3), name
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert {(*g["betas"], g["eps"]) for g in optimizer.param_groups} == {(0.7, 0.8, 1e-3)}
+
+
+class Runtime:
+    nodes, gpus, cpu_ranks, micro_batch_rows, eval_batch_rows, offload_optimizer, activation_checkpointing = 1, 0, 3, 5, 7, True, True
+
+
+def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert training_run.machine_of(Runtime()) == Machine(3, "cpu", 5, 7, True, True)
+    monkeypatch.setattr(Runtime, "gpus", 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert training_run.machine_of(Runtime()) == Machine(2, "cuda", 5, 7, True, True)

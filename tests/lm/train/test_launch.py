@@ -1,0 +1,96 @@
+"""Ranks as processes: they fail with one sentence, and none outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from stages.lm.model.config import ModelConfig
+from stages.lm.train.job import Job, JobError, Machine, write_job
+from stages.lm.train.launch import LaunchError, environment, free_port, kill, launch
+from stages.lm.train.training_run import machine_of
+from tests.lm.made import small_job
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """A job that would train for hours."""
+    return small_job(tmp_path, Machine(2, "cpu", 2), steps=1_000_000)
+
+
+def test_a_failing_rank_is_heard_and_the_others_are_ended(job: Job) -> None:
+    heard = []
+    with pytest.raises(LaunchError, match="nowhere is no checkpoint: it has no checkpoint.json"):
+        launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event["kind"]), os.environ)
+    assert "error" in heard
+    assert not [c for c in psutil.Process().children() if c.is_running() and "stages.lm.train.rank" in " ".join(c.cmdline())]
+
+
+def test_ranks_die_with_their_parent(job: Job, tmp_path: Path) -> None:
+    path = write_job(job, tmp_path / "outer.json")
+    code = (
+        "import os, sys; from pathlib import Path; from stages.lm.train.job import read_job; from stages.lm.train.launch import launch;"
+        "launch(read_job(Path(sys.argv[1])), lambda rank, event: print(event['kind'], flush=True),"
+        "{name: value for name, value in os.environ.items() if name != 'CANARY_TOKEN'})"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True, env={**os.environ, "CANARY_TOKEN": "x"}
+    )
+    assert parent.stdout is not None
+    while parent.stdout.readline().strip() != "step":
+        assert parent.poll() is None
+    ranks = [c for c in psutil.Process(parent.pid).children() if "stages.lm.train.rank" in " ".join(c.cmdline())]
+    assert len(ranks) == 2
+    assert "CANARY_TOKEN" in psutil.Process(parent.pid).environ() and not any("CANARY_TOKEN" in rank.environ() for rank in ranks)
+    assert all(os.getpgid(rank.pid) == os.getpgid(parent.pid) == os.getpgid(0) for rank in ranks)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait(timeout=60)
+    gone, alive = psutil.wait_procs(ranks, timeout=20)
+    assert len(gone) == 2 and not alive
+
+
+def test_a_rank_without_its_parent_leaves(job: Job, tmp_path: Path) -> None:
+    path = write_job(job, tmp_path / "outer.json")
+    done = subprocess.run([sys.executable, "-m", "stages.lm.train.rank", str(path), "1"], capture_output=True, check=False)
+    assert done.returncode == 1
+
+
+def test_kill_ends_what_does_not_listen() -> None:
+    deaf = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(99)"],
+                            stdout=subprocess.PIPE)  # fmt: skip
+    assert deaf.stdout is not None and deaf.stdout.readline()
+    started = time.monotonic()
+    kill([deaf])
+    assert deaf.returncode == -signal.SIGKILL and started > 0
+
+
+def test_environment_of_a_rank() -> None:
+    found = environment(1, 2, free_port(), "cpu")
+    assert (found["RANK"], found["WORLD_SIZE"], found["DS_ACCELERATOR"], found["OMP_NUM_THREADS"]) == (
+        "1",
+        "2",
+        "cpu",
+        os.environ["OMP_NUM_THREADS"],
+    )
+
+
+def test_accumulation() -> None:
+    base = SimpleNamespace(
+        nodes=1, gpus=0, cpu_ranks=3, micro_batch_rows=4, eval_batch_rows=8, offload_optimizer=False, activation_checkpointing=False
+    )
+    machine = machine_of(base)
+    assert (machine.ranks, machine.device) == (3, "cpu")
+    shape = ModelConfig(11, 1, 8, 2, 1, 8, 16)
+    job = Job("train", shape, "language_modelling", None, machine, 0, "", "", global_batch_rows=24)  # type: ignore[arg-type]
+    assert job.accumulation() == 2
+    with pytest.raises(JobError, match="global_batch_rows 25 is not divisible by 3 ranks × runtime.micro_batch_rows 4 = 12"):
+        replace(job, global_batch_rows=25).accumulation()

@@ -1,0 +1,62 @@
+"""Metrics that survive a kill, and events read while they are written."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from stages.lm.train.events import EventTail, event_path, open_events
+from stages.lm.train.metrics import bits_per_byte, open_metrics, read_metrics
+from stages.lm.train.training_run import evaluations, metric_rows
+
+
+def test_no_doubled_steps_after_a_resume(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = open_metrics(path, 0)
+    for step in range(1, 6):
+        first.write(step, {"loss": float(step)})
+    first.file.write('{"step": 6, "lo')  # killed while writing
+    first.file.close()
+    again = open_metrics(path, 3)
+    again.write(4, {"loss": 40.0})
+    again.sync()
+    assert [(line["step"], line["loss"]) for line in read_metrics(path)] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+
+
+def test_a_fresh_start_forgets_old_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    open_metrics(path, 0).write(0, {"validation_loss": 5.0})
+    open_metrics(path, 0)
+    assert read_metrics(path) == []
+    assert read_metrics(tmp_path / "absent.jsonl") == []
+
+
+def test_bits_per_byte() -> None:
+    assert bits_per_byte(math.log(2), tokens=110, documents=10, bytes_=400) == pytest.approx(0.25)
+
+
+def test_rows_of_the_metrics_table() -> None:
+    step = {"loss": 2.0, "lr": 0.1, "grad_norm": 1.0, "tokens_per_s": 9.0}
+    lines = [
+        {"step": 0, "validation_loss": 3.0},
+        {"step": 1, "tokens": 8.0, **step},
+        {"step": 2, "tokens": 7.0, **step},
+        {"step": 2, "validation_loss": 2.5},
+    ]
+    assert [(row["step"], row["tokens"], row["validation_loss"]) for row in metric_rows(lines)] == [(1, 8, None), (2, 15, 2.5)]
+    assert [line["step"] for line in evaluations(lines)] == [0, 2]
+
+
+def test_events_are_read_in_whole_lines(tmp_path: Path) -> None:
+    writer, tail = open_events(tmp_path, 3), EventTail(event_path(tmp_path, 3))
+    assert list(EventTail(tmp_path / "absent").read()) == []
+    writer.log("one")
+    writer.file.write('{"kind": "log", "te')
+    writer.file.flush()
+    assert [event["text"] for event in tail.read()] == ["one"]
+    writer.file.write('xt": "zwei"}\n')
+    writer.file.flush()
+    assert [event["text"] for event in tail.read()] == ["zwei"]
+    assert list(tail.read()) == []

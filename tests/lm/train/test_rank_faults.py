@@ -1,0 +1,98 @@
+"""What the operating system refuses a rank: a full disk is an OSError of the stage's side, a file that is gone one sentence; no traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stages.lm.train.events import OS_ERROR_EXIT
+from stages.lm.train.job import Job, Machine
+from stages.lm.train.launch import LastWords, LaunchError, _failure, launch
+from tests.conftest import PROJECT
+from tests.lm.made import small_job
+
+FULL_DISK = """
+import os
+
+def full(handle):
+    raise OSError(28, os.strerror(28), "/disk/shard")
+
+if "RANK" in os.environ:
+    os.fsync = full
+"""
+
+
+def full_disk_in_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fsync of a rank from now on finds the disk full; the processes that start ranks are not touched."""
+    (folder / "sitecustomize.py").write_text(FULL_DISK)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{PROJECT}")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """A job of two steps."""
+    return small_job(tmp_path, Machine(1, "cpu", 4), steps=2)
+
+
+def test_a_full_disk_in_a_rank_is_the_callers_oserror(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_disk_in_ranks(tmp_path, monkeypatch)
+    heard: list[str] = []
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        launch(job, lambda rank, event: heard.append(event["kind"]), os.environ)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/disk/shard") and heard[-1] == "error"
+    assert "Traceback" not in (tmp_path / "scratch" / "rank-0.log").read_text()
+
+
+def test_a_deleted_file_in_a_rank_is_one_sentence(job: Job, tmp_path: Path) -> None:
+    gone = replace(job, train=replace(job.train, tokens=(str(tmp_path / "gone.bin"),)))
+    with pytest.raises(LaunchError) as caught:
+        launch(gone, lambda rank, event: None, os.environ)
+    assert str(caught.value) == f"FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path / 'gone.bin'}'"
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, OS_ERROR_EXIT + errno.ENOSPC), (0, 1), (4096, 1)])
+def test_a_rank_that_cannot_write_its_last_word_ends_with_a_code_that_says_it(number: int, code: int) -> None:
+    """Its standard output is on the same full disk: what is buffered there must not change the code."""
+    give_up = (
+        "import sys; from stages.lm.train.rank import give_up; from stages.lm.train.events import EventWriter;"
+        f"print('x' * 100, end=''); give_up(OSError({number}, 'full') if {number} else OSError('full'), EventWriter(open('/dev/full', 'w')))"
+    )
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", give_up], cwd=PROJECT, stdout=full, stderr=subprocess.DEVNULL, env=buffered, check=False
+        )
+    assert done.returncode == code
+
+
+def test_a_rank_that_cannot_even_open_its_files_ends_with_that_code(tmp_path: Path) -> None:
+    main = "import os, sys; from stages.lm.train.rank import main; sys.exit(main([sys.argv[1], str(os.getppid())]))"
+    done = subprocess.run([sys.executable, "-c", main, str(tmp_path / "gone.json")], cwd=PROJECT, capture_output=True, check=False)
+    assert done.returncode == OS_ERROR_EXIT + errno.ENOENT and done.stderr == b""
+
+
+def test_a_full_disk_counts_before_what_its_peers_say(tmp_path: Path) -> None:
+    last = LastWords()
+    last.hear(0, {"text": "lost my peer", "rows": [3]})
+    found = _failure(tmp_path, last, [1, OS_ERROR_EXIT + errno.ENOSPC])
+    assert isinstance(found, OSError) and found.errno == errno.ENOSPC and found.filename == str(tmp_path)
+    last.hear(1, {"text": "no space", "rows": [], "number": errno.EDQUOT, "file": "/disk/x"})
+    found = _failure(tmp_path, last, [1, 1])
+    assert isinstance(found, OSError) and (found.errno, found.filename) == (errno.EDQUOT, "/disk/x")
+
+
+def test_other_errors_of_the_system_are_sentences(tmp_path: Path) -> None:
+    found = _failure(tmp_path, LastWords(), [None, OS_ERROR_EXIT + errno.EIO])
+    assert isinstance(found, LaunchError) and str(found) == "A training rank could not go on: Input/output error."
+    last = LastWords()
+    last.hear(1, {"text": "OSError: [Errno 5] Input/output error", "rows": [], "number": errno.EIO, "file": ""})
+    assert str(_failure(tmp_path, last, [None, OS_ERROR_EXIT + errno.EIO])) == "OSError: [Errno 5] Input/output error"
+    (tmp_path / "rank-1.log").write_text("words of another library")
+    for code, ended in ((-9, "by signal SIGKILL"), (7, "with exit code 7")):
+        assert str(_failure(tmp_path, LastWords(), [None, code])) == f"Training rank 1 ended {ended}.\nwords of another library"

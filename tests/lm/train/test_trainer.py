@@ -1,0 +1,209 @@
+"""The loop, its evaluations and the preference objective, against the oracle of tests/golden, without DeepSpeed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stages.lm.data.order import Phase
+from stages.lm.data.reader import RowReader, write_row_files
+from stages.lm.model.config import ModelConfig
+from stages.lm.train import checkpoint, trainer, training_run
+from stages.lm.train.engine import optimizer_steps
+from stages.lm.train.events import open_events
+from stages.lm.train.job import Job, Machine, OptimConfig
+from tests.golden import oracle
+from tests.lm import plain
+
+SHAPE = {"vocab": 61, "depth": 2, "width": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "context": 16, "theta": 1e4, "eps": 1e-5,
+         "tied": False, "qk_norm": False}  # fmt: skip
+MODEL = ModelConfig(61, 2, 16, 4, 2, 24, 16)
+ROWS = 21
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trainer")
+
+
+@pytest.fixture(scope="module")
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """A checkpoint at folder/init, under transformers' names."""
+    found = oracle.random_weights(oracle.model_of(SHAPE), 2)
+    ours = {oracle.our_name(name): tensor for name, tensor in found.items()}
+    checkpoint.write_fresh(folder / "init", {n: list(t.shape) for n, t in ours.items()}, lambda n, b, e: ours[n].flatten()[b:e], 1 << 30)
+    return found
+
+
+@pytest.fixture(scope="module")
+def job(folder: Path, weights: dict[str, torch.Tensor]) -> Job:
+    """Seven steps of eight pairs, with references that are far from the model."""
+    references = np.random.default_rng(3).normal(-20, 4, (ROWS, 2))
+    rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
+    held_out = write_row_files(folder / "validation", *plain.items_of(11, 2), 32, 0, references[:11])
+    return Job(
+        kind="train", model=MODEL, objective="preference", beta=0.3, train=rows, validation=held_out, machine=Machine(1, "cpu", 4, 3), seed=5,
+        scratch="", out="", phases=(Phase(0, ROWS),), init_from=str(folder / "init"), steps=7, global_batch_rows=8, learning_rate=3e-3,
+        min_lr_frac=0.2, warmup_steps=2, optim=OptimConfig(clip=1.0), eval_every_steps=3, checkpoint_every_steps=2,
+    )  # fmt: skip
+
+
+def loaded(weights: dict[str, torch.Tensor]) -> Any:
+    model = oracle.model_of(SHAPE)
+    model.load_state_dict(weights)
+    return model
+
+
+def answers(model: Any, seed: int, row: int) -> list[torch.Tensor]:
+    """The log-probabilities of both pieces of a pair, by the model alone."""
+    items, _ = plain.items_of(ROWS if seed == 1 else 11, seed)
+    return [-oracle.nll(model, [(ids.tolist(), mask.tolist())])[0] for ids, mask in items[2 * row : 2 * row + 2]]
+
+
+def test_preferences_follow_the_oracle(job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    references = np.load(job.train.references)
+    margins: list[float] = []
+
+    def loss_of(model: Any, row: int) -> tuple[torch.Tensor, int]:
+        chosen, rejected = answers(model, 1, row)
+        margin = 0.3 * ((chosen - references[row, 0]) - (rejected - references[row, 1]))
+        margins.append(float(margin.detach()))
+        return torch.log1p(torch.exp(-margin.double())), 1
+
+    settings = oracle.Settings(7, 8, 5, ((0, ROWS),), 3e-3, 0.2, 2, clip=1.0)
+    rows = [[(ids.tolist(), mask.tolist()) for ids, mask in plain.items_of(ROWS, 1)[0][2 * r : 2 * r + 2]] for r in range(ROWS)]
+    expected = oracle.train(loaded(weights), settings, rows, loss_of=loss_of)
+    found = plain.run(job, tmp_path, monkeypatch)
+    assert found.curve() == pytest.approx(expected.loss, rel=1e-5)
+    assert found.curve("grad_norm") == pytest.approx(expected.grad_norm, rel=1e-5)
+    assert found.curve("tokens") == expected.tokens
+    by_step = np.array(margins).reshape(7, 8)
+    assert found.curve("reward_margin") == pytest.approx(by_step.mean(1).tolist(), rel=1e-4)
+    assert found.curve("reward_accuracy") == (by_step > 0).mean(1).tolist()
+    for name, tensor in expected.weights.items():
+        assert torch.allclose(found.weights[oracle.our_name(name)], tensor, atol=1e-5), name
+
+
+def test_evaluation_of_preferences(job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all eleven pairs in batches of three, so the last batch is filled up; then over four evenly spaced ones."""
+    references = np.load(job.validation.references)  # type: ignore[union-attr]
+    model = loaded(weights)
+    with torch.no_grad():
+        pairs = [[float(v) for v in answers(model, 2, row)] for row in range(11)]
+    margins = [0.3 * (c - r - references[i, 0] + references[i, 1]) for i, (c, r) in enumerate(pairs)]
+    for limit, chosen in ((99, range(11)), (11, range(11)), (4, (0, 2, 5, 8)), (1, (0,))):
+        first = plain.run(replace(job, steps=1, max_validation_rows=limit), tmp_path / str(limit), monkeypatch).lines[0]
+        assert first["step"] == 0 and first["validation_units"] == len(chosen)
+        assert first["validation_loss"] == pytest.approx(np.mean([math.log1p(math.exp(-margins[i])) for i in chosen]), rel=1e-5)
+        assert first["validation_reward_margin"] == pytest.approx(np.mean([margins[i] for i in chosen]), rel=1e-5)
+        assert first["validation_reward_accuracy"] == np.mean([margins[i] > 0 for i in chosen])
+        assert first["validation_logprob_accuracy"] == np.mean([pairs[i][0] > pairs[i][1] for i in chosen])
+
+
+def test_evaluation_is_per_counted_token(
+    job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plainly = replace(job, objective="language_modelling", steps=1, max_validation_rows=5)
+    first = plain.run(plainly, tmp_path, monkeypatch).lines[0]
+    items = plain.items_of(11, 2)[0]
+    with torch.no_grad():
+        found = [oracle.nll(loaded(weights), [(i.tolist(), m.tolist()) for i, m in items[2 * r : 2 * r + 2]]) for r in (0, 2, 4, 6, 8)]
+    assert first["validation_units"] == sum(n for _, n in found)
+    assert first["validation_loss"] == pytest.approx(sum(float(t) for t, _ in found) / sum(n for _, n in found), rel=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_log_probabilities_of_every_row_whatever_the_ranks(
+    job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    monkeypatch.setattr(trainer, "assign", plain.assign)
+    scoring = replace(job, kind="log_probs", scratch=str(tmp_path), machine=replace(job.machine, ranks=ranks))
+    for rank in range(ranks):
+        trainer.score(scoring, plain.engine_of(scoring, rank, ranks), open_events(tmp_path, rank))
+    model = loaded(weights)
+    items, _ = plain.items_of(ROWS, 1)
+    with torch.no_grad():
+        expected = [[float(v) for v in answers(model, 1, row)] for row in range(ROWS)]
+    found = training_run.scores(scoring)
+    assert found[:, :2] == pytest.approx(np.array(expected), abs=2e-5)
+    assert found[:, 2:].tolist() == [[int(items[2 * r + s][1][1:].sum()) for s in (0, 1)] for r in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("change", "evaluated", "saved"),
+    [
+        ({}, [0, 3, 6, 7], [2, 4, 6, 7]),
+        ({"eval_every_steps": 7, "checkpoint_every_steps": 7}, [0, 7], [7]),
+        ({"eval_every_steps": 0, "checkpoint_every_steps": 0}, [0, 7], [7]),
+        ({"eval_every_steps": 1, "steps": 2, "checkpoint_every_steps": 1, "warmup_steps": 1}, [0, 1, 2], [1, 2]),
+        ({"validation": None}, [], [2, 4, 6, 7]),
+    ],
+)
+def test_when_is_evaluated_and_saved(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict, evaluated: list[int], saved: list[int]
+) -> None:
+    found = plain.run(replace(job, **change), tmp_path, monkeypatch)
+    assert [step for step, _ in found.evaluations] == evaluated and found.saved == saved
+    assert [line["step"] for line in found.lines if "loss" in line] == list(range(1, change.get("steps", 7) + 1))
+
+
+def test_going_on_takes_the_step_after_the_last(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From four steps done: the fifth step's rows and learning rate, no evaluation at the start."""
+    whole = plain.run(job, tmp_path / "whole", monkeypatch)
+    seen: list[list[int]] = []
+    batch = RowReader.batch
+    monkeypatch.setattr(RowReader, "batch", lambda self, rows, trim_to=0: seen.append(list(rows)) or batch(self, rows, trim_to))
+    found = plain.run(replace(job, validation=None), tmp_path / "again", monkeypatch, start=4)
+    assert [line["step"] for line in found.lines] == [5, 6, 7] and found.curve("lr") == whole.curve("lr")[4:]
+    order = oracle.batches(((0, ROWS),), 8, 5)
+    assert [sum(seen[i : i + 2], []) for i in (0, 2, 4)] == [next(order) for _ in range(7)][4:]
+
+
+def test_a_job_that_is_already_done_only_hands_over(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = plain.run(job, tmp_path, monkeypatch, start=7)
+    assert found.lines == [] and found.saved == []
+
+
+def test_a_step_without_a_trained_token_is_refused(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = [(np.arange(5), np.zeros(5, np.uint8)) for _ in range(8)]
+    rows = write_row_files(tmp_path / "rows", nothing, np.arange(8), 16, 0)
+    empty = replace(job, objective="language_modelling", train=rows, validation=None, phases=(Phase(0, 8),))
+    with pytest.raises(trainer.TrainingError, match=r"Step 1 has no token to train on; its rows are \d(, \d){7}\."):
+        plain.run(empty, tmp_path / "run", monkeypatch)
+
+
+def test_a_loss_that_is_not_finite_names_the_rows_of_its_micro_batch(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    references = np.load(job.train.references)
+    bad = next(oracle.batches(((0, ROWS),), 8, 5))[5]  # in the second micro-batch of four
+    references[bad] = np.nan
+    rows = write_row_files(tmp_path / "rows", *plain.items_of(ROWS, 1), 32, 0, references)
+    with pytest.raises(trainer.TrainingError, match="The loss of step 1 is not finite; rows") as caught:
+        plain.run(replace(job, train=rows), tmp_path / "run", monkeypatch)
+    assert caught.value.rows == next(oracle.batches(((0, ROWS),), 8, 5))[4:]
+
+
+def test_gradients_that_overflow_name_the_rows(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plain.PlainDeep.step
+
+    def overflowing(deep: plain.PlainDeep) -> None:
+        made(deep)
+        deep.optimizer.overflow = True
+
+    monkeypatch.setattr(plain.PlainDeep, "step", overflowing)
+    with pytest.raises(trainer.TrainingError, match="The gradients of step 1 are not finite; rows") as caught:
+        plain.run(job, tmp_path, monkeypatch)
+    assert caught.value.rows == next(oracle.batches(((0, ROWS),), 8, 5))
+
+
+def test_groups_that_disagree_about_the_step_are_not_saved(job: Job) -> None:
+    engine = plain.engine_of(job)
+    inner = engine.deep.optimizer
+    inner.optimizer = type("Inner", (), {"state": {0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}})()
+    with pytest.raises(RuntimeError, match=r"The optimizer's groups disagree about its step: \[3, 4\]"):
+        optimizer_steps(engine)

@@ -1,0 +1,95 @@
+"""The plan: hits, misses with their reason, nodes that wait, and what is lacking, without running anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stages.core.contract import environment
+from stages.core.contract.recipe import Recipe, load_recipe
+from stages.queries import plan
+from stages.queries.plan import Plan, Step, make_plan, missing_devices
+from tests.conftest import run_stage
+from tests.core.toys import COUNT, WORDS
+
+STEPS = [Step("words", {}, WORDS), Step("count", {"words": "words"}, COUNT)]
+
+
+def recipe(tmp_path: Path, *settings: str) -> Recipe:
+    path = tmp_path / "r.yaml"
+    path.write_text("name: toy\nseed: 7\nwords: {words: [a, b]}\n")
+    return load_recipe(str(path), {"words": WORDS.config, "count": COUNT.config}, settings)
+
+
+def planned(tmp_path: Path, *settings: str) -> Plan:
+    return make_plan(tmp_path / "home", recipe(tmp_path, *settings), STEPS)
+
+
+def test_a_fresh_home_misses_and_waits(tmp_path: Path) -> None:
+    found = planned(tmp_path)
+    assert [(s.node, s.state, s.why) for s in found.steps] == [("words", "miss", ("not built yet",)), ("count", "waits", ("after words",))]
+    assert not found.complete and not (tmp_path / "home").exists()
+
+
+def test_hits_and_the_reason_of_a_miss(tmp_path: Path) -> None:
+    words = run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    run_stage(COUNT, {}, {"words": words}, tmp_path / "home")
+    assert planned(tmp_path).complete
+    changed = planned(tmp_path, "count.factor=3")
+    assert [s.state for s in changed.steps] == ["hit", "miss"] and changed.steps[1].why == ("config.factor: 1 -> 3",)
+    assert planned(tmp_path, "seed=8").steps[0].why == ("seed: 7 -> 8",)
+
+
+def test_a_miss_names_the_nearest_earlier_artifact(tmp_path: Path) -> None:
+    run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    run_stage(WORDS, {"words": ["z"], "max_bad_records": 4}, {}, tmp_path / "home")
+    assert planned(tmp_path, "words.max_bad_records=1").steps[0].why == ("config.max_bad_records: 0 -> 1",)
+
+
+def test_a_miss_is_explained_by_the_newest_artifacts_and_not_by_a_damaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond COMPARED artifacts the older are not read: the nearest of all is one of them."""
+    home = tmp_path / "home"
+    run_stage(WORDS, {"words": ["a", "b"]}, {}, home)
+    middle = run_stage(WORDS, {"words": ["a", "b"], "max_bad_records": 5}, {}, home)
+    newest = [run_stage(WORDS, {"words": ["z"], "max_bad_records": n}, {}, home) for n in (1, 2)]
+    assert planned(tmp_path, "seed=8").steps[0].why == ("seed: 7 -> 8",)
+    monkeypatch.setattr(plan, "COMPARED", 3)
+    assert planned(tmp_path, "seed=8").steps[0].why == ("config.max_bad_records: 5 -> 0", "seed: 7 -> 8")
+    (middle.path / "manifest.json").write_text("{ half")
+    newest[0].path.joinpath("manifest.json").write_text('{"node": "words"}')
+    assert planned(tmp_path, "seed=8").steps[0].why[0] == "config.max_bad_records: 2 -> 0"
+
+
+def test_a_changed_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "more.txt"
+    file.write_text("x")
+    run_stage(WORDS, {"words": ["a", "b"], "files": [str(file)]}, {}, tmp_path / "home")
+    file.write_text("y")
+    why = planned(tmp_path, f"words.files=[{file}]").steps[0].why
+    assert len(why) == 1 and why[0].startswith("files.files: ") and "sha256:" in why[0]
+
+
+def test_what_is_missing_is_collected_not_raised(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "words.files=[nowhere/*.txt]", "words.packages=[no-such-thing]")
+    assert len(plan.lacks) == 1 and "nowhere/*.txt" in plan.lacks[0] and [s.state for s in plan.steps] == ["waits", "waits"]
+
+
+def test_gpus_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants = recipe(tmp_path, "runtime.gpus=4")
+    monkeypatch.setattr(environment, "gpus", lambda: ["one"])
+    assert missing_devices(wants, ["pretrain"]) == ["The recipe trains on 4 GPUs per machine; this machine has 1 (runtime.gpus)."]
+    assert missing_devices(wants, ["crawl"]) == []
+    monkeypatch.setattr(environment, "gpus", lambda: ["one"] * 4)
+    assert missing_devices(wants, ["pretrain"]) == []
+
+
+def test_an_artifact_with_a_file_that_is_gone_is_damaged_and_no_hit(tmp_path: Path) -> None:
+    words = run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    run_stage(COUNT, {}, {"words": words}, tmp_path / "home")
+    (words.path / "word" / "00001.txt").unlink()
+    found = planned(tmp_path)
+    assert [s.state for s in found.steps] == ["damaged", "hit"] and not found.complete
+    assert found.steps[0].why == (f"{words.path / 'word' / '00001.txt'}: missing",) and found.steps[0].artifact is not None
+    adopted = make_plan(tmp_path / "home", recipe(tmp_path), STEPS, {"words": words})
+    assert [s.state for s in adopted.steps] == ["damaged", "hit"]

@@ -1,0 +1,236 @@
+"""The numbers of a plan, against figures worked out by hand; and what a plan says of nodes that are not there.
+
+The model of SHAPE: a block has 2 * 64 * 64 + 2 * 64 * 32 weights of attention and 3 * 64 * 128 of the feed-forward, 36,864 in all; four
+blocks and an output head of 3,000 * 64 multiply every token (339,456 weights); with the embedding and nine norms of 64 there are 532,032.
+A token costs 6 * 339,456 + 12 * 4 * 64 * 128 = 2,429,952 FLOPs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.core.contract import environment
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError
+from stages.core.contract.recipe import Recipe, load_recipe
+from stages.mix import Mix
+from stages.pretrain import PretrainConfig
+from stages.queries import plan
+from stages.queries.plan import Plan, Planned, Step, make_plan, missing_devices, training_size
+from stages.train_tokenizer import TrainTokenizer
+from tests.conftest import run_stage
+from tests.core.toys import COUNT, WORDS
+
+SHAPE = "{depth: 4, width: 64, heads: 4, kv_heads: 2, ffn_width: 128}"
+RECIPE = f"""
+name: toy
+mix: {{seq_len: 128}}
+train_tokenizer: {{vocab_size: 3000}}
+pretrain:
+  model: {SHAPE}
+  budget: {{steps: 100}}
+  global_batch_rows: 8
+  learning_rate: 0.001
+  warmup_steps: 1
+  eval_every_steps: 0
+  checkpoint_every_steps: 0
+runtime: {{micro_batch_rows: 64, cpu_ranks: 2}}
+"""
+CLASSES = {"train_tokenizer": TrainTokenizer, "mix": Mix, "pretrain": PretrainConfig}
+
+
+def recipe(tmp_path: Path, *settings: str) -> Recipe:
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    return load_recipe(str(tmp_path / "r.yaml"), CLASSES, settings)
+
+
+def artifact(folder: Path, seconds: int = 5, size: int = 1_500_000, **files: Any) -> Artifact:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(value))
+    times = {"started": "2026-01-01T00:00:00+00:00", "ended": f"2026-01-01T00:00:{seconds:02}+00:00"}
+    return Artifact(folder, {**times, "bytes": size, "run_id": "r1", "summary": {"vocab_size": 1000}})
+
+
+def size(tmp_path: Path, *settings: str, **built: Artifact) -> list[tuple[str, str]]:
+    made = Plan(
+        tuple(Planned(node, "hit" if node in built else "miss", (), built.get(node)) for node in ("train_tokenizer", "mix", "pretrain"))
+    )
+    return training_size(recipe(tmp_path, *settings), made)
+
+
+MEMORY = ("memory per rank", "about 0.32 GiB on 2 ranks")
+"""In fp32: 532,032 * 16 / 2 bytes of states, 8,192 tokens of activations (64 * 4 * 68 and 3,000 * 8 bytes each), and 1,830,912 gathered."""
+
+
+def test_the_size_of_a_training(tmp_path: Path) -> None:
+    assert size(tmp_path, "pretrain.precision=fp32") == [
+        ("parameters", "532,032 (339,456 in matrix products)"),
+        ("pretraining tokens", "102,400 (at most)"),
+        ("pretraining FLOPs", "2.49e+11"),
+        MEMORY,
+        ("one checkpoint", "6.4 MB"),
+    ]
+
+
+def test_a_budget_in_tokens_is_rounded_up_to_steps_and_one_in_epochs_has_no_number_yet(tmp_path: Path) -> None:
+    found = dict(size(tmp_path, "pretrain.budget={tokens: 1000000}"))
+    assert found["pretraining tokens"] == "1,000,448 (at most)" and found["pretraining FLOPs"] == "2.43e+12"
+    found = dict(size(tmp_path, "pretrain.budget={epochs: 2}", "pretrain.precision=fp32"))
+    assert list(found) == ["parameters", "memory per rank", "one checkpoint"] and found["memory per rank"] == MEMORY[1]
+
+
+def test_gpus_give_hours_and_share_the_memory(tmp_path: Path) -> None:
+    """1e16 tokens cost 2.43e22 FLOPs: 16,875 hours at 4e14 a second, over six GPUs 117.2 days."""
+    settings = ("runtime.gpus=2", "runtime.nodes=3", "pretrain.budget={tokens: 1000000000}", "runtime.micro_batch_rows=1")
+    found = dict(size(tmp_path, *settings))
+    assert found["GPU hours at 400 TFLOP/s"] == "0 (0.0 days on 6 GPUs)" and found["memory per rank"].endswith("GiB on 6 ranks")
+    found = dict(size(tmp_path, *settings[:2], "pretrain.budget={tokens: 10000000000000000}"))
+    assert found["GPU hours at 400 TFLOP/s"] == "16,875 (117.2 days on 6 GPUs)"
+    assert "GPU hours at 400 TFLOP/s" not in dict(size(tmp_path))
+
+
+def test_activation_checkpointing_takes_less_memory(tmp_path: Path) -> None:
+    """2 bytes instead of 34 per token, layer and channel: 8,192 * 64 * 4 * 4 instead of … * 68."""
+    found = dict(size(tmp_path, "pretrain.precision=fp32", "runtime.activation_checkpointing=true"))
+    assert found["memory per rank"] == "about 0.20 GiB on 2 ranks"
+
+
+def test_what_is_built_is_summed_up_and_a_mixture_gives_its_sources(tmp_path: Path) -> None:
+    sources = {
+        "web": {"train_tokens": 12_345, "available_tokens": 50_000, "epochs": 0.2469},
+        "code": {"train_tokens": 9, "available_tokens": 3, "epochs": 3},
+    }
+    mixed = artifact(tmp_path / "mix", 7, 2_500_000, mix={"sources": sources})
+    found = size(tmp_path, mix=mixed, train_tokenizer=artifact(tmp_path / "tokenizer", 30))
+    assert found[-3:] == [
+        ("built so far", "2 of 3 nodes in 37 s, 4.0 MB"),
+        ("source web", "12,345 of 50,000 tokens, 0.25 epochs"),
+        ("source code", "9 of 3 tokens, 3.00 epochs"),
+    ]
+    assert found[0] == ("parameters", "532,032 (339,456 in matrix products)"), "a hit is what the recipe says"
+
+
+def test_an_adopted_part_gives_its_own_numbers(tmp_path: Path) -> None:
+    """4 * 36,864 + 1,000 * 64 weights multiply a token where the tokenizer has 1,000 words; twice the context doubles the attention."""
+    tokenizer = artifact(tmp_path / "tokenizer")
+    found = dict(size(tmp_path, "adopt.train_tokenizer=x", train_tokenizer=tokenizer))
+    assert found["parameters"] == "276,032 (211,456 in matrix products)"
+    mixed = artifact(tmp_path / "mix", mix={"seq_len": 256, "sources": {}})
+    found = dict(size(tmp_path, "adopt.mix=x", mix=mixed))
+    assert found["parameters"].startswith("532,032") and found["pretraining tokens"] == "204,800 (at most)"
+
+
+def test_an_adopted_checkpoint_is_counted_as_it_is_and_not_trained(tmp_path: Path) -> None:
+    shape = {"vocab_size": 100, "depth": 1, "width": 8, "heads": 2, "kv_heads": 1, "ffn_width": 16, "max_positions": 32}
+    found = size(tmp_path, "adopt.pretrain=x", pretrain=artifact(tmp_path / "pretrain", model=shape))
+    assert found == [
+        ("parameters", "2,200 (1,376 in matrix products)"), ("one checkpoint", "0.0 MB"), ("built so far", "1 of 3 nodes in 5 s, 1.5 MB"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("node", ["mix", "train_tokenizer", "pretrain"])
+def test_an_adopted_part_that_is_not_known_leaves_the_size_open(tmp_path: Path, node: str) -> None:
+    assert size(tmp_path, f"adopt.{node}=x") == []
+
+
+# -- what stands in a plan ---------------------------------------------------------------------------------------------------------
+
+
+def toys(tmp_path: Path, *settings: str) -> Recipe:
+    (tmp_path / "t.yaml").write_text("name: toy\nseed: 7\nwords: {words: [a, b]}\n")
+    return load_recipe(str(tmp_path / "t.yaml"), {node: step.config for node, step in (("words", WORDS), ("count", COUNT))}, settings)
+
+
+JOIN = dataclasses.replace(COUNT, name="join", inputs=dict.fromkeys(("words", "b", "c", "d"), "tokens"))
+STEPS = [Step("words", {}, WORDS), Step("count", {"words": "words"}, COUNT)]
+
+
+def test_an_adopted_artifact_is_named_with_where_it_comes_from(tmp_path: Path) -> None:
+    built = run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    given = make_plan(tmp_path / "home", toys(tmp_path, "adopt.words=my-words"), STEPS, {"words": built})
+    assert [(s.node, s.state, s.why) for s in given.steps] == [
+        ("words", "adopted", ("my-words: built by test-run",)), ("count", "miss", ("not built yet",)),
+    ]  # fmt: skip
+    assert given.steps[0].artifact is built and given.steps[0].job is None and not given.complete
+    foreign = Artifact(built.path, {**built.manifest, "adopted": {"provenance": "files of mine"}})
+    given = make_plan(tmp_path / "home", toys(tmp_path, "adopt.words=my-words"), STEPS[:1], {"words": foreign})
+    assert given.steps[0].why == ("my-words: files of mine",) and given.complete
+
+
+def test_a_node_waits_for_at_most_three_names_and_later_ones_are_still_looked_at(tmp_path: Path) -> None:
+    many = [Step(name, {}, WORDS) for name in ("d", "c", "b", "a")]
+    joined = Step("join", {"words": "a", "b": "b", "c": "c", "d": "d"}, JOIN)
+    three = Step("three", {"words": "a", "b": "b", "c": "c", "d": "a"}, JOIN)
+    (tmp_path / "t.yaml").write_text("name: toy\nseed: 7\n")
+    classes = {s.node: s.stage.config for s in [*many, joined, three, STEPS[0]]}
+    found = make_plan(tmp_path / "home", load_recipe(str(tmp_path / "t.yaml"), classes), [*many, joined, three, STEPS[0]])
+    assert [(s.node, s.why) for s in found.steps[4:]] == [
+        ("join", ("after a, b, c …",)),
+        ("three", ("after a, b, c",)),
+        ("words", ("not built yet",)),
+    ]
+
+
+def test_files_of_a_node_that_waits_are_looked_for_too(tmp_path: Path) -> None:
+    late = Step("late", {"words": "words"}, dataclasses.replace(WORDS, name="late", inputs={"words": "documents"}))
+    (tmp_path / "t.yaml").write_text("name: toy\nlate: {files: [nowhere/*.txt]}\n")
+    found = make_plan(
+        tmp_path / "home", load_recipe(str(tmp_path / "t.yaml"), {"words": WORDS.config, "late": WORDS.config}), [STEPS[0], late]
+    )
+    assert len(found.lacks) == 1 and found.lacks[0].startswith("The pattern matches no file: nowhere/*.txt (late.files")
+    assert [(s.node, s.state, s.why) for s in found.steps[1:]] == [("late", "waits", ("an input is missing",))]
+
+
+def test_an_error_that_is_none_of_the_recipe_is_raised(tmp_path: Path) -> None:
+    broken = dataclasses.replace(WORDS, distributions=("no-such-distribution",))
+    with pytest.raises(StageError, match="The package 'no-such-distribution' is not installed"):
+        make_plan(tmp_path / "home", toys(tmp_path), [Step("words", {}, broken)])
+
+
+def test_lacks_begin_with_the_devices_and_leave_adopted_training_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "gpus", list)
+    (tmp_path / "t.yaml").write_text("name: toy\nruntime: {gpus: 2}\nadopt: {sft: x}\n")
+    wants = load_recipe(str(tmp_path / "t.yaml"), {"sft": WORDS.config}, spared=lambda _: ())
+    built = run_stage(WORDS, {}, {}, tmp_path / "home")
+    sentence = "The recipe trains on 2 GPUs per machine; this machine has none (runtime.gpus)."
+    assert make_plan(tmp_path / "home", wants, [Step("sft", {}, WORDS)]).lacks == (sentence,)
+    assert make_plan(tmp_path / "home", wants, [Step("sft", {}, WORDS)], {"sft": built}).lacks == ()
+    assert missing_devices(wants, ["dpo", "crawl"]) == missing_devices(wants, ["sft"]) == [sentence]
+    monkeypatch.setattr(environment, "gpus", lambda: ["one"] * 3)
+    assert missing_devices(wants, ["sft"]) == []
+
+
+def test_of_equally_near_artifacts_the_newest_explains_a_miss(tmp_path: Path) -> None:
+    for bad in range(1, 12):  # the eleventh sorts before the second as text
+        run_stage(WORDS, {"words": ["a", "b"], "max_bad_records": bad}, {}, tmp_path / "home")
+    assert make_plan(tmp_path / "home", toys(tmp_path), STEPS).steps[0].why == ("config.max_bad_records: 11 -> 0",)
+
+
+def test_an_artifact_that_was_taken_away_or_adopted_explains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, made = tmp_path / "home", run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    path = made.path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    monkeypatch.setattr(plan, "find_hit", lambda home, job: None)
+    assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("its artifact was removed",)
+    path.write_text(json.dumps({**manifest, "adopted": {"provenance": "mine"}}))
+    said = f"words/{made.path.name} is adopted, so it stands only where the recipe's section adopt names it"
+    assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == (said,)
+    path.write_text(json.dumps({**manifest, "adopted": {"provenance": "mine"}, "key": "0" * 64}))
+    assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("not built yet",)
+
+
+def test_a_node_waits_only_for_what_is_not_built(tmp_path: Path) -> None:
+    run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
+    both = Step(
+        "both", {"words": "words", "b": "count"}, dataclasses.replace(COUNT, name="both", inputs={"words": "documents", "b": "tokens"})
+    )
+    (tmp_path / "t.yaml").write_text("name: toy\nseed: 7\nwords: {words: [a, b]}\n")
+    classes = {step.node: step.stage.config for step in (*STEPS, both)}
+    found = make_plan(tmp_path / "home", load_recipe(str(tmp_path / "t.yaml"), classes), [*STEPS, both])
+    assert [(s.state, s.why) for s in found.steps] == [("hit", ()), ("miss", ("not built yet",)), ("waits", ("after count",))]

@@ -1,0 +1,171 @@
+"""An answer starts from one artifact and follows what that one was made from, whatever other runs left in the home."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.index import database
+from stages.core.index.sql_guard import Limits
+from stages.queries import trace
+from tests.conftest import PROJECT, loam
+from tests.queries.two_runs import FOREIGN, MIRROR, SITE, doc, make_artifact, make_run, make_two_runs
+
+SAW_MOST = "The pages that pretraining saw most often"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("trace") / "home"
+    make_two_runs(home)
+    return home
+
+
+def pages(home: Path, step: int, **of: str) -> list[str]:
+    return [row["url"] for row in trace.trace_step(home, trace.start(home, **of), step)]
+
+
+def test_a_step_names_the_pages_of_its_own_run(home: Path) -> None:
+    """`current` holds the mix of the half-finished third run, which trained nothing."""
+    ((current,),) = database.query(home, "SELECT alias FROM current JOIN artifact USING (artifact_id) WHERE current.node = 'mix'")[1]
+    assert current == "mix-3"
+    assert [pages(home, step) for step in (1, 2, 3)] == [[f"{MIRROR}/4"], [f"{SITE}/1"], [f"{SITE}/0"]]
+    assert [pages(home, step, run="tiny-1") for step in (1, 2, 3)] == [[f"{SITE}/0"], [f"{SITE}/1"], [f"{MIRROR}/4"]]
+    assert pages(home, 1, checkpoint="pretrain-1") == pages(home, 1, run="run-1") == [f"{SITE}/0"]
+
+
+def test_the_start_is_said(home: Path) -> None:
+    newest, older, half = trace.start(home), trace.start(home, run="tiny-1"), trace.start(home, run="tiny-3")
+    assert (newest.alias, newest.run) == ("pretrain-2", "tiny-2") and (older.alias, older.run) == ("pretrain-1", "tiny-1")
+    assert (half.alias, half.run) == ("mix-3", "tiny-3")
+    assert newest.named() == {"artifact": newest.artifact, "alias": "pretrain-2", "run": "tiny-2"}
+    assert trace.start(home, checkpoint="encode-1").run == "tiny-1"  # the run that built it, though a newer one has it too
+    assert trace.start(home, run="tiny-2").of["filter", "decisions"] == older.of["filter", "decisions"] != half.of["filter", "decisions"]
+
+
+def test_a_page_is_followed_through_what_one_checkpoint_was_made_from(home: Path) -> None:
+    (found,) = trace.trace_url(home, trace.start(home), f"{SITE}/0")
+    assert (found["doc_id"], found["steps"]) == (str(doc(0)), [3])
+    assert [(v["node"], v["verdict"]) for v in found["verdicts"]] == [(n, "kept") for n in ("extract", "filter", "dedup", "decontaminate")]
+    assert trace.trace_url(home, trace.start(home, run="tiny-1"), f"{SITE}/0")[0]["steps"] == [1]
+    assert [d["url"] for d in trace.trace_url(home, trace.start(home), f"{SITE}/%")] == [f"{SITE}/{n}" for n in range(4)]
+    with pytest.raises(StageError, match=f"No capture of {FOREIGN}/7 is recorded in what pretrain-2 was made from") as caught:
+        trace.trace_url(home, trace.start(home), f"{FOREIGN}/7")
+    assert "--run" in str(caught.value)
+    (foreign,) = trace.trace_url(home, trace.start(home, run="tiny-3"), f"{FOREIGN}/7")
+    assert foreign["rows"] == [{"part": "train", "row": 1, "piece": 0, "length": 10}] and foreign["steps"] == []
+    with pytest.raises(StageError, match=f"No document {doc(7)} is recorded in what pretrain-2"):
+        trace.trace_doc(home, trace.start(home), str(doc(7)))
+    with pytest.raises(RecipeError, match="'seven' is no doc_id"):
+        trace.trace_doc(home, trace.start(home), "seven")
+
+
+def test_only_trained_rows_are_steps(home: Path) -> None:
+    """Page 2 is row 0 of the validation part; row 0 of the training part is another page."""
+    found = trace.trace_doc(home, trace.start(home), str(doc(2)))
+    assert [row["part"] for row in found["rows"]] == ["validation"] and found["steps"] == []
+    assert len(trace.trace_step(home, trace.start(home), 1)) == 1
+
+
+def test_what_cannot_be_answered_is_said(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"There is no step 9") as caught:
+        trace.trace_step(home, trace.start(home), 9)
+    assert "The steps are 1 to 3" in str(caught.value)
+    with pytest.raises(StageError, match="mix-3 was made from no pretraining, so there are no steps"):
+        trace.trace_step(home, trace.start(home, run="tiny-3"), 1)
+    with pytest.raises(StageError, match="There is no run 'tiny-9'"):
+        trace.start(home, run="tiny-9")
+    with pytest.raises(StageError, match="There is no artifact 'pretrain-9'"):
+        trace.start(home, checkpoint="pretrain-9")
+    empty = tmp_path / "empty"
+    crawl = make_artifact(empty, "crawl", 1, {}, {})
+    make_run(empty, 1, [crawl])
+    with pytest.raises(StageError, match="No document is recorded here yet"):
+        trace.start(empty)
+    with pytest.raises(StageError, match="Run 'tiny-1' has no documents in this home"):
+        trace.start(empty, run="tiny-1")
+
+
+def test_without_pretraining_the_furthest_node_is_asked(home: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(home, copied)
+    shutil.rmtree(copied / "artifacts" / "pretrain")
+    database.update(copied)
+    assert trace.start(copied).alias == "mix-3"
+
+
+def test_an_adopted_checkpoint_without_documents_is_passed_over(home: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(home, copied)
+    make_run(copied, 9, [make_artifact(copied, "pretrain", 9, {}, {})])
+    database.update(copied)
+    assert trace.start(copied).alias == "pretrain-2"
+    with pytest.raises(StageError, match="Pretraining took no step here: its checkpoint was adopted"):
+        trace.trace_step(copied, trace.start(copied, trained=True), 1)
+
+
+def test_what_is_gone_is_named(home: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(home, copied)
+    gone = trace.start(home).of["mix", "row_spans"].strip("/")
+    shutil.rmtree(copied / "artifacts" / gone)
+    database.update(copied)
+    with pytest.raises(StageError, match=f"What pretrain-2 was made from is not all in this home: {gone}"):
+        trace.trace_step(copied, trace.start(copied), 1)
+
+
+def test_corpora_that_dedup_compares_with_are_not_what_a_checkpoint_was_made_from(home: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(home, copied)
+    old = trace.start(copied).of["dedup", "decisions"].strip("/")
+    new = make_artifact(copied, "dedup", 9, {}, {}, external=[old])
+    mix = make_artifact(copied, "mix", 9, {"tokens": new}, {})
+    make_run(copied, 9, [new, mix])
+    database.update(copied)
+    of = trace.start(copied, checkpoint="mix-9")
+    assert of.judged == [] and of.gone == ()
+    assert sorted(row["node"] for row in database.select(copied, "FROM upstream('mix-9')", Limits())[0]) == ["dedup", "mix"]
+
+
+def test_upstream_joins_the_views_of_one_checkpoint(home: Path) -> None:
+    def asked(sql: str) -> list[dict[str, Any]]:
+        return database.select(home, sql, Limits())[0]
+
+    for name in ("pretrain-1", trace.start(home, run="tiny-1").artifact):
+        assert {row["node"] for row in asked(f"FROM upstream('{name}')")} == {*trace.ROAD, "crawl", "encode", "mix", "pretrain"}
+    (row,) = asked("SELECT count(*) AS n, count(DISTINCT node) AS nodes FROM upstream('pretrain')")
+    assert row == {"n": 8, "nodes": 8}
+    assert asked("SELECT DISTINCT url FROM decisions JOIN upstream('mix') USING (artifact_id, node) ORDER BY url") == [
+        {"url": f"{FOREIGN}/7"}, {"url": f"{FOREIGN}/8"}
+    ]  # fmt: skip
+    with pytest.raises(RecipeError, match="There is no artifact nothing"):
+        asked("FROM upstream('nothing')")
+
+
+def test_the_queries_of_the_readme_answer_about_one_run(home: Path) -> None:
+    text = (PROJECT / "README.md").read_text()
+    queries = [block.split("```")[0] for block in text.split("```sql\n")[1:]]
+    assert len(queries) == 5 and not any("current" in sql for sql in queries)
+    most = next(sql for sql in queries if "first" in sql and "last" in sql)
+    found = database.select(home, most, Limits())[0]
+    assert [(row["url"], row["steps"], row["first"], row["last"], row["tokens"]) for row in found] == [
+        (f"{MIRROR}/4", 1, 1, 1, 10), (f"{SITE}/0", 1, 3, 3, 10), (f"{SITE}/1", 1, 2, 2, 10)
+    ]  # fmt: skip
+    upstream = database.select(home, queries[0].replace("'dpo'", "'pretrain'"), Limits())[0]
+    assert len(upstream) == 8
+
+
+def test_the_command_says_where_its_answer_comes_from(home: Path) -> None:
+    done = loam("trace", "--step", "1", home=home)
+    assert "from pretrain-2 (pretrain/" in done.stderr and "of run tiny-2" in done.stderr and f"{MIRROR}/4" in done.stdout
+    answer = json.loads(loam("trace", "--step", "1", "--run", "tiny-1", "--json", home=home).stdout)
+    assert answer["from"]["alias"] == "pretrain-1" and [row["url"] for row in answer["rows"]] == [f"{SITE}/0"]
+    answer = json.loads(loam("trace", "--url", f"{FOREIGN}/8", "--checkpoint", "mix-3", "--json", home=home).stdout)
+    assert answer["from"]["run"] == "tiny-3" and answer["documents"][0]["rows"][0]["row"] == 0
+    both = loam("trace", "--step", "1", "--run", "tiny-1", "--checkpoint", "mix-3", home=home, check=False)
+    assert both.returncode == 2

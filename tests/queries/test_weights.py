@@ -1,0 +1,240 @@
+"""The comparison of weights against brute force, on tiny checkpoints of several shards and on exported models."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from flows.cli import main
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.errors import StageError, VerificationError
+from stages.lm.infer.convert import hugging_face_model, hugging_face_name
+from stages.lm.model.config import ModelConfig, write_model_config
+from stages.lm.model.llama import Llama, initial_value
+from stages.lm.train.checkpoint import describe
+from stages.queries import weights
+from stages.queries.weights import compare_weights, group_of, layer_of
+from tests.conftest import run_stage
+from tests.queries.test_compare import recorded
+from tests.stages import tiny_model
+from tests.stages.made import artifact
+
+SPECIAL = {"bos": 0, "eos": 1, "pad": 2}
+
+
+def config(**changed: Any) -> ModelConfig:
+    return ModelConfig(**{
+        "vocab_size": 31, "depth": 2, "width": 12, "heads": 2, "kv_heads": 1, "ffn_width": 20, "max_positions": 16, "qk_norm": True, **changed,
+    })  # fmt: skip
+
+
+def values(shape: ModelConfig, seed: int) -> dict[str, Tensor]:
+    with torch.device("meta"):
+        model = Llama(shape)
+    return {name: initial_value(name, tuple(p.shape), shape, seed) for name, p in model.named_parameters()}
+
+
+def checkpoint(folder: Path, shape: ModelConfig, tensors: dict[str, Tensor], ranks: int = 1) -> Artifact:
+    """A checkpoint as `ranks` ranks write it: flat partitions, padded to a whole number."""
+    (folder / "checkpoint" / "shards").mkdir(parents=True)
+    each = {name: math.ceil(t.numel() / ranks) for name, t in tensors.items()}
+    for rank in range(ranks):
+        shard = {}
+        for name, tensor in tensors.items():
+            padded = torch.nn.functional.pad(tensor.flatten(), (0, each[name] * ranks - tensor.numel()))
+            shard[f"{name}|weight"] = padded[rank * each[name] : (rank + 1) * each[name]].clone()
+        save_file(shard, folder / "checkpoint" / "shards" / f"{rank:05d}.safetensors")
+    trainer = {"step": 1, "optimizer_steps": 1, "ranks": ranks, "shapes": {n: list(t.shape) for n, t in tensors.items()}, "fingerprint": ""}
+    (folder / "checkpoint" / "trainer.json").write_text(json.dumps(trainer))
+    record(folder / "checkpoint")
+    write_model_config(shape, folder / "model.json")
+    return artifact(folder, "checkpoint", "pretrain")
+
+
+def record(folder: Path) -> None:
+    """Writes a checkpoint's own manifest over what is in its folder."""
+    files = [describe(path, folder) for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "checkpoint.json"]
+    (folder / "checkpoint.json").write_text(json.dumps({"format": 1, "files": files}))
+
+
+def brute(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    a, b = (torch.cat([pair[side].flatten() for pair in pairs]).double() for side in (0, 1))
+    return {
+        "norm_a": float(a.norm()), "norm_b": float(b.norm()), "relative_change": float((b - a).norm() / a.norm()),
+        "cosine": float(torch.nn.functional.cosine_similarity(a, b, dim=0)), "largest_change": float((b - a).abs().max()),
+    }  # fmt: skip
+
+
+def figures(row: dict[str, Any]) -> dict[str, float]:
+    return {name: row[name] for name in ("norm_a", "norm_b", "relative_change", "cosine", "largest_change")}
+
+
+@pytest.mark.parametrize("chunk", [7, 1 << 22])
+def test_every_figure_is_that_of_brute_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(weights, "CHUNK", chunk)
+    shape = config()
+    a, b = values(shape, 1), values(shape, 2)
+    b["blocks.1.attention_norm.weight"] = b["blocks.1.attention_norm.weight"] + 0.25
+    found = compare_weights(checkpoint(tmp_path / "a", shape, a, ranks=3), checkpoint(tmp_path / "b", shape, b))
+    assert [row["parameter"] for row in found["parameters"]] == list(a) and found["alone"] == found["config"] == []
+    for row in found["parameters"]:
+        name = row["parameter"]
+        assert figures(row) == pytest.approx(brute([(a[name], b[name])]), rel=1e-9, abs=1e-12), name
+        assert row["shape"] == " x ".join(map(str, a[name].shape))
+    assert [row["group"] for row in found["groups"]] == ["embedding", "attention", "feed-forward", "norms", "head", "all"]
+    for row in found["groups"]:
+        names = [name for name in a if row["group"] in (group_of(name), "all")]
+        assert figures(row) == pytest.approx(brute([(a[n], b[n]) for n in names]), rel=1e-9)
+        assert row["parameters"] == sum(a[n].numel() for n in names)
+    assert [row["layer"] for row in found["layers"]] == [0, 1]
+    for row in found["layers"]:
+        assert list(row) == ["layer", "attention", "feed-forward", "norms", "all"]
+        for group in list(row)[1:]:
+            names = [n for n in a if layer_of(n) == row["layer"] and group in (group_of(n), "all")]
+            expected = brute([(a[n], b[n]) for n in names])["relative_change"]
+            assert row[group] == pytest.approx(expected, rel=1e-9), (row["layer"], group)
+    assert found["layers"][0]["norms"] == 0.0 and found["layers"][1]["norms"] > 0
+
+
+def test_equal_weights_have_not_changed_at_all(tmp_path: Path) -> None:
+    shape = config()
+    found = compare_weights(checkpoint(tmp_path / "a", shape, values(shape, 1), 2), checkpoint(tmp_path / "b", shape, values(shape, 1)))
+    assert all((r["relative_change"], r["cosine"], r["largest_change"]) == (0.0, 1.0, 0.0) for r in found["parameters"] + found["groups"])
+
+
+def test_zero_and_not_a_number_are_not_hidden(tmp_path: Path) -> None:
+    shape = config()
+    a, b = values(shape, 1), values(shape, 1)
+    a["norm.weight"] = torch.zeros(12)
+    b["head.weight"][0, 0] = math.nan
+    found = compare_weights(checkpoint(tmp_path / "a", shape, a), checkpoint(tmp_path / "b", shape, b))
+    rows = {row["parameter"]: row for row in found["parameters"]}
+    assert rows["norm.weight"]["relative_change"] is None and rows["norm.weight"]["cosine"] is None
+    assert math.isnan(rows["head.weight"]["relative_change"]) and math.isnan(rows["head.weight"]["largest_change"])
+    assert math.isnan(found["groups"][-1]["largest_change"]) and not math.isnan(found["groups"][0]["largest_change"])
+
+
+def test_other_depth_width_and_lone_parameters_are_rows(tmp_path: Path) -> None:
+    one, two = config(), config(depth=3, ffn_width=24, qk_norm=False)
+    found = compare_weights(checkpoint(tmp_path / "a", one, values(one, 1)), checkpoint(tmp_path / "b", two, values(two, 1)))
+    assert {(r["setting"], r["a"], r["b"]) for r in found["config"]} == {("depth", 2, 3), ("ffn_width", 20, 24), ("qk_norm", True, False)}
+    alone = {r["parameter"]: (r["shape_a"], r["shape_b"]) for r in found["alone"]}
+    assert alone["blocks.0.ffn.gate.weight"] == ("20 x 12", "24 x 12") and alone["blocks.2.attention.out.weight"] == ("", "12 x 12")
+    assert alone["blocks.1.attention.query_norm.weight"] == ("6", "")
+    assert not set(alone) & {row["parameter"] for row in found["parameters"]}
+    assert len(alone) + len(found["parameters"]) == len({*values(one, 1), *values(two, 1)})
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_exported_model_is_held_against_its_checkpoint(tmp_path: Path, tied: bool) -> None:
+    shape = config(tied_embeddings=tied)
+    made = values(shape, 1)
+    hugging_face_model(shape, made, SPECIAL, "float32").save_pretrained(tmp_path / "model", max_shard_size="4KB")
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
+    model = artifact(tmp_path / "model", "model", "export@base")
+    found = compare_weights(checkpoint(tmp_path / "a", shape, made, 2), model)
+    assert found["alone"] == found["config"] == []
+    assert {row["parameter"] for row in found["parameters"]} == {hugging_face_name(name) for name in made}
+    assert found["groups"][-1]["relative_change"] == 0.0 and found["groups"][-1]["parameters"] == sum(t.numel() for t in made.values())
+    other = compare_weights(model, checkpoint(tmp_path / "b", shape, values(shape, 5)))
+    expected = brute([(tensor, values(shape, 5)[name]) for name, tensor in made.items()])
+    assert figures(other["groups"][-1]) == pytest.approx(expected, rel=1e-9)
+    assert [r["layer"] for r in other["layers"]] == [0, 1]
+
+
+def test_two_models_in_bfloat16(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    a = artifact(tiny_model.write(tmp_path / "a"), "model", "export@sft")
+    loaded = AutoModelForCausalLM.from_pretrained(a.path, dtype=torch.bfloat16)
+    loaded.model.layers[1].mlp.up_proj.weight.data.mul_(1.5)
+    loaded.save_pretrained(tmp_path / "b")
+    b = artifact(tmp_path / "b", "model", "export@dpo")
+    found = compare_weights(a, b)
+    left, right = load_file(a.path / "model.safetensors"), load_file(b.path / "model.safetensors")
+    assert [row["parameter"] for row in found["parameters"]][0] == "model.embed_tokens.weight"
+    for row in found["parameters"]:
+        name = row["parameter"]
+        assert figures(row) == pytest.approx(brute([(left[name].float(), right[name].float())]), rel=1e-9, abs=1e-12), name
+    changed = max(found["parameters"], key=lambda row: row["relative_change"])
+    assert changed["parameter"] == "model.layers.1.mlp.up_proj.weight" and changed["relative_change"] == pytest.approx(0.5, rel=1e-2)
+
+
+def test_what_has_no_weights_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    shape = config()
+    good = checkpoint(tmp_path / "good", shape, values(shape, 1), 2)
+    with pytest.raises(StageError, match="dedup/d is of kind documents and has no weights") as caught:
+        compare_weights(good, artifact(tmp_path / "d", "documents", "dedup"))
+    assert "loam lineage diff" in caught.value.do
+    shard = good.path / "checkpoint" / "shards" / "00001.safetensors"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:50])
+    with pytest.raises(VerificationError, match="The weights cannot be read") as damaged:
+        compare_weights(good, good)
+    assert "loam lineage verify" in damaged.value.do
+    shard.unlink()
+    with pytest.raises(VerificationError, match="shards/00001.safetensors is missing"):
+        compare_weights(good, good)
+    record(good.path / "checkpoint")
+    with pytest.raises(VerificationError, match="written by 2 ranks, but holds 1 shards"):
+        compare_weights(good, good)
+
+
+class SeedConfig(StageConfig):
+    """A checkpoint of random weights."""
+
+    seed: int = 1
+    """Of the weights."""
+
+
+def write_checkpoint(given: SeedConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    checkpoint(out, config(depth=given.seed), values(config(depth=given.seed), given.seed), 2)
+    return Outcome()
+
+
+def test_the_command_compares_runs_with_runs_and_weights_with_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    stage = Stage("pretrain", SeedConfig, write_checkpoint, {}, "checkpoint", ("first version",))
+    one, two = (run_stage(stage, {"seed": seed}, {}, home, node=node) for seed, node in ((1, "pretrain"), (2, "sft")))
+    first, second = recorded(home, "toy", one), recorded(home, "toy", one, two)
+
+    def compare(*words: str) -> tuple[int, str, str]:
+        code = main(["compare", *words, "--home", str(home)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    code, shown, _ = compare("pretrain", two.manifest["key"][:8])
+    assert code == 0 and shown.startswith(f"a  pretrain/{one.path.name}\nb  sft/{two.path.name}\n")
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["depth", "1", "2"] in lines and ["blocks.1.ffn.up.weight", "20", "x", "12"] in lines
+    assert [line[0] for line in lines if line and line[0] in (*weights.GROUPS, "all")] == [*weights.GROUPS, "all"]
+    code, shown, _ = compare("pretrain", f"sft/{two.path.name}", "--json")
+    assert code == 0 and json.loads(shown) == compare_weights(one, two)
+    code, shown, _ = compare(first, second)
+    assert code == 0 and "reached" in shown and "embedding" not in shown
+    code, _, message = compare(first, "pretrain")
+    assert code == 1 and f"'{first}' is a run, but 'pretrain' is none." in message
+    code, _, message = compare("pretrain", "nothing")
+    assert code == 1 and "There is no artifact 'nothing' here" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "layer"),
+    [
+        ("embedding.weight", "embedding", None), ("model.embed_tokens.weight", "embedding", None), ("head.weight", "head", None),
+        ("lm_head.weight", "head", None), ("norm.weight", "norms", None), ("blocks.11.attention.out.weight", "attention", 11),
+        ("model.layers.3.self_attn.q_norm.weight", "norms", 3), ("model.layers.3.self_attn.q_proj.weight", "attention", 3),
+        ("blocks.0.ffn.down.weight", "feed-forward", 0), ("model.layers.2.post_attention_layernorm.weight", "norms", 2), ("x.bias", "other", None),
+    ],
+)  # fmt: skip
+def test_parameters_are_grouped_by_name(name: str, group: str, layer: int | None) -> None:
+    assert (group_of(name), layer_of(name)) == (group, layer)

@@ -1,0 +1,98 @@
+"""Verdicts at other thresholds, from the stored signals, against a rerun; what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.index import database
+from stages.filter import STAGE
+from stages.queries.what_if import what_if
+from tests.conftest import run_stage
+from tests.stages.made import artifact, documents
+
+BASE: dict[str, Any] = {"url": {"enabled": False}}
+
+
+def filtered(home: Path, config: dict[str, Any], texts: list[str]) -> Artifact:
+    (home / "made" / "off").mkdir(parents=True, exist_ok=True)
+    (home / "made" / "off" / "classifier.json").write_text('{"state": "off"}')
+    inputs = {"documents": documents(home / "made" / "documents", [texts]), "classifier": artifact(home / "made" / "off", "classifier")}
+    made = run_stage(STAGE, BASE | config, inputs, home)
+    database.update(home)
+    return made
+
+
+@pytest.fixture(scope="module")
+def texts(corpora: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def home(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    filtered(folder, {}, texts)
+    return folder
+
+
+def name(home: Path) -> str:
+    """The artifact's name: no run is recorded here, so that "filter" alone means none."""
+    return database.records(home, "SELECT artifact_id FROM artifact WHERE stage = 'filter'")[0]["artifact_id"]
+
+
+CHANGES = {
+    "filter.gopher_quality.min_doc_words=120": {"gopher_quality": {"min_doc_words": 120}},
+    "filter.fineweb.line_punct_thr=0.99": {"fineweb": {"line_punct_thr": 0.99}},
+    "filter.c4.min_num_sentences=12": {"c4": {"min_num_sentences": 12}},
+    "filter.gopher_repetition.dup_n_grams={5: 0.01}": {"gopher_repetition": {"dup_n_grams": {5: 0.01}}},
+    "filter.url.remove=['http://x/0/1%']": {"url": {"enabled": False, "remove": ["http://x/0/1%"]}},
+}
+
+
+@pytest.mark.parametrize("setting", list(CHANGES))
+def test_the_answer_is_what_a_rerun_gives(home: Path, texts: list[str], tmp_path: Path, setting: str) -> None:
+    rows = what_if(home, name(home), STAGE, [setting])
+    again = filtered(tmp_path, CHANGES[setting], texts).manifest["books"]
+    then = {row["verdict"].removeprefix("dropped: "): row["then"] for row in rows if row["then"]}
+    assert then == {"kept": again["kept"] + again["changed"], **again["dropped"]}
+    assert sum(row["today"] for row in rows) == sum(row["then"] for row in rows) == len(texts)
+    assert sum(row["change"] for row in rows) == 0 and any(row["new"] for row in rows)
+    assert all(max(0, row["change"]) <= row["new"] <= row["then"] for row in rows)
+
+
+def test_nothing_changed_changes_nothing(home: Path) -> None:
+    rows = what_if(home, name(home), STAGE, [])
+    assert all(row["today"] == row["then"] and not row["new"] for row in rows) and rows[0]["verdict"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("setting", "what"),
+    [
+        ("filter.c4.remove_citations=false", "Stored signals cannot tell what filter.c4.remove_citations would change"),
+        ("filter.gopher_quality.min_doc_word=80", "Unknown key 'gopher_quality.min_doc_word'"),
+        ("dedup.threshold=0.5", "'dedup.threshold=0.5' is no setting of filter"),
+        ("filter.languages", "--set 'filter.languages' is not node.key=value"),
+        ("filter.quality.min_score=0.5", "The documents have no score"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(home: Path, setting: str, what: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        what_if(home, name(home), STAGE, [setting])
+    assert caught.value.what.startswith(what)
+
+
+def test_other_versions_and_other_code_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = replace(STAGE, versions=(*STAGE.versions, "other signals"))
+    with pytest.raises(StageError, match=f"The artifact was made by version {STAGE.version} of filter"):
+        what_if(home, name(home), newer, [])
+    with pytest.raises(RecipeError, match="is no artifact of dedup"):
+        what_if(home, name(home), replace(STAGE, name="dedup"), [])
+    monkeypatch.setattr("stages.queries.what_if.first_reason", lambda signals, settings: "other")
+    with pytest.raises(StageError, match="Today's rules do not give the recorded verdict"):
+        what_if(home, name(home), STAGE, [])

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.text.items import chat
+from stages.text.tokens.bpe import load_chat, save, train_bpe
+from tests.text.tokens.test_bpe import TEXTS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    save(train_bpe(TEXTS, 320), path)
+    return path
+
+
+MESSAGES = [
+    {"role": "system", "content": "  Be brief.\n"},
+    {"role": "user", "content": "What is the length?"},
+    {"role": "assistant", "content": "\n\n  It's 3.\n\n  Or 4. "},
+    {"role": "user", "content": "\tAnd é?"},
+    {"role": "assistant", "content": "None"},
+]
+
+
+@pytest.mark.parametrize("count", range(1, len(MESSAGES) + 1))
+def test_render_equals_the_tokenizers_own_chat_template(folder: Path, count: int) -> None:
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(folder)
+    chats = load_chat(folder / "tokenizer.json")
+    messages = MESSAGES[:count]
+
+    def encode(text: str) -> list[int]:
+        return chats.encode(text, add_special_tokens=False).ids
+
+    ids, mask = chat.render(messages, encode)
+    assert ids == theirs.apply_chat_template(messages, return_dict=False)
+    assert chat.render_prompt(messages, encode) == theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    end = chats.token_to_id(chat.END_OF_TURN)
+    trained = theirs.decode([i for i, m in zip(ids, mask, strict=True) if m])
+    answers = [m["content"].strip() for m in messages if m["role"] == "assistant"]
+    assert trained == "".join(answer + chat.END_OF_TURN for answer in answers)
+    assert sum(i == end for i, m in zip(ids, mask, strict=True) if m) == len(answers)
+    last, last_mask = chat.render(messages, encode, last_only=True)
+    assert last == ids
+    assert theirs.decode([i for i, m in zip(ids, last_mask, strict=True) if m]) == (
+        answers[-1] + chat.END_OF_TURN if messages[-1]["role"] == "assistant" else ""
+    )
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(chat.ROLES), st.text()), min_size=1, max_size=4))
+def test_render_equals_the_template_for_any_text(folder: Path, turns: list[tuple[str, str]]) -> None:
+    import jinja2
+
+    chats = load_chat(folder / "tokenizer.json")
+    messages = [{"role": role, "content": text} for role, text in turns if not chat.special_token_in(text)]
+    whole = jinja2.Environment().from_string(chat.TEMPLATE).render(messages=messages)
+    ids, mask = chat.render(messages, lambda text: chats.encode(text, add_special_tokens=False).ids)
+    assert ids == chats.encode(whole, add_special_tokens=False).ids
+    assert len(ids) == len(mask)
+
+
+def test_a_spelt_out_special_token_is_found() -> None:
+    assert chat.special_token_in("say <|eot_id|> now") == "<|eot_id|>"
+    assert chat.special_token_in("say eot_id") == ""

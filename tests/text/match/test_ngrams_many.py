@@ -1,0 +1,74 @@
+"""More matches than there is room for at first, several items in one place, and an index that comes back from its files as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages.text.match.ngrams import Match, build_index, find, load_index, merged_spans, save_index
+
+ITEMS = [
+    ("quiz", "long", ["one two three four five six seven", "one two three four and more"]),
+    ("quiz", "short", ["alpha beta gamma"]),
+    ("other", "same", ["alpha beta gamma"]),
+    ("other", "tiny", ["alpha"]),
+]
+
+
+def test_every_one_of_many_matches_is_found() -> None:
+    """The kernel writes 256 at first; each of the 700 stands alone between other words."""
+    index = build_index(ITEMS, n=4, min_words=3)
+    for times in (255, 256, 257, 700):
+        found = find(index, "x ".join(f"ONE two; three four {number} " for number in range(times)))
+        assert len(found) == times and {(m.item_id, m.words) for m in found} == {("long", "one two three four")}
+        assert [m.start for m in found] == sorted(m.start for m in found) and len({m.start for m in found}) == times
+
+
+def test_items_that_share_words_are_all_named_in_order() -> None:
+    text = "so: alpha, beta (gamma) alpha beta gamma one two three four five"
+    found = find(build_index(ITEMS, n=4, min_words=3), text)
+    assert [(m.task, m.item_id, text[m.start : m.end], m.words) for m in found] == [
+        ("other", "same", "alpha, beta (gamma", "alpha beta gamma"),
+        ("quiz", "short", "alpha, beta (gamma", "alpha beta gamma"),
+        ("other", "same", "alpha beta gamma", "alpha beta gamma"),
+        ("quiz", "short", "alpha beta gamma", "alpha beta gamma"),
+        ("quiz", "long", "one two three four five", "one two three four five"),
+    ]
+
+
+def test_what_the_index_counts() -> None:
+    index = build_index(ITEMS, n=4, min_words=3)
+    assert (index.n, index.min_words, index.texts, index.short_texts) == (4, 3, 5, 1)
+    assert index.items == (("quiz", "long"), ("quiz", "short"), ("other", "same"), ("other", "tiny")) and index.lengths.tolist() == [3, 4]
+    assert len(index.hashes) == 4 + 2 + 2, "the n-gram that both texts of an item begin with counts once"
+    assert index.hashes.tolist() == sorted(index.hashes.tolist())
+    assert build_index([("t", "i", ["one two"])], n=2, min_words=5).short_texts == 0, "a text of n words is long enough"
+
+
+def test_an_index_comes_back_from_its_files(tmp_path: Path) -> None:
+    index = build_index(ITEMS, n=4, min_words=3)
+    save_index(index, tmp_path / "index")
+    again = load_index(tmp_path / "index")
+    assert (again.n, again.min_words, again.items, again.texts, again.short_texts) == (4, 3, index.items, 5, 1)
+    for name in ("lengths", "words", "hashes", "position", "item", "slots", "gate"):
+        assert np.array_equal(getattr(again, name), getattr(index, name)), name
+    text = "alpha beta gamma"
+    assert find(again, text) == find(index, text) != []
+    with pytest.raises(FileExistsError):
+        save_index(index, tmp_path / "index")
+
+
+def test_a_text_without_words_or_with_too_few_has_no_match() -> None:
+    index = build_index(ITEMS, n=4, min_words=3)
+    assert [find(index, text) for text in ("", "…", "alpha", "alpha beta", "beta gamma alpha")] == [[]] * 5
+    assert len(find(index, "alpha beta gamma")) == 2
+
+
+def test_spans_that_touch_or_overlap_are_one() -> None:
+    def match(start: int, end: int) -> Match:
+        return Match("t", "i", start, end, "")
+
+    assert merged_spans([match(20, 30), match(0, 5), match(5, 9), match(22, 25), match(10, 12)]) == [(0, 9), (10, 12), (20, 30)]
+    assert merged_spans([]) == []

@@ -1,0 +1,69 @@
+"""The words of a text against a plain reading of Unicode's rules, one character at a time."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import numpy as np
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.text.match.words import hash_words, joined, normalise_words
+
+ALPHABET = "aZ_09 .,-\n'ßéİŒﬁ５①½\u00ad\u200b\u200d\u0301\u0323\ufe0fあ東가한ไก็अंक🙂\U0001d400\ud800"
+
+
+def plain(text: str) -> list[str]:
+    """Runs of word characters and marks after them, ignorable characters left out, NFKC_Casefold."""
+    ignorable = regex.compile(r"(?!\u200b)\p{Default_Ignorable_Code_Point}")
+    text = "".join(c for c in text if not ignorable.match(c))
+    words, inside = [""], False
+    for c in text:
+        if c.isalnum() or c == "_" or (inside and unicodedata.category(c)[0] == "M"):
+            words[-1] += c
+            inside = True
+        elif inside:
+            words.append("")
+            inside = False
+    folded = [unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", w.casefold()).casefold()) for w in words if w]
+    return [unicodedata.normalize("NFC", w) for w in folded]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text(ALPHABET, max_size=30), min_size=1, max_size=4))
+def test_words_equal_the_plain_reading_and_have_one_hash_each(texts: list[str]) -> None:
+    found = hash_words(*joined(texts))
+    names: dict[int, str] = {}
+    for number, text in enumerate(texts):
+        words = normalise_words(text)
+        assert words == plain(text)
+        hashes = found.hashes[found.offsets[number] : found.offsets[number + 1]].tolist()
+        assert len(hashes) == len(words)
+        for value, word in zip(hashes, words, strict=True):
+            assert names.setdefault(value, word) == word
+    assert len(set(names.values())) == len(names)
+
+
+def test_every_character_of_unicode_alone() -> None:
+    for code in range(0x110000):
+        c = chr(code)
+        if unicodedata.category(c) in ("Cs", "Cn", "Co") or c.isascii():
+            continue
+        if c.isalnum():
+            assert normalise_words(c) == plain(c), hex(code)
+        if code % 97 == 0:
+            assert normalise_words(f"a{c}b") == plain(f"a{c}b"), hex(code)
+
+
+def test_spans_are_bytes_of_the_words() -> None:
+    data, starts = joined(["Één, «twee»", "", "drei\u0301 vier"])
+    found = hash_words(data, starts)
+    words = [data[a:b].tobytes().decode() for a, b in zip(found.first, found.last, strict=True)]
+    assert words == ["Één", "twee", "drei\u0301", "vier"]
+    assert found.offsets.tolist() == [0, 2, 2, 4]
+
+
+def test_no_two_of_many_words_share_a_hash() -> None:
+    words = [f"{a}{b}" for a in range(1000) for b in ("", "a", "_", "x1", *map(chr, range(0x3041, 0x3080)))]
+    assert len(np.unique(hash_words(*joined([" ".join(words)])).hashes)) == len(set(words))

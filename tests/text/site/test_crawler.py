@@ -1,0 +1,125 @@
+"""The crawler against a small web server of the test's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from stages.text.site.crawler import Capture, Limits, crawl_site, links, normal_url
+from stages.text.site.journal import Journal
+
+PAGES = {
+    "/robots.txt": (200, "text/plain", b"User-agent: *\nDisallow: /private\n"),
+    "/": (
+        200,
+        "text/warc/html; charset=utf-8",
+        b'<a href="/b">b</a><a href="/a#x">a</a><a href="http://other.invalid/">o</a><a href="/private/1">p</a>',
+    ),
+    "/a": (200, "text/warc/html", b'<a href="/">home</a><a href="/long">l</a><a href="mailto:x@y.z">m</a>'),
+    "/b": (301, "text/warc/html", b""),
+    "/moved": (200, "text/warc/html", b"<base href='/deep/'><a href='x'>x</a>"),
+    "/deep/x": (200, "text/plain", b'<a href="/never">not html</a>'),
+    "/long": (200, "text/warc/html", b"x" * 5000),
+}
+
+
+@contextmanager
+def serving(pages: dict[str, tuple[int, str, bytes]]) -> Iterator[dict[str, str]]:
+    """Serves `pages`; gives the address mapping for the host site.invalid."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16
+
+        def do_GET(self) -> None:
+            status, mime, body = pages.get(self.path, (404, "text/warc/html", b"none"))
+            self.send_response(status)
+            self.send_header("Content-Type", mime)
+            if status == 301:
+                self.send_header("Location", "/moved")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield {"site.invalid": f"127.0.0.1:{server.server_address[1]}"}
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def crawl(pages: dict[str, tuple[int, str, bytes]], **limits: float) -> list[Capture]:
+    values = {"max_pages": 100, "max_bytes": 10**6, "max_page_bytes": 1000, "delay_s": 0.0, "timeout_s": 5.0} | limits
+    with serving(pages) as addresses, TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / "journal", "2026-01-01T00:00:00Z")
+        return list(crawl_site(["http://site.invalid/"], Limits(**values, user_agent="test/1.0"), addresses, lambda *_: None, journal))
+
+
+def test_order_outcomes_redirects_and_cut() -> None:
+    found = [(c.url.removeprefix("http://site.invalid"), c.outcome, c.status) for c in crawl(PAGES)]
+    assert found == [
+        ("/robots.txt", "fetched", 200),
+        ("/", "fetched", 200),
+        ("/b", "fetched", 301),
+        ("/a", "fetched", 200),
+        ("/private/1", "robots", 0),
+        ("/moved", "fetched", 200),
+        ("/long", "fetched", 200),
+        ("/deep/x", "fetched", 200),
+    ]
+    by_path = {c.url.removeprefix("http://site.invalid"): c for c in crawl(PAGES)}
+    assert by_path["/long"].cut
+    assert len(by_path["/long"].body) == 1000
+    assert dict(by_path["/a"].request_headers)["Host"] == "site.invalid"
+    assert by_path["/a"].request_line == "GET /a HTTP/1.1"
+
+
+def test_caps_on_pages_and_bytes() -> None:
+    assert [c.url for c in crawl(PAGES, max_pages=2)][1:] == ["http://site.invalid/", "http://site.invalid/b"]
+    assert len(crawl(PAGES, max_bytes=10)) == 2  # robots.txt, and the page that reached the cap
+
+
+def test_robots_absent_allows_and_failing_forbids() -> None:
+    absent = {path: page for path, page in PAGES.items() if path != "/robots.txt"}
+    assert "http://site.invalid/private/1" in [c.url for c in crawl(absent) if c.outcome == "fetched"]
+    failing = PAGES | {"/robots.txt": (503, "text/plain", b"")}
+    assert [(c.outcome, c.status) for c in crawl(failing)] == [("fetched", 503), ("robots", 0)]
+
+
+def test_an_unreachable_host_is_a_failed_capture(tmp_path: Path) -> None:
+    limits, journal = Limits(5, 1000, 1000, 0.0, 2.0, "test"), Journal(tmp_path / "journal", "2026-01-01T00:00:00Z")
+    found = list(crawl_site(["http://site.invalid/"], limits, {"site.invalid": "127.0.0.1:1"}, lambda *_: None, journal))
+    assert [c.outcome for c in found] == ["failed", "robots"]
+    assert "ConnectError" in found[0].note
+
+
+@pytest.mark.parametrize(
+    ("base", "link", "url"),
+    [
+        ("http://A.b/x/y", "z?q=1#f", "http://a.b/x/z?q=1"),
+        ("http://a.b:80/", "", "http://a.b/"),
+        ("https://a.b:8443/", "//c.d/e", "https://c.d/e"),
+        ("http://a.b/", "mailto:x@y", ""),
+        ("http://a.b/", "http://[::1", ""),
+        ("http://a.b/", "http://a.b:port/", ""),
+    ],
+)
+def test_normal_url(base: str, link: str, url: str) -> None:
+    assert normal_url(base, link) == url
+
+
+def test_links_of_a_page_in_another_charset() -> None:
+    page = Capture("http://a.b/", "fetched", 200, mime="text/warc/html", body='<meta charset="utf-16le"><a href="/ü">x</a>'.encode())
+    assert links(page) == ["http://a.b/ü"]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.text.tokens.spans import Spans, apportion, cut_to_tokens, pack_rows, select_validation
+
+
+def spans_of(lengths: list[int], shards: list[int] | None = None) -> Spans:
+    import pyarrow as pa
+
+    shard = np.array(shards if shards else [0] * len(lengths), np.int64)
+    start = np.zeros(len(lengths), np.int64)
+    for s in set(shard.tolist()):
+        inside = np.array(lengths)[shard == s]
+        start[shard == s] = np.cumsum(inside) - inside
+    ids = pa.array([i.to_bytes(16, "big") for i in range(len(lengths))], pa.binary(16))
+    return Spans(ids, np.zeros(len(lengths), np.int64), ("crawl",), shard, start, np.array(lengths, np.int64), np.array(lengths, np.int64))
+
+
+documents = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 2)), min_size=1, max_size=30).map(
+    lambda pairs: ([length for length, _ in pairs], sorted(shard for _, shard in pairs))
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(documents, st.integers(8, 40), st.integers(1, 4))
+def test_every_token_exactly_once_per_epoch_and_no_piece_crosses_a_document(
+    docs: tuple[list[int], list[int]], seq_len: int, epochs: int
+) -> None:
+    spans = spans_of(*docs)
+    everything = np.arange(len(docs[0]))
+    taken = cut_to_tokens(spans, everything, epochs * sum(docs[0]), seed=3)
+    document, pieces, offsets = pack_rows(spans, taken, seq_len)
+    counted: Counter[tuple[int, int]] = Counter()
+    for d, (shard, start, length) in zip(document.tolist(), pieces.tolist(), strict=True):
+        assert shard == spans.shard[d] and spans.start[d] <= start and start + length <= spans.start[d] + spans.length[d]
+        counted.update((shard, t) for t in range(start, start + length))
+    assert len(counted) == sum(docs[0]) and set(counted.values()) == {epochs}
+    fill = [int(pieces[a:b, 2].sum()) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    assert offsets[0] == 0 and offsets[-1] == len(pieces) and all(0 < f <= seq_len for f in fill)
+    long_rows = sum(length // seq_len for length in docs[0]) * epochs
+    assert sum(f == seq_len for f in fill) >= long_rows
+
+
+@settings(max_examples=200, deadline=None)
+@given(documents, st.data())
+def test_counts_are_exact_and_no_document_is_repeated_more_than_one_epoch_ahead(
+    docs: tuple[list[int], list[int]], data: st.DataObject
+) -> None:
+    lengths = docs[0]
+    tokens = data.draw(st.integers(1, 3 * sum(lengths)))
+    spans = spans_of(*docs)
+    taken = cut_to_tokens(spans, np.arange(len(lengths)), tokens, seed=1)
+    assert int(taken[:, 2].sum()) == tokens and (taken[:, 2] > 0).all()
+    seen = Counter(taken[:, 0].tolist())
+    epochs, rest = divmod(tokens, sum(lengths))
+    assert all(epochs <= seen[d] <= epochs + (rest > 0) for d in range(len(lengths)))
+    assert sum(length < spans.length[d] for d, _, length in taken.tolist()) <= 1  # one document is cut at most
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**12), st.lists(st.floats(0, 1e6), min_size=1, max_size=6).filter(sum))
+def test_apportion_is_exact_and_within_one_of_proportion(total: int, weights: list[float]) -> None:
+    from fractions import Fraction
+
+    shares = apportion(total, weights)
+    assert sum(shares) == total
+    for share, weight in zip(shares, weights, strict=True):
+        assert abs(share - Fraction(weight) * total / sum(map(Fraction, weights))) < 1
+
+
+def test_validation_is_stable_when_documents_are_added() -> None:
+    few, many = spans_of([5] * 100), spans_of([5] * 110)
+    a, b = (select_validation(s, 0.1, 1000, seed=1) for s in (few, many))
+    assert a.sum() == 10 and b.sum() == 11
+    assert {d for d in np.flatnonzero(b).tolist() if d < 100} <= set(np.flatnonzero(a).tolist())  # displaced, never reshuffled
+    assert select_validation(few, 0.5, 7, seed=1).sum() == 7
+    assert select_validation(few, 0.001, 7, seed=1).sum() == 1

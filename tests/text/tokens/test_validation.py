@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages.core.contract.declaration import Artifact
+from stages.core.tables.parquet import read_rows
+from stages.encode import STAGE as ENCODE
+from stages.mix import STAGE as MIX
+from stages.text.items.chat import BOS
+from stages.text.tokens.bpe import load_plain, save, train_bpe
+from stages.text.tokens.validation import read_training_pieces, read_validation
+from tests.conftest import run_stage
+from tests.stages import made
+
+TEXTS = [f"text {i} " * (1 + i % 23) for i in range(80)] + ["", ""]
+
+
+@pytest.fixture(scope="module")
+def made_of(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact, Path]:
+    root = tmp_path_factory.mktemp("validation")
+    (root / "tokenizer").mkdir()
+    save(train_bpe(["the text of some texts"] * 5, 265), root / "tokenizer")
+    inputs = {
+        "documents": made.documents(root / "docs", [TEXTS[:30], TEXTS[30:]]),
+        "tokenizer": made.artifact(root / "tokenizer", "tokenizer"),
+    }
+    tokens = run_stage(ENCODE, {}, inputs, root / "home")
+    return run_stage(MIX, {"seq_len": 16, "validation_frac": 0.4}, {"tokens": tokens}, root / "home"), tokens, root
+
+
+def test_validation_documents_come_whole_although_their_rows_are_cut(made_of: tuple[Artifact, Artifact, Path]) -> None:
+    mixture, tokens, root = made_of
+    validation = read_validation(mixture.path, tokens.path)
+    plain = load_plain(root / "tokenizer" / "tokenizer.json")
+    texts = {row["doc_id"]: row["text"] for n in (0, 1) for row in read_rows(root / "docs" / "documents" / f"{n:05d}.parquet")}
+    held = {row["doc_id"] for row in read_rows(mixture.path / "row_spans" / "validation.parquet")}
+    assert set(validation.doc_ids) == {doc_id for doc_id in held if texts[doc_id]}
+    for doc_id, ids, size, count in zip(validation.doc_ids, validation.ids, validation.bytes, validation.tokens, strict=True):
+        assert plain.decode(ids[1:].tolist()) == texts[doc_id] and ids[0] == plain.token_to_id(BOS)
+        assert size == len(texts[doc_id].encode()) and count == len(ids) - 1
+    assert max(validation.tokens) > 16
+
+
+def test_training_pieces_are_those_of_the_mixture(made_of: tuple[Artifact, Artifact, Path]) -> None:
+    mixture, tokens, _ = made_of
+    total = json.loads((mixture.path / "mix.json").read_text())["train"]["tokens"]
+    pieces, vocab_size = read_training_pieces(mixture.path, tokens.path, 10**9, seed=0)
+    assert vocab_size == 265 and sum(map(len, pieces)) == total
+    flat = [np.fromfile(tokens.path / "tokens" / f"{n:05d}.bin", dtype="<u2") for n in (0, 1)]
+    for piece, (shard, start, length) in zip(pieces, np.load(mixture.path / "train" / "pieces.npy").tolist(), strict=True):
+        assert piece.tolist() == flat[shard][start : start + length].tolist()
+    some, _ = read_training_pieces(mixture.path, tokens.path, total // 3, seed=0)
+    again, _ = read_training_pieces(mixture.path, tokens.path, total // 3, seed=0)
+    assert total // 3 - 16 <= sum(map(len, some)) <= total // 3
+    assert [p.tolist() for p in some] == [p.tolist() for p in again]
