@@ -32,7 +32,7 @@ def room(module: str) -> str:
     parts = module.split(".")
     if parts[0] != "stages":
         return parts[0]
-    return parts[1] if len(parts) > 2 or parts[1] in ("core", "text", "lm", "ask") else "stage"
+    return parts[1] if len(parts) > 2 or parts[1] in ("core", "text", "lm", "queries") else "stage"
 
 
 def foreign(tree: ast.AST) -> Iterator[str]:
@@ -70,9 +70,9 @@ ALLOWED = {
     "text": {"text"},
     "lm": {"lm"},
     "stage": {"core", "text", "lm"},
-    "ask": {"core", "text", "lm", "ask"},
-    "flows": {"core", "ask", "flows", "dashboards"},
-    "dashboards": {"core", "text", "ask", "dashboards"},
+    "queries": {"core", "text", "lm", "queries"},
+    "flows": {"core", "queries", "flows", "dashboards"},
+    "dashboards": {"core", "text", "queries", "dashboards"},
 }
 
 
@@ -99,7 +99,7 @@ def test_heavy_libraries_are_imported_inside_functions(module: str) -> None:
 def test_only_flows_imports_prefect_and_the_dashboard_no_torch(module: str) -> None:
     names = set(foreign(ast.parse(source(module))))
     assert "prefect" not in names or room(module) == "flows"
-    assert "torch" not in names or room(module) in ("lm", "stage", "ask")
+    assert "torch" not in names or room(module) in ("lm", "stage", "queries")
     index = (
         "stages.core.index.database",
         "stages.core.index.sql_guard",

@@ -52,4 +52,4 @@ def test_code_of_another_version_is_not_that_of_this_one() -> None:
 
 def test_a_wheel_holds_the_record() -> None:
     data = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    assert RECORD.name in data["stages.core"] and RECORD.parent == PROJECT / "stages" / "core"
+    assert RECORD.name in data["stages.core.contract"] and RECORD.parent == PROJECT / "stages" / "core" / "contract"

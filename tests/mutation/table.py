@@ -17,8 +17,8 @@ SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py
 """What starts training ranks, or takes more than some seconds: last, since most mutants die before."""
 
 TABLE: dict[str, tuple[str, ...]] = {
-    "core/store/manifest": ("tests/core/store/test_manifest_mutants.py", "tests/core/store/test_key.py", "tests/core/store/test_integrity.py", "tests/core/run/test_runner.py",
-                      "tests/core/run/test_import_artifact.py"),
+    "core/store/manifest": ("tests/core/store/test_manifest_mutants.py", "tests/core/store/test_key.py", "tests/core/store/test_integrity.py",
+                            "tests/core/run/test_runner.py", "tests/core/run/test_import_artifact.py"),
     "core/store/key": ("tests/core/store/test_key_exact.py", "tests/core/store/test_key.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
     "core/store/external": ("tests/core/store/test_key.py", "tests/core/store/test_remote.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
     "core/contract/source_code": ("tests/core/contract/test_source_code_exact.py", "tests/core/contract/test_source_code.py"),
@@ -35,7 +35,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mix": ("tests/stages/test_mix.py", "tests/text/tokens/test_validation.py"),
     "text/tokens/packing": ("tests/text/tokens/test_packing.py", "tests/stages/test_mix.py"),
     "text/tokens/spans": ("tests/text/tokens/test_spans.py", "tests/stages/test_mix.py"),
-    "text/match/ngrams": ("tests/text/match/test_ngrams_many.py", "tests/text/match/test_ngrams.py", "tests/stages/test_contamination.py", "tests/stages/test_decontaminate.py"),
+    "text/match/ngrams": ("tests/text/match/test_ngrams_many.py", "tests/text/match/test_ngrams.py", "tests/stages/test_contamination.py",
+                          "tests/stages/test_decontaminate.py"),
     "contamination": ("tests/stages/test_contamination.py", "tests/stages/test_contamination_flags.py"),
     "report": ("tests/stages/test_report_values.py", "tests/stages/test_report.py"),
     "queries/what_if": ("tests/queries/test_what_if.py",),

@@ -256,9 +256,9 @@ def test_a_damaged_name_keeps_nothing_else_out_and_stops_gc(home: Path) -> None:
 
 def test_recorders_in_many_processes_lose_nothing(home: Path) -> None:
     code = (
-        "import sys, pathlib; from stages.core import lineage; from tests.conftest import run_stage; from tests.core.toys import WORDS\n"
+        "import sys, pathlib; from stages.core.index import database; from tests.conftest import run_stage; from tests.core.toys import WORDS\n"
         "home = pathlib.Path(sys.argv[1])\n"
-        "for i in range(4):\n    run_stage(WORDS, {'words': [sys.argv[2], str(i)]}, {}, home); lineage.update(home)\n"
+        "for i in range(4):\n    run_stage(WORDS, {'words': [sys.argv[2], str(i)]}, {}, home); database.update(home)\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, str(home), f"p{n}"], cwd=Path(__file__).parents[3]) for n in range(3)]
     assert [p.wait(timeout=120) for p in processes] == [0, 0, 0]

@@ -28,13 +28,14 @@ RECORD = (
     HOME
     + """
 import json, time
-from stages.core import lineage, manifest
+from stages.core.index import database
+from stages.core.store import manifest
 who, count, sample = sys.argv[2], int(sys.argv[3]), json.loads(pathlib.Path(sys.argv[4]).read_text())
 for i in range(count):
     out = home / "scratch" / f"{who}-{i}"
     out.mkdir(parents=True)
     manifest.publish(home, out, sample | {"key": f"{int(who):06x}{i:06x}" + "0" * 52, "files": [], "alias": f"words-{int(who) * count + i + 3}"})
-    lineage.update(home)
+    database.update(home)
 """
 )
 SAME = (
@@ -42,7 +43,7 @@ SAME = (
     + """
 import random
 from pathlib import Path
-from stages.core.index import database as lineage
+from stages.core.index import database
 from stages.core.contract.declaration import Outcome, Stage
 from tests.conftest import run_stage
 from tests.core.toys import WORDS
@@ -60,16 +61,16 @@ random.Random(int(sys.argv[2])).shuffle(keys)
 for key in keys:
     artifact = run_stage(stage, {"words": [f"word{key}"]}, {}, home)
     assert (artifact.path / "manifest.json").is_file()
-    lineage.update(home)
+    database.update(home)
 print("done")
 """
 )
 KILLED = (
     HOME
     + """
-from stages.core.index import database as lineage
+from stages.core.index import database
 owner, name, when, number = sys.argv[2:6]
-holder = {"lineage": lineage, "views": lineage.views, "os": os, "shutil": lineage.shutil}[owner]
+holder = {"database": database, "views": database.views, "os": os, "shutil": database.shutil}[owner]
 real, calls = getattr(holder, name), [0]
 def deadly(*a, **k):
     calls[0] += 1
@@ -80,12 +81,12 @@ def deadly(*a, **k):
         os.kill(os.getpid(), signal.SIGKILL)
     return result
 setattr(holder, name, deadly)
-lineage.update(home)
+database.update(home)
 """
 )
 MOMENTS = [
     ("os", "pwrite", "after", 1), ("shutil", "copyfile", "before", 1), ("shutil", "copyfile", "after", 1), ("views", "insert", "after", 1),
-    ("views", "learn_columns", "before", 1), ("lineage", "_take_in", "after", 1), ("os", "fsync", "before", 1),
+    ("views", "learn_columns", "before", 1), ("database", "_take_in", "after", 1), ("os", "fsync", "before", 1),
     ("os", "fsync", "after", 1), ("os", "replace", "before", 1), ("os", "replace", "after", 1), ("os", "pwrite", "before", 2),
 ]  # fmt: skip
 
@@ -148,7 +149,7 @@ def test_a_writer_killed_at_a_moment_leaves_the_old_index_or_the_new(home: Path,
 
 
 def test_writers_killed_at_random_moments(home: Path) -> None:
-    code = HOME + "from stages.core.index import database as lineage\nprint('go', flush=True)\nwhile True:\n    lineage.reindex(home)"
+    code = HOME + "from stages.core.index import database\nprint('go', flush=True)\nwhile True:\n    database.reindex(home)"
     draw = random.Random(3)
     for _ in range(12):
         writer = start(code, home)
@@ -258,12 +259,12 @@ AS_NOBODY = (
     HOME
     + """
 import duckdb
-from stages.core.index import database as lineage
+from stages.core.index import database
 from stages.core.contract.errors import LoamError
 duckdb.connect().execute("SELECT 1").fetchall()  # what is imported late may not be readable afterwards
 if os.getuid() == 0:
     os.setuid(65534)
-for ask in (lambda: lineage.query(home, "SELECT count(*) FROM artifact")[1], lambda: lineage.update(home)):
+for ask in (lambda: database.query(home, "SELECT count(*) FROM artifact")[1], lambda: database.update(home)):
     try:
         print(ask())
     except LoamError as error:
@@ -321,9 +322,10 @@ def test_a_full_disk_keeps_the_old_index(home: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_disk_that_fills_while_duckdb_writes_keeps_the_old_index(home: Path) -> None:
     code = HOME + (
-        "import resource\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nfrom stages.core.index import database as lineage\nfrom stages.core.contract.errors import LoamError\n"
+        "import resource\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nfrom stages.core.index import database\n"
+        "from stages.core.contract.errors import LoamError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "try:\n    lineage.reindex(home)\nexcept LoamError as error:\n    print(type(error).__name__, error)\n"
+        "try:\n    database.reindex(home)\nexcept LoamError as error:\n    print(type(error).__name__, error)\n"
     )
     out, err = start(code, home).communicate(timeout=60)
     assert err == "" and out.startswith("StageError The index could not be written: ") and "to do: Mend what it names" in out
