@@ -94,4 +94,4 @@ def test_no_broad_handlers_outside_the_runner() -> None:
                     name = ast.unparse(node.type) if node.type else "everything"
                     if name in ("everything", "Exception", "BaseException"):
                         assert any(isinstance(n, ast.Raise) for n in ast.walk(node)), f"{path}:{node.lineno} swallows {name}"
-                        assert path.name == "walk.py", f"{path}:{node.lineno} catches {name}"
+                        assert path.name == "execute.py", f"{path}:{node.lineno} catches {name}"
