@@ -193,22 +193,21 @@ def in_turn(workers: Sequence[Worker], tasks: Sequence[Any], work: Callable[[Wor
 def baseline(
     workers: Sequence[Worker], lists: Sequence[tuple[str, ...]], say: Callable[[str], None]
 ) -> dict[tuple[str, ...], dict[str, float]]:
-    """Seconds per test of every list of tests. Raises SuiteError when one is not green without a mutant."""
-    times: dict[tuple[str, ...], dict[str, float]] = {}
+    """Seconds per test of every list of tests; a file that several lists name runs once.
 
-    def measure(worker: Worker, tests: tuple[str, ...]) -> None:
-        said = worker.run(tests, {}, FIRST_S, write_bytecode=True)
+    Raises SuiteError when a file is not green without a mutant.
+    """
+    files: dict[str, dict[str, float]] = {}
+
+    def measure(worker: Worker, file: str) -> None:
+        said = worker.run((file,), {}, FIRST_S, write_bytecode=True)
         if said["state"] != "passed" or not said["times"]:
-            raise SuiteError(f"Without any mutant {' '.join(tests)} {said['state']} at {said['test'] or 'collection'}:\n{said['output']}")
-        times[tests] = said["times"]
-        files = dict.fromkeys(tests, 0.0)
-        for test, seconds in said["times"].items():
-            files[test.partition("::")[0]] += seconds
-        listed = "  ".join(f"{path} {seconds:.1f}" for path, seconds in files.items())  # what to put in which order in the table
-        say(f"baseline {sum(files.values()):6.1f} s  {len(said['times'])} tests  {listed}")
+            raise SuiteError(f"Without any mutant {file} {said['state']} at {said['test'] or 'collection'}:\n{said['output']}")
+        files[file] = said["times"]
+        say(f"baseline {sum(said['times'].values()):6.1f} s  {len(said['times'])} tests  {file}")
 
-    in_turn(workers, lists, measure)
-    return times
+    in_turn(workers, sorted({file for tests in lists for file in tests}), measure)
+    return {tests: {test: seconds for file in tests for test, seconds in files[file].items()} for tests in lists}
 
 
 def run_suite(
