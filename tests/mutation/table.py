@@ -38,6 +38,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "text/match/ngrams": ("tests/text/match/test_ngrams_many.py", "tests/text/match/test_ngrams.py", "tests/stages/test_contamination.py",
                           "tests/stages/test_decontaminate.py"),
     "contamination": ("tests/stages/test_contamination.py", "tests/stages/test_contamination_flags.py"),
+    "text/basics/verdicts": ("tests/text/basics/test_verdicts.py",),
+    "text/basics/claims": ("tests/text/basics/test_claims.py",),
     "report": ("tests/stages/test_report_values.py", "tests/stages/test_report.py"),
     "queries/what_if": ("tests/queries/test_what_if.py",),
     "queries/trace": ("tests/queries/test_lineage.py", "tests/queries/test_compare.py"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from stages.core.contract.declaration import Artifact
+from stages.core.run.runner import Event
 from stages.core.tables.parquet import schema, write_rows
-from stages.report import INPUTS, STAGE, quality_checks, result_rows
+from stages.report import INPUTS, STAGE, result_rows
 from tests.conftest import run_stage
 from tests.stages.made import relisted
 
@@ -38,18 +40,23 @@ DPO = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("bits", "accuracy", "reached"), [(1.8, 0.33, [True, False, True, True]), (2.8, 0.30, [False, False, False, True])]
-)
-def test_checks_say_what_was_and_what_was_not_reached(bits: float, accuracy: float, reached: list[bool]) -> None:
-    found = quality_checks({m: scores(bits, accuracy) for m in ("base", "sft", "dpo")}, DPO)
-    assert [c["reached"] for c in found] == reached
-    assert "2.5 standard errors above 0.25" in found[2]["evidence"] if accuracy == 0.30 else "4.0 standard errors" in found[2]["evidence"]
+def samples(bits: float, accuracy: float) -> list[dict[str, Any]]:
+    """The items' own values that `scores` are the means of, on 600 items and 40 documents."""
+    right = {"acc_mutual_info": round(600 * accuracy), "acc": 156}
+    rows = [("docs_complete", f"i{n}", metric, float(n < count)) for metric, count in right.items() for n in range(600)]
+    for document in range(40):
+        size = 100.0 + document
+        nats = {"nll": bits, "unigram_nll": 2.7, "kneser_ney_3gram_nll": 1.6}
+        rows += [("validation", f"d{document}", name, value * size * math.log(2)) for name, value in nats.items()]
+        rows.append(("validation", f"d{document}", "bytes", size))
+    return [dict(zip(("task", "item_id", "metric", "value"), row, strict=True)) for row in rows]
 
 
-def test_dpo_that_lowers_the_margin_is_not_reached() -> None:
-    found = quality_checks({m: scores(1.8, 0.3) for m in ("base", "sft", "dpo")}, DPO | {"validation_reward_margin": -0.1})
-    assert found[-1]["reached"] is False
+def write_scores(folder: Path, bits: float, accuracy: float) -> None:
+    """What evaluate writes of a model."""
+    (folder / "scores.json").write_text(json.dumps(scores(bits, accuracy)))
+    columns = schema(task="string", item_id="string", metric="string", value="float64")
+    write_rows(folder / "samples.parquet", columns, samples(bits, accuracy))
 
 
 def test_results_show_primary_metrics_with_chance_and_baselines() -> None:
@@ -75,7 +82,7 @@ def whole_road(home: Path) -> dict[str, Artifact]:
         folder.mkdir(parents=True)
         found[node] = Artifact(folder, manifest(node, kind))
         if node.startswith("evaluate@"):
-            (folder / "scores.json").write_text(json.dumps(scores(1.8, 0.33)))
+            write_scores(folder, 1.8, 0.33)
             (folder / "harness.json").write_text(json.dumps({"lm_eval": "0.4", "max_length": 256}))
         if node in ("pretrain", "sft", "dpo"):
             rows = [{"step": i, "loss": 5.0 / i, "validation_loss": 4.0 if i == 2 else None} for i in (1, 2, 3)]
@@ -108,15 +115,39 @@ def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path
     artifact = run_stage(STAGE, {"title": "My <model>"}, whole_road(tmp_path / "road"), tmp_path / "home")
     page = (artifact.path / "report.html").read_text()
     assert "My &lt;model&gt;" in page and "<title>My &lt;model&gt;" in page and "a &lt;source&gt;" in page and "&lt;value&gt;" in page
-    assert page.count("<svg") == 3 and "too-short 1" in page and "not so" in page
+    assert page.count("<svg") == 3 and "too-short 1" in page
+    assert '<b class="good">reached</b>' in page and '<b class="soft">not shown</b>' in page and '<b class="bad">opposite</b>' in page
     assert "<script" not in page and "src=" not in page and "<link" not in page
     short = (artifact.path / "report.md").read_text()
-    assert "| docs_complete | acc_mutual_info | 0.330 ± 0.020 |" in short and "- not so: The base model beats the kneser" in short
+    assert "| docs_complete | acc_mutual_info | 0.330 ± 0.020 |" in short
+    assert "\n3 claims: 2 reached, 1 not shown, 0 opposite.\n" in short and "3 claims: 2 reached, 1 not shown, 0 opposite." in page
+    assert "\n| reached | The base model beats the unigram model" in short and "\n| opposite | The base model beats the kneser ney" in short
+    shown = "| not shown | DPO raises the reward margin of more held-out pairs than it lowers | +0.100 ± 0.049 share of pairs | -0.003 to +0.197 |"
+    assert f"{shown} 100 | exact sign test | 0.057 | 0.057 |" in short
     assert json.loads((artifact.path / "results.json").read_text())[0]["task"] == "docs_complete"
-    assert artifact.summary == {"checks": 3, "checks_reached": 3}
+    assert artifact.summary == {"claims": 3, "reached": 2, "not_shown": 1, "opposite": 0}
 
 
 def test_is_the_same_when_built_again(tmp_path: Path) -> None:
     inputs = whole_road(tmp_path / "road")
     first = run_stage(STAGE, {}, inputs, tmp_path / "home")
     assert run_stage(STAGE, {}, inputs, tmp_path / "home", force=True).path == first.path
+
+
+def test_verdicts_are_recorded_in_full(tmp_path: Path) -> None:
+    """verdicts.json alone says what was claimed, how it was tested and at which level."""
+    artifact = run_stage(STAGE, {}, whole_road(tmp_path / "road"), tmp_path / "home", seed=11)
+    found = json.loads((artifact.path / "verdicts.json").read_text())
+    assert (found["level"], found["confidence_of_intervals"], found["seed"]) == (0.05, 0.95, 11) and found["correction"].startswith("Holm")
+    assert [v["outcome"] for v in found["claims"]] == ["reached", "reached", "not shown"]
+    assert found["claims"][0]["difference"] == pytest.approx(0.9) and found["claims"][0]["test"].endswith("(9,999 resamples, seed 11)")
+    assert found["claims"][1]["p"] < 1e-4 and found["claims"][1]["pairs"] == 600
+    assert {v["note"] for v in found["comparisons"]} == {"", "only one number was recorded"}
+
+
+def test_the_log_has_a_line_per_required_claim(tmp_path: Path) -> None:
+    events: list[Event] = []
+    run_stage(STAGE, {}, whole_road(tmp_path / "road"), tmp_path / "home", events=events)
+    lines = [event.values["line"] for event in events if event.kind == "log"]
+    assert [line.split(": ")[0] for line in lines] == ["reached", "reached", "not shown"]
+    assert lines[2].endswith("(+0.100 ± 0.049 share of pairs, n 100, exact sign test, p 0.057, corrected 0.057)")

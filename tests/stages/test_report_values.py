@@ -15,7 +15,7 @@ from stages.report import STAGE, result_rows
 from stages.text.web.chart import line_chart
 from tests.conftest import run_stage
 from tests.stages.made import relisted
-from tests.stages.test_report import DPO, score, scores, whole_road
+from tests.stages.test_report import DPO, score, scores, whole_road, write_scores
 
 
 @pytest.fixture
@@ -168,10 +168,11 @@ def test_preferences_stand_beside_the_scores() -> None:
 
 
 def test_the_summary_counts_what_must_be_shown(road: dict[str, Artifact], tmp_path: Path) -> None:
-    """Of the checks of the sft and base models at these scores the gate alone fails; the n-gram model is none that must be beaten."""
+    """Of the sft and base models at these scores nothing is shown; the trigram and the other comparisons do not count."""
     for model in ("base", "sft", "dpo"):
-        (road[f"evaluate@{model}"].path / "scores.json").write_text(json.dumps(scores(1.8, 0.3)))
+        write_scores(road[f"evaluate@{model}"].path, 2.8, 0.26)
     made = run_stage(STAGE, {}, {node: relisted(artifact) for node, artifact in road.items()}, tmp_path)
-    assert made.summary == {"checks": 3, "checks_reached": 2} and made.manifest["rows"] == 5
-    assert "- not reached: The sft model beats chance" in (made.path / "report.md").read_text()
+    assert made.summary == {"claims": 3, "reached": 0, "not_shown": 2, "opposite": 1} and made.manifest["rows"] == 5
+    text = (made.path / "report.md").read_text()
+    assert "| not shown | The sft model beats chance on docs_complete" in text and "| opposite | The base model beats the unigram" in text
     assert len(json.loads((made.path / "results.json").read_text())) == 5

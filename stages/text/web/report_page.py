@@ -1,4 +1,4 @@
-"""The report's page (a Jinja2 body for stages/text/web/theme) and its Markdown summary. Strings only."""
+"""The report's page (a Jinja2 body for stages/text/web/theme, after verdict_section.MACRO) and its Markdown summary. Strings only."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ BODY = """
 <h2 id="results">Results</h2>
 {{ grid(results, ('base', 'sft', 'dpo')) }}
 <h3>What the models had to show</h3>
-<ul>{% for check in checks %}<li><b class="{{ 'good' if check.reached else 'bad' if check.must else 'soft' }}">{{ check.mark }}</b>
-{{ check.claim }}: <span class="soft">{{ check.evidence }}</span></li>{% endfor %}</ul>
+<p>{{ verdicts.claims_count }}</p>
+{{ verdict_table(verdicts.claims) }}
+<details><summary>Further comparisons, not required: {{ verdicts.comparisons_count }}</summary>{{ verdict_table(verdicts.comparisons) }}</details>
+<p class="soft small">{{ verdicts.note }}</p>
 <details><summary>Every metric</summary>{{ grid(all_results, ('base', 'sft', 'dpo')) }}</details>
 <p class="soft small">± is one standard error. Scores of tasks by lm-eval {{ harness.lm_eval }}, 0-shot; base answers the raw question, sft and dpo
 are asked through the chat template. Bits per byte over whole held-out documents, context {{ harness.max_length }} tokens.</p>
@@ -43,18 +45,14 @@ are asked through the chat template. Bits per byte over whole held-out documents
 
 
 def markdown(values: Mapping[str, Any]) -> str:
-    """The short form: cards, results, checks, data, mixture."""
+    """The short form: cards, results, verdicts, data, mixture."""
     parts = [f"# {values['title']}", "", *(f"- {name}: {value}" for name, value in values["cards"]), "", "## Results", ""]
-    parts += [table(values["results"]), ""]
-    parts += [f"- {c['mark']}: {c['claim']} ({c['evidence']})" for c in values["checks"]]
-    parts += ["", "## Data", "", table(values["funnel"]), "", "## Mixture", "", table(values["mixture"]), ""]
+    verdicts = values["verdicts"]
+    parts += [table(values["results"]), "", "## What the models had to show", ""]
+    parts += [verdicts["claims_count"], "", table(verdicts["claims"]), "", "## Further comparisons, not required", ""]
+    parts += [verdicts["comparisons_count"], "", table(verdicts["comparisons"]), ""]
+    parts += [verdicts["note"], "", "## Data", "", table(values["funnel"]), "", "## Mixture", "", table(values["mixture"]), ""]
     return "\n".join(parts)
-
-
-def check_mark(check: Mapping[str, Any]) -> str:
-    """ "reached" or "not reached"; for a comparison that nothing hangs on "so" or "not so"."""
-    words = ("reached", "not reached") if check["must"] else ("so", "not so")
-    return words[0] if check["reached"] else words[1]
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:

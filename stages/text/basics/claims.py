@@ -1,0 +1,128 @@
+"""The claims of a report: which ones are made, and which recorded values each is tested with.
+
+Guarantee: a claim is tested on values of single items, documents or pairs, or it is not tested: of a mean alone nothing is shown.
+Two families, each corrected on its own: what the models have to show, and further comparisons. Strings and arrays only.
+Cost: that of the tests in stages/text/basics/verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stages.text.basics import verdicts
+from stages.text.basics.verdicts import Verdict
+
+VALIDATION = "validation"
+REQUIRED_BASELINE = "unigram"
+STEPS = (("base", "sft"), ("sft", "dpo"))
+"""(before, after): the models that are compared with each other."""
+ONE_NUMBER = "only one number was recorded"
+OTHER_ITEMS = "the two were not scored on the same items"
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """What was recorded of one model. scores: the entries of scores.json. values: (task, metric) -> item -> its own value."""
+
+    scores: Sequence[Mapping[str, Any]]
+    values: Mapping[tuple[str, str], Mapping[str, float]]
+
+
+def required_claims(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], seed: int) -> tuple[Verdict, ...]:
+    """What the models have to show to mean something.
+
+    Args:
+        models: base, sft and dpo.
+        dpo: The summary of the node dpo.
+        seed: Of the random choices of a test.
+    """
+    found = [_against_baseline(models["base"], name, seed) for name in _baselines(models["base"]) if name == REQUIRED_BASELINE]
+    found += [_against_chance(score, models["sft"]) for score in models["sft"].scores if score["gate"] and score["chance"]]
+    return verdicts.holm([*found, *_margin_signs(dpo)])
+
+
+def comparisons(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], seed: int) -> tuple[Verdict, ...]:
+    """What is compared but not required: other baselines, each model with the one before it, means without values of single pairs."""
+    found = [_against_baseline(models["base"], name, seed) for name in _baselines(models["base"]) if name != REQUIRED_BASELINE]
+    for before, after in STEPS:
+        found += _more_right_answers(before, after, models)
+        found.append(_fewer_bits(before, after, models, seed))
+    return verdicts.holm([*found, *_means_of_dpo(dpo)])
+
+
+def _baselines(model: ModelScores) -> list[str]:
+    """The models by counts that scored the same documents ("unigram")."""
+    return [metric.removesuffix("_nll") for task, metric in model.values if task == VALIDATION and metric.endswith("_nll")]
+
+
+def _against_baseline(base: ModelScores, name: str, seed: int) -> Verdict:
+    claim = f"The base model beats the {name.replace('_', ' ')} model in bits per byte on held-out text"
+    return _bits(claim, base, base.values[VALIDATION, "nll"], base.values[VALIDATION, f"{name}_nll"], seed)
+
+
+def _fewer_bits(before: str, after: str, models: Mapping[str, ModelScores], seed: int) -> Verdict:
+    claim = f"The {after} model needs fewer bits per byte on held-out text than the {before} model"
+    ours, theirs = (models[name].values[VALIDATION, "nll"] for name in (after, before))
+    return _bits(claim, models[after], ours, theirs, seed)
+
+
+def _bits(claim: str, about: ModelScores, ours: Mapping[str, float], theirs: Mapping[str, float], seed: int) -> Verdict:
+    """Paired over documents: nats by document -> bits per byte saved."""
+    unit, size = "bits per byte", about.values[VALIDATION, "bytes"]
+    if not ours.keys() == theirs.keys() == size.keys():
+        return verdicts.untested(claim, unit, 0, OTHER_ITEMS)
+    documents = sorted(ours)
+    gains = (_column(theirs, documents) - _column(ours, documents)) / math.log(2)
+    return verdicts.sign_flip_test(claim, unit, gains, _column(size, documents), seed)
+
+
+def _against_chance(score: Mapping[str, Any], model: ModelScores) -> Verdict:
+    claim = f"The sft model beats chance on {score['task']} ({score['metric']})"
+    right = model.values.get((score["task"], score["metric"]), {})
+    test = f"exact binomial test against {score['chance']:.3g}"
+    return verdicts.binomial_test(claim, "accuracy", test, round(sum(right.values())), len(right), score["chance"])
+
+
+def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScores]) -> Iterator[Verdict]:
+    """One verdict per task whose first metric counts right answers."""
+    for score in models[after].scores:
+        task, metric = score["task"], score["metric"]
+        if not score["primary"] or task == VALIDATION:
+            continue
+        claim = f"The {after} model answers more of {task} right than the {before} model ({metric})"
+        ours, theirs = models[after].values.get((task, metric), {}), models[before].values.get((task, metric), {})
+        items = list(ours)
+        if ours.keys() == theirs.keys():
+            yield verdicts.mcnemar_test(claim, "accuracy", _column(ours, items), _column(theirs, items))
+        else:
+            yield verdicts.untested(claim, "accuracy", 0, OTHER_ITEMS)
+
+
+def _margin_signs(dpo: Mapping[str, Any]) -> Iterator[Verdict]:
+    """A reward is measured against the model before DPO, so before training every margin is 0 and its sign afterwards is the paired
+    difference; reward accuracy counts the positive ones. Where none is positive and the mean is 0, all are 0."""
+    if dpo.get("validation_reward_accuracy") is None:
+        return
+    claim, unit = "DPO raises the reward margin of more held-out pairs than it lowers", "share of pairs"
+    pairs, accuracy = dpo["validation_pairs"], dpo["validation_reward_accuracy"]
+    if accuracy == 0 and dpo["validation_reward_margin"] == 0:
+        yield verdicts.untested(claim, unit, pairs, "every margin is 0")
+    else:
+        yield verdicts.binomial_test(claim, unit, "exact sign test", round(accuracy * pairs), pairs, 0.5)
+
+
+def _means_of_dpo(dpo: Mapping[str, Any]) -> Iterator[Verdict]:
+    for name, label in (("reward_margin", "mean reward margin"), ("logprob_accuracy", "log-prob accuracy")):
+        before, after = dpo.get(f"validation_{name}_before"), dpo.get(f"validation_{name}")
+        if before is not None and after is not None:
+            claim, unit = f"DPO raises the {label} on held-out pairs", label.removeprefix("mean ")
+            yield verdicts.untested(claim, unit, dpo["validation_pairs"], ONE_NUMBER, after - before)
+
+
+def _column(values: Mapping[str, float], items: Sequence[str]) -> np.ndarray:
+    return np.array([values[item] for item in items])
