@@ -90,6 +90,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
 def trace_command(options: argparse.Namespace) -> int:
     from flows.opened_recipe import default_home
     from stages.queries import trace
+    from stages.queries.trace_lines import document_lines
 
     home = default_home(options.home)
     of = trace.start(home, options.run_asked or "", options.checkpoint or "", trained=options.step is not None)
@@ -106,16 +107,8 @@ def trace_command(options: argparse.Namespace) -> int:
         say_json({"from": of.named(), "documents": found})
         return 0
     for document in found:
-        say(f"{document['doc_id']}  {document['url']}")
-        for verdict in document["verdicts"]:
-            say(f"  {verdict['node']:<14} {verdict['verdict']:<8} {verdict['reason'] or ''}")
-        for span in document["tokens"]:
-            say(f"  encode         {span['length']:,} tokens at {span['start']:,} of shard {span['shard']}")
-        for row in document["rows"]:
-            say(f"  mix            {row['part']} row {row['row']}, piece {row['piece']}: {row['length']} tokens")
-        if document["steps"]:
-            steps = document["steps"]
-            say(f"  pretrain       steps {', '.join(map(str, steps[:20]))}{' …' if len(steps) > 20 else ''}")
+        for line in document_lines(document):
+            say(line)
     return 0
 
 

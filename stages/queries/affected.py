@@ -3,6 +3,8 @@
 Read-only. An artifact "holds" a document when its side tables name it, a crawl when what was read from it names it; a crawl of given
 WARC files only "names the files" that hold it. It "holds a copy" when it holds none of the documents but what dedup found to be a copy of
 one, exact or near, under another URL. A model is "made from" it when what it was trained on holds it.
+Dedup compares one document of each text. What it found near to that one is near to every document of equal text, so those pairs count
+for them too; where the texts that dedup read are no longer in this home, for every document that may be of equal text.
 Cost: one scan over decisions, clusters, pairs, token spans and row spans.
 """
 
@@ -55,8 +57,10 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
             f"No recorded document has a URL like {pattern}.", where=str(home), do="Write % for any characters, as in https://host/%."
         )
     ask(f"CREATE TEMP TABLE matching AS SELECT DISTINCT doc_id FROM decisions WHERE {_MATCH} AND doc_id IS NOT NULL", [like])
-    copied = _COPIES if {"clusters", "pairs"} <= views else _NO_COPIES
-    ask(f"CREATE TEMP TABLE copied AS {copied}")
+    compared = {"clusters", "pairs"} <= views
+    if compared:
+        ask(_SAME_TEXT, [list(column) for column in zip(*_same_text(ask, views), strict=True)] or [[], [], []])
+    ask(f"CREATE TEMP TABLE copied AS {_COPIES if compared else _NO_COPIES}")
     held, copies = _held(ask, views, "matching"), _held(ask, views, "copied")
     crawls: dict[str, int] = dict(ask(_CRAWLS.format(documents="matching"))[1])
     held |= crawls
@@ -93,6 +97,28 @@ def _dicts(table: database.Table) -> list[dict[str, Any]]:
     return [dict(zip(table[0], row, strict=True)) for row in table[1]]
 
 
+def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, Any, Any]]:
+    """(artifact of dedup, document, compared document) with equal text, where the second is near to a kept document that the cluster of
+    the first does not name. One of those kept documents or the first document itself matches.
+
+    A document of equal text has the compared one's cluster and Jaccard similarity in `clusters`; others may have them too, so texts decide.
+    """
+    from stages.text.match.minhash import text_hash
+
+    found = ask(_MAYBE_SAME_TEXT)[1]
+    texts: dict[tuple[str, Any], bytes] = {}
+    if found and "documents" in views:
+        artifacts, documents = {row[0] for row in found}, {document for row in found for document in row[1:]}
+        for artifact, document, text in ask(_TEXTS, [sorted(artifacts), sorted(documents)])[1]:
+            texts[artifact, document] = text_hash(text)
+    unread = object()  # a text that is not here is taken for equal: a takedown names a page too many rather than one too few
+    return [
+        (artifact, document, compared)
+        for artifact, document, compared in found
+        if unread in (pair := [texts.get((artifact, one), unread) for one in (document, compared)]) or pair[0] == pair[1]
+    ]
+
+
 def _held(ask: database.Ask, views: set[str], documents: str) -> dict[str, int]:
     """artifact -> how many of the documents it holds. documents: a table of their doc_ids."""
     held: dict[str, int] = {}
@@ -119,12 +145,31 @@ SELECT s.artifact_id, count(DISTINCT s.step) FROM steps s JOIN edge ON edge.chil
 JOIN row_spans r ON r.artifact_id = edge.parent AND r.row = s.row AND r.part = 'train'
 WHERE r.doc_id IN (SELECT doc_id FROM matching UNION SELECT doc_id FROM copied) GROUP BY ALL
 """
+# Exact copies of a document that went as a near copy, and that document: members of one cluster with one Jaccard similarity.
+_MAYBE_SAME_TEXT = """
+SELECT DISTINCT exact.artifact_id, exact.doc_id, near.doc_id FROM clusters exact
+JOIN clusters near ON near.artifact_id = exact.artifact_id AND near.cluster = exact.cluster AND near.jaccard = exact.jaccard
+JOIN pairs ON pairs.artifact_id = near.artifact_id AND pairs.doc_id = near.doc_id AND pairs.kept_doc_id <> near.kept_doc_id
+WHERE exact.kind = 'exact' AND near.kind = 'near'
+  AND (exact.doc_id IN (FROM matching) OR pairs.kept_doc_id IN (FROM matching)) ORDER BY ALL
+"""
+_TEXTS = """
+SELECT edge.child, documents.doc_id, documents.text FROM documents
+JOIN edge ON edge.parent = documents.artifact_id AND edge.role = 'documents' AND edge.input
+WHERE edge.child IN (SELECT unnest($1::VARCHAR[])) AND documents.doc_id IN (SELECT unnest($2::UUID[]))
+"""
+_SAME_TEXT = """
+CREATE TEMP TABLE same_text AS
+SELECT unnest($1::VARCHAR[]) AS artifact_id, unnest($2::UUID[]) AS doc_id, unnest($3::UUID[]) AS compared
+"""
 # Both ways: what stayed in the place of a matching document, and what went in favour of one.
 _COPIES = """
 WITH judged AS (SELECT artifact_id, doc_id, url, verdict, reason FROM decisions WHERE node = 'dedup'),
 alike AS (
   SELECT artifact_id, doc_id, kept_doc_id, kind, jaccard, corpus FROM clusters WHERE kind IN ('exact', 'near')
   UNION ALL SELECT artifact_id, doc_id, kept_doc_id, 'near', jaccard, corpus FROM pairs
+  UNION ALL SELECT pairs.artifact_id, same_text.doc_id, pairs.kept_doc_id, 'near', pairs.jaccard, pairs.corpus
+  FROM pairs JOIN same_text ON same_text.artifact_id = pairs.artifact_id AND same_text.compared = pairs.doc_id
 ),
 copy AS (
   SELECT coalesce(corpus, artifact_id) AS artifact_id, kept_doc_id AS doc_id, artifact_id AS of_artifact, doc_id AS of_doc, kind, jaccard

@@ -1,5 +1,6 @@
 """Where a record went, and what a training step saw: URL -> captures -> verdicts -> token spans -> rows -> steps, and back.
 
+A verdict that dropped or changed a document comes with its evidence (stages/queries/drop_evidence.py).
 Read-only. Every answer starts from one artifact, the newest pretrained checkpoint unless another or a run is named, and follows what
 that one was made from: artifacts of other runs have no part in it. A step's rows come from the `steps` side table of pretraining, which is
 written from the same stateless permutation that the trainer uses.
@@ -8,13 +9,14 @@ written from the same stateless permutation that the trainer uses.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database
+from stages.queries.drop_evidence import evidence
 
 ROAD = ("extract", "filter", "dedup", "decontaminate")
 STARTS = ("pretrain", "mix", "encode", "decontaminate", "dedup", "filter", "extract")  # where an answer starts, the first that is there
@@ -64,7 +66,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
 
 
 def trace_url(home: Path, of: Start, url: str) -> list[dict[str, Any]]:
-    """Every capture of a URL: verdict and reason at each stage, its tokens, and the pretraining steps that saw it.
+    """Every capture of a URL: verdict, reason and evidence at each stage, its tokens, and the pretraining steps that saw it.
 
     A URL that ends in "%" is a prefix. Raises StageError when no capture is known.
     """
@@ -79,20 +81,21 @@ def trace_url(home: Path, of: Start, url: str) -> list[dict[str, Any]]:
             where=_where(home, of),
             do="Give the URL as crawled; end it with % to match a prefix; --run or --checkpoint asks about another one.",
         )
-    return [_document(home, of, str(row["doc_id"])) for row in seen]
+    return database.asking(home, lambda ask: [_document(ask, home, of, str(row["doc_id"])) for row in seen])
 
 
 def trace_doc(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
-    """One document: its verdicts in road order, its token spans, and the rows and steps of pretraining that held it.
+    """One document: its verdicts in road order with their evidence, its token spans, and the rows and steps of pretraining that held it.
 
     Raises RecipeError for what is no doc_id, StageError when it is not recorded.
     """
     try:
-        return _document(home, of, str(UUID(doc_id)))
+        wanted = str(UUID(doc_id))
     except ValueError:
         raise RecipeError(
             f"{doc_id!r} is no doc_id.", do="A doc_id is a UUID: take one from `loam trace --url` or the decisions view."
         ) from None
+    return database.asking(home, lambda ask: _document(ask, home, of, wanted))
 
 
 def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
@@ -191,30 +194,36 @@ def _any(paths: list[str]) -> str:
     return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
 
 
-def _document(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
-    verdicts = []
+def _document(ask: database.Ask, home: Path, of: Start, doc_id: str) -> dict[str, Any]:
+    decisions = []
     if of.judged:
-        sql = (
-            f"SELECT node, url, verdict, reason FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
-        )
-        verdicts = database.records(home, sql, [*of.judged, doc_id, list(ROAD)])
-    if not verdicts:
+        sql = f"SELECT * FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
+        decisions = _dicts(ask(sql, [*of.judged, doc_id, list(ROAD)]))
+    if not decisions:
         raise StageError(
             f"No document {doc_id} is recorded in what {of.alias} was made from.",
             where=_where(home, of),
             do="Take a doc_id from `loam trace --url` or the decisions view; --run or --checkpoint asks about another one.",
         )
-    result: dict[str, Any] = {"doc_id": doc_id, "url": verdicts[0]["url"]}
-    result["verdicts"] = [{"node": v["node"], "verdict": v["verdict"], "reason": v["reason"]} for v in verdicts]
+    result: dict[str, Any] = {"doc_id": doc_id, "url": decisions[0]["url"]}
+    result["verdicts"] = [
+        {"node": d["node"], "artifact": d["artifact_id"], "verdict": d["verdict"], "reason": d["reason"]}
+        | asdict(evidence(ask, d["artifact_id"], d))
+        for d in decisions
+    ]
     result["tokens"], result["rows"], result["steps"] = [], [], []
     if spans := of.of.get(("encode", "spans")):
         sql = "SELECT shard, start, length FROM token_spans WHERE contains(file, ?) AND doc_id = ?::UUID"
-        result["tokens"] = database.records(home, sql, [spans, doc_id])
+        result["tokens"] = _dicts(ask(sql, [spans, doc_id]))
     if rows := of.of.get(("mix", "row_spans")):
         sql = "SELECT part, row, piece, length FROM row_spans WHERE contains(file, ?) AND doc_id = ?::UUID ORDER BY part, row, piece"
-        result["rows"] = database.records(home, sql, [rows, doc_id])
+        result["rows"] = _dicts(ask(sql, [rows, doc_id]))
     trained = [row["row"] for row in result["rows"] if row["part"] == "train"]
     if trained and (steps := of.of.get(("pretrain", "steps"))):
         sql = "SELECT DISTINCT step FROM steps WHERE contains(file, ?) AND list_contains(?, row) ORDER BY 1"
-        result["steps"] = [step for (step,) in database.query(home, sql, [steps, trained])[1]]
+        result["steps"] = [step for (step,) in ask(sql, [steps, trained])[1]]
     return result
+
+
+def _dicts(table: database.Table) -> list[dict[str, Any]]:
+    return [dict(zip(table[0], row, strict=True)) for row in table[1]]

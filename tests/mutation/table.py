@@ -43,7 +43,10 @@ TABLE: dict[str, tuple[str, ...]] = {
     "report": ("tests/stages/test_report_values.py", "tests/stages/test_report.py"),
     "queries/what_if": ("tests/queries/test_what_if.py",),
     "queries/trace": ("tests/queries/test_lineage.py", "tests/queries/test_compare.py"),
-    "queries/affected": ("tests/queries/test_compare.py",),
+    "queries/drop_evidence": ("tests/queries/test_trace_evidence.py", "tests/queries/test_trace_hostile.py"),
+    "queries/rule_thresholds": ("tests/queries/test_rule_thresholds.py", "tests/queries/test_trace_evidence.py"),
+    "queries/trace_lines": ("tests/queries/test_trace_hostile.py", "tests/queries/test_trace_evidence.py"),
+    "queries/affected": ("tests/queries/test_affected.py", "tests/queries/test_compare.py"),
     "queries/plan": ("tests/queries/test_plan_numbers.py", "tests/queries/test_plan.py"),
 }  # fmt: skip
 """Module below stages/ -> test files, the most specific first."""

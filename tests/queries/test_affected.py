@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stages import dedup
+from stages import filter as filter_stage
 from stages.core.contract.errors import StageError
+from stages.core.index import database
+from stages.core.run.import_artifact import adopt
 from stages.queries.affected import affected
-from tests.conftest import loam
+from tests.conftest import loam, run_stage
 from tests.queries.two_runs import FOREIGN, MIRROR, SITE, make_two_runs
+from tests.stages.made import jsonl
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +90,45 @@ def test_the_command_says_how_to_leave_pages_and_copies_out(home: Path) -> None:
     found = json.loads(loam("lineage", "affected", "--url-pattern", f"{SITE}/1", "--json", home=home).stdout)
     assert found["copies"] == [] and len(found["artifacts"]) == 10
     assert "No copy under another URL is known" in loam("lineage", "affected", "--url-pattern", f"{SITE}/1", home=home).stdout
+
+
+@pytest.fixture(scope="module")
+def compared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five pages that dedup compared. left and right stay; w is near to both, and dropped for left. z has the text of other, which is as
+    near to left as w is and not near to right; copy has the text of w."""
+    home = tmp_path_factory.mktemp("compared") / "home"
+    common = [f"w{i}" for i in range(400)]
+    ends = {name: [f"{name}{i}" for i in range(50)] for name in ("left", "right", "other")}
+    texts = {
+        "http://1/left": [*common[:350], *ends["left"]], "http://2/right": [*ends["right"], *common[50:]], "http://3/w": common,
+        "http://4/other": [*common[:350], *ends["other"]], "http://5/copy": common, "http://6/z": [*common[:350], *ends["other"]],
+    }  # fmt: skip
+    lines = [{"url": url, "text": " ".join(words), "lang": "en", "lang_score": 1.0} for url, words in texts.items()]
+    made = adopt(home, "filter", filter_stage.STAGE, [jsonl(home.parent / "pages.jsonl", lines)], "made for a test", lambda event: None)
+    run_stage(dedup.STAGE, {"threshold": 0.7, "bands": 60, "rows": 3}, {"documents": made.artifact}, home)
+    database.update(home)
+    return home
+
+
+def kept_copies(home: Path, pattern: str) -> dict[str, float]:
+    """URL -> Jaccard similarity of the kept copies."""
+    return {copy["url"]: copy["jaccard"] for copy in affected(home, pattern).copies if copy["relation"] == "kept copy"}
+
+
+def test_every_kept_copy_of_an_exact_copy_is_named(compared_once: Path) -> None:
+    """Only w was compared with left and right. Catches: the kept document of the cluster alone for a page with the text of w."""
+    near = 346 / (2 * 396 - 346)  # shingles of 5 words: 346 in common of 396 each
+    assert kept_copies(compared_once, "http://3/w") == {"http://1/left": near, "http://2/right": near}
+    assert kept_copies(compared_once, "http://5/copy") == {"http://1/left": near, "http://2/right": near}
+    dropped = {c["url"] for c in affected(compared_once, "http://2/right").copies if c["relation"] == "dropped copy"}
+    assert dropped == {"http://3/w", "http://5/copy"}
+
+
+def test_equal_similarity_is_not_equal_text(compared_once: Path, tmp_path: Path) -> None:
+    """z is an exact copy in w's cluster and has w's similarity. Catches: texts that are not compared; texts gone taken for different."""
+    assert set(kept_copies(compared_once, "http://6/z")) == {"http://1/left"}
+    without = tmp_path / "home"
+    shutil.copytree(compared_once, without)
+    shutil.rmtree(without / "artifacts" / "filter")
+    database.update(without)
+    assert set(kept_copies(without, "http://6/z")) == {"http://1/left", "http://2/right"}
