@@ -62,7 +62,7 @@ def test_the_home_is_held_alone_before_anything_is_looked_at(home: Path, monkeyp
             pass
         looked.append(path)
 
-    monkeypatch.setattr(collecting.lineage, "update", held)
+    monkeypatch.setattr(collecting.database, "update", held)
     database.reindex(home)
     assert collectable(home, 1) == [] and collect(home, 1) == ([], 0) and looked == [home, home]
 
