@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from dashboards.app import bound
@@ -23,10 +24,23 @@ POOL = "loam"
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
-def serve(home: Path, port: int) -> int:
+@dataclass(frozen=True)
+class Up:
+    """Where a served Prefect is reached. login: the variable that the UI's login asks for; profiles: the file that holds it."""
+
+    ui_url: str
+    api_url: str
+    login: str
+    profiles: Path
+
+
+def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
     """Runs until interrupted or terminated; returns 0.
 
-    Raises StageError when the port or the home's Prefect database is taken, or when the server or the worker ends by itself.
+    `announce` is called once, when server and worker are started.
+
+    Raises:
+        StageError: the port or the home's Prefect database is taken, or the server or the worker ended by itself.
     """
     url = api_url(port)
     bound(port).close()  # refuses a taken port before anything starts
@@ -43,11 +57,7 @@ def serve(home: Path, port: int) -> int:
         _call(["--no-prompt", "deploy", "--all"], environment)
         worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", "loam"]
         children.append(subprocess.Popen(worker, env=environment, cwd=ROOT, preexec_fn=prepare_child))
-        path = profiles_path(home)
-        print(f"Prefect runs at http://127.0.0.1:{port}; artifacts go to {home}.")
-        print(f"The UI's login asks for {AUTH}; it stands in {path}. In another terminal:\n")
-        print(f"  export PREFECT_PROFILES_PATH={shlex.quote(str(path))} PREFECT_API_URL={url}")
-        print("  .venv/bin/prefect deployment run pretrain/full -p recipe=tiny --watch\n\nCtrl-C stops everything.", flush=True)
+        announce(Up(f"http://127.0.0.1:{port}", url, AUTH, profiles_path(home)))
         while all(child.poll() is None for child in children):
             _bury({child.pid for child in children})
             time.sleep(0.5)

@@ -20,7 +20,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from flows.terminal import WATCHER, books_text, line_of, size_text
+from flows.progress import WATCHER, books_text, line_of, size_text
 from stages.core.contract.errors import StageError
 from stages.core.index.schema import book_rows
 from stages.core.run.runner import Event, Report, Result

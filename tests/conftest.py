@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -92,6 +93,18 @@ def loam(*words: str, home: Path | None = None, check: bool = True, timeout: flo
         f"loam {' '.join(words)} gave {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     )
     return done
+
+
+def answered(printed: str, command: str = "") -> Any:
+    """The answer in what a command printed with --json: one strict JSON object, the envelope. command: whose answer it must be."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    envelope = json.loads(printed, parse_constant=refuse)
+    assert list(envelope) == ["schema_version", "command", "answer"] and envelope["schema_version"] == 1 and printed.isascii()
+    assert not command or envelope["command"] == command
+    return envelope["answer"]
 
 
 @pytest.fixture(scope="session")

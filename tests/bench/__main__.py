@@ -6,7 +6,7 @@ import importlib
 import subprocess
 import sys
 
-from flows.terminal import print_table
+from flows.cli.printing import print_table
 from tests.bench.probe import probe
 from tests.conftest import CORPORA
 

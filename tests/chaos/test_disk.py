@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import loam
+from tests.conftest import answered, loam
 
 pytestmark = pytest.mark.chaos
 
@@ -46,7 +46,7 @@ def test_a_full_disk_is_one_message_leaves_nothing_half_published_and_goes_on_wh
     resize(disk, "size=200m")
     loam("run", "tiny", "--until", "extract", home=home, timeout=300)
     assert ", 0 differ" in loam("lineage", "verify", home=home).stdout
-    assert json.loads(loam("lineage", "runs", "--json", home=home).stdout)[0]["state"] == "done"
+    assert answered(loam("lineage", "runs", "--json", home=home).stdout)[0]["state"] == "done"
     assert not list((home / "scratch").iterdir()) and not list(home.glob(".*"))
 
 
@@ -55,8 +55,8 @@ def test_a_read_only_home_answers_questions_and_refuses_runs(disk: Path) -> None
     loam("run", "tiny", "--until", "benchmarks", home=home, timeout=300)
     resize(disk, "ro")
     try:
-        assert json.loads(loam("lineage", "show", "benchmarks", "--json", home=home).stdout)["kind"] == "benchmarks"
-        assert json.loads(loam("plan", "tiny", "--json", home=home).stdout)["steps"][0]["state"] == "hit"
+        assert answered(loam("lineage", "show", "benchmarks", "--json", home=home).stdout)["kind"] == "benchmarks"
+        assert answered(loam("plan", "tiny", "--json", home=home).stdout)["steps"][0]["state"] == "hit"
         for words in (["run", "tiny"], ["run", "tiny", "--until", "benchmarks"], ["stage", "crawl", "tiny"], ["lineage", "gc", "--yes"]):
             refused = loam(*words, home=home, check=False)
             assert refused.returncode == 2 and "home folder cannot be written" in refused.stderr, (words, refused.stderr)

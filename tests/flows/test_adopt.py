@@ -17,6 +17,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError
 from stages.core.store import manifest, runs
 from stages.core.tables.parquet import read_rows
+from tests.conftest import answered
 from tests.stages import tiny_model
 
 RECIPE = """
@@ -109,7 +110,8 @@ def test_the_plan_shows_what_is_adopted_and_leaves_out_what_nothing_needs(home: 
 def test_the_plan_command_takes_the_size_of_the_model_from_the_checkpoint(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--set", "adopt={decontaminate: animals, train_tokenizer: tok, pretrain: base}", "--home", str(home)]
     assert main(["plan", str(home.parent / "mine.yaml"), *words, "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out.partition("{\n")[2].join(("{\n", "")))
+    printed = capsys.readouterr().out
+    plan = answered(printed[printed.index("{\n") :])
     assert plan["size"]["parameters"].startswith("38,") and "pretraining tokens" not in plan["size"]
     assert {s["node"] for s in plan["steps"] if s["state"] == "adopted"} == {"decontaminate", "train_tokenizer", "pretrain"}
 
@@ -167,7 +169,7 @@ def test_what_is_asked_of_an_adopted_checkpoint_and_corpus(home: Path, capsys: p
     assert main(["trace", "--step", "1", "--home", str(home)]) == 1
     assert "Pretraining took no step here: its checkpoint was adopted" in capsys.readouterr().err
     assert main(["lineage", "runs", "--json", "--home", str(home)]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["built"] == 1  # the export; the adopted nodes were not built
+    assert answered(capsys.readouterr().out)[0]["built"] == 1  # the export; the adopted nodes were not built
     first = next(read_rows(next((home / "artifacts" / "decontaminate").glob("*/documents/00000.parquet"))))
     walked(opened(home, {"decontaminate": "animals"}, PRETRAIN), "train_tokenizer")
     assert main(["trace", "--doc", str(first["doc_id"]), "--home", str(home)]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from flows.opened_recipe import forced_nodes, open_session, refuse_damaged
 from stages.core.contract.errors import VerificationError
 from stages.core.run.runner import Report, Result
 from stages.core.store import manifest
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, answered
 
 
 def perform(node: str, work: Callable[[Report], Result]) -> Result:
@@ -66,7 +65,7 @@ def test_a_file_that_is_gone_is_shown_refused_and_mended_by_the_command_named(
     folder = next((home / "artifacts" / "benchmarks").iterdir())
     (folder / "items.parquet").unlink()
     code, out, err = said(capsys, "plan", *until, "--json", *at)
-    steps: list[dict[str, Any]] = json.loads(out)["steps"]
+    steps: list[dict[str, Any]] = answered(out)["steps"]
     assert [s["state"] for s in steps] == ["damaged", "hit"] and "items.parquet: missing" in steps[0]["why"] and code == 3
     for words in (["plan", *until], ["run", *until]):
         code, _, err = said(capsys, *words, *at)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 
 from flows.pipeline import road
 from stages.core.contract.errors import StageError
-from tests.conftest import PROJECT, loam
+from tests.conftest import PROJECT, answered, loam
 from tests.served import ask, client_environment
 
 pytestmark = pytest.mark.server
@@ -91,7 +90,7 @@ def test_one_node_again_as_a_deployment_is_built_and_leaves_its_books(server: di
     artifacts = found(tiny_home, "artifacts", flow_runs={"id": {"any_": [run["id"]]}})
     books = next(a for a in artifacts if a["key"] == "dedup")
     assert "exact_duplicate" in books["data"] and "file://" in books["data"]
-    runs = json.loads(loam("lineage", "runs", "--json", home=tiny_home).stdout)
+    runs = answered(loam("lineage", "runs", "--json", home=tiny_home).stdout)
     assert runs[0]["state"] == "done" and runs[0]["built"] == 1
 
 
@@ -129,5 +128,5 @@ def test_serve_refuses_a_taken_port(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(StageError, match="is taken") as caught:
-            serve(tmp_path, taken.getsockname()[1])
+            serve(tmp_path, taken.getsockname()[1], lambda up: pytest.fail("it was announced"))
     assert "--port" in str(caught.value)

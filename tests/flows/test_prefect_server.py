@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 from flows.prefect_server import _free_database, main_database
 from stages.core.contract.errors import StageError
-from tests.conftest import PROJECT, loam
+from tests.conftest import PROJECT, answered, loam
 
 SMALL = ["--set", "crawl.docs.packages=[datasketch]", "--until", "extract"]
 
@@ -29,7 +28,7 @@ def test_two_runs_at_once_each_have_a_server_on_a_database_of_their_own(tmp_path
     databases = sorted(str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("prefect.db"))
     assert databases == ["prefect", "prefect/beside-2"]
     assert "locked" not in "".join(said)
-    recorded = json.loads(loam("lineage", "runs", "--json", home=tmp_path).stdout)
+    recorded = answered(loam("lineage", "runs", "--json", home=tmp_path).stdout)
     assert [run["state"] for run in recorded] == ["done", "done"]
     assert sum(run["built"] for run in recorded) == 2, "crawl and extract, once each"
     assert not [p for p in psutil.process_iter(["environ"]) if str(tmp_path) in str((p.info["environ"] or {}).get("PREFECT_HOME"))]

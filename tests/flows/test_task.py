@@ -48,8 +48,8 @@ def run(perform: Callable[[Report], Result]) -> tuple[Result, list[str]]:
     """One step in a flow; the result and the log lines shown."""
     from prefect import flow
 
+    from flows.progress import WATCHER
     from flows.task import step
-    from flows.terminal import WATCHER
 
     lines: list[str] = []
 

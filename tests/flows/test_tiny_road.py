@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,11 +13,11 @@ import duckdb
 import pytest
 
 from flows.pipeline import road
-from tests.conftest import PROJECT, loam
+from tests.conftest import PROJECT, answered, loam
 
 
 def artifact(home: Path, node: str) -> Path:
-    name = json.loads(loam("lineage", "show", node, "--json", home=home).stdout)["path"]
+    name = answered(loam("lineage", "show", node, "--json", home=home).stdout)["path"]
     return Path(name)
 
 
@@ -49,7 +48,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(tiny_home: Path) -> None
 
 
 def test_nothing_of_the_held_out_items_is_left(tiny_home: Path) -> None:
-    shown = json.loads(loam("lineage", "show", "contamination", "--json", home=tiny_home).stdout)
+    shown = answered(loam("lineage", "show", "contamination", "--json", home=tiny_home).stdout)
     flagged = {k: v for k, v in shown["summary"].items() if "flagged" in k}
     assert flagged and all(v == 0 for v in flagged.values()), shown["summary"]
 
@@ -60,34 +59,34 @@ def test_every_file_is_as_recorded(tiny_home: Path) -> None:
 
 
 def test_up_and_down_reach_the_ends_of_the_road(tiny_home: Path) -> None:
-    up = {r["node"] for r in json.loads(loam("lineage", "up", "dpo", "--json", home=tiny_home).stdout)}
+    up = {r["node"] for r in answered(loam("lineage", "up", "dpo", "--json", home=tiny_home).stdout)}
     assert {"crawl", "benchmarks", "pretrain", "sft", "reference", "mix"} <= up and "report" not in up
-    down = {r["node"] for r in json.loads(loam("lineage", "down", "dedup", "--json", home=tiny_home).stdout)}
+    down = {r["node"] for r in answered(loam("lineage", "down", "dedup", "--json", home=tiny_home).stdout)}
     assert {"encode", "dpo", "evaluate@dpo", "report"} <= down and "crawl" not in down
 
 
 def test_why_names_the_changed_field(tiny_home: Path) -> None:
     done = loam("lineage", "why", "filter", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
-    assert json.loads(done.stdout) == [{"node": "filter", "state": "hit", "why": ""}]
+    assert answered(done.stdout) == [{"node": "filter", "state": "hit", "why": ""}]
     done = loam("lineage", "why", "dedup", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
-    assert json.loads(done.stdout)[-1]["why"].startswith("config.threshold: 0.")
-    plan = json.loads(loam("plan", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home).stdout)
+    assert answered(done.stdout)[-1]["why"].startswith("config.threshold: 0.")
+    plan = answered(loam("plan", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home).stdout)
     states = {s["node"]: s["state"] for s in plan["steps"]}
     assert (states["filter"], states["dedup"], states["decontaminate"], states["benchmarks"]) == ("hit", "miss", "waits", "hit")
 
 
 def test_what_if_answers_from_the_stored_signals(tiny_home: Path) -> None:
     done = loam("what-if", "filter", "--set", "filter.gopher_quality.min_doc_words=200", "--json", home=tiny_home)
-    kept, *dropped = json.loads(done.stdout)
+    kept, *dropped = answered(done.stdout)
     short = next(row for row in dropped if row["verdict"] == "dropped: gopher_quality.short_doc")
     assert kept["verdict"] == "kept" and kept["change"] < 0 < short["new"] and sum(row["change"] for row in (kept, *dropped)) == 0
 
 
 def test_a_step_is_traced_to_pages_and_a_page_to_steps(tiny_home: Path) -> None:
-    answer = json.loads(loam("trace", "--step", "3", "--json", home=tiny_home).stdout)
+    answer = answered(loam("trace", "--step", "3", "--json", home=tiny_home).stdout)
     rows = answer["rows"]
     assert rows and all(r["url"] for r in rows) and answer["from"]["artifact"].startswith("pretrain/")
-    documents = json.loads(loam("trace", "--url", rows[0]["url"], "--json", home=tiny_home).stdout)["documents"]
+    documents = answered(loam("trace", "--url", rows[0]["url"], "--json", home=tiny_home).stdout)["documents"]
     found = next(d for d in documents if d["doc_id"] == rows[0]["doc_id"])
     assert 3 in found["steps"] and [v["node"] for v in found["verdicts"]] == ["extract", "filter", "dedup", "decontaminate"]
     assert found["verdicts"][-1]["verdict"] in ("kept", "changed") and found["tokens"]
@@ -97,7 +96,7 @@ def test_a_step_is_traced_to_pages_and_a_page_to_steps(tiny_home: Path) -> None:
 
 
 def test_two_checkpoints_are_compared_by_their_weights(tiny_home: Path) -> None:
-    found = json.loads(loam("compare", "pretrain", "dpo", "--json", home=tiny_home).stdout)
+    found = answered(loam("compare", "pretrain", "dpo", "--json", home=tiny_home).stdout)
     assert found["config"] == found["alone"] == [] and 0 < found["groups"][-1]["relative_change"] < 1
     assert "relative change by layer" in loam("compare", "pretrain", "export@sft", home=tiny_home).stdout
 
@@ -133,9 +132,9 @@ def test_a_node_with_what_follows_is_built_again_and_the_run_has_a_name(tiny_hom
 
 
 def test_a_branch_of_a_recorded_run_shares_everything_upstream(tiny_home: Path) -> None:
-    runs = json.loads(loam("lineage", "runs", "--json", home=tiny_home).stdout)
+    runs = answered(loam("lineage", "runs", "--json", home=tiny_home).stdout)
     done = next(r for r in reversed(runs) if r["state"] == "done" and r["cached"] + r["built"] == len(road()))
-    plan = json.loads(loam("plan", done["alias"], "--set", "report.title=another", "--json", home=tiny_home).stdout)
+    plan = answered(loam("plan", done["alias"], "--set", "report.title=another", "--json", home=tiny_home).stdout)
     states = {s["node"]: s["state"] for s in plan["steps"]}
     assert states.pop("report") == "miss" and set(states.values()) == {"hit"}
 
@@ -161,7 +160,7 @@ def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> N
     time.sleep(1)
     alive = subprocess.run(["pgrep", "-f", f"stages.lm.train.rank.*{tiny_home}"], capture_output=True, text=True, check=False).stdout
     assert alive == ""
-    runs = json.loads(loam("lineage", "runs", "--json", home=tiny_home).stdout)
+    runs = answered(loam("lineage", "runs", "--json", home=tiny_home).stdout)
     assert runs[0]["state"] == "interrupted"
     loam("run", "tiny", *settings, home=tiny_home)
     loam("run", "tiny", home=tiny_home)

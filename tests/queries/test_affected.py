@@ -15,7 +15,7 @@ from stages.core.contract.errors import StageError
 from stages.core.index import database
 from stages.core.run.import_artifact import adopt
 from stages.queries.affected import affected
-from tests.conftest import loam, run_stage
+from tests.conftest import answered, loam, run_stage
 from tests.queries.two_runs import FOREIGN, MIRROR, SITE, make_two_runs
 from tests.stages.made import jsonl
 
@@ -87,7 +87,7 @@ def test_the_command_says_how_to_leave_pages_and_copies_out(home: Path) -> None:
     said = loam("lineage", "affected", "--url-pattern", f"{SITE}/3", home=home).stdout
     assert "1 copies under other URLs, on 1 hosts (mirror)" in said and f"{MIRROR}/4" in said
     assert f"--set 'dedup.remove_copies_of=[\"{SITE}/3\"]'" in said and f"--set 'filter.url.remove=[\"{SITE}/3\"]'" in said
-    found = json.loads(loam("lineage", "affected", "--url-pattern", f"{SITE}/1", "--json", home=home).stdout)
+    found = answered(loam("lineage", "affected", "--url-pattern", f"{SITE}/1", "--json", home=home).stdout)
     assert found["copies"] == [] and len(found["artifacts"]) == 10
     assert "No copy under another URL is known" in loam("lineage", "affected", "--url-pattern", f"{SITE}/1", home=home).stdout
 

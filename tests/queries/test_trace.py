@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database
 from stages.core.index.sql_guard import Limits
 from stages.queries import trace
-from tests.conftest import PROJECT, loam
+from tests.conftest import PROJECT, answered, loam
 from tests.queries.two_runs import FOREIGN, MIRROR, SITE, doc, make_artifact, make_run, make_two_runs
 
 SAW_MOST = "The pages that pretraining saw most often"
@@ -163,9 +162,9 @@ def test_the_queries_of_the_readme_answer_about_one_run(home: Path) -> None:
 def test_the_command_says_where_its_answer_comes_from(home: Path) -> None:
     done = loam("trace", "--step", "1", home=home)
     assert "from pretrain-2 (pretrain/" in done.stderr and "of run tiny-2" in done.stderr and f"{MIRROR}/4" in done.stdout
-    answer = json.loads(loam("trace", "--step", "1", "--run", "tiny-1", "--json", home=home).stdout)
+    answer = answered(loam("trace", "--step", "1", "--run", "tiny-1", "--json", home=home).stdout)
     assert answer["from"]["alias"] == "pretrain-1" and [row["url"] for row in answer["rows"]] == [f"{SITE}/0"]
-    answer = json.loads(loam("trace", "--url", f"{FOREIGN}/8", "--checkpoint", "mix-3", "--json", home=home).stdout)
+    answer = answered(loam("trace", "--url", f"{FOREIGN}/8", "--checkpoint", "mix-3", "--json", home=home).stdout)
     assert answer["from"]["run"] == "tiny-3" and answer["documents"][0]["rows"][0]["row"] == 0
     both = loam("trace", "--step", "1", "--run", "tiny-1", "--checkpoint", "mix-3", home=home, check=False)
     assert both.returncode == 2

@@ -13,7 +13,7 @@ from stages.core.contract.errors import LoamError, RecipeError, StageError
 from stages.core.index import database
 from stages.core.index.sql_guard import Limits
 from stages.core.tables.parquet import schema, write_rows
-from tests.conftest import loam, run_stage
+from tests.conftest import answered, loam, run_stage
 from tests.core.toys import WORDS
 
 CANARY = "c4n4ry"
@@ -207,7 +207,7 @@ def test_rows_beyond_the_limit_are_left_out_and_it_is_said(home: Path) -> None:
     assert database.select(home, "SELECT range AS n FROM range(2)", few) == ([{"n": 0}, {"n": 1}], False)
     assert database.select(home, "SELECT range AS n FROM range(3)", few) == ([{"n": 0}, {"n": 1}], True)
     done = loam("lineage", "sql", "SELECT range AS n FROM range(3)", "--json", "--max-rows", "2", home=home)
-    assert json.loads(done.stdout) == [{"n": 0}, {"n": 1}] and "only the first 2 rows are shown" in done.stderr
+    assert answered(done.stdout) == {"rows": [{"n": 0}, {"n": 1}], "truncated": True} and "only the first 2 rows are shown" in done.stderr
     assert "only the first" not in loam("lineage", "sql", "FROM range(3)", "--max-rows", "3", home=home).stderr
 
 

@@ -1,23 +1,24 @@
-"""What a person sees: nodes while they run (a progress bar on a terminal, plain lines elsewhere), and tables of answers.
+"""Shows nodes while they run: a progress bar on a terminal, plain lines elsewhere, both on standard error.
 
-Guarantee: what is printed passes `say` or `say_json` (ruff refuses print in the other modules of the command line), so that no
-character of a URL, a name or an error steers the terminal.
-`watching(report)` makes a report function the one that steps of this process call; without it nothing is printed
-(a Prefect worker shows the same lines in its log).
+`watching()` makes its report function the one that steps of this process call (`WATCHER`); without it nothing is shown, and a Prefect
+worker writes the same lines (`line_of`) to its log.
+Guarantee: every text passes `printable.one_line`, so that no character of a URL, a name or an error steers the terminal.
+Cost: on a terminal the import of rich; elsewhere one line per node and at most one line of progress every PLAIN_EVERY_S seconds.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from stages.core.contract.printable import one_line, printable
-from stages.core.run.runner import Event, Report
+from stages.core.contract.printable import one_line
+
+if TYPE_CHECKING:
+    from stages.core.run.runner import Event, Report  # pydantic comes with it: `loam --help` imports this module
 
 PLAIN_EVERY_S = 5.0
 
@@ -27,16 +28,6 @@ def _silent(event: Event) -> None:
 
 
 WATCHER: ContextVar[Report] = ContextVar("watcher", default=_silent)
-
-
-def say(text: object = "", error: bool = False, flush: bool = False) -> None:
-    """Prints text of any origin, to standard error with `error`; what would steer a terminal is written out."""
-    print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=flush)
-
-
-def say_json(value: Any, indent: int | None = 1) -> None:
-    """Prints a value as JSON in ASCII; it stays JSON whatever text is in it."""
-    print(json.dumps(value, indent=indent, default=str).replace("\x7f", "\\u007f"))
 
 
 @contextmanager
@@ -93,56 +84,6 @@ def size_text(count: float) -> str:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
         count /= 1000
     raise AssertionError("the loop returns")
-
-
-def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Rows as an aligned table, or as JSON."""
-    if as_json:
-        say_json(rows)
-    else:
-        print_table(rows)
-
-
-def print_table(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Aligned columns with a header; numbers to the right."""
-    lines = [{one_line(str(k)): _cell(v) for k, v in row.items()} for row in rows]
-    if not lines:
-        say("(no rows)")
-        return
-    names = list(lines[0])
-    widths = {n: min(100, max(len(n), *(len(line[n]) for line in lines))) for n in names}
-    right = {n: all(_is_number(line[n]) for line in lines) for n in names}
-    for line in [{n: n for n in names}, *lines]:
-        say("  ".join(line[n].rjust(widths[n]) if right[n] else line[n].ljust(widths[n]) for n in names).rstrip())
-
-
-def print_nested(values: Mapping[str, Any], indent: str = "") -> None:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            say(f"{indent}{one_line(str(name))}:")
-            print_nested(value, indent + "  ")
-        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            say(f"{indent}{one_line(str(name))}:")
-            for item in value:
-                say(f"{indent}  - " + ", ".join(f"{one_line(str(k))} {_cell(v)}" for k, v in item.items() if v not in ("", None)))
-        else:
-            say(f"{indent}{one_line(str(name)):<{max(1, 22 - len(indent))}} {_cell(value)}")
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}"
-    return one_line(str(value))
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(",", "").replace(".", "", 1).replace("-", "", 1).replace("e+", "").replace("e", "").isdigit() or text == ""
 
 
 @contextmanager

@@ -1,0 +1,120 @@
+"""The part of `loam lineage` that keeps a home in order: names, verification, the index, adopted artifacts, removal."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from flows.cli import completers
+from flows.cli.options import ANY_NAME, COMMON, AnyName, Command, Common, Node, whole
+from flows.cli.printing import answer, print_table, say
+from flows.progress import size_text
+from stages.core.contract.errors import RecipeError
+
+
+def name(
+    target: AnyName,
+    name: Annotated[str, Parameter(help="letters, digits, '.', '_' and '-'")],
+    /,
+    *,
+    move: Annotated[bool, Parameter(help="take the name from what bears it")] = False,
+    common: Common = COMMON,
+) -> int:
+    """Give an artifact or a run a name."""
+    from stages.queries import lineage
+
+    meant = lineage.give_name(common.folder(), target, name, move)
+    answer(common, {"name": name, "target": meant}, lambda: say(f"{name} is {meant}"))
+    return 0
+
+
+def verify(
+    name: Annotated[str, Parameter(help=f"{ANY_NAME}, or a run (default: all)", completer=completers.artifacts_and_runs)] = "",
+    /,
+    *,
+    common: Common = COMMON,
+) -> int:
+    """Compare files with their recorded sha256."""
+    from stages.queries import lineage
+
+    checked, wrong = lineage.verify(common.folder(), name)
+    answer(common, {"files": checked, "wrong": wrong}, lambda: say("\n".join([*wrong, f"{checked} files checked, {len(wrong)} differ"])))
+    return 3 if wrong else 0
+
+
+def reindex(*, common: Common = COMMON) -> int:
+    """Build the index anew from the manifests."""
+    from stages.core.index import database
+
+    home = common.folder()
+    if not (home / "artifacts").is_dir():
+        raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
+    artifacts, runs = database.reindex(home)
+    answer(common, {"artifacts": artifacts, "runs": runs}, lambda: say(f"{artifacts} artifacts and {runs} runs indexed"))
+    return 0
+
+
+def adopt(
+    node: Node,
+    paths: Annotated[tuple[str, ...], Parameter(help="files, a folder of them, or the folder of an artifact")],
+    /,
+    *,
+    provenance: Annotated[str, Parameter(metavar="TEXT", help="where they come from and on what terms; kept in the record")],
+    name: Annotated[str, Parameter("--as", metavar="NAME", help="a name for the artifact")] = "",
+    common: Common = COMMON,
+) -> int:
+    """Take files, or an artifact of another home, in as the artifact of a node."""
+    from flows.pipeline import stage_of, upstream
+    from stages.core.run import import_artifact as adopting
+    from stages.core.store import manifest
+    from stages.core.store.names import give_name, refuse_taken
+
+    declared, home = upstream([node])[-1], common.folder()
+    refuse_taken(home, name)
+    result = adopting.adopt(home, declared.name, stage_of(declared), paths, provenance, lambda event: None)
+    artifact = manifest.artifact_id(result.artifact)
+    if name:
+        give_name(home, name, artifact)
+    record = result.artifact.manifest
+    stated = record.get("adopted", {}).get("provenance", "")
+
+    def show() -> None:
+        say(f"{artifact}  {record['kind']}, {record['rows']:,} rows, {size_text(record['bytes'])}")
+        if result.state == "cached":
+            say("was here already" + (f", with the provenance: {stated}" if stated else ", built by a run"))
+        say(f"in a recipe   adopt: {{{declared.name}: {name or artifact}}}")
+        say(f"or            --set adopt.{declared.name}={name or artifact}")
+
+    answer(common, {"artifact": artifact, "state": result.state, "name": name, "provenance": stated}, show)
+    return 0
+
+
+def gc(
+    *,
+    keep_runs: Annotated[int, whole(), Parameter(help="finished runs to keep of each recipe, the newest")] = 1,
+    yes: Annotated[bool, Parameter(help="remove what is shown")] = False,
+    common: Common = COMMON,
+) -> int:
+    """Remove artifacts that no kept run needs; without --yes only show them."""
+    from stages.core.run.gc import collect, collectable
+
+    home = common.folder()
+    rows, freed = collect(home, keep_runs) if yes else (collectable(home, keep_runs), 0)
+
+    def show() -> None:
+        print_table(rows)
+        total = f"{size_text(freed)} removed" if yes else size_text(sum(row["bytes"] for row in rows))
+        say(f"\n{len(rows)} artifacts, {total}" + ("; add --yes to remove them" if rows and not yes else ""))
+
+    answer(common, {"artifacts": rows, "removed": yes, "freed_bytes": freed}, show)
+    return 0
+
+
+COMMANDS = (
+    Command(name, ("loam lineage name dpo-4 best", "loam lineage name dpo-5 best --move")),
+    Command(verify, ("loam lineage verify", "loam lineage verify dedup-3")),
+    Command(reindex, ("loam lineage reindex",)),
+    Command(adopt, ("loam lineage adopt dedup /data/corpus --provenance 'own crawl, CC-BY' --as corpus",)),
+    Command(gc, ("loam lineage gc", "loam lineage gc --keep-runs 3 --yes")),
+)

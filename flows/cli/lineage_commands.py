@@ -1,0 +1,154 @@
+"""The questions of `loam lineage`: runs, artifacts, what they were made from, why a node is built. Read-only."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from flows.cli.options import COMMON, AnyName, ArtifactName, Command, Common, Node, Recipe, Settings, whole
+from flows.cli.printing import answer, answer_rows, print_nested, print_table, say
+
+if TYPE_CHECKING:
+    from stages.queries.affected import Affected
+
+COPIES_SHOWN = 50
+
+
+def runs(*, common: Common = COMMON) -> int:
+    """All runs, newest first."""
+    from stages.queries import lineage
+
+    answer_rows(common, lineage.run_rows(common.folder()))
+    return 0
+
+
+def show(name: AnyName, /, *, common: Common = COMMON) -> int:
+    """One artifact or run."""
+    from stages.queries import lineage
+
+    found = lineage.show(common.folder(), name)
+    answer(common, found, lambda: print_nested(found))
+    return 0
+
+
+def names(*, common: Common = COMMON) -> int:
+    """All given names."""
+    from stages.queries import lineage
+
+    answer_rows(common, lineage.name_rows(common.folder()))
+    return 0
+
+
+def up(name: ArtifactName, /, *, common: Common = COMMON) -> int:
+    """Everything an artifact was made from."""
+    from stages.queries import lineage
+
+    answer_rows(common, lineage.up(common.folder(), name))
+    return 0
+
+
+def down(name: ArtifactName, /, *, common: Common = COMMON) -> int:
+    """Everything made from an artifact."""
+    from stages.queries import lineage
+
+    answer_rows(common, lineage.down(common.folder(), name))
+    return 0
+
+
+def diff(a: ArtifactName, b: ArtifactName, /, *, common: Common = COMMON) -> int:
+    """What differs between two artifacts."""
+    from stages.queries import compare
+
+    answer_rows(common, compare.diff(common.folder(), a, b))
+    return 0
+
+
+def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Common = COMMON) -> int:
+    """Why a node of a recipe is a hit or a miss."""
+    from flows.opened_recipe import open_session
+    from flows.pipeline import upstream
+
+    upstream([node])
+    plan = open_session(recipe, settings, common.home).plan(node)
+    answer_rows(
+        common,
+        [
+            {"node": step.node, "state": step.state, "why": line}
+            for step in plan.steps
+            if step.state != "hit" or step.node == node
+            for line in (step.why or ("",))
+        ],
+    )
+    return 0
+
+
+def affected(
+    *,
+    url_pattern: Annotated[str, Parameter(metavar="PATTERN", help="a URL, with % for any characters")],
+    common: Common = COMMON,
+) -> int:
+    """Artifacts and checkpoints that hold documents of matching URLs, or copies of them."""
+    from stages.queries.affected import affected as affected_by
+
+    found = affected_by(common.folder(), url_pattern)
+    answer(common, {"artifacts": found.artifacts, "copies": found.copies}, lambda: _print_affected(found, url_pattern))
+    return 0
+
+
+def _print_affected(found: Affected, url_pattern: str) -> None:
+    print_table(found.artifacts)
+    nodes = list(dict.fromkeys(row["node"] for row in found.artifacts if row["relation"] != "names the files"))
+    say(f"\n{len(found.artifacts)} artifacts; a rerun without these documents builds again: {', '.join(nodes)}")
+    wanted = json.dumps([url_pattern])
+    if not found.copies:
+        say(f"To leave them out from filter on: --set 'filter.url.remove={wanted}'")
+        say("No copy under another URL is known. The filter's log and summary say how many documents each pattern removed.")
+        return
+    hosts = list(dict.fromkeys(row["host"] for row in found.copies))
+    named = ", ".join(hosts[:10]) + (", …" if len(hosts) > 10 else "")
+    say(f"\n{len(found.copies)} copies under other URLs, on {len(hosts)} hosts ({named}):")
+    print_table(found.copies[:COPIES_SHOWN])
+    if len(found.copies) > COPIES_SHOWN:
+        say(f"and {len(found.copies) - COPIES_SHOWN} more; --json names all")
+    say(f"\nTo leave them out with every copy: --set 'dedup.remove_copies_of={wanted}'")
+    say(f"To leave out these URLs only (a copy then stays, or comes in their place): --set 'filter.url.remove={wanted}'")
+
+
+def sql(
+    select: Annotated[str, Parameter(help="for example \"SHOW TABLES\"; upstream('dpo-4') is what a checkpoint was made from")],
+    /,
+    *,
+    max_rows: Annotated[int, whole(), Parameter(help="rows to show")] = 10_000,
+    max_seconds: Annotated[int, whole(), Parameter(help="time for the query")] = 60,
+    common: Common = COMMON,
+) -> int:
+    """One SELECT over the record's tables and views; it reads nothing else."""
+    from stages.core.index import database
+    from stages.core.index.sql_guard import Limits
+
+    rows, more = database.select(common.folder(), select, Limits(rows=max_rows, seconds=max_seconds))
+    answer(common, {"rows": rows, "truncated": more}, lambda: print_table(rows))
+    if more:
+        say(f"loam: only the first {max_rows:,} rows are shown; --max-rows shows more", error=True)
+    return 0
+
+
+COMMANDS = (
+    Command(runs, ("loam lineage runs",)),
+    Command(show, ("loam lineage show dedup-3", "loam lineage show tiny-7")),
+    Command(names, ("loam lineage names",)),
+    Command(up, ("loam lineage up dpo",)),
+    Command(down, ("loam lineage down dedup",)),
+    Command(diff, ("loam lineage diff dedup-3 dedup-4",)),
+    Command(why, ("loam lineage why dedup tiny --set dedup.threshold=0.7",)),
+    Command(affected, ("loam lineage affected --url-pattern 'http://host/%'",)),
+    Command(
+        sql,
+        (
+            "loam lineage sql 'SHOW TABLES'",
+            "loam lineage sql \"SELECT * FROM upstream('dpo')\"",
+        ),
+    ),
+)

@@ -1,0 +1,122 @@
+"""Prints the answers of commands: as JSON in one envelope, as tables, or as nested values.
+
+Guarantee: every text passes `printable`, so that no character of a URL, a name or an error steers the terminal (ruff refuses print in the
+other modules of the command line). JSON is ASCII and strict. A table that is piped has no colours, and no cell is cut or wrapped.
+Cost: JSON and plain lines need no library; a table imports rich.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flows.cli.options import Common
+from stages.core.contract.printable import one_line, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SCHEMA_VERSION = 1
+"""Of the envelope and of all answers in it: it rises when a name in them changes or goes, not when one is added."""
+
+
+def say(text: object = "", error: bool = False, flush: bool = False) -> None:
+    """Prints text of any origin, to standard error with `error`; what would steer a terminal is written out."""
+    print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=flush)
+
+
+def answer(common: Common, value: Any, show: Callable[[], None]) -> None:
+    """Prints the answer of a command: `value` in the envelope with --json, otherwise by `show`."""
+    if not common.json:
+        show()
+        return
+    envelope = {"schema_version": SCHEMA_VERSION, "command": common.command, "answer": _strict(value)}
+    print(json.dumps(envelope, indent=1, allow_nan=False).replace("\x7f", "\\u007f"), flush=True)
+
+
+def answer_rows(common: Common, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints rows as a table, or as a JSON list of objects."""
+    answer(common, rows, lambda: print_table(rows))
+
+
+def print_table(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Prints a table with a header, numbers to the right.
+
+    On a terminal a wide cell is folded to the width of the terminal; in a pipe a line is as long as its row.
+    """
+    lines = [{one_line(str(name)): _cell(value) for name, value in row.items()} for row in rows]
+    if not lines:
+        say("(no rows)")
+        return
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        Console(markup=False, highlight=False, emoji=False).print(_table(lines, folded=True))
+        return
+    width = sum(2 + max(len(name), *(len(line[name]) for line in lines)) for name in lines[0])
+    console = Console(width=2 * width, color_system=None, force_terminal=False, markup=False, highlight=False, emoji=False)
+    with console.capture() as capture:  # 2 * width: a character of an Asian script is two columns wide
+        console.print(_table(lines, folded=False))
+    say("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _table(lines: Sequence[Mapping[str, str]], folded: bool) -> Table:
+    """A rich table. Without `folded` a column is one cell of many lines, which rich lays out three times as fast."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    names = list(lines[0])
+    for name in names:
+        number = all(_is_number(line[name]) for line in lines)
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold", no_wrap=number or not folded)
+    if folded:
+        for line in lines:
+            table.add_row(*(Text(line[name]) for name in names))
+    else:
+        table.add_row(*(Text("\n".join(line[name] for line in lines)) for name in names))
+    return table
+
+
+def print_nested(values: Mapping[str, Any], indent: str = "") -> None:
+    """Prints one line per value; what a mapping or a list of mappings holds stands indented below its name."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            say(f"{indent}{one_line(str(name))}:")
+            print_nested(value, indent + "  ")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            say(f"{indent}{one_line(str(name))}:")
+            for item in value:
+                say(f"{indent}  - " + ", ".join(f"{one_line(str(k))} {_cell(v)}" for k, v in item.items() if v not in ("", None)))
+        else:
+            say(f"{indent}{one_line(str(name)):<{max(1, 22 - len(indent))}} {_cell(value)}")
+
+
+def _strict(value: Any) -> Any:
+    """The value as strict JSON can hold it: a number that is none becomes null, what JSON has no type for its text."""
+    if isinstance(value, Mapping):
+        return {str(name): _strict(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}"
+    return one_line(str(value))
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace(".", "", 1).replace("-", "", 1).replace("e+", "").replace("e", "").isdigit() or text == ""

@@ -1,0 +1,132 @@
+"""`loam trace`, `loam compare`, `loam what-if`, `loam report`: questions about runs, weights, documents and thresholds. Read-only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from flows.cli import completers
+from flows.cli.options import ANY_NAME, COMMON, AnyName, ArtifactName, Command, Common, Settings, whole
+from flows.cli.printing import answer, answer_rows, print_table, say
+from stages.core.contract.errors import RecipeError
+
+WHAT = Group("What to trace: exactly one of", sort_key=1)
+WHERE = Group("In which run or artifact: at most one of", sort_key=2)
+
+
+def trace(
+    *,
+    url: Annotated[str | None, Parameter(group=WHAT, help="all captures of a URL (end with % for a prefix)")] = None,
+    doc: Annotated[str | None, Parameter(group=WHAT, metavar="DOC_ID", help="one document by doc_id")] = None,
+    step: Annotated[int | None, whole(), Parameter(group=WHAT, show_default=False, help="the documents of one pretraining step")] = None,
+    run: Annotated[
+        str,
+        Parameter(group=WHERE, metavar="RUN", help="ask about what this run made: id, alias or given name", completer=completers.runs),
+    ] = "",
+    checkpoint: Annotated[
+        str,
+        Parameter(
+            group=WHERE,
+            metavar="ARTIFACT",
+            help=f"ask about this one (default: the newest pretrain): {ANY_NAME}",
+            completer=completers.artifacts,
+        ),
+    ] = "",
+    common: Common = COMMON,
+) -> int:
+    """Where a document went, and what a training step saw."""
+    from stages.queries import trace as tracing
+
+    if sum(asked is not None for asked in (url, doc, step)) != 1:
+        raise RecipeError("`loam trace` follows one thing at a time.", do="Name exactly one of --url, --doc and --step.")
+    if run and checkpoint:
+        raise RecipeError("--run and --checkpoint exclude each other.", do="Name the run, or the artifact, that the answer is about.")
+    home = common.folder()
+    of = tracing.start(home, run, checkpoint, trained=step is not None)
+    say(f"from {of.alias} ({of.artifact})" + (f" of run {of.run}" if of.run else ""), error=True)
+    if step is not None:
+        rows = tracing.trace_step(home, of, step)
+        answer(common, {"from": of.named(), "rows": rows}, lambda: print_table(rows))
+        return 0
+    found = tracing.trace_url(home, of, url) if url else [tracing.trace_doc(home, of, doc or "")]
+    answer(common, {"from": of.named(), "documents": found}, lambda: _print_documents(found))
+    return 0
+
+
+def _print_documents(found: list[dict[str, Any]]) -> None:
+    from stages.queries.trace_lines import document_lines
+
+    for document in found:
+        for line in document_lines(document):
+            say(line)
+
+
+def compare(a: AnyName, b: AnyName, /, *, common: Common = COMMON) -> int:
+    """Two runs: settings, data and scores that differ. Two checkpoints or models: what changed in the weights."""
+    from stages.queries import compare as comparing
+    from stages.queries.lineage import read
+    from stages.queries.weights import compare_weights
+
+    home = common.folder()
+    if comparing.are_runs(home, a, b):
+        answer_rows(common, comparing.compare_runs(home, a, b))
+        return 0
+    found = compare_weights(read(home, a), read(home, b))
+    answer(common, found, lambda: _print_weights(found))
+    return 0
+
+
+def _print_weights(found: dict[str, Any]) -> None:
+    say(f"a  {found['a']}\nb  {found['b']}")
+    for part, title in (
+        ("config", "settings that differ"),
+        ("alone", "parameters that only one has, or of another shape"),
+        ("groups", "change of the weights"),
+        ("layers", "relative change by layer"),
+    ):
+        if found[part]:
+            say(f"\n{title}")
+            print_table(found[part])
+
+
+def what_if(artifact: ArtifactName, /, *, settings: Settings = (), common: Common = COMMON) -> int:
+    """What the filter would keep at other thresholds, from the stored signals."""
+    from flows.pipeline import road, stage_of
+    from stages.queries import what_if as asking
+
+    declared = next(stage_of(node) for node in road() if node.name == "filter")
+    rows = asking.what_if(common.folder(), artifact, declared, settings)
+
+    def show() -> None:
+        print_table(rows)
+        today, then = rows[0]["today"], rows[0]["then"]
+        total = sum(row["today"] for row in rows)
+        say(f"\nkept today {today:,} of {total:,}; then {then:,} ({then - today:+,})")
+
+    answer(common, rows, show)
+    return 0
+
+
+def report(
+    run: Annotated[
+        str, Parameter(help="a run id, alias or given name (default: the newest run with a report)", completer=completers.runs)
+    ] = "",
+    /,
+    *,
+    common: Common = COMMON,
+) -> int:
+    """The path of a run's report."""
+    from stages.queries.lineage import report_path
+
+    path = report_path(common.folder(), run)
+    answer(common, {"report": str(path)}, lambda: say(path))
+    return 0
+
+
+COMMANDS = (
+    Command(trace, ("loam trace --step 12", "loam trace --url 'http://host/%' --run tiny-7")),
+    Command(compare, ("loam compare tiny-6 tiny-7", "loam compare pretrain dpo")),
+    Command(what_if, ("loam what-if filter --set filter.gopher_quality.min_doc_words=80",)),
+    Command(report, ("loam report", "loam report tiny-7")),
+)

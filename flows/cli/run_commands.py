@@ -1,0 +1,155 @@
+"""`loam run`, `loam plan`, `loam stage`: work on a recipe. Progress goes to standard error, the answer to standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from flows.cli import completers
+from flows.cli.options import COMMON, Command, Common, Node, Recipe, Settings
+from flows.cli.printing import answer, print_table, say
+
+
+def run(
+    recipe: Recipe,
+    /,
+    *,
+    until: Annotated[str, Parameter(metavar="NODE", help="stop after this node", completer=completers.nodes)] = "",
+    start: Annotated[
+        str, Parameter("--from", metavar="NODE", help="build this node and all that follows it again", completer=completers.nodes)
+    ] = "",
+    name: Annotated[str, Parameter("--as", metavar="NAME", help="a name for the run, such as baseline")] = "",
+    settings: Settings = (),
+    common: Common = COMMON,
+) -> int:
+    """Execute what is missing of a recipe."""
+    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_lacks
+    from stages.core.store.names import refuse_taken
+
+    session = open_session(recipe, settings, common.home)
+    plan = session.plan(until)
+    refuse_lacks(session, plan)
+    refuse_taken(session.home, name)
+    forced = forced_nodes(session, plan, start)
+    refuse_damaged(session, plan, forced)
+    text = shlex.join(settings)
+    if plan.complete and not forced:
+        from flows.execute import walk
+
+        command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": "", "set": text, "force": ""}
+        run_id = walk(session, session.steps(until), lambda node, perform: perform(lambda event: None), command, name=name)
+        say(f"all {len(plan.steps)} nodes are hits", error=True)
+    else:
+        hits = sum(step.state == "hit" for step in plan.steps)
+        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} hits; home {session.home}", error=True)
+        _start_prefect(session.home)
+        from flows.pretrain_flow import pretrain
+        from flows.progress import watching
+
+        with watching():
+            run_id = pretrain(recipe=recipe, until=until, start=start, set=text, name=name, home=str(session.home))
+    _answer_run(common, session.home, run_id)
+    return 0
+
+
+def plan(
+    recipe: Recipe,
+    /,
+    *,
+    until: Annotated[str, Parameter(metavar="NODE", help="plan up to this node", completer=completers.nodes)] = "",
+    settings: Settings = (),
+    common: Common = COMMON,
+) -> int:
+    """What would run, and why."""
+    from flows.opened_recipe import open_session, refuse_damaged, refuse_lacks
+    from stages.queries.plan import training_size
+
+    session = open_session(recipe, settings, common.home)
+    found = session.plan(until)
+    size = training_size(session.recipe, found)
+    steps = [
+        {"node": s.node, "state": s.state, "why": "; ".join(s.why), "artifact": s.artifact.path.name if s.artifact else ""}
+        for s in found.steps
+    ]
+
+    def show() -> None:
+        print_table(steps)
+        say()
+        for what, value in size:
+            say(f"{what:<26} {value}")
+
+    answer(common, {"steps": steps, "size": dict(size), "lacks": found.lacks}, show)
+    refuse_lacks(session, found)
+    refuse_damaged(session, found)
+    return 0
+
+
+def stage(
+    node: Node,
+    recipe: Recipe,
+    /,
+    *,
+    force: Annotated[bool, Parameter(help="build although the artifact exists, and compare")] = False,
+    settings: Settings = (),
+    common: Common = COMMON,
+) -> int:
+    """Run one node of a recipe again."""
+    from flows.opened_recipe import open_session, refuse_adopted
+    from flows.pipeline import upstream
+
+    upstream([node])
+    session = open_session(recipe, settings, common.home)
+    refuse_adopted(session, [node])
+    _start_prefect(session.home)
+    from flows import stage_flow as stage_flow
+    from flows.progress import watching
+
+    with watching():
+        run_id = stage_flow.stage(node=node, recipe=recipe, set=shlex.join(settings), force=force, home=str(session.home))
+    _answer_run(common, session.home, run_id)
+    return 0
+
+
+def _start_prefect(home: Path) -> None:
+    """Starts a Prefect server for this run. Refuses a home that cannot be used before anything starts."""
+    from flows.prefect_server import use_server
+    from stages.core.store.runs import hold_home
+
+    with hold_home(home):
+        pass
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # its console lines are left to ours
+    use_server(home)
+
+
+def _answer_run(common: Common, home: Path, run_id: str) -> None:
+    """Answers with the run, its nodes and, when it reached its report, the table of results and the report's path."""
+    from stages.queries import lineage
+
+    nodes = lineage.show(home, run_id)["nodes"]
+    report = next((home / "artifacts" / row["artifact_id"] for row in nodes if row["node"] == "report"), None)
+    results: list[dict[str, Any]] = json.loads((report / "results.json").read_text()) if report else []
+    page = str(report / "report.html") if report else None
+
+    def show() -> None:
+        if page is None:
+            say(f"run {run_id}: {len(nodes)} nodes done")
+            return
+        say()
+        print_table(results)
+        say()
+        say(f"run     {run_id}")
+        say(f"report  {page}")
+
+    answer(common, {"run": run_id, "nodes": nodes, "results": results, "report": page}, show)
+
+
+COMMANDS = (
+    Command(run, ("loam run tiny", "loam run tiny --from dedup", "loam run tiny --set dedup.threshold=0.7 --as looser")),
+    Command(plan, ("loam plan full", "loam plan small --set 'crawl.warcs=[/data/crawl/*.warc.gz]'")),
+    Command(stage, ("loam stage dedup tiny --force",)),
+)

@@ -1,0 +1,259 @@
+"""Every registered command: its help, its examples, its answer as JSON, its completion. The list comes from the command line itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+from flows import cli
+from flows.cli import command_line, main
+from stages.core.contract.errors import RecipeError
+from stages.core.index import database
+from stages.core.store import names
+from tests.conftest import PROJECT, answered, loam, until
+from tests.queries.test_what_if import filtered
+from tests.queries.two_runs import make_artifact, make_run, make_two_runs
+
+PAGE = """A river begins where the rain of a wide country comes together, and it ends where the land does.
+In spring the water is high, brown and fast, and the people who live beside it keep their boats on the grass.
+By the middle of summer you can walk across at the old mill, and children look for small fish between the stones.
+Nobody here remembers a year without a flood, but the houses stand on the hill, so most of us only lose some fences.
+When the leaves fall, the ferry stops for the winter and the road over the bridge is the only way to the other side.
+My grandfather wrote down the height of the water every morning for forty years, and I still have all of his books."""
+SMALL = ("tiny", "--set", "crawl.docs.packages=[datasketch]")
+
+
+def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str, App]:
+    """The commands by their words, as a user types them."""
+    app = app or command_line()
+    found: dict[str, App] = {}
+    for name in app:
+        if not name.startswith("-"):
+            found |= {" ".join((*above, name)): app[name]} if app[name].default_command else registered(app[name], (*above, name))
+    return found
+
+
+def test_no_command_was_lost() -> None:
+    assert len(registered()) == 23 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
+
+
+# ------------------------------------------------------------------------------------------------------------------ help
+
+
+def test_the_help_lists_every_command_in_its_panel(capsys: pytest.CaptureFixture[str]) -> None:
+    text = ""
+    for words in (["--help"], ["lineage", "-h"]):
+        assert main(words) == 0
+        text += capsys.readouterr().out
+    panels = re.findall(r"─ (\w+) ─+", text)
+    assert panels == ["Run", "Ask", "Serve", "Options", "Ask", "Keep"]
+    for command in registered():
+        assert f"│ {command.split()[-1]} " in text
+    for option in ("--help (-h)", "--version (-V)", "--install-completion"):
+        assert option in text
+
+
+@pytest.mark.parametrize("command", registered())
+def test_the_help_of_a_command_names_every_option_and_shows_examples(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    app = command_line()
+    with app.app_stack(command.split()):
+        options = [a for a in app.parse_commands(command.split())[1][-1].assemble_argument_collection() if a.parse and a.names != ("*",)]
+    assert {"--home", "--json", "--debug"} <= {name for option in options for name in option.names}
+    for option in options:
+        assert all(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for name in option.names), option.names
+        assert option.parameter.help, f"{option.names} has no help text"
+    assert "Examples:" in text and f"  loam {command}" in text and max(map(len, text.splitlines())) <= 80
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    for command, app in registered().items():
+        yield from ((command, line.strip()) for line in (app.help_epilogue or "").splitlines()[1:])
+
+
+@pytest.mark.parametrize(("command", "line"), examples())
+def test_an_example_is_a_command_line_of_its_command(command: str, line: str) -> None:
+    program, *words = shlex.split(line)
+    assert program == "loam"
+    _, bound = cli._parsed(words)
+    assert bound.arguments["common"].command == command
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    text = "".join((PROJECT / "README.md").read_text().split("```")[1::2]).replace("\\\n", " ")
+    lines = [line.replace(" ... ", " ") for line in text.splitlines() if line.startswith("loam ")]
+    assert len(lines) > 15
+    for line in lines:
+        try:
+            cli._parsed(shlex.split(line.replace("RUN RUN", "a b"), comments=True)[1:])
+        except RecipeError as error:
+            raise AssertionError(f"{line}: {error}") from None
+
+
+# ------------------------------------------------------------------------------------------------------------------ --json
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of documents and training, a filter with real signals, a report, a given name."""
+    home = tmp_path_factory.mktemp("commands") / "home"
+    make_two_runs(home)
+    make_run(home, 9, [make_artifact(home, "report", 9, {}, {})])
+    filtered(home, {}, [PAGE, "short"])
+    names.give_name(home, "best", database.records(home, "SELECT artifact_id FROM artifact WHERE alias = 'mix-1'")[0]["artifact_id"])
+    database.update(home)
+    (home.parent / "mine.jsonl").write_text('{"text": "a text of my own"}\n')
+    return home
+
+
+ANSWERS: dict[str, tuple[str, ...]] = {
+    "plan": ("tiny",),
+    "trace": ("--step", "1"),
+    "compare": ("tiny-1", "tiny-2"),
+    "what-if": ("{filter}", "--set", "filter.gopher_quality.min_doc_words=80"),
+    "report": (),
+    "lineage runs": (),
+    "lineage show": ("dedup-1",),
+    "lineage names": (),
+    "lineage up": ("mix-1",),
+    "lineage down": ("dedup-1",),
+    "lineage diff": ("mix-1", "mix-2"),
+    "lineage why": ("crawl", "tiny"),
+    "lineage affected": ("--url-pattern", "http://site/%"),
+    "lineage sql": ("SELECT 'nan'::DOUBLE AS x, DATE '2026-01-02' AS day, 1.5 AS d",),
+    "lineage name": ("mix-1", "other"),
+    "lineage verify": (),
+    "lineage reindex": (),
+    "lineage adopt": ("dedup", "{parent}/mine.jsonl", "--provenance", "my own"),
+    "lineage gc": (),
+}
+SERVERS = {"dashboard", "serve"}
+WITH_PREFECT = {"run", "stage"}
+
+
+def test_the_answer_of_every_command_is_asked_for() -> None:
+    assert set(ANSWERS) | SERVERS | WITH_PREFECT == set(registered())
+
+
+@pytest.mark.parametrize("command", ANSWERS)
+def test_the_answer_of_a_command_is_one_json_envelope(home: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    (artifact,) = database.records(
+        home, "SELECT artifact_id FROM artifact WHERE stage = 'filter' AND alias NOT IN ('filter-1', 'filter-2')"
+    )[:1]
+    words = [word.format(parent=home.parent, filter=artifact["artifact_id"]) for word in ANSWERS[command]]
+    code = main([*command.split(), *words, "--json", "--home", str(home)])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    assert answered(printed.out, command)
+
+
+def test_the_answer_comes_before_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "full", "--json", "--home", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert answered(printed.out, "plan")["lacks"] and printed.err.startswith("loam: ")
+
+
+def test_a_difference_is_in_the_answer_and_in_the_exit_code(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied = shutil.copytree(home, tmp_path / "copied")
+    damaged = next(copied.glob("artifacts/encode/*/spans/*.parquet"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert main(["lineage", "verify", "--json", "--home", str(copied)]) == 3
+    assert str(damaged) in "".join(answered(capsys.readouterr().out, "lineage verify")["wrong"])
+
+
+def started(command: str, home: Path) -> dict[str, str]:
+    """What a server says as JSON when it is up; it is stopped then."""
+    port = {"serve": "4387", "dashboard": "0"}[command]
+    said = home.parent / f"{command}.json"
+    with said.open("wb") as out:
+        words = [sys.executable, "-m", "flows.cli", command, "--json", "--port", port, "--home", str(home)]
+        process = subprocess.Popen(words, cwd=PROJECT, stdout=out, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: said.read_text().endswith("}\n") or process.poll() is not None, 240)
+        found: dict[str, str] = answered(said.read_text(), command)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+    return found
+
+
+def test_the_dashboard_says_where_it_is(home: Path) -> None:
+    assert started("dashboard", home)["url"].startswith("http://127.0.0.1:")
+
+
+@pytest.mark.server
+def test_the_prefect_server_says_where_it_is(tmp_path: Path) -> None:
+    found = started("serve", tmp_path / "home")
+    assert found["api_url"] == "http://127.0.0.1:4387/api" and Path(found["profiles_path"]).is_file()
+    assert found["home"] == str(tmp_path / "home")
+
+
+@pytest.mark.server
+def test_a_stage_and_a_run_answer_with_their_nodes(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    first = answered(loam("stage", "crawl", *SMALL, "--json", home=home).stdout, "stage")
+    assert [(row["node"], row["state"]) for row in first["nodes"]] == [("crawl", "done")] and first["report"] is None
+    again = answered(loam("run", *SMALL, "--until", "crawl", "--json", home=home).stdout, "run")
+    assert [(row["node"], row["state"]) for row in again["nodes"]] == [("crawl", "cached")] and again["run"] != first["run"]
+
+
+# -------------------------------------------------------------------------------------------------------------- completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_a_completion_script_is_made_for_each_shell(shell: str) -> None:
+    script = command_line().generate_completion(shell=shell)  # type: ignore[arg-type]
+    assert "__complete" in script
+    for command in registered():
+        assert re.search(rf"\b{re.escape(command.split()[-1])}\b", script), command
+    if shell == "bash":
+        assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_completion_is_installed_where_it_was_told(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "flows.cli", "--install-completion", "--shell", "bash", "--output", str(tmp_path / "loam.bash")]
+    subprocess.run(words, cwd=PROJECT, env={**os.environ, "HOME": str(tmp_path)}, check=True, capture_output=True)
+    assert "__complete" in (tmp_path / "loam.bash").read_text() and "loam.bash" in (tmp_path / ".bashrc").read_text()
+
+
+def offered(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> set[str]:
+    """What the shell is told when the user presses Tab behind these words."""
+    assert main(["__complete", *words]) == 0
+    return {line.split("\t")[0] for line in capsys.readouterr().out.split("\x1fbegin\n")[1].splitlines()}
+
+
+def test_names_are_completed(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOAM_HOME", str(home))
+    assert {"tiny", "small", "full", "tiny-1", "run-1"} <= offered(capsys, ["run", ""])
+    assert {"dedup-1", "dedup", "best"} <= offered(capsys, ["lineage", "up", ""])
+    assert not {"tiny-1", "run-1"} & offered(capsys, ["lineage", "up", ""])
+    assert {"dedup-1", "tiny-1", "best"} <= offered(capsys, ["lineage", "show", ""])
+    assert {"tiny-2"} <= offered(capsys, ["trace", "--step", "1", "--run", ""])
+    assert {"dedup", "evaluate@sft"} <= offered(capsys, ["stage", ""])
+
+
+def test_completion_looks_into_the_home_that_is_typed_and_builds_no_index(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "dedup-1" in offered(capsys, ["lineage", "up", "--home", str(home), ""])
+    (tmp_path / "artifacts").mkdir()
+    assert offered(capsys, ["lineage", "up", "--home", str(tmp_path), ""]) == set()
+    assert os.listdir(tmp_path) == ["artifacts"]
+
+
+def test_the_version_of_the_envelope_is_documented() -> None:
+    text = (PROJECT / "ARCHITECTURE.md").read_text()
+    (shown,) = re.findall(r'`(\{"schema_version": .*?\})`', text)
+    assert list(json.loads(shown.replace("…", '""'))) == ["schema_version", "command", "answer"]
