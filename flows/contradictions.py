@@ -80,12 +80,6 @@ def _copies_out_of_sight(running: Sections) -> Iterator[Fault]:
 
 def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
     training = [node for node in TRAINING if node in running]
-    if training and runtime.nodes > 1:
-        yield (
-            f"The recipe trains on {runtime.nodes} machines, but Loam starts the ranks of one.",
-            "runtime.nodes",
-            "Set runtime.nodes=1.",
-        )
     ranks, device = runtime.gpus or runtime.cpu_ranks, "gpus" if runtime.gpus else "cpu_ranks"
     together = ranks * runtime.micro_batch_rows
     for node in training:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, ExternalFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, NamedFiles, Outcome, Packages, Stage, StageConfig
 from stages.core.contract.errors import StageError
 from stages.core.store.names import refuse_name
 
@@ -50,7 +50,7 @@ class HeldOutAnswers(StageConfig):
 class Benchmarks(StageConfig):
     """Task files by path, and tasks from held-out answers of documentation."""
 
-    files: ExternalFiles = ()
+    files: NamedFiles = ()
     """JSONL files (plain or .gz), one task each, named by the file name up to its first dot."""
     docstrings: HeldOutAnswers | None = None
     """Tasks from the documentation of installed packages; null makes none."""

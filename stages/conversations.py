@@ -10,20 +10,20 @@ Source: the messages format of chat APIs; n-grams of 13 words, Brown et al. 2020
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from stages.text.items.dialogue import Messages
-    from stages.text.match.ngrams import Index
+    from stages.text.tokens.tuning_examples import Example
 
 
 class DocstringChats(StageConfig):
@@ -40,7 +40,7 @@ class DocstringChats(StageConfig):
 class Conversations(StageConfig):
     """Chat files by path, and conversations from documentation."""
 
-    files: ExternalFiles = ()
+    files: NamedFiles = ()
     """JSONL files (plain or .gz): {"messages": [{"role", "content"}, …]} per line, optionally "source"."""
     docstrings: DocstringChats | None = None
     """Conversations from the documentation that benchmarks.docstrings names; null makes none."""
@@ -50,108 +50,57 @@ class Conversations(StageConfig):
     """Broken lines that may be left out."""
 
 
-@dataclass(frozen=True)
-class Chat:
-    """A conversation before it is cleared. answer: what its split is drawn by."""
-
-    doc_id: UUID
-    source: str
-    messages: Messages
-    answer: str
-
-
 def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes conversations.parquet and decisions/00000.parquet."""
-    from stages.core.tables.jsonl import counting, decision_books
-    from stages.core.tables.parquet import schema, write_rows
-    from stages.text.basics.hash_sampling import is_drawn
-    from stages.text.items.dialogue import contents, forged_token, split_key
+    from stages.core.tables.examples import refuse_no_source, write_examples
+    from stages.core.tables.jsonl import counting
     from stages.text.match.ngrams import load_index
+    from stages.text.tokens.tuning_examples import judge_examples
 
-    if not ctx.files("files") and config.docstrings is None:
-        raise StageError(
-            "There are no conversations: neither files nor docstrings are given.",
-            where="conversations.files",
-            do="Name chat files, for example --set 'conversations.files=[chat/*.jsonl]'.",
-        )
+    refuse_no_source(ctx, config.docstrings, "conversations", "chat/*.jsonl")
     index = load_index(inputs["benchmarks"].path / "index")
     ctx, bad = counting(ctx)
-    kept: list[dict[str, Any]] = []
-    decisions: list[dict[str, Any]] = []
-    sizes: dict[str, int] = {"": 0}
-    for chat in _chats(config, inputs["benchmarks"].path, ctx):
-        text = contents(chat.messages)
-        reason = "special token" if forged_token([m["content"] for m in chat.messages]) else ""
-        found = "" if reason else _held_out(index, text)
-        reason = reason or ("held-out" if found else "")
-        sizes[reason] = sizes.get(reason, 0) + len(text)
-        decisions.append(
-            {"doc_id": chat.doc_id, "verdict": "dropped" if reason else "kept", "reason": reason or None, "item": found or None}
-        )
-        if not reason:
-            split = "validation" if is_drawn(ctx.seed, "chat split", split_key(chat.answer), config.validation_frac) else "train"
-            messages = json.dumps(chat.messages, ensure_ascii=False)
-            kept.append({"doc_id": chat.doc_id, "source": chat.source, "messages": messages, "split": split})
-    write_rows(out / "conversations.parquet", schema(doc_id="uuid", source="string", messages="string", split="string"), kept)
-    shape = schema(doc_id="uuid", url="string", verdict="string", reason="string", item="string")
-    write_rows(out / "decisions" / "00000.parquet", shape, decisions)
-    books = decision_books("conversations", decisions, sizes, len(bad))
-    if not kept:
+    judged = judge_examples(_examples(config, inputs["benchmarks"], ctx), index, ctx.seed, config.validation_frac)
+    outcome = write_examples(out, "conversations", {"messages": "string"}, "conversations", judged, bad)
+    if not outcome.rows:
         raise StageError(
             "No conversation is left.",
-            where=f"{ctx.node}: {dict(books.dropped)}",
+            where=f"{ctx.node}: {dict(outcome.books.dropped if outcome.books else {})}",
             do="Give other chat files than the benchmarks themselves.",
         )
-    validation = sum(row["split"] == "validation" for row in kept)
-    summary = {"train": len(kept) - validation, "validation": validation, "held_out_dropped": books.dropped.get("held-out", 0)}
-    return Outcome(rows=len(kept), books=books, summary=summary)
+    return outcome
 
 
-def _held_out(index: Index, text: str) -> str:
-    """task/item of the first benchmark item in the text, or ""."""
-    from stages.text.match.ngrams import find
-
-    matches = find(index, text)
-    return f"{matches[0].task}/{matches[0].item_id}" if matches else ""
-
-
-def _chats(config: Conversations, benchmarks: Path, ctx: Context) -> Iterator[Chat]:
-    from stages.core.tables.jsonl import read_records
+def _examples(config: Conversations, benchmarks: Artifact, ctx: Context) -> Iterator[Example]:
+    from stages.core.tables.examples import read_answers, read_examples
     from stages.text.items.dialogue import BadDialogueError, read_messages
 
-    for record in read_records(ctx.files("files"), ctx):
-        try:
-            messages = read_messages(record.value.get("messages"))
-        except BadDialogueError as error:
-            ctx.drop(str(error), record.where, record.text())
-            continue
-        yield Chat(record.doc_id, record.source, messages, next(m["content"] for m in messages if m["role"] == "assistant"))
+    for record, messages in read_examples(ctx, lambda value: read_messages(value.get("messages")), BadDialogueError):
+        answer = next(m["content"] for m in messages if m["role"] == "assistant")
+        yield _example(record.doc_id, record.source, messages, answer)
     if config.docstrings:
-        yield from _from_docstrings(config.docstrings, benchmarks / "answers.parquet", ctx)
+        yield from _from_docstrings(config.docstrings, read_answers(ctx, benchmarks), ctx.seed)
 
 
-def _from_docstrings(config: DocstringChats, path: Path, ctx: Context) -> Iterator[Chat]:
+def _from_docstrings(config: DocstringChats, rows: Iterable[Mapping[str, Any]], seed: int) -> Iterator[Example]:
     """ "What does X do?" and "Complete: …" over all answers; those of benchmark items are dropped by whoever reads on."""
-    from stages.core.tables.jsonl import no_answers
-    from stages.core.tables.parquet import read_rows
-    from stages.text.basics.hash_sampling import draw
-    from stages.text.items.chat import complete_prompt, what_prompt
-    from stages.text.items.held_out import answer_of, halves, says_what
+    from stages.text.items.held_out import halves
+    from stages.text.tokens.tuning_examples import documented_answers, documented_id, question_about
 
-    if not path.is_file():
-        raise no_answers(ctx.node)
-    found = [(answer_of(row), row["version"]) for row in read_rows(path)]
-    what = [entry for entry in found if says_what(entry[0])]
-    for kind, pool, limit in (("what", what, config.what), ("complete", found, config.complete)):
-        for answer, version in sorted(pool, key=lambda e: (draw(ctx.seed, f"{kind} conversations", e[0].key), e[0].key))[:limit]:
-            name = f"{answer.of.package}=={version}:{answer.of.name}:{kind}:{answer.ordinal}"
-            if kind == "what":
-                question, reply = what_prompt(answer.of.name), " ".join(answer.of.sentences[: config.answer_sentences])
-            else:
-                first, reply = halves(answer.text)
-                question = complete_prompt(first)
-            messages = [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
-            yield Chat(uuid5(NAMESPACE_OID, name), f"docs:{answer.of.package}", messages, answer.text)
+    for kind, found in documented_answers(rows, {"what": config.what, "complete": config.complete}, seed, "conversations"):
+        for answer, version in found:
+            reply = " ".join(answer.of.sentences[: config.answer_sentences]) if kind == "what" else halves(answer.text)[1]
+            messages = [{"role": "user", "content": question_about(answer, kind)}, {"role": "assistant", "content": reply}]
+            yield _example(documented_id(answer, version, kind), f"docs:{answer.of.package}", messages, answer.text)
+
+
+def _example(doc_id: UUID, source: str, messages: Messages, answer: str) -> Example:
+    from stages.text.items.dialogue import contents
+    from stages.text.tokens.tuning_examples import Example
+
+    text = contents(messages)
+    columns = {"messages": json.dumps(messages, ensure_ascii=False)}
+    return Example(doc_id, source, columns, tuple(m["content"] for m in messages), (text,), len(text), answer)
 
 
 STAGE = Stage(

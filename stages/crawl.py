@@ -19,18 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from stages.core.contract.declaration import (
-    Artifact,
-    Books,
-    Context,
-    ExternalFile,
-    ExternalFiles,
-    Name,
-    Outcome,
-    Packages,
-    Stage,
-    StageConfig,
-)
+from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, Stage, StageConfig
 from stages.core.contract.errors import StageError
 from stages.core.contract.strict_json import MAX_FILE_BYTES, BadJsonError, parse
 from stages.core.store.external import sha256_file
@@ -95,7 +84,7 @@ class SiteConfig(StageConfig):
 class CrawlConfig(StageConfig):
     """Where the raw pages come from: at least one of warcs, site and docs."""
 
-    warcs: ExternalFiles = ()
+    warcs: NamedFiles = ()
     """WARC or WET files: paths, globs or URIs (s3://, https://)."""
     source: Name = "web"
     """Name of the source that `warcs` are."""
@@ -240,8 +229,8 @@ def _file_name(number: int) -> str:
 
 
 def _given_line(file: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity of an entry of files.json that names a given file."""
-    return {name: file[name] for name in ("source", "bytes", "identity")}
+    """The identity of an entry of files.json that names a given file; extract names it by its base name too."""
+    return {name: file[name] for name in ("source", "bytes", "identity")} | {"name": file["uri"].rstrip("/").rpartition("/")[2]}
 
 
 def _record_line(warc: int, uri: str, status: int, body: bytes, record_id: UUID | None, source: str) -> dict[str, Any]:

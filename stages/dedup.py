@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Artifacts, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, NamedArtifacts, Outcome, Stage, StageConfig
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables import import_documents
 from stages.core.tables.canonical_order import Corpus, Part, canonical, file_array, text_batches, utf8
@@ -73,7 +73,7 @@ class DedupConfig(StageConfig):
     """Whether near duplicates are removed; exact ones always are."""
     source_priority: tuple[str, ...] = ()
     """Sources whose documents are kept before others, the first before all; sources that are not named come after, by name."""
-    against: Artifacts = ()
+    against: NamedArtifacts = ()
     """Existing corpora: dedup artifacts by name ("dedup-3") or folder. What repeats one of their documents is removed."""
     remove_copies_of: tuple[str, ...] = ()
     """URLs whose documents go with all their copies, for takedowns: % stands for any characters. A kept document that repeats one of them,
@@ -260,7 +260,7 @@ def _existing(file: ExternalFile, config: DedupConfig) -> Iterator[Part]:
         raise RecipeError(f"Its signatures were made with {json.dumps(made)}, not {json.dumps(wanted)}.", where=where, do=do)
     for path in document_shards(folder):
         files = {name: (folder / "signatures" / name.partition(".")[0] / f"{path.stem}.npy") for name in SIGNATURE_FILES}
-        yield Part(path, files, "/".join(folder.parts[-2:]))
+        yield Part(path, files, file.name)
 
 
 def _sketch(path: Path, config: DedupConfig, folder: Path, done: Callable[[int, int], None]) -> None:

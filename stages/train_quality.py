@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, NamedFiles, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
 from stages.core.store.external import local_path
 from stages.core.tables.jsonl import base_name, parquet_columns, parquet_rows, read_lines, read_records
@@ -33,7 +33,7 @@ FORMATS = (".jsonl", ".ndjson", ".json", ".txt", ".text", ".parquet")
 class TrainQuality(StageConfig):
     """Positive texts and how the classifier is trained, or a model by path."""
 
-    positives: ExternalFiles = ()
+    positives: NamedFiles = ()
     """Texts to be like: .jsonl (plain or .gz; the field `text_field`), .parquet (that column), or .txt (a text per paragraph)."""
     model: ExternalFiles = Field((), max_length=1)
     """A trained fastText model (.bin) to take instead; at most one file."""

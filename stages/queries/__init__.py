@@ -1,1 +1,1 @@
-"""Questions, read-only: plan, trace, compare, chat, doctor."""
+"""Questions about recipes and records, read-only: nothing here writes to a home."""

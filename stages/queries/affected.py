@@ -79,22 +79,18 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
     ]
     named = [
         {
-            "relation": "dropped copy" if row["dropped"] else "kept copy",
-            "url": row["url"],
-            "host": urlsplit(row["url"] or "").netloc,
-            "of": row["of"],
-            "kind": row["kind"],
-            "jaccard": row["jaccard"],
-            "artifact": row["artifact_id"],
+            "relation": "dropped copy" if dropped else "kept copy",
+            "url": url,
+            "host": urlsplit(url or "").netloc,
+            "of": of,
+            "kind": kind,
+            "jaccard": jaccard,
+            "artifact": artifact,
         }
-        for row in _dicts(ask("FROM copied ORDER BY ALL"))
-        if row["reason"] not in REMOVED
+        for _, artifact, url, of, kind, jaccard, dropped, reason in ask("FROM copied ORDER BY ALL")[1]
+        if reason not in REMOVED
     ]
     return Affected(artifacts, named)
-
-
-def _dicts(table: database.Table) -> list[dict[str, Any]]:
-    return [dict(zip(table[0], row, strict=True)) for row in table[1]]
 
 
 def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, Any, Any]]:

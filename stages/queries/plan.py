@@ -109,7 +109,7 @@ def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
     here = len(environment.gpus())
     if here >= recipe.runtime.gpus:
         return []
-    return [f"The recipe trains on {recipe.runtime.gpus} GPUs per machine; this machine has {here or 'none'} (runtime.gpus)."]
+    return [f"The recipe trains on {recipe.runtime.gpus} GPUs; this machine has {here or 'none'} (runtime.gpus)."]
 
 
 def why_miss(home: Path, job: Job) -> list[str]:
@@ -200,7 +200,7 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
     from stages.lm.model import flops
 
     pretrain: Any = recipe.sections["pretrain"]
-    ranks, gpus = recipe.runtime.nodes * recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
+    ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
     budget, batch, seq_len = pretrain.budget, pretrain.global_batch_rows, shape.max_positions
     rows = []
     if budget.epochs is None:

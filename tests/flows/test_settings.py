@@ -97,7 +97,6 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["sft.global_batch_rows=4"], "sft.global_batch_rows 4 is not divisible"),
         (["dpo.global_batch_rows=20"], "dpo.global_batch_rows 20 is not divisible"),
         (["runtime.gpus=3", "runtime.micro_batch_rows=1"], "is not divisible by runtime.gpus 3"),
-        (["runtime.nodes=2"], "trains on 2 machines"),
         (["pretrain.budget={tokens: 61440}"], "pretrain.warmup_steps 30 is not below the 30 steps"),
         (["sft.budget={tokens: 100}"], "sft.warmup_steps 10 is not below the 1 steps"),
         (["pretrain.warmup_steps=300"], "warmup_steps 300 must be below budget.steps 300"),

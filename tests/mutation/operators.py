@@ -25,7 +25,7 @@ ARITHMETIC = {
     ast.Pow: ("**", "*"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"), ast.BitAnd: ("&", "|"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "floor": "ceil", "ceil": "floor", "argmin": "argmax"}
-SPEAKS = {"log", "metric", "progress", "expect", "warning", "debug", "info", "print", "cast", "TypeVar"}  # calls that only tell
+SPEAKS = {"log", "progress", "expect", "warning", "debug", "info", "print", "cast", "TypeVar"}  # calls that only tell
 QUIET = {
     "strict", "encoding", "errors", "check", "indent", "ensure_ascii", "exist_ok", "parents", "missing_ok", "where", "do", "kind", "desc",
     "columns", "mmap_mode", "daemon",

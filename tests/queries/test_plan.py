@@ -78,7 +78,7 @@ def test_what_is_missing_is_collected_not_raised(tmp_path: Path) -> None:
 def test_gpus_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wants = recipe(tmp_path, "runtime.gpus=4")
     monkeypatch.setattr(environment, "gpus", lambda: ["one"])
-    assert missing_devices(wants, ["pretrain"]) == ["The recipe trains on 4 GPUs per machine; this machine has 1 (runtime.gpus)."]
+    assert missing_devices(wants, ["pretrain"]) == ["The recipe trains on 4 GPUs; this machine has 1 (runtime.gpus)."]
     assert missing_devices(wants, ["crawl"]) == []
     monkeypatch.setattr(environment, "gpus", lambda: ["one"] * 4)
     assert missing_devices(wants, ["pretrain"]) == []

@@ -87,10 +87,10 @@ def test_a_budget_in_tokens_is_rounded_up_to_steps_and_one_in_epochs_has_no_numb
 
 def test_gpus_give_hours_and_share_the_memory(tmp_path: Path) -> None:
     """1e16 tokens cost 2.43e22 FLOPs: 16,875 hours at 4e14 a second, over six GPUs 117.2 days."""
-    settings = ("runtime.gpus=2", "runtime.nodes=3", "pretrain.budget={tokens: 1000000000}", "runtime.micro_batch_rows=1")
+    settings = ("runtime.gpus=6", "pretrain.budget={tokens: 1000000000}", "runtime.micro_batch_rows=1")
     found = dict(size(tmp_path, *settings))
     assert found["GPU hours at 400 TFLOP/s"] == "0 (0.0 days on 6 GPUs)" and found["memory per rank"].endswith("GiB on 6 ranks")
-    found = dict(size(tmp_path, *settings[:2], "pretrain.budget={tokens: 10000000000000000}"))
+    found = dict(size(tmp_path, *settings[:1], "pretrain.budget={tokens: 10000000000000000}"))
     assert found["GPU hours at 400 TFLOP/s"] == "16,875 (117.2 days on 6 GPUs)"
     assert "GPU hours at 400 TFLOP/s" not in dict(size(tmp_path))
 
@@ -198,7 +198,7 @@ def test_lacks_begin_with_the_devices_and_leave_adopted_training_out(tmp_path: P
     (tmp_path / "t.yaml").write_text("name: toy\nruntime: {gpus: 2}\nadopt: {sft: x}\n")
     wants = load_recipe(str(tmp_path / "t.yaml"), {"sft": WORDS.config}, spared=lambda _: ())
     built = run_stage(WORDS, {}, {}, tmp_path / "home")
-    sentence = "The recipe trains on 2 GPUs per machine; this machine has none (runtime.gpus)."
+    sentence = "The recipe trains on 2 GPUs; this machine has none (runtime.gpus)."
     assert make_plan(tmp_path / "home", wants, [Step("sft", {}, WORDS)]).lacks == (sentence,)
     assert make_plan(tmp_path / "home", wants, [Step("sft", {}, WORDS)], {"sft": built}).lacks == ()
     assert missing_devices(wants, ["dpo", "crawl"]) == missing_devices(wants, ["sft"]) == [sentence]

@@ -63,10 +63,10 @@ def test_bits_per_byte(chain: Chain) -> None:
     assert summary["validation_bits_per_byte"] == pytest.approx(nats / math.log(2) / held_out["bytes"])
 
 
-def test_progress_metrics_and_log_lines_reach_the_user(chain: Chain) -> None:
+def test_progress_and_log_lines_reach_the_user(chain: Chain) -> None:
     kinds = {event.kind for event in chain.events}
     lines = [event.values["line"] for event in chain.events if event.kind == "log"]
-    assert kinds == {"log", "metric", "progress"}
+    assert kinds == {"log", "progress"}
     assert any("1 ranks on cpu, each holds 100.0%" in line for line in lines)
     assert any(line.startswith("step 12/12: loss ") for line in lines)
 
@@ -78,7 +78,7 @@ def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
     class Killer(list):
         def append(self, event: Event) -> None:
             super().append(event)
-            if not killed and event.kind == "metric" and event.values["step"] == 7:
+            if not killed and event.values.get("line", "").startswith("step 7: validation loss"):
                 killed.append(ranks_below(os.getpid()))
                 for rank in killed[0]:
                     os.kill(rank, signal.SIGKILL)
@@ -133,13 +133,8 @@ def test_gpus_that_are_not_there(chain: Chain, tmp_path: Path) -> None:
     import torch
 
     missing = torch.cuda.device_count() + 8
-    with pytest.raises(StageError, match=rf"The recipe trains on 1 × {missing} GPUs, but this machine has .* that torch can use"):
+    with pytest.raises(StageError, match=rf"The recipe trains on {missing} GPUs, but this machine has .* that torch can use"):
         run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime={**RUNTIME, "gpus": missing})
-
-
-def test_several_machines(chain: Chain, tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="The recipe trains on 2 machines, but Loam starts the ranks of one"):
-        run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime={**RUNTIME, "nodes": 2})
 
 
 def test_an_impossible_shape(chain: Chain, tmp_path: Path) -> None:

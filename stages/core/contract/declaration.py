@@ -30,12 +30,14 @@ KINDS = (
 
 @dataclass(frozen=True)
 class External:
-    """Marks a config field whose values name things outside the home folder. They enter the key by content, not by name.
+    """Marks a config field whose values name things outside the home folder. They enter the key by content, in the order of the field.
 
     files: paths, globs or fsspec URIs; resolved to `ExternalFile`s, keyed by sha256, a remote one with a strong ETag by ETag and size.
-    packages: installed distributions ("stdlib" is the running Python); keyed by their versions.
+    packages: installed distributions ("stdlib" is the running Python); keyed by their names and versions.
     artifacts: published artifacts that are no input of the road, by name ("dedup-3") or folder; keyed by their digest.
-    named: the file's base name decides the output too (a task is named after its file), so it enters the key.
+    named: the name decides the output too (a task is named after its file; a cluster names the corpus that holds the kept document), so
+    it enters the key: of a file the base name, of an artifact "<node>/<folder>". A file that is read by its ending, or that bad_records.jsonl
+    can name, is a named one.
     """
 
     form: Literal["files", "packages", "artifacts"]
@@ -46,7 +48,7 @@ NotEmpty = Annotated[str, Field(min_length=1)]
 ExternalFiles = Annotated[tuple[NotEmpty, ...], External("files")]
 NamedFiles = Annotated[tuple[NotEmpty, ...], External("files", named=True)]
 Packages = Annotated[tuple[NotEmpty, ...], External("packages")]
-Artifacts = Annotated[tuple[NotEmpty, ...], External("artifacts")]
+NamedArtifacts = Annotated[tuple[NotEmpty, ...], External("artifacts", named=True)]
 
 
 def _a_name(value: str) -> str:
@@ -66,7 +68,7 @@ class ExternalFile:
     """One resolved external input. `identity` is what enters the key: "sha256:…", "etag:…:<bytes>" or "artifact:<digest>".
 
     uri: of an artifact, its folder.
-    name: the base name where it enters the key too (NamedFiles), else empty.
+    name: the base name of a file, or "<node>/<folder>" of an artifact, where it enters the key too (External.named), else empty.
     """
 
     uri: str
@@ -186,7 +188,7 @@ class Context:
     """What a running stage may use besides its config and inputs. Frozen; made by the runner.
 
     progress(done, total, unit, note): how far the stage is; call it as often as you like, the runner thins it out.
-    log(line): one line for the user. metric(name, value, step): a number over time, kept in the artifact's metrics.jsonl.
+    log(line): one line for the user. Numbers over time go into a side table (metrics.parquet), the result into Outcome.summary.
     drop(reason, where, record): a record that cannot be read; counted, kept in bad_records.jsonl, fails the stage past
     the recipe's `max_bad_records`. files(field): the resolved files of an external field ("warcs").
     scratch: a folder that survives a kill and is handed back when the stage is started again with the same key and code.
@@ -198,7 +200,6 @@ class Context:
     scratch: Path
     progress: Callable[..., None]
     log: Callable[[str], None]
-    metric: Callable[..., None]
     drop: Callable[[str, str, str], None]
     files: Callable[[str], tuple[ExternalFile, ...]]
 

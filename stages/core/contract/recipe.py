@@ -28,10 +28,8 @@ class Runtime(StageConfig):
 
     workers: int = Field(2, ge=1, le=4096)
     """Processes for sharded data work."""
-    nodes: int = Field(1, ge=1, le=100_000)
-    """Machines that train together."""
     gpus: int = Field(0, ge=0, le=1024)
-    """GPUs per machine; 0 trains on the CPU."""
+    """GPUs of this machine to train on; 0 trains on the CPU."""
     cpu_ranks: int = Field(2, ge=1, le=4096)
     """Training processes when gpus is 0, one thread each (two threads in one process ran four times slower when busy)."""
     micro_batch_rows: int = Field(16, ge=1, le=10**6)

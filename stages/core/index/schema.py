@@ -103,7 +103,7 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
     """
     books, node = m["books"] or {}, m["node"]
     edges = [(role, parent["artifact"], True) for role, parent in m["inputs"].items()]
-    edges += [(role, "/".join(file["uri"].split("/")[-2:]), False) for role, files in m["external"].items() for file in files
+    edges += [(role, file["name"], False) for role, files in m["external"].items() for file in files
               if file["identity"].startswith("artifact:")]  # fmt: skip
     found: Rows = {
         "artifact": [

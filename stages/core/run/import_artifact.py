@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fnmatch
 import glob
-import json
 import os
 import shutil
 import stat
@@ -26,11 +25,13 @@ from stages.core.contract.errors import LoamError, RecipeError, VerificationErro
 from stages.core.contract.recipe import Runtime
 from stages.core.contract.secrets import refuse_in_settings
 from stages.core.contract.source_code import edited
+from stages.core.contract.strict_json import BadJsonError, read_object
 from stages.core.index import database
 from stages.core.run import runner
 from stages.core.store import external, integrity, key, manifest, manifest_schema, names, runs
 from stages.core.store.external import sha256_file
 from stages.core.store.lease import lease
+from stages.core.tables.jsonl import base_name
 
 SHOWN = 8  # bad records named in the message
 MAX_PROVENANCE = 4000  # characters
@@ -120,7 +121,7 @@ def _files(home: Path, node: str, adoption: Adoption, paths: Sequence[str]) -> t
         ) from None
     if memory != before:
         external.save_memory(home, memory)
-    return tuple(replace(file, name=file.uri.rpartition("/")[2]) for file in files)
+    return tuple(replace(file, name=base_name(file)) for file in files)
 
 
 def _is_there(path: Path) -> bool:
@@ -167,10 +168,9 @@ def _is_artifact(folder: Path, stage: Stage) -> bool:
     if stage.adopt is None:
         return True
     try:
-        found = json.loads((folder / manifest.NAME).read_bytes()[: manifest_schema.MAX_BYTES])
-    except (ValueError, RecursionError, OSError):
+        return read_object(folder / manifest.NAME).get("kind") == stage.output
+    except (BadJsonError, OSError):
         return False
-    return isinstance(found, dict) and found.get("kind") == stage.output
 
 
 def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenance: str) -> runner.Result:

@@ -26,13 +26,14 @@ from stages.core.contract.errors import RecipeError, StageError, VerificationErr
 from stages.core.contract.recipe import Runtime
 from stages.core.contract.secrets import redact
 from stages.core.store import external, integrity, key, lease, manifest, names
+from stages.core.tables.jsonl import base_name
 
 PROGRESS_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a node tells whoever watches. kind: start | progress | log | metric | end; `values` by kind."""
+    """What a node tells whoever watches. kind: start | progress | log | end; `values` by kind."""
 
     kind: str
     node: str
@@ -115,10 +116,15 @@ def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[
             packages[name] = external.package_versions(values, f"{node}.{name}")
         elif mark.form == "artifacts":
             named = [manifest.named_artifact(home, value, f"{node}.{name}") for value in values]
-            files[name] = tuple(ExternalFile(str(a.path), a.manifest["bytes"], f"artifact:{manifest.input_digest(a)}") for a in named)
+            files[name] = tuple(
+                ExternalFile(
+                    str(a.path), a.manifest["bytes"], f"artifact:{manifest.input_digest(a)}", manifest.artifact_id(a) if mark.named else ""
+                )
+                for a in named
+            )
         else:
             found = external.resolve_files(values, memory, f"{node}.{name}")
-            files[name] = tuple(replace(f, name=f.uri.rpartition("/")[2]) for f in found) if mark.named else found
+            files[name] = tuple(replace(f, name=base_name(f)) for f in found) if mark.named else found
     if memory != before:
         external.save_memory(home, memory)
     return files, packages
@@ -296,9 +302,6 @@ def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
             last[0] = now
             report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": redact(note)}))
 
-    def metric(name: str, value: float, step: int | None = None) -> None:
-        report(Event("metric", job.node, {"name": name, "value": value, "step": step}))
-
     def drop(reason: str, where: str, record: str) -> None:
         reason, where = redact(reason), redact(where)
         bad.append({"reason": reason, "where": where, "record": record[:2000]})
@@ -312,7 +315,7 @@ def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
             )
 
     context = Context(
-        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, progress=progress, metric=metric, drop=drop,
+        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, progress=progress, drop=drop,
         log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
     )  # fmt: skip
     outcome = job.stage.run(job.config, job.inputs, out, context)

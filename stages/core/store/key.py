@@ -31,10 +31,14 @@ def key_parts(
     packages: Mapping[str, Mapping[str, str]],
     inputs: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Everything that decides the artifact. inputs: role -> content digest; files, packages: dotted field -> resolved."""
+    """Everything that decides the artifact. inputs: role -> content digest; files, packages: dotted field -> resolved.
+
+    The names of packages stay in the config too: their order decides the order of what is read from them.
+    """
     settings = config.model_dump(mode="json")
-    for field, _, _ in external_fields(config):
-        _remove(settings, field.split("."))
+    for field, mark, _ in external_fields(config):
+        if mark.form != "packages":
+            _remove(settings, field.split("."))
     return {
         "node": node,
         "version": stage.version,

@@ -205,9 +205,8 @@ def contradictions(manifest: Mapping[str, Any]) -> list[str]:
             "inputs": (manifest["inputs"], {}),
         }
     else:
-        outside = [*_mapping(parts.get("files")), *_mapping(parts.get("packages"))]
         pairs |= {
-            "config": (_without(manifest["config"], outside), parts.get("config")),
+            "config": (_without(manifest["config"], [*_mapping(parts.get("files"))]), parts.get("config")),
             "seed": (manifest["seed"], parts.get("seed")),
             "inputs": ({role: parent["digest"] for role, parent in manifest["inputs"].items()}, parts.get("inputs")),
             "external": (external, parts.get("files")),
@@ -230,7 +229,7 @@ def _entry(file: Mapping[str, Any]) -> str:
 
 
 def _without(config: Mapping[str, Any], fields: Sequence[str]) -> Any:
-    """A config without its external fields ("docs.packages"), which stand in the parts by content."""
+    """A config without its fields of files ("lang_model"), which stand in the parts by content."""
     left = json.loads(json.dumps(config))
     for field in fields:
         *above, last = str(field).split(".")

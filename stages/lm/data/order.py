@@ -103,7 +103,7 @@ def row_at(position: int, phases: Sequence[Phase], seed: int, global_batch_rows:
 
 
 def permutation_keys(seed: int, phase: int, pass_number: int) -> np.ndarray:
-    """The round keys of one permutation: uint64 [ROUNDS], from sha256 of its three names."""
+    """The round keys of one permutation: uint64 [ROUNDS], from sha512 of its three names."""
     digest = hashlib.sha512(f"loam row order {seed} {phase} {pass_number}".encode()).digest()
     return np.frombuffer(digest, dtype="<u8")[:ROUNDS].astype(np.uint64)
 

@@ -47,7 +47,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Job:
-    """kind: "train" or "log_probs" (score every row of `train` with the weights of init_from, write log_probs.<rank>.npy).
+    """kind: "train" or "log_probs" (score every row of `train` with the weights of init_from, write log_probs-<rank>.npy).
 
     objective: "language_modelling" or "preference" (with beta). init_from: folder of a checkpoint whose weights to start
     from; empty starts from the seed. data_identity: digests of what the rows are made of, for the fingerprint.

@@ -41,7 +41,7 @@ class TrainingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Run:
-    """What the loop holds on to. units_seen: tokens or pairs trained before this process started."""
+    """What the loop holds on to. start: steps done before this process started."""
 
     job: Job
     engine: Engine

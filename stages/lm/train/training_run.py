@@ -32,8 +32,6 @@ class RuntimeSettings(Protocol):
     """The part of the recipe's runtime that training reads."""
 
     @property
-    def nodes(self) -> int: ...
-    @property
     def gpus(self) -> int: ...
     @property
     def cpu_ranks(self) -> int: ...
@@ -54,25 +52,21 @@ class Listener(Protocol):
     def progress(self) -> Callable[..., None]: ...
     @property
     def log(self) -> Callable[[str], None]: ...
-    @property
-    def metric(self) -> Callable[..., None]: ...
 
     def child_environment(self) -> dict[str, str]: ...
 
 
 def machine_of(runtime: RuntimeSettings) -> Machine:
-    """The ranks and device that the runtime asks for. Raises JobError naming the GPUs or machines that are not there."""
+    """The ranks and device that the runtime asks for. Raises JobError naming the GPUs that are not there."""
     if runtime.gpus:
         import torch
 
         found = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if found < runtime.gpus:
             raise JobError(
-                f"The recipe trains on {runtime.nodes} × {runtime.gpus} GPUs, but this machine has {found or 'none'} that torch can use. "
+                f"The recipe trains on {runtime.gpus} GPUs, but this machine has {found or 'none'} that torch can use. "
                 "Run it where the GPUs are, or set runtime.gpus=0 to train on the CPU."
             )
-    if runtime.nodes > 1:
-        raise JobError(f"The recipe trains on {runtime.nodes} machines, but Loam starts the ranks of one; set runtime.nodes=1.")
     return Machine(
         ranks=runtime.gpus or runtime.cpu_ranks,
         device="cuda" if runtime.gpus else "cpu",
@@ -127,7 +121,7 @@ def job_settings(config: TrainingSettings) -> dict[str, Any]:
 
 
 def run(job: Job, listener: Listener) -> list[dict[str, Any]]:
-    """Runs a job on its ranks, passing events on as progress, log lines and metrics. Returns the metrics file's lines."""
+    """Runs a job on its ranks, passing events on as progress and log lines. Returns the metrics file's lines."""
     if job.kind == "train":
         job.accumulation()
 
@@ -194,9 +188,6 @@ def evaluations(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _pass_on(job: Job, listener: Listener, event: dict[str, Any]) -> None:
     step = event["step"]
-    for name, value in event.items():
-        if name not in ("kind", "step"):
-            listener.metric(name, value, step)
     if event["kind"] == "eval":
         listener.log(f"step {step}: validation loss {event['validation_loss']:.4f}")
         return

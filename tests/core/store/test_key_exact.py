@@ -62,7 +62,7 @@ def test_the_parts_are_what_decides_and_external_fields_only_by_content() -> Non
     files = {"files": [ExternalFile("b.txt", 1, "sha256:bb"), ExternalFile("a.txt", 1, "sha256:aa", "a.txt")]}
     parts = key.key_parts("toy@x", stage, config, 7, files, {"inner.packages": {"z": "1", "numpy": "2"}}, {"r": "d2", "a": "d1"})
     wanted = {
-        "node": "toy@x", "version": 2, "config": {"inner": {"number": 3}, "number": 4}, "seed": 7,
+        "node": "toy@x", "version": 2, "config": {"inner": {"number": 3, "packages": ["numpy"]}, "number": 4}, "seed": 7,
         "distributions": {"duckdb": metadata.version("duckdb"), "pyarrow": metadata.version("pyarrow")},
         "files": {"files": ["sha256:bb", "a.txt=sha256:aa"]}, "packages": {"inner.packages": {"numpy": "2", "z": "1"}},
         "inputs": {"a": "d1", "r": "d2"},

@@ -85,7 +85,7 @@ def test_environment_of_a_rank() -> None:
 
 def test_accumulation() -> None:
     base = SimpleNamespace(
-        nodes=1, gpus=0, cpu_ranks=3, micro_batch_rows=4, eval_batch_rows=8, offload_optimizer=False, activation_checkpointing=False
+        gpus=0, cpu_ranks=3, micro_batch_rows=4, eval_batch_rows=8, offload_optimizer=False, activation_checkpointing=False
     )
     machine = machine_of(base)
     assert (machine.ranks, machine.device) == (3, "cpu")

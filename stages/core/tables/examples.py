@@ -1,0 +1,85 @@
+"""Examples that a model is tuned on, conversations or pairs: read from files and from the benchmarks' answers, written with a decision each.
+
+Guarantee: every record is in the table, in decisions/ or counted as a bad record. Cost: one pass; the rows in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from stages.core.contract.declaration import Context, Outcome
+from stages.core.contract.errors import StageError
+from stages.core.tables.jsonl import Record, decision_books, no_answers, read_records
+from stages.core.tables.parquet import read_rows, schema, write_rows
+
+if TYPE_CHECKING:
+    from stages.core.contract.declaration import Artifact
+
+Value = TypeVar("Value")
+
+
+class JudgedExample(Protocol):
+    """decision: a row of decisions/. row: a row of the table, None for what is dropped. chars: characters in the record counts."""
+
+    @property
+    def decision(self) -> dict[str, Any]: ...
+    @property
+    def row(self) -> dict[str, Any] | None: ...
+    @property
+    def chars(self) -> int: ...
+
+
+def refuse_no_source(ctx: Context, docstrings: object, what: str, pattern: str) -> None:
+    """Raises StageError where a recipe gives neither files nor docstrings. pattern: of files, for the advice."""
+    if not ctx.files("files") and docstrings is None:
+        raise StageError(
+            f"There are no {what}: neither files nor docstrings are given.",
+            where=f"{ctx.node}.files",
+            do=f"Name files, for example --set '{ctx.node}.files=[{pattern}]'.",
+        )
+
+
+def read_examples(ctx: Context, read: Callable[[Mapping[str, Any]], Value], refused: type[ValueError]) -> Iterator[tuple[Record, Value]]:
+    """The records of the field `files` and what `read` makes of each. One for which it raises `refused` is a bad record."""
+    for record in read_records(ctx.files("files"), ctx):
+        try:
+            value = read(record.value)
+        except refused as error:
+            ctx.drop(str(error), record.where, record.text())
+            continue
+        yield record, value
+
+
+def read_answers(ctx: Context, benchmarks: Artifact) -> Iterator[dict[str, Any]]:
+    """The answers that the benchmarks read from documentation. Raises StageError where they read none."""
+    path = benchmarks.path / "answers.parquet"
+    if not path.is_file():
+        raise no_answers(ctx.node)
+    return read_rows(path)
+
+
+def write_examples(
+    out: Path, table: str, columns: Mapping[str, str], unit: str, judged: Iterable[JudgedExample], bad: list[str]
+) -> Outcome:
+    """Writes <table>.parquet and decisions/00000.parquet, and counts.
+
+    columns: of the table, beside doc_id, source and split. bad: of records.counting, whose list grows while `judged` is read.
+    """
+    kept: list[dict[str, Any]] = []
+    decisions: list[dict[str, Any]] = []
+    sizes: dict[str, int] = {"": 0}
+    for example in judged:
+        reason = example.decision["reason"] or ""
+        sizes[reason] = sizes.get(reason, 0) + example.chars
+        decisions.append(example.decision)
+        if example.row is not None:
+            kept.append(example.row)
+    write_rows(out / f"{table}.parquet", schema(**{"doc_id": "uuid", "source": "string", **columns, "split": "string"}), kept)
+    shape = schema(doc_id="uuid", url="string", verdict="string", reason="string", item="string")
+    write_rows(out / "decisions" / "00000.parquet", shape, decisions)
+    books = decision_books(unit, decisions, sizes, len(bad))
+    validation = sum(row["split"] == "validation" for row in kept)
+    summary = {"train": len(kept) - validation, "validation": validation, "held_out_dropped": books.dropped.get("held-out", 0)}
+    return Outcome(rows=len(kept), books=books, summary=summary)

@@ -1,0 +1,96 @@
+"""Examples that a model is tuned on, conversations or pairs, before they are written: cleared, split, or made from documentation.
+
+Guarantee: an example that holds a special token or a benchmark item is dropped with that reason; the split goes by the words of its
+answer, alike for conversations and pairs. Cost: one search per text in the n-gram index.
+Source: n-grams of 13 words, Brown et al. 2020, appendix C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from stages.text.basics.hash_sampling import draw, is_drawn
+from stages.text.items.chat import complete_prompt, what_prompt
+from stages.text.items.dialogue import forged_token, split_key
+
+if TYPE_CHECKING:
+    from stages.text.items.held_out import Answer
+    from stages.text.match.ngrams import Index
+
+
+@dataclass(frozen=True)
+class Example:
+    """A conversation or pair before it is cleared.
+
+    columns: what its row holds beside doc_id, source and split. texts: where no special token may stand. searched: where no benchmark item
+    may stand, in this order. chars: its size in the record counts. answer: what its split is drawn by.
+    """
+
+    doc_id: UUID
+    source: str
+    columns: Mapping[str, str]
+    texts: tuple[str, ...]
+    searched: tuple[str, ...]
+    chars: int
+    answer: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """decision: the example's row of decisions/. row: its row of the table, None where it is dropped."""
+
+    decision: dict[str, Any]
+    row: dict[str, Any] | None
+    chars: int
+
+
+def judge_examples(examples: Iterable[Example], index: Index, seed: int, validation_frac: float) -> Iterator[Judged]:
+    """Each example with its verdict; `validation_frac` of those that stay are for validation."""
+    from stages.text.match.ngrams import find
+
+    for example in examples:
+        reason = "special token" if forged_token(example.texts) else ""
+        found = [] if reason else next((matches for text in example.searched if (matches := find(index, text))), [])
+        reason = reason or ("held-out" if found else "")
+        item = f"{found[0].task}/{found[0].item_id}" if found else None
+        decision = {"doc_id": example.doc_id, "verdict": "dropped" if reason else "kept", "reason": reason or None, "item": item}
+        row = None
+        if not reason:
+            row = {"doc_id": example.doc_id, "source": example.source, **example.columns}
+            row["split"] = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
+        yield Judged(decision, row, example.chars)
+
+
+def is_validation(answer: str, seed: int, validation_frac: float) -> bool:
+    """Whether an example with this answer is held out from training."""
+    return is_drawn(seed, "chat split", split_key(answer), validation_frac)
+
+
+def documented_answers(
+    rows: Iterable[Mapping[str, Any]], limits: Mapping[str, int], seed: int, purpose: str
+) -> Iterator[tuple[str, list[tuple[Answer, str]]]]:
+    """(kind of question, answers with the versions of their packages), chosen by hash.
+
+    rows: of answers.parquet. limits: "what" and "complete" -> answers at most. purpose: two purposes choose independently.
+    """
+    from stages.text.items.held_out import answer_of, says_what
+
+    found = [(answer_of(row), row["version"]) for row in rows]
+    for kind, limit in limits.items():
+        pool = [entry for entry in found if kind != "what" or says_what(entry[0])]
+        yield kind, sorted(pool, key=lambda e: (draw(seed, f"{kind} {purpose}", e[0].key), e[0].key))[:limit]
+
+
+def question_about(answer: Answer, kind: str) -> str:
+    """ "What does X do?", or "Complete: " and the first half of the answer."""
+    from stages.text.items.held_out import halves
+
+    return what_prompt(answer.of.name) if kind == "what" else complete_prompt(halves(answer.text)[0])
+
+
+def documented_id(answer: Answer, version: str, kind: str) -> UUID:
+    """The identity of an example made from documentation: of package, version, object, kind and sentence."""
+    return uuid5(NAMESPACE_OID, f"{answer.of.package}=={version}:{answer.of.name}:{kind}:{answer.ordinal}")

@@ -1,0 +1,81 @@
+"""Examples read from files and written with their decisions: what is counted, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from stages.core.contract.declaration import Artifact, ExternalFile
+from stages.core.contract.errors import StageError
+from stages.core.tables.examples import read_answers, read_examples, refuse_no_source, write_examples
+from stages.core.tables.parquet import read_rows
+
+
+@dataclass(frozen=True)
+class One:
+    decision: dict[str, Any]
+    row: dict[str, Any] | None
+    chars: int
+
+
+def one(number: int, reason: str = "", split: str = "train") -> One:
+    doc_id = UUID(int=number)
+    decision = {"doc_id": doc_id, "verdict": "dropped" if reason else "kept", "reason": reason or None, "item": None}
+    return One(decision, None if reason else {"doc_id": doc_id, "source": "s", "text": f"t{number}", "split": split}, 10**number)
+
+
+def test_rows_decisions_and_counts(tmp_path: Path) -> None:
+    judged = [one(0), one(1, "held-out"), one(2, split="validation"), one(3, "special token"), one(4, "held-out")]
+    outcome = write_examples(tmp_path, "chats", {"text": "string"}, "chats", judged, ["chat.jsonl:9"])
+    assert [row["text"] for row in read_rows(tmp_path / "chats.parquet")] == ["t0", "t2"]
+    assert list(next(read_rows(tmp_path / "chats.parquet"))) == ["doc_id", "source", "text", "split"]
+    assert [d["reason"] for d in read_rows(tmp_path / "decisions" / "00000.parquet")] == [
+        None,
+        "held-out",
+        None,
+        "special token",
+        "held-out",
+    ]
+    assert outcome.rows == 2 and outcome.summary == {"train": 1, "validation": 1, "held_out_dropped": 2}
+    books = outcome.books
+    assert books and books.imbalance() == "" and (books.unit, books.rows_in, books.kept) == ("chats", 6, 2)
+    assert books.dropped == {"held-out": 2, "special token": 1, "bad record": 1}
+    assert (books.chars_in, books.chars_out, books.chars_dropped) == (11111, 101, {"held-out": 10010, "special token": 1000})
+
+
+class RefusedError(ValueError):
+    """What the reader below raises."""
+
+
+def test_a_refused_record_is_a_bad_one_and_others_errors_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"n": 1}\n{"n": -1}\n{"n": 2}\n')
+    dropped: list[tuple[str, str, str]] = []
+    files = (ExternalFile(str(path), 1, "sha256:" + "ab" * 32),)
+    ctx: Any = SimpleNamespace(files=lambda name: {"files": files}[name], drop=lambda *what: dropped.append(what))
+
+    def read(value: Mapping[str, Any]) -> int:
+        if value["n"] < 0:
+            raise RefusedError("below nothing")
+        return int(value["n"]) * 10
+
+    assert [(record.line, value) for record, value in read_examples(ctx, read, RefusedError)] == [(1, 10), (3, 20)]
+    assert dropped == [("below nothing", "c.jsonl:2", '{"n": -1}')]
+    with pytest.raises(ValueError, match="below nothing"):
+        list(read_examples(ctx, read, UnicodeError))
+
+
+def test_no_source_and_no_answers_are_refused_under_the_nodes_name(tmp_path: Path) -> None:
+    ctx: Any = SimpleNamespace(files=lambda name: (), node="chats")
+    refuse_no_source(ctx, {}, "chats", "x/*")
+    with pytest.raises(StageError, match="There are no chats: neither files nor docstrings are given") as caught:
+        refuse_no_source(ctx, None, "chats", "x/*.jsonl")
+    assert caught.value.where == "chats.files" and "--set 'chats.files=[x/*.jsonl]'" in caught.value.do
+    with pytest.raises(StageError, match="chats.docstrings needs the answers that the benchmarks read"):
+        read_answers(ctx, Artifact(tmp_path, {}))

@@ -1,0 +1,252 @@
+"""Small external inputs for every config field that takes some: how they are placed, how the stage runs on them, what of them it shows.
+
+A case states in `seen` which part of its entries the output may depend on, in words of its own: nothing here asks the key or the stage.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from stages import benchmarks, conversations, crawl, dedup, filter, preferences, train_quality
+from stages.core.contract.declaration import Artifact, Stage
+from stages.core.tables.shards import run_in_pool
+from stages.text.quality.classifier import train
+from tests.conftest import run_stage
+from tests.stages.made import artifact, documents, jsonl
+from tests.text.warc.test_records import member, record
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One value of an external field. content: a label that the case turns into bytes (of a package: its version)."""
+
+    name: str
+    content: str
+
+
+Entries = tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How one external field is tried.
+
+    names, contents: labels for entries; a base takes one of each, in every order. place(folder, entries): puts them there and returns the
+    field's values. config(values), inputs(shop): what the stage runs with; shop is a folder for what all runs share. seen(entries): what
+    the output depends on. spare: why the key may change where the output does not; empty where it may not. single: the field takes one value.
+    """
+
+    stage: Stage
+    names: tuple[str, ...]
+    contents: tuple[str, ...]
+    place: Callable[[Path, Entries], list[str]]
+    config: Callable[[list[str]], dict[str, Any]]
+    seen: Callable[[Entries], object]
+    inputs: Callable[[Path], Mapping[str, Artifact]] = field(default=lambda shop: {})
+    spare: str = ""
+    single: bool = False
+    examples: int = 2
+
+
+UNREAD = "the key is made before a file is read, so it counts a name, an order and a copy that this content happens not to show"
+OTHER_WORDS = {"plain": "river", "sourced": "mountain", "broken": "forest", "more": "desert"}
+
+
+def lines_of(make: Callable[[int, str], dict[str, Any]], count: int, content: str) -> str:
+    """JSON Lines of `count` records. sourced, broken: records that name their source; broken: with a line that is no JSON."""
+    own = {"source": "own"} if content in ("sourced", "broken") else {}
+    lines = [json.dumps(make(number, OTHER_WORDS[content]) | own) for number in range(count)]
+    return "\n".join(["{" if content == "broken" else "", *lines]) + "\n"
+
+
+def files_by(text: Callable[[str], str | bytes]) -> Callable[[Path, Entries], list[str]]:
+    """`place` for files: each in a folder of its own, so that two may have one name."""
+
+    def place(folder: Path, entries: Entries) -> list[str]:
+        values = []
+        for number, entry in enumerate(entries):
+            path = folder / f"{number}" / entry.name
+            path.parent.mkdir(parents=True)
+            made = text(entry.content)
+            path.write_bytes(made if isinstance(made, bytes) else made.encode())
+            values.append(str(path))
+        return values
+
+    return place
+
+
+def records_seen(entry: Entry) -> tuple[str, ...]:
+    """A record without a source takes the file's name up to its first dot; a bad line is recorded under the whole name."""
+    named = {"sourced": "", "broken": entry.name}.get(entry.content, entry.name.partition(".")[0])
+    return entry.content, named
+
+
+def item(number: int, word: str) -> dict[str, Any]:
+    return {"context": f"The {word} number {number} is long and wide and deep and runs to the old", "continuation": "sea"}
+
+
+def chat(number: int, word: str) -> dict[str, Any]:
+    turns = (("user", f"Where is {word} {number}?"), ("assistant", f"The {word} number {number} is there."))
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def pair(number: int, word: str) -> dict[str, Any]:
+    return {"prompt": f"Where is {word} {number}?", "chosen": f"The {word} {number} is there.", "rejected": "Nowhere."}
+
+
+def held_out(shop: Path) -> Mapping[str, Artifact]:
+    if not (shop / "held").exists():
+        _made[shop] = run_stage(benchmarks.STAGE, {"files": [jsonl(shop / "held" / "quiz.jsonl", [item(1, "glacier")])]}, {}, shop / "held")
+    return {"benchmarks": _made[shop]}
+
+
+_made: dict[Path, Artifact] = {}
+
+
+def page_file(content: str) -> bytes:
+    numbers = {"one": (1, 2), "two": (3,), "torn": (4, 5)}[content]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=UTF-8\r\n\r\n"
+    pages = [member(record(n, f"<html><body><p>Page {n} says this in plain words.</p></body></html>".encode(), head)) for n in numbers]
+    return b"".join(pages)[: -20 if content == "torn" else None]
+
+
+def weather(content: str) -> str:
+    word = {"rain": "rain", "wind": "wind", "broken": "snow"}[content]
+    texts = [f"The {word} of day {i} over the hills, clouds in the evening, a storm of {i * 3} hours. " * 4 for i in range(120)]
+    return "\n".join([json.dumps({"text": text}) for text in texts] + (["{"] if content == "broken" else [])) + "\n"
+
+
+def positives_seen(entries: Entries) -> object:
+    """The texts, each once, in no order; bad lines in the order of the files."""
+    return frozenset(e.content for e in entries), tuple(e.name for e in entries if e.content == "broken")
+
+
+def machines(shop: Path) -> Mapping[str, Artifact]:
+    texts = [f"Mount the file system number {i} with the flag and the socket of daemon {i * 7}. " * 4 for i in range(120)]
+    return {"documents": documents(shop / "machines", [texts])}
+
+
+@cache
+def model(content: str, shop: Path) -> bytes:
+    """A fastText model that tells the two languages apart, or takes one for the other."""
+    lines = shop / f"{content}.txt"
+    labels = ("en", "de") if content == "right" else ("de", "en")
+    lines.write_text(f"__label__{labels[0]} the house of the baker\n__label__{labels[1]} das Haus des Bäckers\n" * 60)
+    run_in_pool([partial(train, lines, lines.with_suffix(".bin"), 64, 2, 132_000, 5, 0.5, 1, 1)], 1, "test")
+    return lines.with_suffix(".bin").read_bytes()
+
+
+def place_model(folder: Path, entries: Entries) -> list[str]:
+    shop = folder.parents[1] / "models"
+    shop.mkdir(exist_ok=True, parents=True)
+    return files_by(lambda content: model(content, shop))(folder, entries)
+
+
+def pages(shop: Path) -> Mapping[str, Artifact]:
+    (shop / "off").mkdir(exist_ok=True)
+    (shop / "off" / "classifier.json").write_text('{"state": "off"}')
+    texts = ["The baker opened the door of the house, and the people who had waited came in to buy bread for the day."]
+    return {"documents": documents(shop / "pages", [texts]), "classifier": artifact(shop / "off", "classifier")}
+
+
+WHOLE = [f"Document {n} of the corpora has its own {n * 31} words and is repeated word for word." for n in range(5)]
+CORPORA = {"first": (0, 1), "both": (1, 2), "last": (3,)}
+
+
+@cache
+def corpus(content: str, shop: Path) -> Path:
+    made = documents(shop / f"documents-{content}", [[WHOLE[n] for n in CORPORA[content]]])
+    return run_stage(dedup.STAGE, {}, {"documents": made}, shop / content).path
+
+
+def place_corpora(folder: Path, entries: Entries) -> list[str]:
+    """Copies of artifacts, as other homes hold them."""
+    shop = folder.parents[1] / "corpora"
+    shop.mkdir(exist_ok=True, parents=True)
+    values = []
+    for number, entry in enumerate(entries):
+        path = folder / f"{number}" / "artifacts" / "dedup" / entry.name
+        shutil.copytree(corpus(entry.content, shop), path)
+        values.append(str(path))
+    return values
+
+
+def corpora_seen(entries: Entries) -> object:
+    """For each new document the first corpus that has it: clusters.parquet names it and its document."""
+    return [next((entry for entry in entries if n in CORPORA[entry.content]), None) for n in range(len(WHOLE))]
+
+
+def place_packages(folder: Path, entries: Entries) -> list[str]:
+    """Installed distributions with documentation, for this process and those that it starts (see the test's search path)."""
+    for entry in set(entries):
+        info = folder / f"{entry.name}-{entry.content}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {entry.name}\nVersion: {entry.content}\n")
+        verbs = ["opens", "closes", "moves", "copies", "counts", "sorts", "reads", "writes", "finds", "drops"]
+        body = "".join(f'def {verb}():\n    """It {verb} every {entry.name} box in the large house."""\n\n' for verb in verbs)
+        (folder / f"{entry.name}.py").write_text(f'"""The {entry.name} boxes of the house."""\n\n{body}')
+        (info / "RECORD").write_text(f"{entry.name}.py,,\n{info.name}/METADATA,,\n")
+    return [entry.name for entry in entries]
+
+
+NO_RULES = {rules: {"enabled": False} for rules in ("url", "gopher_repetition", "gopher_quality", "c4", "fineweb")}
+NAMES = ("arc.jsonl", "quiz.jsonl", "arc.v2.jsonl")
+CASES: dict[str, Case] = {
+    "benchmarks.files": Case(
+        benchmarks.STAGE, NAMES, ("plain", "broken", "more"), files_by(partial(lines_of, item, 4)),
+        lambda files: {"files": files, "max_bad_records": 9}, lambda entries: [(e.content, *_task(e)) for e in entries], spare=UNREAD,
+    ),
+    "benchmarks.docstrings.packages": Case(
+        benchmarks.STAGE, ("alpha", "beta"), ("1.0", "2.0"), place_packages,
+        lambda packages: {"docstrings": {"packages": packages, "items": 4}, "ngram_words": 4, "min_words": 4}, list,
+    ),
+    "conversations.files": Case(
+        conversations.STAGE, NAMES, ("plain", "sourced", "broken"), files_by(partial(lines_of, chat, 20)),
+        lambda files: {"files": files, "max_bad_records": 9}, lambda entries: [*map(records_seen, entries)], held_out, spare=UNREAD,
+    ),
+    "preferences.files": Case(
+        preferences.STAGE, NAMES, ("plain", "sourced", "broken"), files_by(partial(lines_of, pair, 60)),
+        lambda files: {"files": files, "max_bad_records": 9, "validation_frac": 0.4}, lambda entries: [*map(records_seen, entries)],
+        held_out, spare=UNREAD,
+    ),
+    "crawl.warcs": Case(
+        crawl.STAGE, ("a.warc.gz", "b.warc.gz", "c.warc"), ("one", "two", "torn"), files_by(page_file),
+        lambda files: {"warcs": files}, list,
+    ),
+    "crawl.docs.packages": Case(
+        crawl.STAGE, ("alpha", "beta"), ("1.0", "2.0"), place_packages,
+        lambda packages: {"docs": {"packages": packages, "min_page_chars": 1, "editions": ["stable"]}, "shards": 1}, list, examples=1,
+    ),
+    "train_quality.positives": Case(
+        train_quality.STAGE, ("good.jsonl", "fine.ndjson"), ("rain", "broken", "wind"), files_by(weather),
+        lambda files: {"positives": files, "max_bad_records": 9, "learning_rate": 0.5, "buckets": 132_000}, positives_seen, machines,
+        spare=UNREAD, examples=1,
+    ),
+    "train_quality.model": Case(
+        train_quality.STAGE, ("good.bin", "fine.model"), ("right", "wrong"), place_model,
+        lambda files: {"model": files, "label": "__label__en"}, lambda entries: [e.content for e in entries], machines, single=True,
+        examples=1,
+    ),
+    "filter.lang_model": Case(
+        filter.STAGE, ("lid.bin", "lid.ftz"), ("right", "wrong"), place_model,
+        lambda files: {"lang_model": files, "languages": [], "min_lang_score": 0.0} | NO_RULES, lambda entries: [e.content for e in entries], pages, single=True,
+        examples=1,
+    ),
+    "dedup.against": Case(
+        dedup.STAGE, ("0123456789ab", "0123456789ab.2", "ba9876543210"), ("first", "both", "last"), place_corpora,
+        lambda folders: {"against": folders}, corpora_seen,
+        lambda shop: {"documents": documents(shop / "new", [WHOLE])}, examples=1,
+        spare="the key is made before corpora are compared, so it counts one that has no copy of its own",
+    ),
+}  # fmt: skip
+
+
+def _task(entry: Entry) -> Sequence[str]:
+    """The task of a benchmark file, and the whole name where a bad line is recorded under it."""
+    return entry.name.partition(".")[0], entry.name if entry.content == "broken" else ""
