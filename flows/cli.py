@@ -110,12 +110,12 @@ def _wide(prog: str) -> argparse.HelpFormatter:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_lacks
+    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
     from stages.core.store.names import refuse_taken
 
     session = open_session(options.recipe, options.set, options.home)
     plan = session.plan(options.until)
-    refuse_lacks(session, plan)
+    refuse_missing(session, plan)
     refuse_taken(session.home, options.name)
     forced = forced_nodes(session, plan, options.start)
     refuse_damaged(session, plan, forced)
@@ -132,10 +132,10 @@ def run_command(options: argparse.Namespace) -> int:
         }
         steps = session.steps(options.until)
         run_id = walk(session, steps, lambda node, perform: perform(lambda event: None), command, name=options.name)
-        say(f"all {len(plan.steps)} nodes are hits", error=True)
+        say(f"all {len(plan.steps)} nodes are cached", error=True)
     else:
-        hits = sum(step.state == "hit" for step in plan.steps)
-        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} hits; home {session.home}", error=True)
+        hits = sum(step.state == "cached" for step in plan.steps)
+        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} cached; home {session.home}", error=True)
         _start_prefect(session.home)
         from flows.pretrain_flow import pretrain
         from flows.terminal import watching
@@ -165,7 +165,7 @@ def stage_command(options: argparse.Namespace) -> int:
 
 
 def plan_command(options: argparse.Namespace) -> int:
-    from flows.opened_recipe import open_session, refuse_damaged, refuse_lacks
+    from flows.opened_recipe import open_session, refuse_damaged, refuse_missing
     from stages.queries.plan import training_size
 
     session = open_session(options.recipe, options.set, options.home)
@@ -176,13 +176,13 @@ def plan_command(options: argparse.Namespace) -> int:
         for s in plan.steps
     ]
     if options.json:
-        say_json({"steps": steps, "size": dict(size), "lacks": plan.lacks})
+        say_json({"steps": steps, "size": dict(size), "missing": plan.missing})
     else:
         print_table(steps)
         say()
         for what, value in size:
             say(f"{what:<26} {value}")
-    refuse_lacks(session, plan)
+    refuse_missing(session, plan)
     refuse_damaged(session, plan)
     return 0
 

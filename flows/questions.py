@@ -46,7 +46,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser], as_
     command.add_argument("--url-pattern", required=True, metavar="PATTERN", help="a URL, with %% for any characters")
     with_set = argparse.ArgumentParser(add_help=False)
     with_set.add_argument("--set", action="append", default=[], metavar="NODE.KEY=VALUE", help="change one recipe value")
-    command = add("why", lineage_why, "why a node of a recipe is a hit or a miss", as_json, with_set, to=queries)
+    command = add("why", lineage_why, "why a node of a recipe is cached or missing", as_json, with_set, to=queries)
     command.add_argument("node")
     command.add_argument("recipe")
     command = add("sql", lineage_sql, "one SELECT over the record's tables and views; reads nothing else", as_json, to=queries)
@@ -197,7 +197,7 @@ def lineage_why(options: argparse.Namespace) -> int:
     rows = [
         {"node": s.node, "state": s.state, "why": line}
         for s in plan.steps
-        if s.state != "hit" or s.node == options.node
+        if s.state != "cached" or s.node == options.node
         for line in (s.why or ("",))
     ]
     print_rows(rows, options.json)
