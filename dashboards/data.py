@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.core.contract.states import NodeState
 from stages.core.index import database
 from stages.queries.lineage import run_rows
 from stages.text.web.chart import line_chart, thinned
 
 STATE_CLASS = {
-    "done": "good",
-    "cached": "good",
-    "adopted": "good",
-    "identical": "good",
-    "differs": "wait",
-    "failed": "bad",
-    "running": "wait",
+    NodeState.BUILT: "good",
+    NodeState.CACHED: "good",
+    NodeState.ADOPTED: "good",
+    NodeState.IDENTICAL: "good",
+    NodeState.DIFFERS: "wait",
+    NodeState.FAILED: "bad",
+    NodeState.INTERRUPTED: "bad",
 }
 
 
@@ -43,7 +44,7 @@ def _nodes(home: Path, nodes: Sequence[str], run: str) -> list[dict[str, Any]]:
     }
     rows = []
     for node in nodes:
-        row = found.get(node, {"state": "not run", "seconds": None, "artifact_id": "", "message": ""})
+        row = found.get(node, {"state": NodeState.NOT_RUN, "seconds": None, "artifact_id": "", "message": ""})
         seconds = f"{row['seconds']:.1f}" if row["seconds"] is not None else ""
         rows.append(
             {

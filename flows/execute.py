@@ -14,6 +14,7 @@ from flows.opened_recipe import Session, refuse_adopted
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import LoamError, StageError
 from stages.core.contract.secrets import redact, redacted
+from stages.core.contract.states import NodeState, RunState
 from stages.core.index import database
 from stages.core.run import openlineage
 from stages.core.run.runner import Job, Report, Result, prepare, run_node
@@ -34,7 +35,7 @@ def walk(
 ) -> str:
     """Runs the steps in order and returns the run id.
 
-    force: nodes to build again although they are hits. ready: artifacts of nodes that are not among the steps. name: given to the
+    force: nodes to build again although they are cached. ready: artifacts of nodes that are not among the steps. name: given to the
     run; RecipeError when it is taken.
     """
     with runs.holding(session.home, session.recipe, command) as run_id:
@@ -48,13 +49,13 @@ def walk(
                 artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force, tell)
         except BaseException as error:
             with suppress(OSError, LoamError):  # on a full disk the first error is the one to show; the index catches up later
-                runs.end_run(session.home, run_id, _state_of(error))
+                runs.end_run(session.home, run_id, RunState(_state_of(error)))
                 database.update(session.home)
             tell.run(_state_of(error), _first_line(error))
             raise
-        runs.end_run(session.home, run_id, "done")
+        runs.end_run(session.home, run_id, RunState.DONE)
         database.update(session.home)
-        tell.run("done")
+        tell.run(RunState.DONE)
         return run_id
 
 
@@ -86,7 +87,7 @@ def _one(
     home, recipe = session.home, session.recipe
     if step.node in session.adopted:
         adopted = session.adopted[step.node]
-        runs.record_node(home, run_id, step.node, "adopted", manifest.artifact_id(adopted))
+        runs.record_node(home, run_id, step.node, NodeState.ADOPTED, manifest.artifact_id(adopted))
         return adopted
     inputs = {role: artifacts[read] for role, read in step.reads.items()}
     job = prepare(home, step.node, step.stage, recipe.sections[step.node], recipe.seed, recipe.runtime, inputs)
@@ -97,22 +98,22 @@ def _one(
         what = _first_line(error)
         tell.node(job, _state_of(error), message=what)
         with suppress(OSError):
-            runs.record_node(home, run_id, step.node, "failed", message=redact(what))
+            runs.record_node(home, run_id, step.node, _state_of(error), message=redact(what))
         raise
     runs.record_node(home, run_id, step.node, result.state, manifest.artifact_id(result.artifact), result.seconds)
     tell.node(job, result.state, result.artifact)
-    if result.state != "cached":
+    if result.state != NodeState.CACHED:
         database.update(home)
     return result.artifact
 
 
-def _state_of(error: BaseException) -> str:
-    return "failed" if isinstance(error, Exception) else "interrupted"
+def _state_of(error: BaseException) -> NodeState:
+    return NodeState.FAILED if isinstance(error, Exception) else NodeState.INTERRUPTED
 
 
 def _first_line(error: BaseException) -> str:
     if not isinstance(error, Exception):
-        return "interrupted"
+        return str(NodeState.INTERRUPTED)
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 

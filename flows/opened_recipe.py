@@ -14,6 +14,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
 from stages.core.contract.secrets import redact
+from stages.core.contract.states import NodeState
 from stages.core.index import database
 from stages.core.run import outbox
 from stages.core.store import integrity
@@ -45,7 +46,7 @@ class Session:
         steps = self.steps(until)
         plan = make_plan(self.home, self.recipe, steps, self.adopted)
         empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.adopted])
-        return replace(plan, lacks=(*empty, *plan.lacks))
+        return replace(plan, missing=(*empty, *plan.missing))
 
 
 def default_home(home: str = "") -> Path:
@@ -93,20 +94,20 @@ def refuse_adopted(session: Session, nodes: Sequence[str]) -> None:
             )
 
 
-def refuse_lacks(session: Session, plan: Plan) -> None:
+def refuse_missing(session: Session, plan: Plan) -> None:
     """One message about everything the plan found missing."""
-    if plan.lacks:
+    if plan.missing:
         what = (
-            plan.lacks[0]
-            if len(plan.lacks) == 1
-            else "The recipe needs what is not here:" + "".join(f"\n  - {lack}" for lack in plan.lacks)
+            plan.missing[0]
+            if len(plan.missing) == 1
+            else "The recipe needs what is not here:" + "".join(f"\n  - {one}" for one in plan.missing)
         )
         raise RecipeError(what, where=session.recipe.source, do="Provide them, or change the recipe (`--set node.key=value`).")
 
 
 def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> None:
     """One message about every artifact of the plan with a file that is gone; `forced` ones are built again anyway."""
-    broken = [step for step in plan.steps if step.state == "damaged" and step.node not in forced and step.artifact is not None]
+    broken = [step for step in plan.steps if step.state == NodeState.DAMAGED and step.node not in forced and step.artifact is not None]
     if not broken:
         return
     first = broken[0]
@@ -117,7 +118,7 @@ def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> 
 
 
 def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] = ()) -> list[str]:
-    """The nodes of a plan to build although they are hits: those named, and `start` with all that follows it.
+    """The nodes of a plan to build although they are cached: those named, and `start` with all that follows it.
 
     Raises RecipeError when `start` is not among the plan's nodes, or a node before it is not built.
     """
@@ -129,7 +130,7 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
     again = [node.name for node in downstream(start) if node.name in states and node.name not in session.adopted]
     if start not in again:
         raise RecipeError(f"--from {start}: the run stops before this node.", do="Take --until away, or name a node before it.")
-    missing = [node for node, state in states.items() if state in ("miss", "waits") and node not in again]
+    missing = [node for node, state in states.items() if state in (NodeState.MISSING, NodeState.WAITING) and node not in again]
     if missing:
         raise RecipeError(
             f"--from {start} takes what stands before it as it is, but {', '.join(missing[:5])} is not built.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.execute import walk
-from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_lacks, split_settings
+from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing, split_settings
 from flows.prefect_server import end_with_worker
 from flows.task import link_report, step
 
@@ -26,7 +26,7 @@ def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = 
     end_with_worker()
     session = open_session(recipe, split_settings(set), home)
     plan = session.plan(until)
-    refuse_lacks(session, plan)
+    refuse_missing(session, plan)
     forced = forced_nodes(session, plan, start, [node.strip() for node in force.split(",") if node.strip()])
     refuse_damaged(session, plan, forced)
     command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start, "set": set, "force": force}

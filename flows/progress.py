@@ -65,7 +65,7 @@ def progress_text(values: Mapping[str, Any]) -> str:
 
 
 def books_text(books: Mapping[str, Any] | None) -> str:
-    """ "1,503 pages in, 1,201 kept, 40 changed, 262 dropped (language 200, too-short 62)"."""
+    """ "1,503 pages in, 1,201 kept, 40 changed, 262 dropped (language 200, no_text 62)"."""
     if not books:
         return ""
     dropped = books["dropped"]

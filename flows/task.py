@@ -1,6 +1,6 @@
 """The one Prefect task: runs a node through the runner and forwards its logs, progress and books to Prefect.
 
-One task run per node, named after it. A hit is shown as Cached. Log lines of training ranks arrive while they train;
+One task run per node, named after it. A cached node is shown as Cached. Log lines of training ranks arrive while they train;
 each node leaves a Prefect artifact with a link to its folder and a table of its books, and a progress artifact that moves.
 A node that fails for the network alone (ConnectionError, TimeoutError) is tried again after growing pauses, and goes on from its
 finished shards; nothing else is: a contract error (LoamError) or a fault of the code would only fail again.
@@ -22,6 +22,7 @@ from prefect.states import Completed
 
 from flows.progress import WATCHER, books_text, line_of, size_text
 from stages.core.contract.errors import StageError
+from stages.core.contract.states import NodeState
 from stages.core.index.schema import book_rows
 from stages.core.run.runner import Event, Report, Result
 from stages.core.store.runs import read_run
@@ -51,7 +52,7 @@ def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
     report(Event("start", node, {}))
     result = perform(report)
     report(Event("end", node, end_values(result)))
-    if result.state == "cached":
+    if result.state == NodeState.CACHED:
         return Completed(name="Cached", data=result, message=result.artifact.path.name)
     create_markdown_artifact(_markdown(node, result), key=_artifact_key(node), description=f"Books of {node}")
     return Completed(data=result)

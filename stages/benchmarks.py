@@ -72,7 +72,7 @@ class Benchmarks(StageConfig):
 
 def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes items.parquet, tasks.json and index/ (the n-grams of all items); with docstrings also answers.parquet."""
-    from stages.core.tables.jsonl import counting
+    from stages.core.tables.jsonl import BAD_RECORD, counting
     from stages.core.tables.parquet import schema, write_rows
 
     files = ctx.files("files")
@@ -99,7 +99,7 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
     index = _write_index(config, rows, out / "index")
     (out / "tasks.json").write_text(json.dumps(tasks, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     chars = sum(len(row["question"]) + len(row["answer"]) for row in rows)
-    dropped = {"bad record": len(bad)} if bad else {}
+    dropped = {BAD_RECORD: len(bad)} if bad else {}
     books = Books("items", rows_in=len(rows) + len(bad), kept=len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
     summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(t["scored_items"] for t in tasks),
                "item_texts": index.texts, "item_texts_too_short": index.short_texts, "ngrams": len(index.hashes)}  # fmt: skip

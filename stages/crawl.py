@@ -185,7 +185,7 @@ def _crawl(
     ctx: Context,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Books]:
     """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet."""
-    from stages.text.site.crawler import crawl_site
+    from stages.text.site.crawler import CrawlOutcome, crawl_site
     from stages.text.site.journal import Journal
     from stages.text.site.warc_writer import file_number, open_warc, write_capture
 
@@ -205,12 +205,12 @@ def _crawl(
         for capture in crawl_site(seeds, limits, addresses, progress, journal):
             row = {"url": capture.url, "outcome": capture.outcome, "status": capture.status, "mime": capture.mime, "bytes": len(capture.body),
                    "note": capture.note or None}  # fmt: skip
-            if capture.outcome == "fetched":
+            if capture.outcome == CrawlOutcome.FETCHED:
                 number = file_number(capture.url, shards)
                 row["record_id"] = record_id = write_capture(writers[number], capture, journal.date, 0)
                 identity.append(_record_line(first + number, capture.url, capture.status, capture.body, record_id, source))
             rows.append(row)
-    counts = {outcome: sum(1 for row in rows if row["outcome"] == outcome) for outcome in ("fetched", "robots", "failed")}
+    counts = {outcome: sum(1 for row in rows if row["outcome"] == outcome) for outcome in CrawlOutcome}
     if not any(200 <= row["status"] < 300 and not row["url"].endswith("/robots.txt") for row in rows):
         journal.path.unlink()  # the next start asks the site again
         raise _nothing_crawled(rows, seeds)
@@ -220,8 +220,8 @@ def _crawl(
         {"path": name, "bytes": (out / name).stat().st_size, "identity": f"sha256:{sha256_file(out / name)}", "source": source}
         for name in names
     ]
-    dropped = {reason: counts[reason] for reason in ("robots", "failed") if counts[reason]}
-    return files, identity, Books(unit="urls", rows_in=len(rows), kept=counts["fetched"], dropped=dropped)
+    dropped = {str(reason): counts[reason] for reason in CrawlOutcome if reason != CrawlOutcome.FETCHED and counts[reason]}
+    return files, identity, Books(unit="urls", rows_in=len(rows), kept=counts[CrawlOutcome.FETCHED], dropped=dropped)
 
 
 def _file_name(number: int) -> str:

@@ -9,6 +9,7 @@ Source: n = 13 and the discarding of short remains are GPT-3's (Brown et al. 202
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,17 @@ from stages.core.tables import import_documents
 from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, collect, run_shards
+
+SPANS_CUT = "spans_cut"
+"""Why decontaminate changes a document."""
+
+
+class DecontaminateReason(StrEnum):
+    """Why decontaminate drops a document."""
+
+    CONTAMINATED = "contaminated"
+    TOO_LITTLE_LEFT = "too_little_left"
+
 
 HITS = {
     "doc_id": "uuid",
@@ -87,10 +99,10 @@ def clean_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str,
         )  # fmt: skip
         signals = {"hits": len(found), "chars_cut": len(row["text"]) - len(text), "rounds": rounds}
         if found and config.mode == "document":
-            return Ruling("contaminated", signals=signals)
+            return Ruling(DecontaminateReason.CONTAMINATED, signals=signals)
         if found and len(text) < config.min_left_chars:
-            return Ruling("too_little_left", signals=signals)
-        return Ruling(text=text, note="spans_cut", signals=signals)
+            return Ruling(DecontaminateReason.TOO_LITTLE_LEFT, signals=signals)
+        return Ruling(text=text, note=SPANS_CUT, signals=signals)
 
     result = judge_shard(Path(task["path"]), folder, ruling, {"hits": "int64", "chars_cut": "int64", "rounds": "int32"}, meter)
     write_rows(folder / "hits.parquet", schema(**HITS), hits)

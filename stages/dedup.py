@@ -24,7 +24,7 @@ from stages.core.contract.declaration import Artifact, Context, ExternalFile, Na
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables import import_documents
 from stages.core.tables.canonical_order import Corpus, Part, canonical, file_array, text_batches, utf8
-from stages.core.tables.dedup_tables import REASONS, URL_REMOVED, Found, write_clusters, write_ruling
+from stages.core.tables.dedup_tables import REASONS, REPEATS_CUT, URL_REMOVED, DedupReason, Found, write_clusters, write_ruling
 from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
@@ -210,8 +210,8 @@ def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, 
             repeats.append({"source": row["source"], "text": pieces[part], "times": times, "doc_id": row["doc_id"]})
         text, parts = without(row["text"], config.repeats.unit, cut.get(at, set())), len(cut.get(at, ()))
         if parts and len(text) < config.repeats.min_left_chars:
-            return Ruling("too_little_left", signals={"parts_cut": parts})
-        return Ruling(text=text, note="repeats_cut", signals={"parts_cut": parts})
+            return Ruling(DedupReason.TOO_LITTLE_LEFT, signals={"parts_cut": parts})
+        return Ruling(text=text, note=REPEATS_CUT, signals={"parts_cut": parts})
 
     result = judge_shard(Path(task["path"]), folder, ruling, SIGNALS, meter)
     if config.repeats:
@@ -229,7 +229,7 @@ def _match(path: Path, patterns: Sequence[str], folder: Path) -> dict[str, int]:
     """Writes matched.npy, bool [rows]: whether a URL is one of the patterns; returns how many each matches."""
     import numpy as np
 
-    from stages.text.quality.rules import matches
+    from stages.text.quality.url_patterns import matches
 
     urls = [row["url"] or "" for row in read_rows(path, ["url"])]
     by_pattern = {pattern: np.array([matches(url, [pattern]) for url in urls], bool) for pattern in patterns}
@@ -378,8 +378,8 @@ def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, m
     summary |= {"chars_of_repeats_cut": books.chars_removed} if config.repeats else {}
     if config.remove_copies_of:
         summary |= {
-            "removed_by_url": books.dropped.get("url.removed", 0),
-            "removed_copies": books.dropped.get("copy_of_removed", 0),
+            "removed_by_url": books.dropped.get(DedupReason.URL_REMOVED, 0),
+            "removed_copies": books.dropped.get(DedupReason.COPY_OF_REMOVED, 0),
         } | matched
     return Outcome(rows=books.kept + books.changed, books=books, summary=summary)
 

@@ -27,6 +27,7 @@ from stages.core.tables.documents import DOCUMENTS
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.text.warc.html import Engine, ParserError
+from stages.text.warc.page_reasons import BROKEN, DAMAGED, PageReason
 
 if TYPE_CHECKING:
     from stages.text.warc.records import Record
@@ -37,8 +38,6 @@ DECISIONS = {
 }  # fmt: skip
 FILES = {"warc": "int32", "name": "string", "source": "string", "bytes": "int64", "reason": "string", "records": "int64", "chars_in": "int64",
          "chars_out": "int64"}  # fmt: skip
-BROKEN = frozenset({"unreadable", "truncated", "bomb", "bad-head", "bad-length"})  # the record itself: nothing else is asked of it
-DAMAGED = BROKEN | {"bad-http", "bad-encoding"}
 WEB_URL = re.compile(r"https?://[^\s/?#]*[^\W_][^\s]*$", re.IGNORECASE)
 GENERIC = frozenset({"", "text/xml", "application/xml", "application/octet-stream", "text/plain"})
 
@@ -62,9 +61,9 @@ class ExtractConfig(StageConfig):
     max_bad_char_frac: float = Field(0.01, ge=0, le=1)
     """Pages with more undecodable characters than this share are dropped as charset (a guess: one in a hundred shows on every line)."""
     min_chars: int = Field(1, ge=1)
-    """Shorter texts are dropped as no-text (characters)."""
+    """Shorter texts are dropped as no_text (characters)."""
     max_bad_records: int = Field(0, ge=0)
-    """Damaged records (unreadable, truncated, bomb, bad-head, bad-length, bad-http, bad-encoding) that are passed over before the
+    """Damaged records (unreadable, truncated, bomb, bad_head, bad_length, bad_http, bad_encoding) that are passed over before the
     stage fails."""
 
 
@@ -210,13 +209,13 @@ def _page(record: Record, config: ExtractConfig) -> tuple[str, dict[str, Any]]:
     page, encoding = decode_page(record.body, record.charset) if is_page else (record.body.decode("utf-8", "replace"), "utf-8")
     row |= {"chars_in": len(page), "encoding": encoding}
     if bad_frac(page) > config.max_bad_char_frac:
-        return "charset", row
+        return PageReason.CHARSET, row
     try:
         text = extract_text(page, config.engine) if is_page else tidy(page)
     except TooCostlyError as error:
         return error.reason, row
     if len(text) < config.min_chars:
-        return "no-text", row
+        return PageReason.NO_TEXT, row
     lang, score = detect_language(text)
     return "", row | {"text": text, "chars_out": len(text), "lang": lang, "lang_score": score}
 
@@ -228,19 +227,19 @@ def _unwanted(record: Record, config: ExtractConfig) -> str:
     if record.problem in BROKEN:
         return record.problem
     if record.type not in ("response", "conversion"):
-        return "revisit" if record.type == "revisit" else "not-a-page"
-    if record.problem in ("bad-http", "not-http"):
+        return PageReason.REVISIT if record.type == "revisit" else PageReason.NOT_A_PAGE
+    if record.problem in (PageReason.BAD_HTTP, PageReason.NOT_HTTP):
         return record.problem
     if not WEB_URL.match(record.url):
-        return "bad-url"
+        return PageReason.BAD_URL
     typed = record.type == "conversion" or record.mime in config.mimes
     if record.status and record.status not in config.statuses:
-        return "http-status"
+        return PageReason.HTTP_STATUS
     if record.status and not typed and record.mime not in GENERIC:
-        return "content-type"
+        return PageReason.CONTENT_TYPE
     if record.problem or not record.body:
-        return record.problem or "empty"
-    return "" if typed or looks_like_html(record.body) else "content-type"
+        return record.problem or PageReason.EMPTY
+    return "" if typed or looks_like_html(record.body) else PageReason.CONTENT_TYPE
 
 
 def _doc_id(record: Record, identity: str, seen: set[UUID]) -> UUID:
@@ -291,6 +290,7 @@ STAGE = Stage(
         "records that go on in the next gzip member (files compressed in blocks) are whole",
         "pages past limits of elements, attributes, names and depth, counted before they are parsed, are dropped by a reason each",
         "trafilatura and justext: pages of more than 40,000 elements are dropped as too-many-elements; a page that lxml fails on is an error",
+        "reasons are spelled in snake_case",
     ),
     distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
     adopt=Adoption(import_documents.PATTERNS, adopt),

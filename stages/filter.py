@@ -1,7 +1,8 @@
 """filter: languages, URL blocklist, Gopher, C4 and FineWeb rules, a classifier's score; repairs Unicode and redacts addresses.
 
 Order: repair of the text; then URLs to remove and the rules url, language, gopher_repetition, gopher_quality, c4 (with its line edits),
-fineweb, quality; then redaction of what is kept. Every part is on or off and tunable by recipe.
+fineweb, quality; then redaction of what is kept. Every part is on or off and tunable by recipe. The rules are entries of one list
+(stages/text/quality/rules.py); their thresholds become fields of the config class here.
 Guarantee: verdicts are datatrove's own (see stages/text/quality/rules.py for the few that are not, on purpose); every document, dropped or
 not, has a decision with its first reason and every signal, so that `loam what-if` needs no rerun for document rules.
 Cost: the rules 2 to 7 MB/s of text per core (tests/bench/bench_filter.py), least for the first documents, whose words are new; known
@@ -12,11 +13,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self, TypeVar, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
@@ -24,23 +25,18 @@ from stages.core.tables import import_documents
 from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
+from stages.text.quality import rules
+from stages.text.quality.filter_rule import Rule, impossible, thresholds
 from stages.text.quality.stop_words import STOPLISTS, check_code
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Ratio = Annotated[float, Field(ge=0)]
-Words = Annotated[int, Field(ge=1, le=100)]
+Base = TypeVar("Base", bound=StageConfig)
 
 
 class UrlRules(StageConfig):
     """URLs of your own to leave out, and datatrove's lists, as its package ships them."""
 
-    remove: tuple[str, ...] = ()
-    """URLs whose documents go, for takedowns; % stands for any characters, as in `loam lineage affected`. Whether enabled or not. The
-    summary says how many each pattern matched. Copies under other URLs stay: see dedup.remove_copies_of."""
     enabled: bool = True
     """Whether datatrove's lists are looked at."""
-    soft_words: Annotated[int, Field(ge=1)] = 2
-    """Words of the soft list in a URL that drop it."""
 
 
 class RepairRules(StageConfig):
@@ -75,18 +71,6 @@ class RepetitionRules(StageConfig):
 
     enabled: bool = True
     """Whether these rules are applied."""
-    dup_line_frac: Share | None = 0.3
-    """Repeated lines, of all lines."""
-    dup_para_frac: Share | None = 0.3
-    """Repeated paragraphs, of all paragraphs."""
-    dup_line_char_frac: Share | None = 0.2
-    """Characters in repeated lines, of all."""
-    dup_para_char_frac: Share | None = 0.2
-    """Characters in repeated paragraphs, of all."""
-    top_n_grams: dict[Words, Share] = {2: 0.2, 3: 0.18, 4: 0.16}
-    """Characters in the most frequent word n-gram, of all, by n."""
-    dup_n_grams: dict[Words, Share] = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-    """Characters in repeated word n-grams, of all, by n."""
 
 
 class QualityRules(StageConfig):
@@ -94,36 +78,10 @@ class QualityRules(StageConfig):
 
     enabled: bool = True
     """Whether these rules are applied."""
-    min_doc_words: int | None = 50
-    """Fewest words."""
-    max_doc_words: int | None = 100_000
-    """Most words."""
-    min_avg_word_length: Ratio | None = 3
-    """Smallest mean word length (characters)."""
-    max_avg_word_length: Ratio | None = 10
-    """Largest mean word length (characters)."""
-    max_symbol_word_ratio: Ratio | None = 0.1
-    """Most hashes, or ellipses, per word."""
-    max_bullet_lines_ratio: Share | None = 0.9
-    """Most lines that begin with a bullet, of all lines."""
-    max_ellipsis_lines_ratio: Share | None = 0.3
-    """Most lines that end in an ellipsis, of all lines."""
-    min_alpha_words_ratio: Share | None = 0.8
-    """Fewest words with a letter, of all words (datatrove calls it max_non_alpha_words_ratio; the paper: 80 % of words)."""
-    min_stop_words: int | None = 2
-    """Fewest different stop words."""
     stop_words: dict[str, tuple[str, ...]] = {}
     """By language code, the stop words counted in its texts, in place of those that are built in for 43 languages (Gopher's for English,
     else the eight most frequent in Wikipedia, by jusText). An empty list leaves the rule out for the language, as for one without
     blanks between words. Changing them needs a rerun, thresholds do not."""
-
-    @model_validator(mode="after")
-    def _some_document_fits(self) -> Self:
-        for low, high in (("min_doc_words", "max_doc_words"), ("min_avg_word_length", "max_avg_word_length")):
-            least, most = getattr(self, low), getattr(self, high)
-            if self.enabled and least is not None and most is not None and least > most:
-                raise ValueError(f"{low} is {least}, more than {high} {most}, so every document would be dropped")
-        return self
 
 
 class C4Rules(StageConfig):
@@ -137,18 +95,12 @@ class C4Rules(StageConfig):
     """Remove [1]-like citation marks."""
     filter_no_terminal_punct: bool = True
     """Line rule: a line ends in terminal punctuation."""
-    min_num_sentences: int = 5
-    """Fewest sentences left after the line rules."""
     min_words_per_line: int = 3
     """Line rule: fewest words."""
     max_word_length: int = 1000
     """Line rule: longest word (characters)."""
-    filter_lorem_ipsum: bool = True
-    """Drop pages with "lorem ipsum"."""
     filter_javascript: bool = True
     """Line rule: no mention of javascript."""
-    filter_curly_bracket: bool = True
-    """Drop pages with a curly bracket."""
     filter_policy: bool = True
     """Line rule: no cookie or privacy policy phrases."""
 
@@ -158,24 +110,12 @@ class FineWebRules(StageConfig):
 
     enabled: bool = True
     """Whether these rules are applied."""
-    line_punct_thr: Share = 0.12
-    """Fewest lines that end in punctuation, of all lines."""
-    short_line_thr: Share = 0.67
-    """Most short lines, of all lines."""
     short_line_length: int = 30
     """A short line has at most this many characters."""
-    char_duplicates_ratio: Share = 0.01
-    """Most characters in repeated lines, of all."""
-    new_line_ratio: Ratio = 0.3
-    """Most line breaks per word."""
 
 
 class ScoreRule(StageConfig):
     """The score of the classifier that train_quality gives."""
-
-    min_score: Annotated[float | None, Field(ge=0, le=1)] = None
-    """Smallest score (probability of the positive label); null keeps the score as a signal only. train_quality's summary has the
-    scores that keep a tenth and a fifth of the crawl (DCLM keeps a tenth; Li et al. 2024)."""
 
 
 class RedactionRules(StageConfig):
@@ -199,18 +139,13 @@ class RedactionRules(StageConfig):
     """What stands for a phone number (Dolma's special token)."""
 
 
-class FilterConfig(StageConfig):
+class FilterSettings(StageConfig):
     """Languages wanted, rules of quality and repairs. The order is fixed; see the module."""
 
     repair: RepairRules = RepairRules()
     """Unicode repair."""
     url: UrlRules = UrlRules()
     """Lists of URLs."""
-    languages: tuple[str, ...] = ("en",)
-    """ISO 639-1 codes of languages that are kept (a lang_model's own codes); empty keeps all."""
-    min_lang_score: float = Field(0.5, ge=0, le=1)
-    """Smallest language score: the probability of the second detector or the model; where the first was sure, its own score
-    (1 - distance / 1200), which is at least sure_lang_score."""
     sure_lang_score: float = Field(0.8, ge=0, le=1)
     """Below this score of the first detector (resiliparse, in extract) py3langid decides. Measured on 1,682 pages: from 0.8 on they
     agree on 407 of 408. 0 never asks."""
@@ -226,19 +161,20 @@ class FilterConfig(StageConfig):
     """Lines and phrases of a page."""
     fineweb: FineWebRules = FineWebRules()
     """Shape of a page's lines."""
-    quality: ScoreRule = ScoreRule()
+    rules: ScoreRule = ScoreRule()
     """Score of a classifier."""
     pii: RedactionRules = RedactionRules()
     """Personal data."""
 
     @model_validator(mode="after")
-    def _languages_can_be_judged(self) -> FilterConfig:
-        rules = self.gopher_quality
-        for code in (*self.languages, *rules.stop_words):
+    def _languages_can_be_judged(self) -> Self:
+        given = self.model_dump(include={"languages", "gopher_quality"})
+        languages, rules = given["languages"], given["gopher_quality"]
+        for code in (*languages, *rules["stop_words"]):
             if not self.lang_model:  # a model has codes of its own
                 check_code(code)
-        missing = [code for code in self.languages if code not in STOPLISTS and code not in rules.stop_words]
-        if rules.enabled and rules.min_stop_words and missing:
+        missing = [code for code in languages if code not in STOPLISTS and code not in rules["stop_words"]]
+        if rules["enabled"] and rules["min_stop_words"] and missing:
             raise ValueError(
                 f"no stop words are built in for {missing[0]!r}: give them as gopher_quality.stop_words: {{{missing[0]}: [...]}}, or an empty "
                 "list to leave the rule out for it"
@@ -255,9 +191,46 @@ class FilterConfig(StageConfig):
         return language
 
 
-def run(config: FilterConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+def with_rules(base: type[Base], rules: Sequence[Rule], section: str = "") -> type[Base]:
+    """The config class `base` with one more field per threshold of the rules: its name, type, limits, default, and help with unit and source.
+
+    Args:
+        base: Class of the filter's section, or of a section in it.
+        rules: All rules of the filter.
+        section: Which rules count; "" for those of the filter's own keys. The sections in `base` get theirs, too.
+    """
+    fields: dict[str, Any] = {one.name: (one.kind, Field(one.default, description=one.description)) for one in thresholds(rules, section)}
+    if not section:
+        for name in dict.fromkeys(rule.section for rule in rules if rule.section):
+            if (here := base.model_fields.get(name)) is None:
+                raise ValueError(f"a rule names the section {name!r}; the filter's sections are classes in stages/filter.py")
+            made = with_rules(cast("type[StageConfig]", here.annotation), rules, name)
+            fields[name] = (made, Field(made(), description=here.description))
+
+    def some_document_fits(self: StageConfig) -> StageConfig:
+        values = self.model_dump()
+        if values.get("enabled", True) and (fault := impossible(rules, section, values)):
+            raise ValueError(fault)
+        return self
+
+    check: Any = model_validator(mode="after")(some_document_fits)
+    return create_model(
+        base.__name__,
+        __base__=base,
+        __module__=base.__module__,
+        __doc__=base.__doc__,
+        __validators__={"some_document_fits": check},
+        **fields,
+    )
+
+
+FilterConfig = with_rules(FilterSettings, rules.RULES)
+
+
+def run(config: FilterSettings, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes documents/ and decisions/ with every signal."""
-    tools = _prepare(config, inputs["classifier"], ctx)
+    settings = config.model_dump(mode="json")
+    tools = _prepare(config, settings, inputs["classifier"], ctx)
     paths = document_shards(inputs["documents"].path)
     tasks = [{"path": str(path), "tools": tools} for path in paths]
     shards = run_shards(filter_file, tasks, ctx, "filter", [path.stat().st_size for path in paths])
@@ -273,7 +246,7 @@ def run(config: FilterConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     collect(shards, "documents.parquet", out)
     collect(shards, "decisions.parquet", out)
     summary = {"documents": rows, "text_chars": books.chars_out, "kept_frac": round(rows / books.rows_in, 4)}
-    removed = matched_by_pattern(config.url.remove, [shard.result["removed"] for shard in shards], "filter.url.remove", ctx)
+    removed = matched_by_pattern(settings["url"]["remove"], [shard.result["removed"] for shard in shards], "filter.url.remove", ctx)
     return Outcome(rows=rows, books=books, summary={**summary, **_counted(shards), **removed})
 
 
@@ -287,28 +260,28 @@ def _counted(shards: list[Shard]) -> dict[str, float | int]:
     return total | ({"quality_kept_frac": round(enough / scored, 4)} if scored else {})
 
 
-def _prepare(config: FilterConfig, classifier: Artifact, ctx: Context) -> str:
+def _prepare(config: FilterSettings, settings: Mapping[str, Any], classifier: Artifact, ctx: Context) -> str:
     """Checks what a worker would fall over, and puts what it needs where it finds it; returns that as JSON, for `make_tools`."""
     from stages.text.quality.urls import write_lists
 
     state = json.loads((classifier.path / "classifier.json").read_text())
-    if config.quality.min_score is not None and state["state"] == "off":
+    if settings["quality"]["min_score"] is not None and state["state"] == "off":
         raise StageError(
             "There is no classifier to score documents with.",
-            where=f"filter.quality.min_score = {config.quality.min_score}",
+            where=f"filter.quality.min_score = {settings['quality']['min_score']}",
             do="Give train_quality.positives or train_quality.model, or set filter.quality.min_score to null.",
         )
     lists = ctx.scratch / "urls" if config.url.enabled else None
     if lists:
         write_lists(lists)
     return json.dumps({
-        "config": config.model_dump(mode="json"), "lists": str(lists) if lists else None, "label": state.get("label"),
+        "config": settings, "lists": str(lists) if lists else None, "label": state.get("label"),
         "classifier": str(classifier.path / "model.bin") if state["state"] != "off" else None,
         "lang_model": _local_model(config, ctx),
     })  # fmt: skip
 
 
-def _local_model(config: FilterConfig, ctx: Context) -> str | None:
+def _local_model(config: FilterSettings, ctx: Context) -> str | None:
     from stages.core.store.external import local_path
     from stages.text.quality.classifier import NotAModelError, load_model
 
@@ -324,7 +297,8 @@ def _local_model(config: FilterConfig, ctx: Context) -> str | None:
 
 def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
     """Judges one documents shard."""
-    from stages.text.quality import judge, pii, rules, urls
+    from stages.text.quality import judge, pii, urls
+    from stages.text.quality.url_patterns import matches
 
     source, tools = Path(task["path"]), judge.make_tools(task["tools"])
     listed = urls.look_up((row["url"] or "" for row in read_rows(source, ["url"])), tools.lists) if tools.lists else {}
@@ -339,14 +313,14 @@ def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str
         if score is not None and smallest is not None:
             counts["scored"] = counts.get("scored", 0) + 1
             counts["scored_enough"] = counts.get("scored_enough", 0) + (score >= smallest)
-        if found.reason == "url.removed":
-            removed.update(pattern for pattern in tools.settings["url"]["remove"] if rules.matches(url, [pattern]))
+        if found.reason == rules.REMOVED:
+            removed.update(pattern for pattern in tools.settings["url"]["remove"] if matches(url, [pattern]))
         if not found.reason:
             for name in ("repaired", *pii.COLUMNS):
                 counts[name] += signals[name] or 0
         return Ruling(found.reason, found.text, found.note, signals, {name: signals[name] for name in ("lang", "lang_score")})
 
-    return judge_shard(source, folder, ruling, judge.columns(tools.settings), meter) | {"counts": counts, "removed": removed}
+    return judge_shard(source, folder, ruling, rules.columns(tools.settings), meter) | {"counts": counts, "removed": removed}
 
 
 STAGE = Stage(

@@ -16,8 +16,6 @@ from pydantic import Field
 from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
 
-BEYOND = "beyond max_pairs"
-
 
 class ReferenceConfig(StageConfig):
     """Settings of the reference stage."""
@@ -86,13 +84,16 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
 
 
 def _books(records: list[dict[str, Any]], chosen: list[dict[str, Any]], encoded: Any) -> Books:
+    from stages.lm.data.pairs import ExampleReason
+
     def chars(record: dict[str, Any]) -> int:
         return len(record["prompt"]) + len(record["chosen"]) + len(record["rejected"])
 
-    counts, lost = encoded.reasons(), {}
+    lost: dict[str, int] = {}
+    counts: dict[str, int] = encoded.reasons()
     if len(chosen) < len(records):
-        counts[BEYOND] = len(records) - len(chosen)
-        lost[BEYOND] = sum(map(chars, records)) - sum(map(chars, chosen))
+        counts[ExampleReason.BEYOND_MAX_PAIRS] = len(records) - len(chosen)
+        lost[ExampleReason.BEYOND_MAX_PAIRS] = sum(map(chars, records)) - sum(map(chars, chosen))
     for record, reason in encoded.dropped:
         lost[reason] = lost.get(reason, 0) + chars(record)
     total = sum(chars(record) for record in records)

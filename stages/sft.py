@@ -172,7 +172,10 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": "checkpoint", "conversations": "conversations", "tokenizer": "tokenizer"},
     output="checkpoint",
-    versions=("loss on assistant tokens and their end-of-turn token, packed rows",),
+    versions=(
+        "loss on assistant tokens and their end-of-turn token, packed rows",
+        "reasons of conversations left out are spelled in snake_case",
+    ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,

@@ -66,7 +66,7 @@ def diff(a: ArtifactName, b: ArtifactName, /, *, common: Common = COMMON) -> int
 
 
 def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Common = COMMON) -> int:
-    """Why a node of a recipe is a hit or a miss."""
+    """Why a node of a recipe is cached or missing."""
     from flows.opened_recipe import open_session
     from flows.pipeline import upstream
 
@@ -77,7 +77,7 @@ def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Commo
         [
             {"node": step.node, "state": step.state, "why": line}
             for step in plan.steps
-            if step.state != "hit" or step.node == node
+            if step.state != "cached" or step.node == node
             for line in (step.why or ("",))
         ],
     )

@@ -28,12 +28,12 @@ def run(
     common: Common = COMMON,
 ) -> int:
     """Execute what is missing of a recipe."""
-    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_lacks
+    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
     from stages.core.store.names import refuse_taken
 
     session = open_session(recipe, settings, common.home)
     plan = session.plan(until)
-    refuse_lacks(session, plan)
+    refuse_missing(session, plan)
     refuse_taken(session.home, name)
     forced = forced_nodes(session, plan, start)
     refuse_damaged(session, plan, forced)
@@ -43,10 +43,10 @@ def run(
 
         command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": "", "set": text, "force": ""}
         run_id = walk(session, session.steps(until), lambda node, perform: perform(lambda event: None), command, name=name)
-        say(f"all {len(plan.steps)} nodes are hits", error=True)
+        say(f"all {len(plan.steps)} nodes are cached", error=True)
     else:
-        hits = sum(step.state == "hit" for step in plan.steps)
-        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} hits; home {session.home}", error=True)
+        hits = sum(step.state == "cached" for step in plan.steps)
+        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} cached; home {session.home}", error=True)
         _start_prefect(session.home)
         from flows.pretrain_flow import pretrain
         from flows.progress import watching
@@ -66,7 +66,7 @@ def plan(
     common: Common = COMMON,
 ) -> int:
     """What would run, and why."""
-    from flows.opened_recipe import open_session, refuse_damaged, refuse_lacks
+    from flows.opened_recipe import open_session, refuse_damaged, refuse_missing
     from stages.queries.plan import training_size
 
     session = open_session(recipe, settings, common.home)
@@ -83,8 +83,8 @@ def plan(
         for what, value in size:
             say(f"{what:<26} {value}")
 
-    answer(common, {"steps": steps, "size": dict(size), "lacks": found.lacks}, show)
-    refuse_lacks(session, found)
+    answer(common, {"steps": steps, "size": dict(size), "missing": found.missing}, show)
+    refuse_missing(session, found)
     refuse_damaged(session, found)
     return 0
 

@@ -19,10 +19,11 @@ from urllib.parse import urlsplit
 
 from stages.core.contract.errors import StageError
 from stages.core.index import database
+from stages.core.tables.dedup_tables import DedupReason
 
 # View, condition under which a row of it means that the artifact holds the document.
 HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("row_spans", "true"))
-REMOVED = ("url.removed", "copy_of_removed")  # reasons of what was taken out on request
+REMOVED = (DedupReason.URL_REMOVED, DedupReason.COPY_OF_REMOVED)  # reasons of what was taken out on request
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _relation(home: Path, artifact: str, held: Mapping[str, int], copies: Mappin
 
 _MATCH = r"url LIKE $1 ESCAPE '\'"
 _CRAWLS = """
-SELECT edge.parent, count(DISTINCT doc_id) FILTER (reason IS DISTINCT FROM 'not-a-page') FROM decisions JOIN edge ON edge.child = decisions.artifact_id
+SELECT edge.parent, count(DISTINCT doc_id) FILTER (reason IS DISTINCT FROM 'not_a_page') FROM decisions JOIN edge ON edge.child = decisions.artifact_id
 JOIN artifact ON artifact.artifact_id = edge.parent WHERE artifact.kind = 'warc' AND doc_id IN (SELECT doc_id FROM {documents}) GROUP BY ALL
 """
 _STEPS = """

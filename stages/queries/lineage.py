@@ -1,4 +1,4 @@
-"""Questions to the index: runs, one artifact, what is upstream and downstream of it, why a node is a miss, is it intact.
+"""Questions to the index: runs, one artifact, what is upstream and downstream of it, why a node is missing, is it intact.
 
 `verify` reads every byte it is asked about; `give_name` writes a name; the rest reads the index. Each function returns plain rows (dicts).
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.contract.errors import StageError, VerificationError
+from stages.core.contract.states import BUILDS, NodeState
 from stages.core.index import database
 from stages.core.store import integrity, manifest, names, runs
 
@@ -22,10 +23,11 @@ def run_rows(home: Path) -> list[dict[str, Any]]:
     return database.records(
         home,
         "SELECT run_id, alias, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
-        "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state = 'cached') AS cached, "
-        "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state NOT IN ('cached', 'adopted', 'failed')) AS built, "
-        "(SELECT string_agg(node || ': ' || message, '; ') FROM node_run n WHERE n.run_id = run.run_id AND n.state = 'failed') AS failed "
-        "FROM run ORDER BY seq DESC, run_id",
+        "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state = $1) AS cached, "
+        "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND list_contains($2::VARCHAR[], n.state)) AS built, "
+        "(SELECT string_agg(node || ': ' || message, '; ') FROM node_run n WHERE n.run_id = run.run_id AND list_contains($3::VARCHAR[], n.state)) "
+        "AS failed FROM run ORDER BY seq DESC, run_id",
+        [str(NodeState.CACHED), [*map(str, BUILDS)], [str(NodeState.FAILED), str(NodeState.INTERRUPTED)]],
     )
 
 

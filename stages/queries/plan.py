@@ -1,4 +1,4 @@
-"""What would run, and why: hit or miss per node, the reason of a miss, what is lacking, and the size of the training.
+"""What would run, and why: the state of each node, why a node is missing, what the machine or folder lacks, the size of the training.
 
 Read-only and without heavy imports: under 2 s with a warm hash memory. Of each artifact it looks at the names and sizes of the files.
 """
@@ -17,6 +17,7 @@ from stages.core.contract import environment, source_code
 from stages.core.contract.declaration import Artifact, Stage
 from stages.core.contract.errors import LoamError, VerificationError
 from stages.core.contract.recipe import Recipe
+from stages.core.contract.states import READY, NodeState
 from stages.core.index import database
 from stages.core.run.runner import Job, find_hit, prepare, resolve_externals
 from stages.core.store import key, manifest
@@ -24,7 +25,7 @@ from stages.core.store import key, manifest
 if TYPE_CHECKING:
     from stages.lm.model.config import ModelConfig
 
-COMPARED = 50  # manifests read to say why a node is a miss
+COMPARED = 50  # manifests read to say why a node is missing
 MODULES = 4  # named where code differs
 
 
@@ -39,11 +40,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Planned:
-    """state: hit | adopted | damaged (an artifact is there, but a file of it is gone, of another size, or not its own) | miss | waits
-    (an input is not built yet, so the key is not known). why: one line per reason."""
+    """state: CACHED, ADOPTED, DAMAGED, MISSING or WAITING. why: one line per reason."""
 
     node: str
-    state: str
+    state: NodeState
     why: tuple[str, ...] = ()
     artifact: Artifact | None = None
     job: Job | None = None
@@ -51,31 +51,31 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """steps in road order; lacks: what this machine or folder does not have, one sentence each."""
+    """steps in road order; missing: what this machine or folder does not have, one sentence each."""
 
     steps: tuple[Planned, ...]
-    lacks: tuple[str, ...] = field(default=())
+    missing: tuple[str, ...] = field(default=())
 
     @property
     def complete(self) -> bool:
-        """Whether every node is a hit or adopted."""
-        return all(step.state in ("hit", "adopted") for step in self.steps)
+        """Whether every node has an artifact, so that nothing is to be built."""
+        return all(step.state in READY for step in self.steps)
 
 
 def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], adopted: Mapping[str, Artifact] = MappingProxyType({})) -> Plan:
-    """Looks every node up without running anything. Missing external inputs and GPUs are collected in `lacks`.
+    """Looks every node up without running anything. Missing external inputs and GPUs are collected in `missing`.
 
     adopted: artifacts that stand in place of nodes.
     """
     planned: dict[str, Planned] = {}
-    lacks = missing_devices(recipe, [s.node for s in steps if s.node not in adopted])
+    missing = missing_devices(recipe, [s.node for s in steps if s.node not in adopted])
     for step in steps:
         if step.node in adopted:
             artifact = adopted[step.node]
             why = artifact.manifest.get("adopted", {}).get("provenance", f"built by {artifact.manifest['run_id']}")
             wrong = manifest.glance(artifact)
             why_adopted = tuple(wrong) or (f"{recipe.adopt[step.node]}: {why}",)
-            planned[step.node] = Planned(step.node, "damaged" if wrong else "adopted", why_adopted, artifact)
+            planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.ADOPTED, why_adopted, artifact)
             continue
         config = recipe.sections[step.node]
         try:
@@ -84,22 +84,24 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], adopted: Mappin
             if len(ready) < len(inputs):
                 resolve_externals(home, step.node, config)
                 waits_for = sorted({read for read in step.reads.values() if planned[read].artifact is None})
-                planned[step.node] = Planned(step.node, "waits", (f"after {', '.join(waits_for[:3])}{' …' if len(waits_for) > 3 else ''}",))
+                planned[step.node] = Planned(
+                    step.node, NodeState.WAITING, (f"after {', '.join(waits_for[:3])}{' …' if len(waits_for) > 3 else ''}",)
+                )
                 continue
             job = prepare(home, step.node, step.stage, config, recipe.seed, recipe.runtime, ready)
         except LoamError as error:
             if error.exit_code != 2:
                 raise
-            lacks.append(f"{error.what} ({error.where})" if error.where else error.what)
-            planned[step.node] = Planned(step.node, "waits", ("an input is missing",))
+            missing.append(f"{error.what} ({error.where})" if error.where else error.what)
+            planned[step.node] = Planned(step.node, NodeState.WAITING, ("an input is missing",))
             continue
         hit = find_hit(home, job)
         if hit:
             wrong = manifest.glance(hit)
-            planned[step.node] = Planned(step.node, "damaged" if wrong else "hit", tuple(wrong), hit, job)
+            planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), hit, job)
         else:
-            planned[step.node] = Planned(step.node, "miss", tuple(why_miss(home, job)), None, job)
-    return Plan(tuple(planned.values()), tuple(lacks))
+            planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job)), None, job)
+    return Plan(tuple(planned.values()), tuple(missing))
 
 
 def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
@@ -156,7 +158,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     """Rows (what, value) on the training: parameters, tokens, FLOPs, memory per rank, and, once mixed, tokens and epochs per source."""
     from stages.lm.model import flops
 
-    built = {step.node: step.artifact if step.state != "damaged" else None for step in plan.steps}
+    built = {step.node: step.artifact if step.state != NodeState.DAMAGED else None for step in plan.steps}
     shape = _shape(recipe, built)
     rows = []
     if shape is not None:
@@ -217,7 +219,7 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
 
 
 def _measured(built: Mapping[str, Artifact | None]) -> list[tuple[str, str]]:
-    """What the nodes that are hits took when they were built, and what they hold on the disk."""
+    """What the nodes that are cached took when they were built, and what they hold on the disk."""
     from datetime import datetime
 
     there = [a.manifest for a in built.values() if a is not None]

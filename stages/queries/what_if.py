@@ -17,7 +17,8 @@ from stages.core.contract.recipe import apply_setting, validated
 from stages.core.index import database
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_rows
-from stages.text.quality.rules import first_reason, needs_rerun
+from stages.text.quality.filter_rule import AppliedRule, applied, first_reason
+from stages.text.quality.rules import RULES, needs_rerun
 
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage
@@ -64,10 +65,11 @@ def compare(artifact: Path, before: Mapping[str, Any], after: Mapping[str, Any],
             where=where,
             do="Run the filter again: loam run RECIPE --until filter --set …",
         )
+    rules, scored = (applied(RULES, before), applied(RULES, after)), after["quality"]["min_score"] is not None
     today, then, fresh, chars = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for path in sorted((artifact / "decisions").glob("*.parquet")):
         for row in read_rows(path):
-            old, new = _reasons(row, before, after, where)
+            old, new = _reasons(row, rules, scored, where)
             today[old] += 1
             then[new] += 1
             chars[new] += row["chars"]
@@ -86,8 +88,12 @@ def compare(artifact: Path, before: Mapping[str, Any], after: Mapping[str, Any],
     ]
 
 
-def _reasons(row: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any], where: str) -> tuple[str, str]:
-    if row["quality_score"] is None and after["quality"]["min_score"] is not None:
+def _reasons(
+    row: Mapping[str, Any], rules: tuple[Sequence[AppliedRule], Sequence[AppliedRule]], scored: bool, where: str
+) -> tuple[str, str]:
+    """(the reason today, the reason then). rules: those of today and then. scored: whether a score decides then."""
+    before, after = rules
+    if row["quality_score"] is None and scored:
         raise RecipeError(
             "The documents have no score: no classifier was there.", where=where, do="Give train_quality.positives and run again."
         )

@@ -55,15 +55,16 @@ def datatrove_chain(given: Mapping[str, Mapping[str, Any]] | None = None) -> Cal
 def our_chain() -> Callable[[str], tuple[str, str]]:
     """The same by the signals and rules of the filter stage, with an empty memory of words."""
     from stages.filter import FilterConfig
-    from stages.text.quality.rules import first_reason
+    from stages.text.quality.filter_rule import applied, first_reason
+    from stages.text.quality.rules import RULES
     from stages.text.quality.signals import make_measure, text_signals
 
     config = FilterConfig.model_validate({"url": {"enabled": False}, "languages": [], "min_lang_score": 0}).model_dump(mode="json")
-    measure = make_measure(config)
+    measure, rules = make_measure(config), applied(RULES, config)
 
     def judge(text: str) -> tuple[str, str]:
         signals, edited = text_signals(text, "en", measure)
-        reason = first_reason({**signals, "lang": "", "lang_score": 1.0, "quality_score": None}, config)
+        reason = first_reason({**signals, "lang": "", "lang_score": 1.0, "quality_score": None}, rules)
         return reason, text if reason else edited
 
     return judge

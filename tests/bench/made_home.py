@@ -150,7 +150,7 @@ def _write_run(home: Path, run: int, nodes: list[str]) -> None:
         "started": STARTED,
     }  # fmt: skip
     lines = [
-        {"node": n, "state": "done" if run % SHARED_BY.get(n, 1) == 0 else "cached", "artifact": artifact_name(n, run), "seconds": 1.0,
+        {"node": n, "state": "built" if run % SHARED_BY.get(n, 1) == 0 else "cached", "artifact": artifact_name(n, run), "seconds": 1.0,
          "message": "", "ended": STARTED}
         for n in nodes
     ]  # fmt: skip

@@ -56,7 +56,7 @@ def test_a_read_only_home_answers_questions_and_refuses_runs(disk: Path) -> None
     resize(disk, "ro")
     try:
         assert answered(loam("lineage", "show", "benchmarks", "--json", home=home).stdout)["kind"] == "benchmarks"
-        assert answered(loam("plan", "tiny", "--json", home=home).stdout)["steps"][0]["state"] == "hit"
+        assert answered(loam("plan", "tiny", "--json", home=home).stdout)["steps"][0]["state"] == "cached"
         for words in (["run", "tiny"], ["run", "tiny", "--until", "benchmarks"], ["stage", "crawl", "tiny"], ["lineage", "gc", "--yes"]):
             refused = loam(*words, home=home, check=False)
             assert refused.returncode == 2 and "home folder cannot be written" in refused.stderr, (words, refused.stderr)

@@ -98,7 +98,7 @@ def test_the_name_that_is_suggested_would_do(text: str) -> None:
 def test_nothing_else_is_joined_to_a_path(tmp_path: Path, text: str) -> None:
     with pytest.raises(StageError, match="cannot be a file or folder of this home"):
         path_part(text)
-    for use in (lambda: runs.record_node(tmp_path, text, "words", "done"), lambda: runs.end_run(tmp_path, text, "done")):
+    for use in (lambda: runs.record_node(tmp_path, text, "words", "built"), lambda: runs.end_run(tmp_path, text, "done")):
         with pytest.raises(StageError, match="cannot be a file or folder"):
             use()
     assert list(tmp_path.iterdir()) == []

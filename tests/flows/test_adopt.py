@@ -102,7 +102,7 @@ def test_the_plan_shows_what_is_adopted_and_leaves_out_what_nothing_needs(home: 
     assert states == {
         "decontaminate": ("adopted", ("animals: Made for a test: animals",)),
         "train_tokenizer": ("adopted", ("tok: Made for a test: tok",)),
-        "encode": ("miss", ("not built yet",)),
+        "encode": ("missing", ("not built yet",)),
     }
     assert len(opened(home, {"decontaminate": "animals"}, PRETRAIN).plan().steps) == 19
 
@@ -120,8 +120,8 @@ def test_a_road_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home(hom
     first = walked(opened(home, {"decontaminate": "animals"}, PRETRAIN), "encode")
     assert [(n["node"], n["state"]) for n in first["nodes"]] == [
         ("decontaminate", "adopted"),
-        ("train_tokenizer", "done"),
-        ("encode", "done"),
+        ("train_tokenizer", "built"),
+        ("encode", "built"),
     ]
     assert first["resolved"]["adopt"] == {"decontaminate": "animals"} and "crawl" not in first["resolved"]
     made = {n["node"]: home / "artifacts" / n["artifact"] for n in first["nodes"]}

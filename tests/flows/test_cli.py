@@ -122,8 +122,8 @@ def test_the_plan_of_a_fresh_home_names_every_node(tmp_path: Path) -> None:
     done = loam("plan", "tiny", "--json", home=tmp_path)
     plan = answered(done.stdout, "plan")
     states = {s["node"]: s["state"] for s in plan["steps"]}
-    assert states["crawl"] == "miss" and states["report"] == "waits" and len(states) == 24
-    assert "parameters" in plan["size"] and plan["lacks"] == []
+    assert states["crawl"] == "missing" and states["report"] == "waiting" and len(states) == 24
+    assert "parameters" in plan["size"] and plan["missing"] == []
 
 
 def test_the_full_recipe_plans_and_says_what_it_lacks(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_file_that_is_gone_is_shown_refused_and_mended_by_the_command_named(
     (folder / "items.parquet").unlink()
     code, out, err = said(capsys, "plan", *until, "--json", *at)
     steps: list[dict[str, Any]] = answered(out)["steps"]
-    assert [s["state"] for s in steps] == ["damaged", "hit"] and "items.parquet: missing" in steps[0]["why"] and code == 3
+    assert [s["state"] for s in steps] == ["damaged", "cached"] and "items.parquet: missing" in steps[0]["why"] and code == 3
     for words in (["plan", *until], ["run", *until]):
         code, _, err = said(capsys, *words, *at)
         assert code == 3 and "Traceback" not in err and err.count("loam: ") == 1

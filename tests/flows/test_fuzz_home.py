@@ -38,7 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         first = run_stage(WORDS, {"words": words, "packages": ["stdlib"]}, {}, home)
         run = runs.start_run(home, loaded, {"recipe": "toy"})
         for artifact in (first, run_stage(COUNT, {}, {"words": first}, home)):
-            runs.record_node(home, run, artifact.manifest["node"], "done", artifact_id(artifact))
+            runs.record_node(home, run, artifact.manifest["node"], "built", artifact_id(artifact))
         runs.end_run(home, run, "done")
     names.give_name(home, "best", artifact_id(first))
     (home / "hashes.json").write_text(json.dumps({"/x": [[1, 2, 3, 4], "ab"]}))

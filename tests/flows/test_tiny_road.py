@@ -25,7 +25,7 @@ def artifact(home: Path, node: str) -> Path:
 def test_the_second_run_is_all_hits_without_prefect(tiny_home: Path) -> None:
     before = sorted((tiny_home / "prefect").rglob("*.db")) and max(p.stat().st_mtime_ns for p in (tiny_home / "prefect").rglob("*.db"))
     done = loam("run", "tiny", home=tiny_home)
-    assert "all 24 nodes are hits" in done.stderr and "report  " in done.stdout
+    assert "all 24 nodes are cached" in done.stderr and "report  " in done.stdout
     assert (
         sorted((tiny_home / "prefect").rglob("*.db")) and max(p.stat().st_mtime_ns for p in (tiny_home / "prefect").rglob("*.db"))
     ) == before
@@ -68,12 +68,12 @@ def test_up_and_down_reach_the_ends_of_the_road(tiny_home: Path) -> None:
 
 def test_why_names_the_changed_field(tiny_home: Path) -> None:
     done = loam("lineage", "why", "filter", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
-    assert answered(done.stdout) == [{"node": "filter", "state": "hit", "why": ""}]
+    assert answered(done.stdout) == [{"node": "filter", "state": "cached", "why": ""}]
     done = loam("lineage", "why", "dedup", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
     assert answered(done.stdout)[-1]["why"].startswith("config.threshold: 0.")
     plan = answered(loam("plan", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home).stdout)
     states = {s["node"]: s["state"] for s in plan["steps"]}
-    assert (states["filter"], states["dedup"], states["decontaminate"], states["benchmarks"]) == ("hit", "miss", "waits", "hit")
+    assert (states["filter"], states["dedup"], states["decontaminate"], states["benchmarks"]) == ("cached", "missing", "waiting", "cached")
 
 
 def test_what_if_answers_from_the_stored_signals(tiny_home: Path) -> None:
@@ -125,7 +125,7 @@ def test_one_stage_again_is_identical(tiny_home: Path) -> None:
 
 def test_a_node_with_what_follows_is_built_again_and_the_run_has_a_name(tiny_home: Path) -> None:
     done = loam("run", "tiny", "--from", "contamination", "--as", "again", home=tiny_home)
-    built = [line.split()[:2] for line in done.stderr.splitlines() if line.split()[1:2] in (["identical"], ["done"], ["cached"])]
+    built = [line.split()[:2] for line in done.stderr.splitlines() if line.split()[1:2] in (["identical"], ["built"], ["cached"])]
     assert built[-2:] == [["contamination", "identical"], ["report", "identical"]]
     assert all(state == "cached" for _, state in built[:-2]) and len(built) == len(road())
     taken = loam("run", "tiny", "--as", "again", home=tiny_home, check=False)
@@ -137,7 +137,7 @@ def test_a_branch_of_a_recorded_run_shares_everything_upstream(tiny_home: Path) 
     done = next(r for r in reversed(runs) if r["state"] == "done" and r["cached"] + r["built"] == len(road()))
     plan = answered(loam("plan", done["alias"], "--set", "report.title=another", "--json", home=tiny_home).stdout)
     states = {s["node"]: s["state"] for s in plan["steps"]}
-    assert states.pop("report") == "miss" and set(states.values()) == {"hit"}
+    assert states.pop("report") == "missing" and set(states.values()) == {"cached"}
 
 
 def test_a_stage_whose_inputs_are_not_built_is_refused(tiny_home: Path) -> None:

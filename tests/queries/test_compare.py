@@ -30,7 +30,7 @@ def recorded(home: Path, name: str, *artifacts: Artifact, until: str = "") -> st
     recipe = load_recipe(str(path), {"words": WORDS.config, "count": COUNT.config})
     run = runs.start_run(home, recipe, {"flow": "pretrain", "until": until})
     for artifact in artifacts:
-        runs.record_node(home, run, artifact.manifest["node"], "done", f"{artifact.manifest['node']}/{artifact.path.name}")
+        runs.record_node(home, run, artifact.manifest["node"], "built", f"{artifact.manifest['node']}/{artifact.path.name}")
     runs.end_run(home, run, "done")
     database.update(home)
     return run

@@ -23,7 +23,7 @@ def recorded(home: Path, *artifacts: Artifact) -> str:
     recipe.write_text("name: toy\n")
     run = runs.start_run(home, load_recipe(str(recipe), {"words": WORDS.config, "count": COUNT.config}), {"recipe": "toy"})
     for artifact in artifacts:
-        runs.record_node(home, run, artifact.manifest["node"], "done", manifest.artifact_id(artifact))
+        runs.record_node(home, run, artifact.manifest["node"], "built", manifest.artifact_id(artifact))
     runs.end_run(home, run, "done")
     database.update(home)
     return run

@@ -28,7 +28,10 @@ def planned(tmp_path: Path, *settings: str) -> Plan:
 
 def test_a_fresh_home_misses_and_waits(tmp_path: Path) -> None:
     found = planned(tmp_path)
-    assert [(s.node, s.state, s.why) for s in found.steps] == [("words", "miss", ("not built yet",)), ("count", "waits", ("after words",))]
+    assert [(s.node, s.state, s.why) for s in found.steps] == [
+        ("words", "missing", ("not built yet",)),
+        ("count", "waiting", ("after words",)),
+    ]
     assert not found.complete and not (tmp_path / "home").exists()
 
 
@@ -37,7 +40,7 @@ def test_hits_and_the_reason_of_a_miss(tmp_path: Path) -> None:
     run_stage(COUNT, {}, {"words": words}, tmp_path / "home")
     assert planned(tmp_path).complete
     changed = planned(tmp_path, "count.factor=3")
-    assert [s.state for s in changed.steps] == ["hit", "miss"] and changed.steps[1].why == ("config.factor: 1 -> 3",)
+    assert [s.state for s in changed.steps] == ["cached", "missing"] and changed.steps[1].why == ("config.factor: 1 -> 3",)
     assert planned(tmp_path, "seed=8").steps[0].why == ("seed: 7 -> 8",)
 
 
@@ -72,7 +75,7 @@ def test_a_changed_file_is_named(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_collected_not_raised(tmp_path: Path) -> None:
     plan = planned(tmp_path, "words.files=[nowhere/*.txt]", "words.packages=[no-such-thing]")
-    assert len(plan.lacks) == 1 and "nowhere/*.txt" in plan.lacks[0] and [s.state for s in plan.steps] == ["waits", "waits"]
+    assert len(plan.missing) == 1 and "nowhere/*.txt" in plan.missing[0] and [s.state for s in plan.steps] == ["waiting", "waiting"]
 
 
 def test_gpus_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +92,7 @@ def test_an_artifact_with_a_file_that_is_gone_is_damaged_and_no_hit(tmp_path: Pa
     run_stage(COUNT, {}, {"words": words}, tmp_path / "home")
     (words.path / "word" / "00001.txt").unlink()
     found = planned(tmp_path)
-    assert [s.state for s in found.steps] == ["damaged", "hit"] and not found.complete
+    assert [s.state for s in found.steps] == ["damaged", "cached"] and not found.complete
     assert found.steps[0].why == (f"{words.path / 'word' / '00001.txt'}: missing",) and found.steps[0].artifact is not None
     adopted = make_plan(tmp_path / "home", recipe(tmp_path), STEPS, {"words": words})
-    assert [s.state for s in adopted.steps] == ["damaged", "hit"]
+    assert [s.state for s in adopted.steps] == ["damaged", "cached"]

@@ -59,7 +59,9 @@ def artifact(folder: Path, seconds: int = 5, size: int = 1_500_000, **files: Any
 
 def size(tmp_path: Path, *settings: str, **built: Artifact) -> list[tuple[str, str]]:
     made = Plan(
-        tuple(Planned(node, "hit" if node in built else "miss", (), built.get(node)) for node in ("train_tokenizer", "mix", "pretrain"))
+        tuple(
+            Planned(node, "cached" if node in built else "missing", (), built.get(node)) for node in ("train_tokenizer", "mix", "pretrain")
+        )
     )
     return training_size(recipe(tmp_path, *settings), made)
 
@@ -155,7 +157,7 @@ def test_an_adopted_artifact_is_named_with_where_it_comes_from(tmp_path: Path) -
     built = run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
     given = make_plan(tmp_path / "home", toys(tmp_path, "adopt.words=my-words"), STEPS, {"words": built})
     assert [(s.node, s.state, s.why) for s in given.steps] == [
-        ("words", "adopted", ("my-words: built by test-run",)), ("count", "miss", ("not built yet",)),
+        ("words", "adopted", ("my-words: built by test-run",)), ("count", "missing", ("not built yet",)),
     ]  # fmt: skip
     assert given.steps[0].artifact is built and given.steps[0].job is None and not given.complete
     foreign = Artifact(built.path, {**built.manifest, "adopted": {"provenance": "files of mine"}})
@@ -183,8 +185,8 @@ def test_files_of_a_node_that_waits_are_looked_for_too(tmp_path: Path) -> None:
     found = make_plan(
         tmp_path / "home", load_recipe(str(tmp_path / "t.yaml"), {"words": WORDS.config, "late": WORDS.config}), [STEPS[0], late]
     )
-    assert len(found.lacks) == 1 and found.lacks[0].startswith("The pattern matches no file: nowhere/*.txt (late.files")
-    assert [(s.node, s.state, s.why) for s in found.steps[1:]] == [("late", "waits", ("an input is missing",))]
+    assert len(found.missing) == 1 and found.missing[0].startswith("The pattern matches no file: nowhere/*.txt (late.files")
+    assert [(s.node, s.state, s.why) for s in found.steps[1:]] == [("late", "waiting", ("an input is missing",))]
 
 
 def test_an_error_that_is_none_of_the_recipe_is_raised(tmp_path: Path) -> None:
@@ -199,8 +201,8 @@ def test_lacks_begin_with_the_devices_and_leave_adopted_training_out(tmp_path: P
     wants = load_recipe(str(tmp_path / "t.yaml"), {"sft": WORDS.config}, spared=lambda _: ())
     built = run_stage(WORDS, {}, {}, tmp_path / "home")
     sentence = "The recipe trains on 2 GPUs; this machine has none (runtime.gpus)."
-    assert make_plan(tmp_path / "home", wants, [Step("sft", {}, WORDS)]).lacks == (sentence,)
-    assert make_plan(tmp_path / "home", wants, [Step("sft", {}, WORDS)], {"sft": built}).lacks == ()
+    assert make_plan(tmp_path / "home", wants, [Step("sft", {}, WORDS)]).missing == (sentence,)
+    assert make_plan(tmp_path / "home", wants, [Step("sft", {}, WORDS)], {"sft": built}).missing == ()
     assert missing_devices(wants, ["dpo", "crawl"]) == missing_devices(wants, ["sft"]) == [sentence]
     monkeypatch.setattr(environment, "gpus", lambda: ["one"] * 3)
     assert missing_devices(wants, ["sft"]) == []
@@ -233,4 +235,4 @@ def test_a_node_waits_only_for_what_is_not_built(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("name: toy\nseed: 7\nwords: {words: [a, b]}\n")
     classes = {step.node: step.stage.config for step in (*STEPS, both)}
     found = make_plan(tmp_path / "home", load_recipe(str(tmp_path / "t.yaml"), classes), [*STEPS, both])
-    assert [(s.state, s.why) for s in found.steps] == [("hit", ()), ("miss", ("not built yet",)), ("waits", ("after count",))]
+    assert [(s.state, s.why) for s in found.steps] == [("cached", ()), ("missing", ("not built yet",)), ("waiting", ("after count",))]

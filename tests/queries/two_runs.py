@@ -85,7 +85,7 @@ def make_run(home: Path, number: int, artifacts: Iterable[str]) -> None:
         "command": {"flow": "pretrain", "until": "", "node": ""}, "code": {"commit": "0" * 40, "dirty": ""}, "environment": MACHINE,
         "packages": {}, "started": STARTED,
     }  # fmt: skip
-    lines = [{"node": a.split("/")[0], "state": "done", "artifact": a, "seconds": 1.0, "message": "", "ended": STARTED} for a in artifacts]
+    lines = [{"node": a.split("/")[0], "state": "built", "artifact": a, "seconds": 1.0, "message": "", "ended": STARTED} for a in artifacts]
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "nodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "end.json").write_text(json.dumps({"state": "done", "ended": STARTED, "nodes": len(lines)}))

@@ -82,7 +82,7 @@ def test_broken_items_are_counted_past_the_limit_they_fail(tmp_path: Path) -> No
     path = tmp_path / "q.jsonl"
     path.write_text("\n".join([json.dumps(QUESTIONS[0]), "{", json.dumps(QUESTIONS[1] | {"gold": 9}), json.dumps(QUESTIONS[2])]))
     artifact = run_stage(STAGE, {"files": [str(path)], "max_bad_records": 2}, {}, tmp_path / "home")
-    assert artifact.manifest["books"]["dropped"] == {"bad record": 2} and artifact.manifest["rows"] == 2
+    assert artifact.manifest["books"]["dropped"] == {"bad_record": 2} and artifact.manifest["rows"] == 2
     with pytest.raises(StageError, match="the line is not JSON") as caught:
         run_stage(STAGE, {"files": [str(path)]}, {}, tmp_path / "home")
     assert "q.jsonl:2" in str(caught.value) and "benchmarks.max_bad_records" in str(caught.value)

@@ -77,7 +77,7 @@ def test_a_broken_line_names_file_and_line(tmp_path: Path, benchmarks: Artifact,
         run_stage(STAGE, {"files": [str(path)]}, {"benchmarks": benchmarks}, tmp_path / "home")
     assert "chat.jsonl:2" in str(caught.value)
     artifact = run_stage(STAGE, {"files": [str(path)], "max_bad_records": 1}, {"benchmarks": benchmarks}, tmp_path / "home")
-    assert artifact.manifest["books"]["dropped"] == {"bad record": 1} and artifact.manifest["rows"] == 2
+    assert artifact.manifest["books"]["dropped"] == {"bad_record": 1} and artifact.manifest["rows"] == 2
 
 
 def test_nothing_given_and_nothing_left(tmp_path: Path, benchmarks: Artifact) -> None:

@@ -76,7 +76,7 @@ def test_documents_of_the_real_crawl(everything: tuple[list[Path], Artifact]) ->
     assert [(d["warc"], d["ordinal"]) for d in decisions] == sorted((d["warc"], d["ordinal"]) for d in decisions)
     assert len({d["doc_id"] for d in decisions}) == len(decisions)  # also the warcinfo records that several files repeat
     assert found.summary["duplicate_record_ids"] > 0
-    assert {d["reason"] for d in decisions} == {None, "not-a-page", "revisit", "http-status", "content-type", "no-text"}
+    assert {d["reason"] for d in decisions} == {None, "not_a_page", "revisit", "http_status", "content_type", "no_text"}
     assert 8300 < len(documents) <= 8475  # HTML pages of status 200, by the corpus's own count
     assert {"en", "de", "fr", "ja", "ko", "ru", "zh"} <= {d["lang"] for d in documents}
     assert all(d["url"].startswith("http://") and d["date"].startswith("2026-") and d["source"] == "web" for d in documents)
@@ -90,20 +90,20 @@ def test_workers_change_nothing(corpora: Path, tmp_path: Path) -> None:
 
 
 REASONS = {  # planted defect of broken.warc.gz -> why the record is no document; every other response is one
-    "none (warcinfo)": "not-a-page",
-    "Content-Encoding: gzip, body truncated": "bad-encoding",
-    "Transfer-Encoding: chunked with a bad chunk size": "bad-encoding",
+    "none (warcinfo)": "not_a_page",
+    "Content-Encoding: gzip, body truncated": "bad_encoding",
+    "Transfer-Encoding: chunked with a bad chunk size": "bad_encoding",
     "empty body with status 200": "empty",
-    "malformed HTTP status line and header": "bad-http",
-    "response record without HTTP headers": "bad-http",
-    "20000 nested unclosed div": "too-deep",
-    "WARC-Type missing": "bad-head",
-    "WARC-Target-URI missing": "bad-url",
-    "WARC-Target-URI is not a URI": "bad-url",
-    "unknown WARC-Type": "not-a-page",
-    "Content-Length 500 too small": "bad-length",
-    "Content-Length 700 too large": "bad-length",
-    "Content-Length missing": "bad-head",
+    "malformed HTTP status line and header": "bad_http",
+    "response record without HTTP headers": "bad_http",
+    "20000 nested unclosed div": "too_deep",
+    "WARC-Type missing": "bad_head",
+    "WARC-Target-URI missing": "bad_url",
+    "WARC-Target-URI is not a URI": "bad_url",
+    "unknown WARC-Type": "not_a_page",
+    "Content-Length 500 too small": "bad_length",
+    "Content-Length 700 too large": "bad_length",
+    "Content-Length missing": "bad_head",
     "wrong gzip CRC": "unreadable",
     "damaged deflate data in the middle of the member": "unreadable",
     "160 bytes of junk between two gzip members": "unreadable",
@@ -173,7 +173,7 @@ def test_records_by_file_can_be_asked_for(tmp_path: Path) -> None:
     extract([file], tmp_path / "home")
     found = database.records(tmp_path / "home", "SELECT name, reason, records, bytes FROM files ORDER BY reason NULLS FIRST")
     size = file.stat().st_size
-    assert [tuple(row.values()) for row in found] == [("f.warc.gz", None, 2, size), ("f.warc.gz", "http-status", 1, size)]
+    assert [tuple(row.values()) for row in found] == [("f.warc.gz", None, 2, size), ("f.warc.gz", "http_status", 1, size)]
 
 
 def test_the_same_records_with_warcio(everything: tuple[list[Path], Artifact]) -> None:
@@ -193,7 +193,7 @@ def test_the_same_records_with_warcio(everything: tuple[list[Path], Artifact]) -
                 pages += bool(http and http.get_statuscode() == "200" and "html" in kind)
         decisions = rows(found, "decisions", number)
         assert len(decisions) == count
-        assert sum(d["reason"] in (None, "no-text") and "html" in d["mime"] for d in decisions) == pages
+        assert sum(d["reason"] in (None, "no_text") and "html" in d["mime"] for d in decisions) == pages
 
 
 def test_damage_past_the_recipes_limit_fails_the_stage(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_xhtml_and_untyped_pages_are_read(tmp_path: Path) -> None:
     file.write_bytes(page(1, xhtml, XML) + page(2, xhtml, "HTTP/1.1 200 OK\r\nServer: none") + page(3, "<rss>feed</rss>", XML))
     found = extract([file], tmp_path)
     assert [d["text"] for d in rows(found, "documents")] == ["Served as XML, read all the same."] * 2
-    assert rows(found, "decisions")[2]["reason"] == "content-type"
+    assert rows(found, "decisions")[2]["reason"] == "content_type"
 
 
 def test_doc_ids_of_missing_and_repeated_record_ids(tmp_path: Path) -> None:
@@ -270,9 +270,9 @@ def test_pages_that_cannot_be_decoded_nest_too_deeply_or_are_bombs(tmp_path: Pat
     file = tmp_path / "f.warc.gz"
     file.write_bytes(bomb + garbled + page(3, "<html><body>" + "<div>" * 2000 + "<p>deep") + page(4))
     found = extract([file], tmp_path, max_page_bytes=10**6, max_bad_records=1)
-    assert [d["reason"] for d in rows(found, "decisions")] == ["bomb", "charset", "too-deep", None]
+    assert [d["reason"] for d in rows(found, "decisions")] == ["bomb", "charset", "too_deep", None]
     lenient = extract([file], tmp_path, max_bad_char_frac=1.0)
-    assert [d["reason"] for d in rows(lenient, "decisions")] == [None, None, "too-deep", None]
+    assert [d["reason"] for d in rows(lenient, "decisions")] == [None, None, "too_deep", None]
 
 
 def test_a_gzip_bomb_needs_little_memory(tmp_path: Path) -> None:
@@ -307,9 +307,9 @@ def test_limits_of_size_status_and_text(tmp_path: Path) -> None:
     file = tmp_path / "f.warc.gz"
     file.write_bytes(page(1) + page(2, "<p>" + "long " * 500) + page(3, head=NOT_FOUND) + page(4, "<p>x</p>"))
     found = extract([file], tmp_path, max_page_bytes=1000, min_chars=5)
-    assert [d["reason"] for d in rows(found, "decisions")] == [None, "too-large", "http-status", "no-text"]
-    assert found.manifest["books"]["chars_dropped"]["too-large"] > 2500
-    assert found.manifest["books"]["chars_dropped"]["no-text"] == len("<p>x</p>")
+    assert [d["reason"] for d in rows(found, "decisions")] == [None, "too_large", "http_status", "no_text"]
+    assert found.manifest["books"]["chars_dropped"]["too_large"] > 2500
+    assert found.manifest["books"]["chars_dropped"]["no_text"] == len("<p>x</p>")
 
 
 def test_no_text_at_all_is_an_error(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_no_text_at_all_is_an_error(tmp_path: Path) -> None:
     file.write_bytes(page(3, head=NOT_FOUND))
     with pytest.raises(StageError, match="No page of the crawl gave any text") as caught:
         extract([file], tmp_path)
-    assert "http-status 1" in caught.value.where
+    assert "http_status 1" in caught.value.where
 
 
 def test_a_file_changed_or_gone_after_the_crawl(tmp_path: Path) -> None:

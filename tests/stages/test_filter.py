@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from stages import filter as filter_stage
 from stages import train_quality
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
@@ -158,7 +157,7 @@ def test_defaults_are_datatroves() -> None:
             assert ours.pop("stop_words") == () and list(GOPHER) == STOP_WORDS
         assert {k: theirs[k] for k in ours} == ours
         assert set(theirs) - set(ours) <= {"stop_words", "line_punct_exclude_zero", "stop_chars", "split_paragraph"}
-    assert filter_stage.UrlRules().soft_words == inspect.signature(URLFilter).parameters["soft_word_threshold"].default
+    assert settings["url"]["soft_words"] == inspect.signature(URLFilter).parameters["soft_word_threshold"].default
 
 
 def test_repair_and_redaction_change_what_is_kept(tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ def refused(home: Path, stage: Stage, *paths: Path) -> LoamError:
 
 def test_what_the_cases_are_made_of_is_taken(model: Path, tmp_path: Path) -> None:
     for stage in (train_tokenizer.STAGE, pretrain.STAGE):
-        assert adopt(tmp_path / "home", stage.name, stage, [str(model)], "mine", lambda event: None).state == "done"
+        assert adopt(tmp_path / "home", stage.name, stage, [str(model)], "mine", lambda event: None).state == "built"
     table = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["x"]}), table)
-    assert adopt(tmp_path / "home", "decontaminate", decontaminate.STAGE, [str(table)], "mine", lambda event: None).state == "done"
+    assert adopt(tmp_path / "home", "decontaminate", decontaminate.STAGE, [str(table)], "mine", lambda event: None).state == "built"
 
 
 # ---------------------------------------------------------------------------------------------------------------- tokenizers

@@ -35,13 +35,13 @@ def pair(prompt: str, chosen: str, rejected: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("length", "fits"), [(9, True), (10, False)])
 def test_a_conversation_of_exactly_the_context(length: int, fits: bool) -> None:
     encoded = pairs.encode_conversations([chat(("user", "a" * (length - 2)), ("assistant", "bc"))], render, 10)
-    assert len(encoded.records) == fits and encoded.reasons() == ({} if fits else {pairs.TOO_LONG: 1})
+    assert len(encoded.records) == fits and encoded.reasons() == ({} if fits else {pairs.ExampleReason.TOO_LONG: 1})
 
 
 def test_a_trained_first_token_alone_trains_nothing() -> None:
     """Nothing predicts the first token of a piece, so a record whose mask lies on it alone is left out by name."""
     encoded = pairs.encode_conversations([chat(("assistant", "abc"))], lambda messages: ([5, 6], [1, 0]), 10)
-    assert encoded.reasons() == {pairs.NOTHING_TRAINED: 1} and not encoded.items
+    assert encoded.reasons() == {pairs.ExampleReason.NOTHING_TRAINED: 1} and not encoded.items
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def whole_road(home: Path) -> dict[str, Artifact]:
 
 def manifest(node: str, kind: str) -> dict[str, Any]:
     books = {
-        "unit": "pages", "rows_in": 3, "kept": 1, "changed": 1, "dropped": {"too-short": 1}, "chars_in": 9, "chars_out": 5, "chars_removed": 1,
-        "chars_dropped": {"too-short": 3},
+        "unit": "pages", "rows_in": 3, "kept": 1, "changed": 1, "dropped": {"too_short": 1}, "chars_in": 9, "chars_out": 5, "chars_removed": 1,
+        "chars_dropped": {"too_short": 3},
     }  # fmt: skip
     summary = (
         {"parameters": 7, "tokens": 8, "flops": 9.0, "passes": 1.5, "ranks": 2} if node == "pretrain" else DPO if node == "dpo" else {}
@@ -115,7 +115,7 @@ def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path
     artifact = run_stage(STAGE, {"title": "My <model>"}, whole_road(tmp_path / "road"), tmp_path / "home")
     page = (artifact.path / "report.html").read_text()
     assert "My &lt;model&gt;" in page and "<title>My &lt;model&gt;" in page and "a &lt;source&gt;" in page and "&lt;value&gt;" in page
-    assert page.count("<svg") == 3 and "too-short 1" in page
+    assert page.count("<svg") == 3 and "too_short 1" in page
     assert '<b class="good">reached</b>' in page and '<b class="soft">not shown</b>' in page and '<b class="bad">opposite</b>' in page
     assert "<script" not in page and "src=" not in page and "<link" not in page
     short = (artifact.path / "report.md").read_text()

@@ -1,7 +1,7 @@
 """The contract between a stage and the runner: config, inputs, outcome, context, and the record that declares a stage.
 
 A stage is a plain function `run(config, inputs, out, ctx) -> Outcome`. It reads published artifacts (`inputs`, by role),
-writes files into the folder `out`, and touches nothing else but `ctx.scratch`. The runner does the rest: key, hit or miss,
+writes files into the folder `out`, and touches nothing else but `ctx.scratch`. The runner does the rest: key, cached or missing,
 books, manifest, publication, index. Everything that decides the bytes is in config, seed, inputs and the named
 distributions; everything in `ctx.runtime` must not change the bytes of a data stage.
 """

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.contract.errors import VerificationError
+from stages.core.contract.states import RunState
 from stages.core.index import schema
 from stages.core.store import manifest, manifest_schema, names, runs
 
@@ -46,8 +47,8 @@ def find_news(home: Path, seen: Seen) -> News:
     run_ids = runs.run_ids(home)
     changed = []
     for run in run_ids:
-        state, nodes = seen.runs.get(run, ("running", -1))
-        if state in ("running", "killed"):
+        state, nodes = seen.runs.get(run, (RunState.RUNNING, -1))
+        if state in (RunState.RUNNING, RunState.KILLED):
             try:
                 record = runs.read_run(home, run)
                 schema.check_types(schema.run_rows(record))

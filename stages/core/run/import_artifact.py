@@ -25,6 +25,7 @@ from stages.core.contract.errors import LoamError, RecipeError, VerificationErro
 from stages.core.contract.recipe import Runtime
 from stages.core.contract.secrets import refuse_in_settings
 from stages.core.contract.source_code import edited
+from stages.core.contract.states import NodeState
 from stages.core.contract.strict_json import BadJsonError, read_object
 from stages.core.index import database
 from stages.core.run import runner
@@ -38,7 +39,7 @@ MAX_PROVENANCE = 4000  # characters
 
 
 def adopt(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report) -> runner.Result:
-    """The artifact of `node` made from files or folders (state "done"), or the one that is there already ("cached").
+    """The artifact of `node` made from files or folders (state BUILT), or the one that is there already (CACHED).
 
     provenance: where the files come from and what may be done with them, in the user's words. Raises RecipeError where the road could
     not use the files, VerificationError where an artifact of another home is not what its manifest says.
@@ -199,7 +200,7 @@ def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenanc
                 same = manifest.content_digest(own.manifest["files"]) == manifest.content_digest(recorded)
                 if same or not manifest.is_adopted(own):  # ours was made here; another adopted one with other files is no stand-in
                     if not integrity.check(home, own):
-                        return runner.Result("cached", own)
+                        return runner.Result(NodeState.CACHED, own)
                     broken = own if same else broken
             elif stage.deterministic:
                 raise VerificationError(
@@ -223,7 +224,7 @@ def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenanc
             before = {"before": theirs.manifest["adopted"]} if manifest.is_adopted(theirs) else {}
             alias = broken.manifest["alias"] if broken else f"{node}-{names.next_number(home, node)}"
             record = {**theirs.manifest, "adopted": stated | before, "alias": alias}
-            return runner.Result("done", manifest.publish(home, out, record, broken))
+            return runner.Result(NodeState.BUILT, manifest.publish(home, out, record, broken))
         except OSError as error:
             if clear := of_the_disk(error, f"while {node} was adopted", home):
                 raise clear from None

@@ -1,6 +1,6 @@
 """OpenLineage events of a run and its nodes, to a file or an HTTP endpoint (runtime.openlineage).
 
-One OpenLineage run per Loam run, one below it per node, each with START and one of COMPLETE, FAIL and ABORT. A hit is told like any
+One OpenLineage run per Loam run, one below it per node, each with START and one of COMPLETE, FAIL and ABORT. A cached node is told like any
 other node, so that the graph of every run is whole, with state "cached" in its facet and without statistics of output, since nothing
 was written. Datasets are artifacts (namespace: the home; name: <node>/<folder>; version: the content digest), external files as
 OpenLineage names them, and packages. Run ids are uuid5 of Loam's, so that an event sent twice is the same event.
@@ -26,6 +26,7 @@ from uuid import NAMESPACE_URL, uuid5
 from stages.core.contract import source_code
 from stages.core.contract.environment import utc_now
 from stages.core.contract.secrets import redact
+from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.run.outbox import KEPT, Outbox, outbox
 from stages.core.store import manifest, runs
 from stages.core.store.files import write_durably
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
     from stages.core.contract.declaration import Artifact, ExternalFile
     from stages.core.run.runner import Job
 
-EVENT_TYPES = {
-    "start": "START", "done": "COMPLETE", "cached": "COMPLETE", "identical": "COMPLETE", "differs": "COMPLETE", "failed": "FAIL",
-    "interrupted": "ABORT",
+EVENT_TYPES: dict[str, str] = {
+    "start": "START", **dict.fromkeys((RunState.DONE, NodeState.CACHED, *BUILDS), "COMPLETE"), NodeState.FAILED: "FAIL",
+    NodeState.INTERRUPTED: "ABORT",
 }  # fmt: skip
+"""State of a run or a node, or "start" -> type of the event."""
 OPEN = "openlineage-open.jsonl"
 EXTERNAL_FILES = 1000
 """External files named per node; a crawl of 90,000 WARC files would make events of 30 MB. The facet loam_node has their number."""
@@ -53,12 +55,12 @@ class Announcer:
     open: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, state: str, message: str = "") -> None:
-        """state: start | done | failed | interrupted."""
+        """state: "start" or one of states.ENDS."""
         if self.outbox:
             self._send(self.outbox, run_event(self.home, self.record, state, utc_now(), message), last=state != "start")
 
     def node(self, job: Job, state: str, artifact: Artifact | None = None, message: str = "") -> None:
-        """state: start, or what became of the node as `runs.record_node` has it, or interrupted. artifact: what it made or found."""
+        """state: "start", or what became of the node. artifact: what it made or found."""
         if self.outbox:
             self._send(self.outbox, node_event(self.home, self.record, job, state, utc_now(), artifact, message))
 
@@ -85,10 +87,10 @@ def announcer(home: Path, target: str, run_id: str) -> Announcer:
         return Announcer(home, {}, None)
     record, to = runs.read_run(home, run_id), outbox(target, home / "runs" / run_id)
     for path in sorted((home / "runs").glob(f"*/{KEPT}")):
-        if _told_here(home, path.parent.name, record) not in ("", "running"):
+        if _told_here(home, path.parent.name, record) not in ("", RunState.RUNNING):
             to.take_over(path)
     for path in sorted((home / "runs").glob(f"*/{OPEN}")):
-        if _told_here(home, path.parent.name, record) == "killed":
+        if _told_here(home, path.parent.name, record) == RunState.KILLED:
             for line in reversed(path.read_text(encoding="utf-8").splitlines()):  # the node before its run
                 to.send(_aborted(json.loads(line)))
             path.unlink(missing_ok=True)
@@ -107,8 +109,8 @@ def _told_here(home: Path, run_id: str, record: Mapping[str, Any]) -> str:
 
 def _aborted(start: dict[str, Any]) -> dict[str, Any]:
     """The last event of what was killed, by its first."""
-    own = {name: facet | {"state": "killed"} for name, facet in start["run"]["facets"].items() if name.startswith("loam_")}
-    facets = start["run"]["facets"] | own | {"errorMessage": _plain(_error("killed")["errorMessage"])}
+    own = {name: facet | {"state": RunState.KILLED} for name, facet in start["run"]["facets"].items() if name.startswith("loam_")}
+    facets = start["run"]["facets"] | own | {"errorMessage": _plain(_error(RunState.KILLED)["errorMessage"])}
     return start | {"eventType": "ABORT", "eventTime": utc_now(), "run": start["run"] | {"facets": facets}}
 
 
@@ -155,7 +157,7 @@ def node_event(
     job_facets |= _source(record, module.replace(".", "/") + ".py")
     job_facets |= _documentation((sys.modules[module].__doc__ or "").partition("\n")[0])
     inputs = [_dataset(home, a) for _, a in sorted(job.inputs.items())] + list(_external(files, job.parts["packages"]))
-    outputs = [_output(home, artifact, written=state != "cached")] if artifact else []
+    outputs = [_output(home, artifact, written=state != NodeState.CACHED)] if artifact else []
     return _event(state, time, record, job.node, run_facets, (home.as_uri(), f"{record['recipe']}.{job.node}"), job_facets, inputs, outputs)
 
 

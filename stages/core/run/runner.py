@@ -1,6 +1,6 @@
-"""Runs one node: key, hit or miss, lease, scratch, the stage itself, books, publication.
+"""Runs one node: key, cached or missing, lease, scratch, the stage itself, books, publication.
 
-Guarantee: an artifact appears whole or not at all; a hit runs nothing; two runs at once never build the same key; a killed stage
+Guarantee: an artifact appears whole or not at all; a cached node runs nothing; two runs at once never build the same key; a killed stage
 started again with the same key and code gets its scratch back, with other code it starts clean; a stage reads only artifacts whose
 files are those that were recorded; what was made from a file that changed meanwhile is not published.
 Cost beside the stage: hashing its files once, and those of an input that this home has not compared before.
@@ -25,6 +25,7 @@ from stages.core.contract.environment import environment, utc_now
 from stages.core.contract.errors import RecipeError, StageError, VerificationError, of_the_disk
 from stages.core.contract.recipe import Runtime
 from stages.core.contract.secrets import redact
+from stages.core.contract.states import NodeState
 from stages.core.store import external, integrity, key, lease, manifest, names
 from stages.core.tables.jsonl import base_name
 
@@ -61,9 +62,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """state: cached (a hit) | done | identical (forced, same digest) | differs (forced training, a second realisation)."""
+    """What became of a node. state: CACHED or one of BUILDS."""
 
-    state: str
+    state: NodeState
     artifact: Artifact
     seconds: float = 0.0
     books: Mapping[str, Any] = field(default_factory=dict)
@@ -139,17 +140,17 @@ def find_hit(home: Path, job: Job) -> Artifact | None:
 def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = False) -> Result:
     """Runs a job unless its artifact exists; with `force` builds it again beside the old one and compares.
 
-    While another run builds the same key it waits, then finds a hit. Raises what the stage raised; StageError when the disk is
+    While another run builds the same key it waits, then finds the artifact. Raises what the stage raised; StageError when the disk is
     full or an external file changed meanwhile; VerificationError when a forced data stage gives other bytes, or when an artifact is
     not what was recorded of it. A damaged artifact is built again with `force`: with the same digest it takes the old one's place and
     name, with another it stands beside it as the newest.
     """
     if hit := _usable_hit(home, job, run_id, force):
-        return Result("cached", hit, 0.0, hit.manifest["books"] or {})
+        return Result(NodeState.CACHED, hit, 0.0, hit.manifest["books"] or {})
     try:
         with _held(home, job, run_id, report):
             if hit := _usable_hit(home, job, run_id, force):
-                return Result("cached", hit, 0.0, hit.manifest["books"] or {})
+                return Result(NodeState.CACHED, hit, 0.0, hit.manifest["books"] or {})
             return _build(home, job, run_id, report, force)
     except OSError as error:
         if clear := of_the_disk(error, f"while {job.node} was writing", home):
@@ -221,7 +222,7 @@ def _build(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Re
     same = hit is not None and record["digest"] == hit.manifest["digest"]
     if hit and same and not broken:
         shutil.rmtree(scratch)
-        return Result("identical", hit, time.monotonic() - started, hit.manifest["books"] or {})
+        return Result(NodeState.IDENTICAL, hit, time.monotonic() - started, hit.manifest["books"] or {})
     if hit and not same and not broken and job.stage.deterministic:
         raise VerificationError(
             f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
@@ -236,7 +237,8 @@ def _build(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Re
         if manifest.is_adopted(other) and other.manifest["digest"] != record["digest"]:
             line = f"the adopted {manifest.artifact_id(other)} claims the same key and holds other bytes: do not use it"
             report(Event("log", job.node, {"line": line}))
-    return Result("differs" if hit and not same else "done", artifact, time.monotonic() - started, record["books"] or {})
+    state = NodeState.DIFFERS if hit and not same else NodeState.BUILT
+    return Result(state, artifact, time.monotonic() - started, record["books"] or {})
 
 
 def _refuse_damaged(home: Path, job: Job, run_id: str, report: Report) -> None:

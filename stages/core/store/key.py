@@ -3,7 +3,7 @@
 sha256 over node, stage version, config, seed, versions of the deciding distributions, external inputs by content, the content
 digests of the input artifacts, and the digest of the stage's code where the record does not list that code for the version.
 Nothing of the runtime, no path, date, host or worker count is in it.
-The parts stay readable (`key_parts`), so that a miss can be explained field by field.
+The parts stay readable (`key_parts`), so that a missing artifact can be explained field by field.
 """
 
 from __future__ import annotations

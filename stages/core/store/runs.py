@@ -25,11 +25,10 @@ from stages.core.contract import source_code
 from stages.core.contract.environment import all_packages, environment, utc_now
 from stages.core.contract.errors import LoamError, RecipeError, StageError
 from stages.core.contract.recipe import Recipe
+from stages.core.contract.states import ENDS, NodeState, RunState
 from stages.core.contract.strict_json import parse, read_object
 from stages.core.store import lease, manifest, names
 from stages.core.store.files import write_durably
-
-ENDS = ("done", "failed", "interrupted")
 
 
 def new_run_id(recipe: Recipe) -> str:
@@ -63,8 +62,8 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: st
     return run_id
 
 
-def record_node(home: Path, run_id: str, node: str, state: str, artifact: str = "", seconds: float = 0.0, message: str = "") -> None:
-    """Appends what became of a node: state is cached | done | identical | differs | adopted | failed."""
+def record_node(home: Path, run_id: str, node: str, state: NodeState, artifact: str = "", seconds: float = 0.0, message: str = "") -> None:
+    """Appends what became of a node."""
     line = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": utc_now()}
     with (folder_of(home, run_id) / "nodes.jsonl").open("ab", buffering=0) as file:
         before = os.fstat(file.fileno()).st_size
@@ -76,8 +75,8 @@ def record_node(home: Path, run_id: str, node: str, state: str, artifact: str = 
             raise
 
 
-def end_run(home: Path, run_id: str, state: str) -> None:
-    """state: done | failed | interrupted."""
+def end_run(home: Path, run_id: str, state: RunState) -> None:
+    """Records how a run ended. state: one of ENDS."""
     nodes = folder_of(home, run_id) / "nodes.jsonl"
     count = len(nodes.read_bytes().splitlines()) if nodes.is_file() else 0
     write_durably(folder_of(home, run_id) / "end.json", json.dumps({"state": state, "ended": utc_now(), "nodes": count}))
@@ -103,7 +102,7 @@ def read_run(home: Path, run_id: str) -> dict[str, Any]:
     record = _object(folder / "run.json")
     ended = (folder / "end.json").is_file()
     running = not ended and bool(lease.held_by(folder / "lease"))
-    end = _object(folder / "end.json") if ended else {"state": "running" if running else "killed", "ended": None}
+    end = _object(folder / "end.json") if ended else {"state": RunState.RUNNING if running else RunState.KILLED, "ended": None}
     nodes = _lines(folder / "nodes.jsonl", ended)
     if ended and end.get("nodes") != len(nodes):
         raise ValueError(f"nodes.jsonl has {len(nodes)} lines, end.json counts {end.get('nodes')}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,24 @@ if TYPE_CHECKING:
     import numpy as np
 
 CLUSTERS = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
-REASONS = ("", "exact_duplicate", "near_duplicate", "exact_duplicate_of_existing", "near_duplicate_of_existing", "url.removed",
-           "copy_of_removed")  # fmt: skip
-URL_REMOVED, COPY_OF_REMOVED = 5, 6
+
+
+class DedupReason(StrEnum):
+    """Why dedup drops a document. The numbers that workers read are the places in this list, from 1."""
+
+    EXACT_DUPLICATE = "exact_duplicate"
+    NEAR_DUPLICATE = "near_duplicate"
+    EXACT_DUPLICATE_OF_EXISTING = "exact_duplicate_of_existing"
+    NEAR_DUPLICATE_OF_EXISTING = "near_duplicate_of_existing"
+    URL_REMOVED = "url.removed"
+    COPY_OF_REMOVED = "copy_of_removed"
+    TOO_LITTLE_LEFT = "too_little_left"
+
+
+REASONS = ("", *DedupReason)
+URL_REMOVED, COPY_OF_REMOVED = REASONS.index(DedupReason.URL_REMOVED), REASONS.index(DedupReason.COPY_OF_REMOVED)
+REPEATS_CUT = "repeats_cut"
+"""Why dedup changes a document."""
 RULING = [("reason", "u1"), ("kept", "V16"), ("jaccard", "f8")]
 
 

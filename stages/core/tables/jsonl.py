@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SHOWN_CHARS = 2000
 SPARED_BYTES = 64 << 20  # of the rows of a Parquet file that are Python objects at a time
 MAX_LINE_BYTES = 16 << 20
+BAD_RECORD = "bad_record"  # the reason that a line or row is counted under which is no record
 """Longer lines are bad records and are passed over in pieces: 5 MB of gzip can hold a line of 5 GB. The longest books of Project
 Gutenberg have about half of this."""
 
@@ -103,7 +104,7 @@ def decision_books(unit: str, decisions: Sequence[Mapping[str, Any]], sizes: Map
     """Books over rows of verdict and reason. sizes: characters by reason ("" = kept); bad records count without characters."""
     dropped = {reason: sum(d["reason"] == reason for d in decisions) for reason in sorted(sizes) if reason}
     if bad:
-        dropped["bad record"] = bad
+        dropped[BAD_RECORD] = bad
     return Books(
         unit,
         rows_in=len(decisions) + bad,

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,8 +30,16 @@ class Tokenizer(Protocol):
 
 Item = tuple[np.ndarray, np.ndarray]
 
-TOO_LONG = "longer than the context"
-NOTHING_TRAINED = "no assistant turn to train on"
+
+class ExampleReason(StrEnum):
+    """Why a conversation or a preference pair is left out of training."""
+
+    TOO_LONG = "too_long"
+    """It has more tokens than the model's context."""
+    NOTHING_TRAINED = "nothing_trained"
+    """No assistant turn is left to train on."""
+    BEYOND_MAX_PAIRS = "beyond_max_pairs"
+    """The recipe's max_pairs was reached."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class Encoded:
 
     records: list[dict[str, Any]]
     items: list[Item]
-    dropped: list[tuple[dict[str, Any], str]]
+    dropped: list[tuple[dict[str, Any], ExampleReason]]
 
     def reasons(self) -> dict[str, int]:
         """Left-out records by reason."""
@@ -54,7 +63,7 @@ def encode_conversations(records: Iterable[dict[str, Any]], render: Render, seq_
     out = Encoded([], [], [])
     for record in records:
         ids, mask = render(json.loads(record["messages"]))
-        reason = TOO_LONG if len(ids) > seq_len else "" if any(mask[1:]) else NOTHING_TRAINED
+        reason = ExampleReason.TOO_LONG if len(ids) > seq_len else None if any(mask[1:]) else ExampleReason.NOTHING_TRAINED
         if reason:
             out.dropped.append((record, reason))
         else:
@@ -70,7 +79,7 @@ def encode_pairs(records: Iterable[dict[str, Any]], render: Render, seq_len: int
         prompt = json.loads(record["prompt"])
         both = [render([*prompt, {"role": "assistant", "content": record[side]}]) for side in ("chosen", "rejected")]
         if max(len(ids) for ids, _ in both) > seq_len:
-            out.dropped.append((record, TOO_LONG))
+            out.dropped.append((record, ExampleReason.TOO_LONG))
         else:
             out.records.append(record)
             out.items.extend(_item(ids, mask) for ids, mask in both)

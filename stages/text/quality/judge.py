@@ -9,22 +9,35 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.text.quality import classifier, pii, repair, rules, signals, urls
+from stages.text.quality.filter_rule import AppliedRule, applied, first_reason
+from stages.text.quality.stored_signals import OF_URL
 from stages.text.warc import language_id
 
 if TYPE_CHECKING:
     from ftfy import TextFixerConfig
 
 
+class EditNote(StrEnum):
+    """Why a kept document was changed; several are joined by "+"."""
+
+    REPAIRED = "repaired"
+    LINES_REMOVED = "c4.lines_removed"
+    PII = "pii"
+
+
 @dataclass(frozen=True)
 class Tools:
-    """What one process needs. settings: a filter section as plain values; None for what is off. classifier: (fastText model, label)."""
+    """What one process needs. settings: a filter section as plain values; rules: those that are on; None for what is off. classifier:
+    (fastText model, label)."""
 
     settings: Mapping[str, Any]
+    rules: tuple[AppliedRule, ...]
     measure: signals.Measure
     repair: TextFixerConfig | None
     patterns: tuple[pii.Pattern, ...]
@@ -35,7 +48,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class Judged:
-    """reason: "" keeps the document. text: as it goes on. note: what changed it. signals: every value of `columns`."""
+    """reason: "" keeps the document. text: as it goes on. note: what changed it. signals: every value of `quality.columns`."""
 
     reason: str
     text: str
@@ -54,6 +67,7 @@ def make_tools(prepared: str) -> Tools:
     mend = {name: value for name, value in config["repair"].items() if name != "enabled"}
     return Tools(
         config,
+        applied(rules.RULES, config),
         signals.make_measure(config),
         repair.make_repair(mend) if config["repair"]["enabled"] else None,
         pii.make_patterns(config["pii"]),
@@ -63,26 +77,18 @@ def make_tools(prepared: str) -> Tools:
     )
 
 
-def columns(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> short type of every signal."""
-    return {
-        "lang": "string", "lang_score": "float64", "lang_by": "string", **urls.COLUMNS, "repaired": "bool", **signals.columns(settings),
-        "quality_score": "float64", **pii.COLUMNS,
-    }  # fmt: skip
-
-
 def judge(text: str, detected: tuple[str, float], url: str, listed: Mapping[str, Any] | None, tools: Tools) -> Judged:
     """detected: language and score as extract found them. listed: what the lists say of the URL, where they are looked at."""
     mended = repair.repair_text(text, tools.repair) if tools.repair else text
     language = _language(mended, detected, tools)
-    found: dict[str, Any] = {**(listed or dict.fromkeys(urls.COLUMNS)), **language, "repaired": mended != text}
+    found: dict[str, Any] = {**(listed or dict.fromkeys(signal.name for signal in OF_URL)), **language, "repaired": mended != text}
     measured, edited = signals.text_signals(mended, language["lang"], tools.measure)
     found |= measured | {"quality_score": classifier.score(*tools.classifier, mended) if tools.classifier else None}
     redacted, counts = pii.redact_text(edited, tools.patterns)
     found |= counts
-    edits = (("repaired", mended != text), ("c4.lines_removed", edited != mended), ("pii", redacted != edited))
+    edits = ((EditNote.REPAIRED, mended != text), (EditNote.LINES_REMOVED, edited != mended), (EditNote.PII, redacted != edited))
     note = "+".join(name for name, done in edits if done)
-    return Judged(rules.first_reason(found | {"url": url}, tools.settings), redacted, note, found)
+    return Judged(first_reason(found | {"url": url}, tools.rules), redacted, note, found)
 
 
 def _language(text: str, detected: tuple[str, float], tools: Tools) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 KINDS = ("emails", "ips", "phones")
-COLUMNS = {f"pii_{kind}": "int64" for kind in KINDS}
-"""Decision columns: how many of each kind the text had."""
+COLUMNS = tuple(f"pii_{kind}" for kind in KINDS)
+"""Names of the signals (OF_PII in stages/text/quality/stored_signals.py): how many of each kind the text had."""
 PHONES = re.compile(
     r"(?<![\w.+-])(?:\+\d{1,3}[ .-]\(?\d{1,4}\)?(?:[ .-]\d{2,8}){1,4}|\(\d{3}\) ?\d{3}[-. ]\d{4}|\d{3}[-.]\d{3}[-.]\d{4})(?![\w-]|\.\d)"
 )

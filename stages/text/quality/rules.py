@@ -1,178 +1,198 @@
-"""Which documents web text rules keep: one order of rules, decided from stored signals alone.
+"""Which documents web text rules keep: the list of all rules of the filter, in order, decided from stored signals alone.
 
-Order: URLs to remove, url, language, gopher_repetition, gopher_quality, c4, fineweb, quality (the score of a classifier); the first rule that a document
-breaks names the reason. The signals are those of stages/text/quality/signals.py, computed for every document, so that verdicts under other
-thresholds need no second look at a text. FineWeb's signals are those of the text after C4's line edits, as in its own pipeline.
+To add a rule, add one entry to RULES: its section, reason, signal, comparison and threshold. Recipe, help, decisions, `loam what-if` and
+the README's table follow. A rule with a new signal declares it in its entry, with `measure`. Every entry changes the output of the filter
+stage, so it needs a line in its `versions`.
+
+Order: URLs to remove, url, language, gopher_repetition, gopher_quality, c4, fineweb, quality (the score of a classifier); the first rule
+that a document breaks names the reason. The signals are those of stages/text/quality/stored_signals.py, computed for every document, so that
+verdicts under other thresholds need no second look at a text. FineWeb's signals are those of the text after C4's line edits, as in its
+own pipeline.
 Guarantee: keep or drop, and the first reason, as datatrove's URLFilter, GopherRepetitionFilter, GopherQualityFilter, C4QualityFilter and
 FineWebQualityFilter in this order at the same settings. Also as there: repeated n-grams are words joined without separators, and of
-equally frequent n-grams the first seen counts. On purpose otherwise:
-- min_alpha_words_ratio is datatrove's max_non_alpha_words_ratio, under the name that its TODO wishes;
+equally frequent n-grams the first seen counts. Deliberate differences from datatrove:
+- min_alpha_words_ratio is datatrove's max_non_alpha_words_ratio, under the name that its TODO asks for;
 - a threshold of 0 is a threshold (there it switches the rule off; here null does);
 - a text without words is dropped as no_words, whatever rules are on (there some divide by zero, and symbols alone may pass);
 - a text of which C4 leaves no line is dropped as c4.no_line_left where FineWeb's rules do not drop it (there it is kept, empty);
 - a URL is looked up in the list of URLs without its scheme (the entries have none, so there none is ever found), and suffixes come from
   tldextract's own snapshot (there from the network, where it is up).
-Cost: microseconds per document. Source: Rae et al. 2021 (Gopher, table A1 and section A.1.1); Raffel et al. 2020 (C4); Penedo et al. 2024
-(FineWeb); datatrove 0.10.
+Source: Rae et al. 2021 (Gopher, table A1 and section A.1.1); Raffel et al. 2020 (C4); Penedo et al. 2024 (FineWeb); datatrove 0.10.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated
 
-Signals = Mapping[str, Any]
-Settings = Mapping[str, Any]
-"""A filter section of a recipe, as plain values."""
+from pydantic import Field
 
-DOCUMENT_RULES = frozenset({
-    "languages", "min_lang_score", "url.remove", "url.soft_words", "gopher_repetition.enabled", "gopher_repetition.dup_line_frac",
-    "gopher_repetition.dup_para_frac", "gopher_repetition.dup_line_char_frac", "gopher_repetition.dup_para_char_frac",
-    "gopher_quality.enabled", "gopher_quality.min_doc_words", "gopher_quality.max_doc_words", "gopher_quality.min_avg_word_length",
-    "gopher_quality.max_avg_word_length", "gopher_quality.max_symbol_word_ratio", "gopher_quality.max_bullet_lines_ratio",
-    "gopher_quality.max_ellipsis_lines_ratio", "gopher_quality.min_alpha_words_ratio", "gopher_quality.min_stop_words",
-    "c4.min_num_sentences", "c4.filter_lorem_ipsum", "c4.filter_curly_bracket", "fineweb.enabled", "fineweb.line_punct_thr",
-    "fineweb.short_line_thr", "fineweb.char_duplicates_ratio", "fineweb.new_line_ratio", "quality.min_score",
-})  # fmt: skip
+from stages.text.quality import stored_signals as stored
+from stages.text.quality.filter_rule import (
+    Rule,
+    Settings,
+    Signal,
+    Threshold,
+    above,
+    at_least,
+    below,
+    changes,
+    dtypes,
+    equals,
+    outside,
+    present,
+)  # fmt: skip
+from stages.text.quality.url_patterns import matches
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Ratio = Annotated[float, Field(ge=0)]
+Words = Annotated[int, Field(ge=1, le=100)]
+
+OURS = "Loam"
+DATATROVE = "datatrove's URLFilter"
+REPEATS = "Rae et al. 2021, table A1"
+GOPHER = "Rae et al. 2021, section A.1.1"
+C4 = "Raffel et al. 2020, section 2.2"
+FINEWEB = "Penedo et al. 2024, section 3.6"
+PARTS = "share from 0 to 1"
+
+SYMBOLS = Threshold("max_symbol_word_ratio", Ratio | None, 0.1, "symbols per word", "Most hashes, or ellipses, per word.", GOPHER)
+LOREM_IPSUM = Threshold("filter_lorem_ipsum", bool, True, "true or false", 'Drop pages with "lorem ipsum".', C4)
+
+
+def _named(url: str | None, patterns: Sequence[str]) -> bool:
+    return matches(url or "", patterns)
+
+
+RULES = (
+    Rule("url", "removed", stored.URL, _named, Threshold(
+        "remove", tuple[str, ...], (), "URL patterns",
+        "URLs whose documents go, for takedowns; % stands for any characters, as in `loam lineage affected`. Whether enabled or not. The "
+        "summary says how many each pattern matched. Copies under other URLs stay: see dedup.remove_copies_of.", OURS,
+    ), always=True),
+    Rule("url", "domain", stored.URL_LISTED, equals, constant="domain"),
+    Rule("url", "subdomain", stored.URL_LISTED, equals, constant="subdomain"),
+    Rule("url", "url", stored.URL_LISTED, equals, constant="url"),
+    Rule("url", "hard_blacklisted", stored.URL_LISTED, equals, constant="hard_blacklisted"),
+    Rule("url", "soft_blacklisted", stored.URL_SOFT_WORDS, at_least, Threshold(
+        "soft_words", Annotated[int, Field(ge=1)], 2, "words", "Words of the soft list in a URL that drop it.", DATATROVE,
+    )),
+    Rule("url", "blacklisted_subword", stored.URL_SUBWORD, equals, constant=True),
+
+    Rule("", "language", stored.LANG, outside, Threshold(
+        "languages", tuple[str, ...], ("en",), "language codes",
+        "ISO 639-1 codes of languages that are kept (a lang_model's own codes); empty keeps all.", OURS,
+    )),
+    Rule("", "language_score", stored.LANG_SCORE, below, Threshold(
+        "min_lang_score", Share, 0.5, PARTS,
+        "Smallest language score: the probability of the second detector or the model; where the first was sure, its own score "
+        "(1 - distance / 1200), which is at least sure_lang_score.", OURS,
+    )),
+
+    Rule("gopher_repetition", "dup_para_frac", stored.DUP_PARA_FRAC, above, Threshold(
+        "dup_para_frac", Share | None, 0.3, PARTS, "Most repeated paragraphs, of all paragraphs.", REPEATS,
+    )),
+    Rule("gopher_repetition", "dup_para_char_frac", stored.DUP_PARA_CHAR_FRAC, above, Threshold(
+        "dup_para_char_frac", Share | None, 0.2, PARTS, "Most characters in repeated paragraphs, of all.", REPEATS,
+    )),
+    Rule("gopher_repetition", "dup_line_frac", stored.DUP_LINE_FRAC, above, Threshold(
+        "dup_line_frac", Share | None, 0.3, PARTS, "Most repeated lines, of all lines.", REPEATS,
+    )),
+    Rule("gopher_repetition", "dup_line_char_frac", stored.DUP_LINE_CHAR_FRAC, above, Threshold(
+        "dup_line_char_frac", Share | None, 0.2, PARTS, "Most characters in repeated lines, of all.", REPEATS,
+    )),
+    Rule("gopher_repetition", "top_{n}_gram", stored.TOP_GRAM_FRAC, above, Threshold(
+        "top_n_grams", dict[Words, Share], {2: 0.2, 3: 0.18, 4: 0.16}, PARTS,
+        "Most characters in the most frequent word n-gram, of all, by n.", REPEATS,
+    )),
+    Rule("gopher_repetition", "duplicated_{n}_n_grams", stored.DUP_GRAM_FRAC, above, Threshold(
+        "dup_n_grams", dict[Words, Share], {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}, PARTS,
+        "Most characters in repeated word n-grams, of all, by n.", REPEATS,
+    )),
+
+    Rule("gopher_quality", "short_doc", stored.WORDS, below, Threshold("min_doc_words", int | None, 50, "words", "Fewest words.", GOPHER)),
+    Rule("gopher_quality", "long_doc", stored.WORDS, above, Threshold("max_doc_words", int | None, 100_000, "words", "Most words.", GOPHER)),
+    Rule("gopher_quality", "below_avg_threshold", stored.AVG_WORD_CHARS, below, Threshold(
+        "min_avg_word_length", Ratio | None, 3, "characters", "Smallest mean word length.", GOPHER,
+    )),
+    Rule("gopher_quality", "above_avg_threshold", stored.AVG_WORD_CHARS, above, Threshold(
+        "max_avg_word_length", Ratio | None, 10, "characters", "Largest mean word length.", GOPHER,
+    )),
+    Rule("gopher_quality", "too_many_hashes", stored.HASHES_PER_WORD, above, SYMBOLS),
+    Rule("gopher_quality", "too_many_ellipsis", stored.ELLIPSES_PER_WORD, above, SYMBOLS),
+    Rule("gopher_quality", "too_many_bullets", stored.BULLET_LINES_FRAC, above, Threshold(
+        "max_bullet_lines_ratio", Share | None, 0.9, PARTS, "Most lines that begin with a bullet, of all lines.", GOPHER,
+    )),
+    Rule("gopher_quality", "too_many_end_ellipsis", stored.ELLIPSIS_LINES_FRAC, above, Threshold(
+        "max_ellipsis_lines_ratio", Share | None, 0.3, PARTS, "Most lines that end in an ellipsis, of all lines.", GOPHER,
+    )),
+    Rule("gopher_quality", "below_alpha_threshold", stored.ALPHA_WORDS_FRAC, below, Threshold(
+        "min_alpha_words_ratio", Share | None, 0.8, PARTS,
+        "Fewest words with a letter, of all words (datatrove calls it max_non_alpha_words_ratio; the paper: 80 % of words).", GOPHER,
+    )),
+    Rule("gopher_quality", "enough_stop_words", stored.STOP_WORDS, below, Threshold(
+        "min_stop_words", int | None, 2, "words", "Fewest different stop words.", GOPHER,
+    )),
+
+    Rule("c4", "lorem_ipsum", stored.C4_LOREM_LINE, present, LOREM_IPSUM, no_later_than=stored.C4_CURLY_LINE.name),
+    Rule("c4", "curly_bracket", stored.C4_CURLY_LINE, present, Threshold(
+        "filter_curly_bracket", bool, True, "true or false", "Drop pages with a curly bracket.", C4,
+    )),
+    Rule("c4", "lorem_ipsum", stored.C4_LOREM_LINE, present, LOREM_IPSUM),  # behind a curly bracket that is no reason
+    Rule("c4", "too_few_sentences", stored.C4_SENTENCES, below, Threshold(
+        "min_num_sentences", int, 5, "sentences", "Fewest sentences left after the line rules; -1 leaves the rule out.", C4,
+    )),
+
+    Rule("fineweb", "empty", stored.LINES, equals, constant=0),
+    Rule("fineweb", "line_punct_ratio", stored.LINE_PUNCT_FRAC, below, Threshold(
+        "line_punct_thr", Share, 0.12, PARTS, "Fewest lines that end in punctuation, of all lines.", FINEWEB,
+    )),
+    Rule("fineweb", "short_line_ratio", stored.SHORT_LINES_FRAC, above, Threshold(
+        "short_line_thr", Share, 0.67, PARTS, "Most short lines, of all lines.", FINEWEB,
+    )),
+    Rule("fineweb", "char_dup_ratio", stored.DUP_LINE_CHARS_FRAC, above, Threshold(
+        "char_duplicates_ratio", Share, 0.01, PARTS, "Most characters in repeated lines, of all.", FINEWEB,
+    )),
+    Rule("fineweb", "list_ratio", stored.LINES_PER_WORD, above, Threshold(
+        "new_line_ratio", Ratio, 0.3, "line breaks per word", "Most line breaks per word.", FINEWEB,
+    )),
+
+    Rule("quality", "low_score", stored.QUALITY_SCORE, below, Threshold(
+        "min_score", Share | None, None, PARTS,
+        "Smallest score (probability of the positive label); null keeps the score as a signal only. train_quality's summary has the "
+        "scores that keep a tenth and a fifth of the crawl (DCLM keeps a tenth).", "Li et al. 2024",
+    )),
+    Rule("", "no_words", stored.WORDS, equals, constant=0, always=True),
+    Rule("c4", "no_line_left", stored.LINES, equals, constant=0, always=True),
+)  # fmt: skip
+"""In the order in which they are applied."""
+
+REMOVED = RULES[0].full_reason
+SWITCHES = frozenset({"gopher_repetition.enabled", "gopher_quality.enabled", "fineweb.enabled"})
+"""Settings that only decide which sections are applied."""
+BY_N = frozenset(rule.setting for rule in RULES if rule.signal.per)
+"""Settings that are one mapping from n to a threshold; they decide which signals there are, too."""
+DOCUMENT_RULES = (SWITCHES | {rule.setting for rule in RULES if rule.setting}) - BY_N
 """Settings that stored signals are enough for. All others decide a text or a signal."""
 
 
-def first_reason(signals: Signals, settings: Settings) -> str:
-    """The first rule that a document breaks, such as "gopher_quality.short_doc"; "" when it is kept. signals: its `url` among them."""
-    if settings["url"]["remove"] and matches(signals["url"] or "", settings["url"]["remove"]):
-        return "url.removed"
-    for name, rules in (
-        ("url", url_rules), ("gopher_repetition", repetition_rules), ("gopher_quality", quality_rules), ("c4", c4_rules),
-        ("fineweb", fineweb_rules),
-    ):  # fmt: skip
-        if settings[name]["enabled"]:
-            reason = rules(signals, settings[name])
-            if reason:
-                return f"{name}.{reason}"
-        if name == "url":
-            reason = language_rules(signals, settings)
-            if reason:
-                return reason
-    if settings["quality"]["min_score"] is not None and signals["quality_score"] < settings["quality"]["min_score"]:
-        return "quality.low_score"
-    if not signals["words"]:
-        return "no_words"
-    return "" if signals["lines"] else "c4.no_line_left"
+def signals() -> tuple[Signal, ...]:
+    """Every stored signal, in the order of the columns: those declared in stored_signals.py, then those that rules bring."""
+    return tuple(dict.fromkeys([*stored.STORED, *(rule.signal for rule in RULES if rule.signal.measure)]))
 
 
-def matches(url: str, patterns: Sequence[str]) -> bool:
-    """Whether a URL is one of the patterns, in which % stands for any characters."""
-    whole, parts = _patterns(tuple(patterns))
-    return url in whole or (parts is not None and parts.fullmatch(url) is not None)
-
-
-@lru_cache(maxsize=8)
-def _patterns(patterns: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
-    """(URLs without %, one expression for the others), made once per list."""
-    parts = [".*".join(map(re.escape, pattern.split("%"))) for pattern in patterns if "%" in pattern]
-    return frozenset(p for p in patterns if "%" not in p), re.compile("|".join(parts), re.DOTALL) if parts else None
-
-
-def url_rules(signals: Signals, settings: Settings) -> str:
-    """datatrove's URLFilter."""
-    if signals["url_listed"]:
-        return str(signals["url_listed"])
-    if signals["url_soft_words"] >= settings["soft_words"]:
-        return "soft_blacklisted"
-    return "blacklisted_subword" if signals["url_subword"] else ""
-
-
-def language_rules(signals: Signals, settings: Settings) -> str:
-    """The languages wanted, and how sure it must be."""
-    if settings["languages"] and signals["lang"] not in settings["languages"]:
-        return "language"
-    return "language_score" if signals["lang_score"] < settings["min_lang_score"] else ""
-
-
-def repetition_rules(signals: Signals, settings: Settings) -> str:
-    """Gopher's rules on repeated paragraphs, lines and word n-grams."""
-    for name in ("dup_para_frac", "dup_para_char_frac", "dup_line_frac", "dup_line_char_frac"):
-        if settings[name] is not None and signals[name] > settings[name]:
-            return name
-    for n, threshold in sorted(settings["top_n_grams"].items(), key=lambda item: int(item[0])):
-        if signals[f"top_{n}_gram_frac"] > threshold:
-            return f"top_{n}_gram"
-    for n, threshold in sorted(settings["dup_n_grams"].items(), key=lambda item: int(item[0])):
-        if signals[f"dup_{n}_gram_frac"] > threshold:
-            return f"duplicated_{n}_n_grams"
-    return ""
-
-
-def quality_rules(signals: Signals, settings: Settings) -> str:
-    """Gopher's rules on words, symbols and lines."""
-    for signal, least, most, too_little, too_much in (
-        ("words", "min_doc_words", "max_doc_words", "short_doc", "long_doc"),
-        ("avg_word_chars", "min_avg_word_length", "max_avg_word_length", "below_avg_threshold", "above_avg_threshold"),
-        ("hashes_per_word", "", "max_symbol_word_ratio", "", "too_many_hashes"),
-        ("ellipses_per_word", "", "max_symbol_word_ratio", "", "too_many_ellipsis"),
-        ("bullet_lines_frac", "", "max_bullet_lines_ratio", "", "too_many_bullets"),
-        ("ellipsis_lines_frac", "", "max_ellipsis_lines_ratio", "", "too_many_end_ellipsis"),
-        ("alpha_words_frac", "min_alpha_words_ratio", "", "below_alpha_threshold", ""),
-        ("stop_words", "min_stop_words", "", "enough_stop_words", ""),
-    ):
-        value = signals[signal]
-        if value is None:  # no words to take a mean of
-            continue
-        if least and settings[least] is not None and value < settings[least]:
-            return too_little
-        if most and settings[most] is not None and value > settings[most]:
-            return too_much
-    return ""
-
-
-def c4_rules(signals: Signals, settings: Settings) -> str:
-    """C4's rules on documents: two phrases, of which the first to come counts, and sentences left by the line rules."""
-    lorem = signals["c4_lorem_line"] if settings["filter_lorem_ipsum"] else None
-    curly = signals["c4_curly_line"] if settings["filter_curly_bracket"] else None
-    if lorem is not None and (curly is None or lorem <= curly):
-        return "lorem_ipsum"
-    if curly is not None:
-        return "curly_bracket"
-    return "too_few_sentences" if settings["min_num_sentences"] != -1 and signals["c4_sentences"] < settings["min_num_sentences"] else ""
-
-
-def fineweb_rules(signals: Signals, settings: Settings) -> str:
-    """FineWeb's rules on the shape of lines."""
-    if not signals["lines"]:
-        return "empty"
-    if signals["line_punct_frac"] < settings["line_punct_thr"]:
-        return "line_punct_ratio"
-    if signals["short_lines_frac"] > settings["short_line_thr"]:
-        return "short_line_ratio"
-    if signals["dup_line_chars_frac"] > settings["char_duplicates_ratio"]:
-        return "char_dup_ratio"
-    return "list_ratio" if signals["lines_per_word"] > settings["new_line_ratio"] else ""
+def columns(settings: Settings) -> dict[str, str]:
+    """Name -> short type of every stored signal under the settings of a recipe."""
+    return dtypes(signals(), settings)
 
 
 def needs_rerun(before: Settings, after: Settings) -> list[str]:
     """The changed settings that stored signals are not enough for: they change a text or a signal."""
     found = []
-    for path, old, new in _changes(before, after):
-        if path in DOCUMENT_RULES:
-            continue
-        if path in ("gopher_repetition.top_n_grams", "gopher_repetition.dup_n_grams") and set(new) <= set(old):
+    for path, old, new in changes(before, after, BY_N):
+        if path in DOCUMENT_RULES or (path in BY_N and set(new) <= set(old)):
             continue
         if path == "c4.enabled" and not before["c4"]["edit_lines"]:
             continue
         found.append(path)
     return found
-
-
-def _changes(before: Settings, after: Settings) -> Iterator[tuple[str, Any, Any]]:
-    for key in sorted({*before, *after}):
-        old, new = before.get(key), after.get(key)
-        if old == new:
-            continue
-        if isinstance(old, Mapping) and isinstance(new, Mapping) and not key.endswith("_n_grams"):
-            yield from ((f"{key}.{path}", a, b) for path, a, b in _changes(old, new))
-        elif key.endswith("_n_grams"):
-            yield key, old, new
-        else:
-            yield key, old, new

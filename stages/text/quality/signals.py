@@ -2,21 +2,22 @@
 
 Guarantee: each value is the one that datatrove's filter compares with its threshold (see quality.py for the rules and for what is other
 on purpose). Values of Gopher's rules are those of the text as it came, FineWeb's those of the text after C4's line rules. A signal that a
-text has no value for (a mean over no words) is None. Cost: about 5 MB/s per core once the words are known (see wordsplit.py).
+text has no value for (a mean over no words) is None. Names, types, units and sources are declared in stored_signals.py. Cost: about 5 MB/s
+per core once the words are known (see wordsplit.py).
 Source: datatrove's filters; their lists and patterns are read from the installed package.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stages.text.basics.native import compiled
-from stages.text.quality import word_stats
+from stages.text.quality import rules, word_stats
 from stages.text.quality.stop_words import stop_words
 from stages.text.quality.word_split import ALPHA, SYMBOL, WordSplitter
 
@@ -31,7 +32,8 @@ class Measure:
     """What the signals of a process need: the splitter, the settings that decide signals, and datatrove's lists.
 
     top_grams, dup_grams: the n of Gopher's n-grams. stop_words: by language, which of the splitter's stop
-    words are its own. c4: the line rules, as in the recipe. edit_lines: whether C4's edits are taken.
+    words are its own. c4: the line rules, as in the recipe. edit_lines: whether C4's edits are taken. alone: (name, function) of the
+    signals that are measured each by itself.
     """
 
     splitter: WordSplitter
@@ -45,6 +47,7 @@ class Measure:
     sentence_ends: tuple[str, ...]
     citations: re.Pattern[str]
     policies: tuple[str, ...]
+    alone: tuple[tuple[str, Callable[[str], Any]], ...]
 
 
 def make_measure(settings: Mapping[str, Any]) -> Measure:
@@ -67,31 +70,19 @@ def make_measure(settings: Mapping[str, Any]) -> Measure:
         tuple(c4_filters.END_PUNCTUATION),
         c4_filters.CITATION_REGEX,
         tuple(c4_filters.POLICY_SUBSTRINGS),
+        tuple((signal.name, signal.measure) for signal in rules.signals() if signal.measure),
     )
 
 
-def columns(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> short type of every signal of a text."""
-    repetition = settings["gopher_repetition"]
-    grams = [f"top_{n}_gram_frac" for n in sorted(map(int, repetition["top_n_grams"]))]
-    grams += [f"dup_{n}_gram_frac" for n in sorted(map(int, repetition["dup_n_grams"]))]
-    fractions = ("dup_para_frac", "dup_para_char_frac", "dup_line_frac", "dup_line_char_frac", *grams)
-    return {"chars": "int64", **dict.fromkeys(fractions, "float64"), "words": "int64", "all_words": "int64", "avg_word_chars": "float64",
-            "hashes_per_word": "float64", "ellipses_per_word": "float64", "bullet_lines_frac": "float64", "ellipsis_lines_frac": "float64",
-            "alpha_words_frac": "float64", "stop_words": "int64", "c4_sentences": "int64", "c4_lorem_line": "int64",
-            "c4_curly_line": "int64", "c4_lines_removed": "int64", "lines": "int64", "line_punct_frac": "float64",
-            "short_lines_frac": "float64", "dup_line_chars_frac": "float64", "lines_per_word": "float64"}  # fmt: skip
-
-
 def text_signals(text: str, language: str, measure: Measure) -> tuple[dict[str, Any], str]:
-    """(every signal under the names of `columns`, the text after C4's line edits where they are taken).
+    """(every signal of a text under its name in stages/text/quality/stored_signals.py, the text after C4's line edits where they are taken).
 
     language: whose stop words are counted; None is their number where it has no list.
     """
     measure.splitter.make_room()
     words = measure.splitter.words(text)
     lines = [line.strip() for line in text.splitlines()]
-    signals: dict[str, Any] = {"chars": len(text)}
+    signals: dict[str, Any] = {name: value(text) for name, value in measure.alone}
     signals |= _repetition(text, words, measure)
     signals |= _quality(text, lines, words, measure.stop_words.get(language), measure)
     kept, found = _line_rules(text, lines, measure)

@@ -15,9 +15,6 @@ from typing import Any
 
 LISTS = ("domains", "urls")
 ARCHIVE = "url_filterblacklistsv0_3_0.tar.gz"
-COLUMNS = {"url_listed": "string", "url_soft_words": "int64", "url_subword": "bool"}
-"""Decision columns: the list that names the URL (domain, subdomain, url or hard_blacklisted), how many soft words and whether a
-forbidden part is in it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def open_lists(folder: Path) -> Blocklist:
 
 
 def look_up(urls: Iterable[str], lists: Blocklist) -> dict[str, dict[str, Any]]:
-    """The values of COLUMNS for every URL."""
+    """The signals of every URL (OF_URL in stages/text/quality/stored_signals.py)."""
     from datatrove.pipeline.filters.url_filter import normalize, normalizer
     from tldextract import TLDExtract
 

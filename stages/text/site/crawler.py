@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 from urllib.parse import urldefrag, urljoin, urlsplit, urlunsplit
 from urllib.robotparser import RobotFileParser
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
     from stages.text.site.journal import Journal
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class CrawlOutcome(StrEnum):
+    """What became of a URL; all but FETCHED are reasons to drop it."""
+
+    FETCHED = "fetched"
+    ROBOTS = "robots"
+    """robots.txt forbids it."""
+    FAILED = "failed"
+    """No answer; the note says why."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +49,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Capture:
-    """One URL tried. outcome: fetched, robots (forbidden) or failed (no answer; `note` says why). Headers as on the wire."""
+    """One URL tried. outcome: a CrawlOutcome. note: why there was no answer. Headers as on the wire."""
 
     url: str
     outcome: str
@@ -78,7 +89,7 @@ def crawl_site(
                 robots[host] = _rules(capture)
                 yield capture
             if not robots[host].can_fetch(limits.user_agent, url):
-                yield Capture(url, "robots")
+                yield Capture(url, CrawlOutcome.ROBOTS)
                 continue
             delay_s = max(limits.delay_s, float(robots[host].crawl_delay(limits.user_agent) or 0))
             capture = _get(client, url, limits, addresses, journal, delay_s)
@@ -117,7 +128,7 @@ def links(capture: Capture) -> list[str]:
     if capture.status in (301, 302, 303, 307, 308):
         targets = [value for name, value in capture.headers if name.lower() == "location"]
         return [url for url in (normal_url(capture.url, target) for target in targets) if url]
-    if capture.outcome != "fetched" or capture.status != 200 or capture.mime not in ("text/html", "application/xhtml+xml"):
+    if capture.outcome != CrawlOutcome.FETCHED or capture.status != 200 or capture.mime not in ("text/html", "application/xhtml+xml"):
         return []
     document = HTMLTree.parse(decode_page(capture.body, "")[0]).document
     if document is None:
@@ -130,7 +141,7 @@ def links(capture: Capture) -> list[str]:
 
 def _rules(capture: Capture) -> RobotFileParser:
     rules = RobotFileParser(capture.url)
-    if capture.outcome != "fetched" or capture.status >= 500:
+    if capture.outcome != CrawlOutcome.FETCHED or capture.status >= 500:
         rules.parse(["User-agent: *", "Disallow: /"])
     elif capture.status >= 300:
         rules.parse([])
@@ -170,8 +181,8 @@ def _fetch(client: httpx.Client, url: str, limits: Limits, addresses: Mapping[st
             path = urlunsplit(("", "", parts.path or "/", parts.query, ""))
             mime = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             return Capture(
-                url, "fetched", response.status_code, response.reason_phrase, mime, f"GET {path} HTTP/1.1", sent, got, body,
+                url, CrawlOutcome.FETCHED, response.status_code, response.reason_phrase, mime, f"GET {path} HTTP/1.1", sent, got, body,
                 cut=size > limits.max_page_bytes,
             )  # fmt: skip
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return Capture(url, "failed", note=f"{type(error).__name__}: {error}")
+        return Capture(url, CrawlOutcome.FAILED, note=f"{type(error).__name__}: {error}")

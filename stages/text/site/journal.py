@@ -43,7 +43,9 @@ class Journal:
 
     def add(self, capture: Capture) -> None:
         """Keeps an answer."""
-        if capture.outcome == "fetched":
+        from stages.text.site.crawler import CrawlOutcome
+
+        if capture.outcome == CrawlOutcome.FETCHED:
             self._write(asdict(capture) | {"body": base64.b64encode(capture.body).decode()})
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from stages.text.quality.stop_words import STOPLISTS
+from stages.text.warc.page_reasons import PageReason
 from stages.text.warc.tree_cost import TreeWork, tree_work
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ OTHER_LIMITS = replace(LIMITS, elements=40_000)
 and 655 MB, as many paragraphs over 45 s. Of 3,648
 pages of the test crawls five have more (41,528 to 162,735)."""
 REASONS = {
-    "elements": "too-many-elements", "attributes": "too-many-attributes", "tag_attributes": "too-many-attributes",
-    "names": "too-many-names", "total_depth": "too-deep", "steps": "too-complex",
+    "elements": PageReason.TOO_MANY_ELEMENTS, "attributes": PageReason.TOO_MANY_ATTRIBUTES, "tag_attributes": PageReason.TOO_MANY_ATTRIBUTES,
+    "names": PageReason.TOO_MANY_NAMES, "total_depth": PageReason.TOO_DEEP, "steps": PageReason.TOO_COMPLEX,
 }  # fmt: skip
 MAX_DEPTH = 1024  # twice what Chromium keeps (kMaximumHTMLParserDOMTreeDepth, 512)
 IMPLIED = 3  # elements around one that have no tags of their own: html and body, tbody and tr
@@ -49,9 +50,9 @@ XML_PROLOGUE = re.compile(r"^\s*<\?xml[^>]*\?>")
 
 
 class TooCostlyError(ValueError):
-    """The page is past a limit. `reason`: too-many-elements, too-many-attributes, too-many-names, too-complex or too-deep."""
+    """The page is past a limit. `reason`: TOO_MANY_ELEMENTS, TOO_MANY_ATTRIBUTES, TOO_MANY_NAMES, TOO_COMPLEX or TOO_DEEP."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: PageReason) -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -126,12 +127,12 @@ def _check_depth(tree: HTMLTree) -> None:
         count = len(root.query_selector_all(" > ".join("*" * (level + 1))))
         total += count * (deeper - level)
         if total > MAX_TOTAL_DEPTH:
-            raise TooCostlyError("too-deep")
+            raise TooCostlyError(PageReason.TOO_DEEP)
         if not count:
             return
         level = deeper
     if root.query_selector(" > ".join("*" * (MAX_DEPTH + 1))) is not None:
-        raise TooCostlyError("too-deep")
+        raise TooCostlyError(PageReason.TOO_DEEP)
 
 
 def _have_memory(size_bytes: int) -> None:

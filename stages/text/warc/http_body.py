@@ -11,6 +11,8 @@ import io
 import re
 import zlib
 
+from stages.text.warc.page_reasons import PageReason
+
 STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})(?!\d)")
 FOLD = re.compile(r"\r?\n[ \t]+")
 HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -21,9 +23,9 @@ RAW_DEFLATE, ANY_ZLIB = -15, 47  # zlib's wbits
 
 
 class BodyError(ValueError):
-    """The body cannot be decoded. `problem`: bad-encoding, too-large, or bomb."""
+    """The body cannot be decoded. `problem`: BAD_ENCODING, TOO_LARGE or BOMB."""
 
-    def __init__(self, problem: str) -> None:
+    def __init__(self, problem: PageReason) -> None:
         super().__init__(problem)
         self.problem = problem
 
@@ -77,7 +79,7 @@ def decode_body(body: bytes, content_encoding: str, transfer_encoding: str, max_
         else:
             continue
         if len(data) > max_bytes:
-            raise BodyError("bomb" if len(data) > max_ratio * read else "too-large")
+            raise BodyError(PageReason.BOMB if len(data) > max_ratio * read else PageReason.TOO_LARGE)
         body = data
     return body
 
@@ -101,10 +103,10 @@ def _inflated(body: bytes, coding: str, max_bytes: int) -> tuple[bytes, int]:
         except zlib.error:
             if wbits == RAW_DEFLATE and not parts:
                 return body, len(body)
-            raise BodyError("bad-encoding") from None
+            raise BodyError(PageReason.BAD_ENCODING) from None
         left -= len(parts[-1])
         if not inflate.eof and left > 0:
-            raise BodyError("bad-encoding")
+            raise BodyError(PageReason.BAD_ENCODING)
         rest = inflate.unused_data if inflate.unused_data.startswith(GZIP_STARTS) else inflate.unconsumed_tail if left <= 0 else b""
     return b"".join(parts), len(body) - len(rest)
 
@@ -118,7 +120,7 @@ def _unpacked(body: bytes, coding: str, max_bytes: int) -> tuple[bytes, int]:
     except OSError:
         if PLAIN.match(body):
             return body, len(body)
-        raise BodyError("bad-encoding") from None
+        raise BodyError(PageReason.BAD_ENCODING) from None
 
 
 def _dechunked(body: bytes) -> bytes:
@@ -131,7 +133,7 @@ def _dechunked(body: bytes) -> bytes:
         if not chunk and not parts and (not body or PLAIN.match(body)):
             return body
         if not chunk or chunk.end() + size > len(body):
-            raise BodyError("bad-encoding")
+            raise BodyError(PageReason.BAD_ENCODING)
         if size == 0:
             return b"".join(parts)
         parts.append(body[chunk.end() : chunk.end() + size])

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from stages.text.warc.framing import BLOCK_BYTES, GZIP_MAGIC, HEAD, SPAN_BYTES, Blocks, Gap, Limits, Member, Segment, next_start, segments
 from stages.text.warc.http_body import BodyError, content_type, decode_body, read_answer, read_fields
+from stages.text.warc.page_reasons import PageReason
 
 HEAD_BYTES = 1 << 13  # nearly every head is smaller
 MAX_HEAD_BYTES = 1 << 20
@@ -27,7 +28,11 @@ TAIL_BYTES = 64
 SEARCHED_BYTES = 1 << 26  # how far a file whose beginning is damaged is searched for a record
 DATE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 BODIES = frozenset({"response", "resource", "conversion"})
-DAMAGE = {"damaged": "unreadable", "cut": "truncated", "bomb": "bomb"}  # how a member ended -> what is wrong with its last record
+DAMAGE = {
+    "damaged": PageReason.UNREADABLE,
+    "cut": PageReason.TRUNCATED,
+    "bomb": PageReason.BOMB,
+}  # how a member ended -> what is wrong with its last record
 
 
 class NotWarcError(ValueError):
@@ -41,8 +46,7 @@ class Record:
     offset: of the record, or of the gzip member that holds it. type: response, request, warcinfo, revisit, conversion, …, ""
     where the record does not say, or "unreadable" for a damaged stretch. record_id, refers_to: None where absent or not a UUID.
     status, mime: of the HTTP response (0 and "" where there is none); `headers` in lower case. size_bytes: payload as stored.
-    problem: "" or why the record cannot be used: unreadable (damaged), truncated (the file ends in it), bomb (grows past the
-    limits), bad-head (no type or length), bad-length, too-large, not-http, bad-http, bad-encoding (chunks or compression).
+    problem: "" or why the record cannot be used, a PageReason.
     """
 
     ordinal: int
@@ -85,7 +89,7 @@ def read_records(stream: BinaryIO, limits: Limits, stored: bool = False) -> Iter
     ordinal = 0
     for segment in segments(stream, limits):
         if isinstance(segment, Gap):
-            yield Record(ordinal, segment.offset, "unreadable", problem="unreadable")
+            yield Record(ordinal, segment.offset, "unreadable", problem=PageReason.UNREADABLE)
             ordinal += 1
             continue
         for at, frame in _frames(segment, limits):
@@ -145,7 +149,7 @@ def _frames(segment: Segment, limits: Limits) -> Iterator[tuple[int, _Frame]]:
         frame = _next(segment, at, limits, trusted)
         if isinstance(segment, Member) and frame.wanted_at:
             frame = _continued(segment, at, frame, limits, trusted)
-        trusted = trusted and frame.problem != "bad-length"
+        trusted = trusted and frame.problem != PageReason.BAD_LENGTH
         yield at, frame
         at = frame.next_at
 
@@ -157,9 +161,9 @@ def _next(segment: Segment, at: int, limits: Limits, trusted: bool) -> _Frame:
         return _frame(segment, at, head, limits, trusted)
     next_at = _search(segment, at + 1)
     if next_at >= 0:
-        return _Frame({}, problem="unreadable", next_at=next_at)
+        return _Frame({}, problem=PageReason.UNREADABLE, next_at=next_at)
     cut = not segment.packed and segment.view(at, 5) == b"WARC/"
-    return _Frame({}, problem=DAMAGE.get(segment.end, "truncated" if cut else "unreadable"), wanted_at=at + HEAD_BYTES)
+    return _Frame({}, problem=DAMAGE.get(segment.end, PageReason.TRUNCATED if cut else PageReason.UNREADABLE), wanted_at=at + HEAD_BYTES)
 
 
 def _continued(segment: Member, at: int, frame: _Frame, limits: Limits, trusted: bool) -> _Frame:
@@ -179,7 +183,7 @@ def _continued(segment: Member, at: int, frame: _Frame, limits: Limits, trusted:
         while not segment.reaches(again.wanted_at - TAIL_BYTES) and segment.extend():
             segment.view(again.wanted_at, 0)
         again = _next(segment, at, limits, trusted)
-    if again.problem in ("", "too-large"):
+    if again.problem in ("", PageReason.TOO_LARGE):
         return again
     segment.retract(members)
     return frame
@@ -193,21 +197,21 @@ def _frame(segment: Segment, at: int, head: bytes, limits: Limits, trusted: bool
     fields = read_fields(head)
     body_at, length = at + len(head), fields.get("content-length", "")
     if not length.isdecimal() or len(length) > MAX_DIGITS:
-        return _unframed(segment, fields, 0, body_at, "bad-head")
+        return _unframed(segment, fields, 0, body_at, PageReason.BAD_HEAD)
     size = int(length)
     end = body_at + size
     wanted_at = end + TAIL_BYTES if size <= limits.max_bytes else 0
     block = segment.view(body_at, size) if size <= limits.max_bytes else b""
     if size > limits.max_bytes:
         if segment.packed and not trusted and (found := _search(segment, body_at, end)) >= 0:
-            return _Frame(fields, size, problem="bad-length", next_at=found)  # else every wrong length would read the member again
+            return _Frame(fields, size, problem=PageReason.BAD_LENGTH, next_at=found)  # else every wrong length would read the member again
         segment.skip(end)
     if not segment.reaches(end):
-        return _unframed(segment, fields, size, body_at, "bad-length" if segment.packed else "truncated", wanted_at)
+        return _unframed(segment, fields, size, body_at, PageReason.BAD_LENGTH if segment.packed else PageReason.TRUNCATED, wanted_at)
     tail = segment.view(end, TAIL_BYTES)
     rest = tail.lstrip(b"\r\n")
     next_at = end + len(tail) - len(rest)
-    problem = "too-large" if size > limits.max_bytes else ""
+    problem = PageReason.TOO_LARGE if size > limits.max_bytes else ""
     if rest.startswith(b"WARC/"):
         return _Frame(fields, size, block, problem, next_at)
     if not rest and len(tail) < TAIL_BYTES:
@@ -216,7 +220,7 @@ def _frame(segment: Segment, at: int, head: bytes, limits: Limits, trusted: bool
         return _Frame(fields, size, block, DAMAGE.get(segment.end, problem))
     if tail.startswith((b"\r\n\r\n", b"\n\n")) and segment.end != "damaged" and (problem or not HEAD.search(block)):
         return _Frame(fields, size, block, problem, next_at)
-    return _unframed(segment, fields, size, body_at, "bad-length", wanted_at)
+    return _unframed(segment, fields, size, body_at, PageReason.BAD_LENGTH, wanted_at)
 
 
 def _unframed(segment: Segment, fields: dict[str, str], size: int, body_at: int, problem: str, wanted_at: int = 0) -> _Frame:
@@ -224,7 +228,7 @@ def _unframed(segment: Segment, fields: dict[str, str], size: int, body_at: int,
     next_at = _search(segment, body_at)
     if next_at < 0:
         return _Frame(fields, size, problem=DAMAGE.get(segment.end, problem), wanted_at=wanted_at)
-    return _Frame(fields, size, problem="bad-length" if problem == "truncated" else problem, next_at=next_at)
+    return _Frame(fields, size, problem=PageReason.BAD_LENGTH if problem == PageReason.TRUNCATED else problem, next_at=next_at)
 
 
 def _head(segment: Segment, at: int) -> bytes:
@@ -266,7 +270,7 @@ def _record(ordinal: int, offset: int, frame: _Frame, limits: Limits, stored: bo
         "date": date if DATE.match(date) else "", "size_bytes": frame.size,
     }  # fmt: skip
     if frame.problem or not kind:
-        return Record(**base, problem=frame.problem or "bad-head")
+        return Record(**base, problem=frame.problem or PageReason.BAD_HEAD)
     if kind not in BODIES:
         return Record(**base)
     mime, charset = content_type(fields.get("content-type", ""))
@@ -274,7 +278,7 @@ def _record(ordinal: int, offset: int, frame: _Frame, limits: Limits, stored: bo
         return Record(**base | {"mime": mime, "charset": charset, "body": frame.block})
     answer = read_answer(frame.block)
     if answer is None:  # an answer of another protocol, such as dns:
-        return Record(**base, problem="bad-http" if base["url"].startswith("http") else "not-http")
+        return Record(**base, problem=PageReason.BAD_HTTP if base["url"].startswith("http") else PageReason.NOT_HTTP)
     status, headers, body = answer
     mime, charset = content_type(headers.get("content-type", ""))
     base |= {"status": status, "mime": mime, "charset": charset, "headers": headers, "size_bytes": len(body)}

@@ -52,7 +52,7 @@ def test_an_event_is_one_clean_line(kind: str) -> None:
         "total": 2,
         "unit": HOSTILE,
         "note": HOSTILE,
-        "state": "done",
+        "state": "built",
         "seconds": 1.0,
         "text": HOSTILE + "\n",
     }
@@ -86,7 +86,7 @@ def test_the_bar_of_a_terminal_takes_markup_for_text(monkeypatch: pytest.MonkeyP
         report(Event("start", "crawl", {}))
         report(Event("progress", "crawl", {"done": 1, "total": 2, "unit": "pages", "note": "http://x/[/red]\x1b]0;owned\x07"}))
         report(Event("log", "crawl", {"line": "http://x/[/red] \x1b]0;owned\x07"}))
-        report(Event("end", "crawl", {"state": "done", "seconds": 1.0, "text": "x"}))
+        report(Event("end", "crawl", {"state": "built", "seconds": 1.0, "text": "x"}))
     assert "\x1b]0;" not in out.getvalue() and "[/red]" in out.getvalue()
 
 

@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Path:
     count = run_stage(COUNT, {}, {"words": words}, home)
     run = runs.start_run(home, loaded, {"recipe": "toy"})
     for artifact in (words, count):
-        runs.record_node(home, run, artifact.manifest["node"], "done", f"{artifact.manifest['node']}/{artifact.path.name}", 1.5)
+        runs.record_node(home, run, artifact.manifest["node"], "built", f"{artifact.manifest['node']}/{artifact.path.name}", 1.5)
     runs.end_run(home, run, "done")
     database.update(home)
     return home

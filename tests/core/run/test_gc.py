@@ -42,7 +42,7 @@ def made(home: Path, word: str) -> Artifact:
 def recorded(home: Path, artifact: Artifact, end: str = "done", name: str = "toy") -> Path:
     """The folder of a run's record. end: as it ended; empty for a killed one."""
     run = runs.start_run(home, recipe_of(home, name), {"flow": "pretrain"})
-    runs.record_node(home, run, "words", "done", f"words/{artifact.path.name}")
+    runs.record_node(home, run, "words", "built", f"words/{artifact.path.name}")
     runs.record_node(home, run, "words", "cached", f"words/{artifact.path.name}")
     if end:
         runs.end_run(home, run, end)
@@ -188,11 +188,11 @@ def test_half_a_line_on_a_full_disk_does_not_spoil_the_next(home: Path, monkeypa
 
     monkeypatch.setattr(runs.os, "write", full)
     with pytest.raises(OSError, match="No space"):
-        runs.record_node(home, folder.name, "words", "done")
+        runs.record_node(home, folder.name, "words", "built")
     monkeypatch.undo()
     runs.record_node(home, folder.name, "words", "failed")
     runs.end_run(home, folder.name, "failed")
-    assert [node["state"] for node in runs.read_run(home, folder.name)["nodes"]] == ["done", "cached", "failed"]
+    assert [node["state"] for node in runs.read_run(home, folder.name)["nodes"]] == ["built", "cached", "failed"]
 
 
 @pytest.mark.parametrize("end", ["failed", "interrupted", ""], ids=["failed", "interrupted", "killed"])

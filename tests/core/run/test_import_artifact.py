@@ -57,7 +57,7 @@ def files(tmp_path: Path) -> Path:
 def test_files_become_an_artifact_with_its_provenance(tmp_path: Path, files: Path) -> None:
     result = take_in(tmp_path / "home", files)
     record = result.artifact.manifest
-    assert result.state == "done" and manifest.verify(result.artifact) == []
+    assert result.state == "built" and manifest.verify(result.artifact) == []
     assert [f["path"] for f in record["files"]] == ["a.txt", "b.txt"] and record["rows"] == 3
     assert record["adopted"] == {"provenance": PROVENANCE} and record["kind"] == "tokens" and record["alias"] == "count-1"
     assert [f["uri"] for f in record["external"]["adopted"]] == [str(files / "a.txt"), str(files / "deep" / "b.txt")]
@@ -78,7 +78,7 @@ def test_the_same_files_again_are_a_hit_wherever_they_lie(tmp_path: Path, files:
     (files / "a.txt").write_text("1 5")
     assert take_in(tmp_path / "home", files).artifact.manifest["key"] != first.artifact.manifest["key"]
     (files / "a.txt").rename(files / "c.txt")
-    assert take_in(tmp_path / "home", files).state == "done"  # a source is named after its file
+    assert take_in(tmp_path / "home", files).state == "built"  # a source is named after its file
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_artifact_of_another_home_keeps_key_digest_and_content(tmp_path: Path
     theirs = run_stage(WORDS, {}, {}, tmp_path / "theirs")
     result = take_in(tmp_path / "ours", theirs.path, stage=WORDS)
     ours = result.artifact
-    assert result.state == "done" and ours.path == tmp_path / "ours" / "artifacts" / "words" / theirs.path.name
+    assert result.state == "built" and ours.path == tmp_path / "ours" / "artifacts" / "words" / theirs.path.name
     assert manifest.verify(ours) == [] and ours.manifest["alias"] == "words-1"
     changed = {k for k in {*ours.manifest, *theirs.manifest} if ours.manifest.get(k) != theirs.manifest.get(k)}
     assert changed == {"adopted"}
@@ -200,6 +200,6 @@ def test_a_damaged_adopted_artifact_is_made_again_of_its_files(tmp_path: Path, f
     content = (first.path / "a.txt").read_bytes()
     (first.path / "a.txt").write_bytes(bytes(len(content)))
     again = take_in(home, files)
-    assert again.state == "done" and again.artifact.path == first.path and again.artifact.manifest["alias"] == first.manifest["alias"]
+    assert again.state == "built" and again.artifact.path == first.path and again.artifact.manifest["alias"] == first.manifest["alias"]
     assert (first.path / "a.txt").read_bytes() == content and manifest.verify(again.artifact) == []
     assert take_in(home, files).state == "cached"

@@ -87,7 +87,7 @@ def test_an_adopted_artifact_does_not_stand_in_for_one_with_other_files(tmp_path
     home = tmp_path / "home"
     false = take_in(home, forged(theirs.path, tmp_path / "forged", {"metrics": "loss 0"}))
     honest = take_in(home, theirs.path)
-    assert (false.state, honest.state) == ("done", "done") and honest.artifact.path.name == f"{false.artifact.path.name}.2"
+    assert (false.state, honest.state) == ("built", "built") and honest.artifact.path.name == f"{false.artifact.path.name}.2"
     assert (honest.artifact.path / "metrics").read_text() == "loss 1" and (false.artifact.path / "metrics").read_text() == "loss 0"
     assert take_in(home, theirs.path).state == take_in(home, tmp_path / "forged").state == "cached"
 
@@ -100,7 +100,7 @@ def test_an_artifact_made_here_stands_in_for_a_copy_while_it_is_whole(tmp_path: 
     assert found.state == "cached" and found.artifact.path == ours.path
     (ours.path / "metrics").write_text("loss X")
     beside = take_in(home, copy)
-    assert beside.state == "done" and beside.artifact.path != ours.path, "other files do not take the place of a damaged artifact"
+    assert beside.state == "built" and beside.artifact.path != ours.path, "other files do not take the place of a damaged artifact"
     assert (ours.path / "metrics").read_text() == "loss X"
 
 
@@ -111,4 +111,4 @@ def test_what_was_made_from_the_original_stands_beside_its_copy(tmp_path: Path, 
     copy, copied_card = take_in(home, theirs.path).artifact, take_in(home, card.path, CARD).artifact
     assert job(home, BOTH, checkpoint=copy, card=copied_card).key
     made = run_stage(CARD, {}, {"checkpoint": copy}, home)
-    assert job(home, BOTH, checkpoint=copy, card=made).key and take_in(tmp_path / "third", made.path, CARD).state == "done"
+    assert job(home, BOTH, checkpoint=copy, card=made).key and take_in(tmp_path / "third", made.path, CARD).state == "built"

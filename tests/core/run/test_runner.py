@@ -196,7 +196,7 @@ def test_the_second_run_waits_for_the_first_and_finds_a_hit(tmp_path: Path) -> N
         until(lambda: events)
         assert "waits for run toy-1" in events[0].values["line"] and str(os.getpid()) in events[0].values["line"]
         go_on.set()
-        assert (first.result(timeout=60).state, second.result(timeout=60).state) == ("done", "cached")
+        assert (first.result(timeout=60).state, second.result(timeout=60).state) == ("built", "cached")
     assert not list((tmp_path / "leases").iterdir())
 
 
@@ -208,11 +208,11 @@ def test_one_stage_at_a_time_computes_on_the_gpus(tmp_path: Path, monkeypatch: p
     events: list = []
     with ThreadPoolExecutor(1) as pool:
         with lease.lease(runner.gpu_lease_path(), "another"):
-            assert run_node(tmp_path, on_cpu, "toy-1", lambda event: None).state == "done"
+            assert run_node(tmp_path, on_cpu, "toy-1", lambda event: None).state == "built"
             waiting = pool.submit(run_node, tmp_path, on_gpu, "toy-2", events.append)
             until(lambda: events)
             assert "waits for the GPUs, which run another" in events[0].values["line"] and not waiting.done()
-        assert waiting.result(timeout=30).state == "done"
+        assert waiting.result(timeout=30).state == "built"
 
 
 def test_a_home_that_cannot_be_written_is_one_clear_message(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_a_forged_artifact_is_no_hit_of_an_ordinary_recipe(theirs: Artifact, tmp
     assert job.key == fake.manifest["key"] and runner.find_hit(home, job) is None
     assert why_miss(home, job) == [f"{manifest.artifact_id(fake)} is adopted, so it stands only where the recipe's section adopt names it"]
     built = runner.run_node(home, job, "run", lambda event: lines.append(event.values.get("line", "")))
-    assert built.state == "done" and built.artifact.path.name == f"{fake.path.name}.2"
+    assert built.state == "built" and built.artifact.path.name == f"{fake.path.name}.2"
     assert built.artifact.manifest["digest"] == theirs.manifest["digest"] != fake.manifest["digest"]
     assert [line for line in lines if f"the adopted {manifest.artifact_id(fake)} claims the same key and holds other bytes" in line]
     again = runner.run_node(home, job, "run", lambda event: None)

@@ -80,7 +80,7 @@ def test_the_newest_run_counts_although_the_clock_was_set_back(tmp_path: Path, r
     def one(word: str) -> str:
         with runs.holding(home, recipe, {}) as run:
             artifact = run_stage(WORDS, {"words": [word]}, {}, home)
-            runs.record_node(home, run, "words", "done", f"words/{artifact.path.name}")
+            runs.record_node(home, run, "words", "built", f"words/{artifact.path.name}")
             runs.end_run(home, run, "done")
         database.update(home)
         return artifact.path.name

@@ -28,7 +28,7 @@ def test_conversations_that_fit_or_not() -> None:
     ]
     encoded = pairs.encode_conversations(records, render, 10)
     assert encoded.records == records[:1]
-    assert encoded.reasons() == {pairs.TOO_LONG: 1, pairs.NOTHING_TRAINED: 1}
+    assert encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1, pairs.ExampleReason.NOTHING_TRAINED: 1}
     assert encoded.items[0][1].tolist() == [0, 0, 0, 0, 1, 1]
 
 
@@ -36,7 +36,7 @@ def test_pairs_are_rows_of_two_pieces(tmp_path: Path) -> None:
     prompt = json.dumps([{"role": "user", "content": "why"}])
     records = [{"doc_id": n, "source": "s", "prompt": prompt, "chosen": "yes" * n, "rejected": "no"} for n in (1, 9, 2)]
     encoded = pairs.encode_pairs(records, render, 24)
-    assert [r["doc_id"] for r in encoded.records] == [1, 2] and encoded.reasons() == {pairs.TOO_LONG: 1}
+    assert [r["doc_id"] for r in encoded.records] == [1, 2] and encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1}
     reader = RowReader(pairs.write_pair_rows(tmp_path, encoded, 24, 0))
     batch = reader.batch([0, 1])
     assert [(batch.docs[row] == piece).sum() for row in (0, 1) for piece in (0, 1)] == [7, 6, 10, 6]

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from stages.filter import FilterConfig
 from stages.queries.affected import as_like
-from stages.text.quality.rules import DOCUMENT_RULES, first_reason, matches, needs_rerun
+from stages.text.quality import filter_rule
+from stages.text.quality.rules import DOCUMENT_RULES, RULES, needs_rerun
+from stages.text.quality.url_patterns import matches
 
 CONFIG = FilterConfig().model_dump(mode="json")
 GOOD: dict[str, Any] = {
@@ -37,6 +39,10 @@ BAD = [  # in the order of the rules
     ("short_lines_frac", 0.68, "fineweb.short_line_ratio"), ("dup_line_chars_frac", 0.011, "fineweb.char_dup_ratio"),
     ("lines_per_word", 0.31, "fineweb.list_ratio"),
 ]  # fmt: skip
+
+
+def first_reason(signals: dict[str, Any], settings: dict[str, Any]) -> str:
+    return filter_rule.first_reason({"url": "http://x/"} | signals, filter_rule.applied(RULES, settings))
 
 
 def with_(**sections: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from stages.filter import FilterConfig
-from stages.text.quality.rules import first_reason
-from stages.text.quality.signals import columns, make_measure, text_signals
+from stages.text.quality.filter_rule import applied, dtypes, first_reason
+from stages.text.quality.rules import RULES
+from stages.text.quality.signals import make_measure, text_signals
+from stages.text.quality.stored_signals import OF_TEXT
 from tests.bench.bench_filter import datatrove_chain
 from tests.bench.corpus import file_texts
 
@@ -24,11 +26,11 @@ def settings(**given: Any) -> dict[str, Any]:
 
 
 def verdicts(texts: list[str], config: dict[str, Any]) -> list[tuple[str, str]]:
-    measure = make_measure(config)
+    measure, rules = make_measure(config), applied(RULES, config)
     found = []
     for text in texts:
         signals, edited = text_signals(text, "en", measure)
-        reason = first_reason({**signals, **KNOWN}, config)
+        reason = first_reason({**signals, **KNOWN}, rules)
         found.append((reason, text if reason else edited))
     return found
 
@@ -77,7 +79,7 @@ def test_odd_texts_are_datatroves() -> None:
 def test_signals_of_a_small_text() -> None:
     config = settings(c4={"edit_lines": False})
     signals, edited = text_signals("The cat sat.\n# Have 42\nThe cat sat.", "en", make_measure(config))
-    assert set(signals) == set(columns(config)) and edited == "The cat sat.\n# Have 42\nThe cat sat."
+    assert set(signals) == set(dtypes(OF_TEXT, config)) and edited == "The cat sat.\n# Have 42\nThe cat sat."
     assert (signals["words"], signals["all_words"], signals["stop_words"]) == (8, 11, 0)  # the list is in lower case, and so is the rule
     assert signals["line_punct_frac"] == pytest.approx(2 / 3) and signals["short_lines_frac"] == 1.0
     assert signals["dup_line_chars_frac"] == pytest.approx(12 / 33) and signals["lines_per_word"] == pytest.approx(2 / 11)

@@ -44,9 +44,11 @@ def theirs(lists: Blocklist, domains: set[str], url: str) -> str:
 
 
 def reason(found: dict[str, Any]) -> str:
-    from stages.text.quality.rules import url_rules
+    from stages.text.quality.filter_rule import applied, first_reason
+    from stages.text.quality.rules import RULES
 
-    return url_rules(found, {"soft_words": 2})
+    rules = applied([rule for rule in RULES if rule.section == "url"], {"url": {"enabled": True, "soft_words": 2, "remove": []}})
+    return first_reason(found, rules).removeprefix("url.")
 
 
 def test_the_same_reasons_as_datatrove(lists: Blocklist) -> None:

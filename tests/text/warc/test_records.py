@@ -74,14 +74,14 @@ def test_real_crawl_is_read_as_warcio_reads_it(corpora: Path) -> None:
 
 
 PROBLEMS = {  # planted defect of broken.warc.gz -> the record's problem; every other record is read
-    "Content-Encoding: gzip, body truncated": "bad-encoding",
-    "Transfer-Encoding: chunked with a bad chunk size": "bad-encoding",
-    "malformed HTTP status line and header": "bad-http",
-    "response record without HTTP headers": "bad-http",
-    "WARC-Type missing": "bad-head",
-    "Content-Length missing": "bad-head",
-    "Content-Length 500 too small": "bad-length",
-    "Content-Length 700 too large": "bad-length",
+    "Content-Encoding: gzip, body truncated": "bad_encoding",
+    "Transfer-Encoding: chunked with a bad chunk size": "bad_encoding",
+    "malformed HTTP status line and header": "bad_http",
+    "response record without HTTP headers": "bad_http",
+    "WARC-Type missing": "bad_head",
+    "Content-Length missing": "bad_head",
+    "Content-Length 500 too small": "bad_length",
+    "Content-Length 700 too large": "bad_length",
     "wrong gzip CRC": "unreadable",
     "damaged deflate data in the middle of the member": "unreadable",
     "160 bytes of junk between two gzip members": "unreadable",
@@ -168,14 +168,14 @@ def test_a_wrong_length_costs_no_neighbour(pack: object, by: int) -> None:
     """Several records in one stretch: a length too large ends in the next record, behind it, or behind the file; one that only
     swallows an empty line between records does no harm."""
     data = record(1) + lying(2, by) + record(3, b"<p>third</p>" * 9) + record(4)
-    assert outcomes(pack(data)) == [("1", ""), ("2", "bad-length"), ("3", ""), ("4", "")]
-    assert outcomes(pack(record(1) + lying(2, by))) == [("1", ""), ("2", "bad-length" if by < 0 or pack is member else "truncated")]
+    assert outcomes(pack(data)) == [("1", ""), ("2", "bad_length"), ("3", ""), ("4", "")]
+    assert outcomes(pack(record(1) + lying(2, by))) == [("1", ""), ("2", "bad_length" if by < 0 or pack is member else "truncated")]
     assert outcomes(pack(record(1) + lying(2, 2) + record(3))) == [("1", ""), ("2", ""), ("3", "")]
 
 
 @pytest.mark.parametrize("by", [-8, 5, 200, 10**12])
 def test_a_wrong_length_in_a_member_of_its_own(by: int) -> None:
-    assert outcomes(member(record(1)) + member(lying(2, by)) + member(record(3))) == [("1", ""), ("2", "bad-length"), ("3", "")]
+    assert outcomes(member(record(1)) + member(lying(2, by)) + member(record(3))) == [("1", ""), ("2", "bad_length"), ("3", "")]
 
 
 def test_many_lengths_beyond_the_member_do_not_read_it_again_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_many_lengths_beyond_the_member_do_not_read_it_again_each(monkeypatch: p
     start = segments.Member._start
     monkeypatch.setattr(segments.Member, "_start", lambda self: (starts.append(1), start(self))[1])
     data = b"".join(lying(n % 10, 10**12, bytes(range(256)) * 400) for n in range(40))
-    assert outcomes(member(data)) == [(str(n % 10), "bad-length") for n in range(40)]
+    assert outcomes(member(data)) == [(str(n % 10), "bad_length") for n in range(40)]
     assert len(starts) == 3  # again for the first and for the last of them
 
 
@@ -234,14 +234,14 @@ def test_a_block_that_is_damaged_costs_the_records_in_it() -> None:
     blocks[3] = blocks[3][:12] + b"\xff" * 20 + blocks[3][32:]
     found = outcomes(b"".join(blocks))
     lost = [n for n in range(9) if (str(n), "") not in found]
-    assert 1 <= len(lost) <= 3 and {problem for _, problem in found if problem} <= {"bad-length", "unreadable"}
+    assert 1 <= len(lost) <= 3 and {problem for _, problem in found if problem} <= {"bad_length", "unreadable"}
 
 
 def test_what_does_not_complete_a_record_stays_apart() -> None:
-    assert outcomes(member(lying(0, 9)) + member(b"rubbish") + member(record(1))) == [("0", "bad-length"), ("", "unreadable"), ("1", "")]
-    assert outcomes(member(lying(0, 9)) + member(record(1))) == [("0", "bad-length"), ("1", "")]
+    assert outcomes(member(lying(0, 9)) + member(b"rubbish") + member(record(1))) == [("0", "bad_length"), ("", "unreadable"), ("1", "")]
+    assert outcomes(member(lying(0, 9)) + member(record(1))) == [("0", "bad_length"), ("1", "")]
     assert outcomes(member(record(0)[:-30]) + member(record(0)[-30:])[:-9]) == [("0", ""), ("", "truncated")]  # the trailer is cut
-    assert outcomes(member(record(0)[:-30]) + member(record(0)[-30:])[:-20]) == [("0", "bad-length"), ("", "truncated")]
+    assert outcomes(member(record(0)[:-30]) + member(record(0)[-30:])[:-20]) == [("0", "bad_length"), ("", "truncated")]
 
 
 def test_a_page_that_quotes_a_record_is_one_record() -> None:
@@ -255,7 +255,7 @@ def test_records_of_several_megabytes_and_of_none() -> None:
     whole = [record(1, large), record(2, b""), record(3, large)]
     for data in (b"".join(whole), member(b"".join(whole)), b"".join(map(member, whole))):
         assert [(len(r.body), r.problem) for r in read(data)] == [(len(large), ""), (0, ""), (len(large), "")]
-        assert outcomes(data, limit=1000) == [("1", "too-large"), ("2", ""), ("3", "too-large")]
+        assert outcomes(data, limit=1000) == [("1", "too_large"), ("2", ""), ("3", "too_large")]
 
 
 def test_heads_of_other_writers() -> None:
@@ -276,7 +276,7 @@ def test_heads_that_say_too_little() -> None:
     negative = re.sub(rb"Content-Length: \d+", b"Content-Length: -5", record(3))
     for pack in (bytes, member):
         data = b"".join(map(pack, (typeless, endless, negative, record(4))))
-        assert outcomes(data) == [("1", "bad-head"), ("2", "bad-head"), ("3", "bad-head"), ("4", "")]
+        assert outcomes(data) == [("1", "bad_head"), ("2", "bad_head"), ("3", "bad_head"), ("4", "")]
 
 
 def test_a_head_without_an_end() -> None:
@@ -324,7 +324,7 @@ def test_damaged_head_of_an_uncompressed_record() -> None:
 
 def test_too_large_pages_are_not_read() -> None:
     small, large = read(member(record(1)) + member(record(2, b"x" * 5000)), limit=1000)
-    assert (small.problem, large.problem, large.body) == ("", "too-large", b"")
+    assert (small.problem, large.problem, large.body) == ("", "too_large", b"")
     assert large.size_bytes > 5000
 
 

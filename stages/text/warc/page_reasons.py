@@ -1,0 +1,60 @@
+"""Why a record of a crawl gives no document: what reading WARC, decoding a body and parsing a page can find, in one list.
+
+The values are recorded in decisions/, files.parquet and the record counts of extract.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class PageReason(StrEnum):
+    """One reason per record; the first that holds, in about this order."""
+
+    UNREADABLE = "unreadable"
+    """A damaged stretch of the file."""
+    TRUNCATED = "truncated"
+    """The file ends in the record."""
+    BOMB = "bomb"
+    """A member or body grows past the limits of size and ratio."""
+    BAD_HEAD = "bad_head"
+    """The record has no type or no length."""
+    BAD_LENGTH = "bad_length"
+    """The length that the record states is wrong."""
+    NOT_A_PAGE = "not_a_page"
+    """A record of another kind, such as a request."""
+    REVISIT = "revisit"
+    """A record that only refers to an earlier capture."""
+    BAD_HTTP = "bad_http"
+    """The answer is no HTTP although the URL says so."""
+    NOT_HTTP = "not_http"
+    """An answer of another protocol, such as dns:."""
+    BAD_URL = "bad_url"
+    """The address is none of the web."""
+    HTTP_STATUS = "http_status"
+    """The HTTP status is none of extract.statuses."""
+    CONTENT_TYPE = "content_type"
+    """The content type is none of extract.mimes."""
+    TOO_LARGE = "too_large"
+    """The body is larger than extract.max_page_bytes."""
+    BAD_ENCODING = "bad_encoding"
+    """Chunks or compression of the body are broken."""
+    EMPTY = "empty"
+    """There is no body."""
+    CHARSET = "charset"
+    """More undecodable characters than extract.max_bad_char_frac."""
+    TOO_MANY_ELEMENTS = "too_many_elements"
+    TOO_MANY_ATTRIBUTES = "too_many_attributes"
+    TOO_MANY_NAMES = "too_many_names"
+    TOO_COMPLEX = "too_complex"
+    TOO_DEEP = "too_deep"
+    NO_TEXT = "no_text"
+    """The text is shorter than extract.min_chars."""
+
+
+BROKEN = frozenset({
+    PageReason.UNREADABLE, PageReason.TRUNCATED, PageReason.BOMB, PageReason.BAD_HEAD, PageReason.BAD_LENGTH,
+})  # fmt: skip
+"""The record itself is damaged: nothing else is asked of it."""
+DAMAGED = BROKEN | {PageReason.BAD_HTTP, PageReason.BAD_ENCODING}
+"""What counts against extract.max_bad_records."""

@@ -1,0 +1,59 @@
+"""The tables of the README that are made from lists in the code: `make readme` writes them between their markers.
+
+A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; tests/architecture/test_rules.py fails where one is stale.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from stages.core.contract.source_code import PROJECT
+from stages.text.quality.rules import RULES
+
+
+def rules() -> list[tuple[str, ...]]:
+    """One row per rule of the filter, in order."""
+    rows = [("reason", "setting", "default", "unit", "signal", "source")]
+    for rule in RULES:
+        given = rule.threshold
+        setting, default = (f"`{rule.setting}`", f"`{_yaml(given.default)}`") if given else ("-", "-")
+        unit, source = (given.unit, given.source) if given else (rule.signal.unit, rule.signal.source)
+        rows.append((f"`{rule.full_reason}`", setting, default, unit, f"`{rule.signal.name}`", source))
+    return rows
+
+
+TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {"rules": rules}
+
+
+def rewritten(text: str) -> str:
+    """The README with its tables made anew."""
+    for name, rows in TABLES.items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"the README has no place for the table {name}: it needs the lines {begin.strip()} and {end.strip()}")
+        text = head + begin + _markdown(rows()) + end + tail
+    return text
+
+
+def _markdown(rows: list[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]) + "\n"
+
+
+def _yaml(value: object) -> str:
+    """A default as a recipe would say it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(list(value)) if isinstance(value, tuple) else re.sub(r"\s+", " ", str(value))
+
+
+def main() -> None:
+    path = PROJECT / "README.md"
+    path.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""One spelling of reasons and one vocabulary of states: both come from enums, and nothing is counted or compared under another word."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from stages.core.contract import states
+from stages.core.contract.states import ENDS, NodeState, RunState
+from stages.core.tables.dedup_tables import REPEATS_CUT, DedupReason
+from stages.core.tables.jsonl import BAD_RECORD
+from stages.decontaminate import SPANS_CUT, DecontaminateReason
+from stages.lm.data.pairs import ExampleReason
+from stages.text.quality.judge import EditNote
+from stages.text.site.crawler import CrawlOutcome
+from stages.text.warc.page_reasons import BROKEN, DAMAGED, PageReason
+from tests.conftest import PROJECT
+
+REASONS: list[type[StrEnum]] = [PageReason, DedupReason, DecontaminateReason, ExampleReason, EditNote, CrawlOutcome]
+"""One per stage; the filter's are its rules (tests/architecture/test_rules.py)."""
+SNAKE_CASE = re.compile(r"([a-z0-9]+\.)?[a-z][a-z0-9_]*")
+NAMED = {
+    "Ruling": ("reason", "note"),
+    "BodyError": ("problem",),
+    "TooCostlyError": ("reason",),
+    "Record": ("problem",),
+    "_Frame": ("problem",),
+}
+"""Calls that say why something is dropped or changed: the names of these arguments; the first one may come without its name."""
+FIRST = ("Ruling", "BodyError", "TooCostlyError")
+WITHOUT_ENUM = {"conversations.py", "preferences.py"}
+"""Stages that still spell their reasons by hand."""
+
+
+def sources() -> list[Path]:
+    return sorted(path for room in ("stages", "flows", "dashboards") for path in (PROJECT / room).rglob("*.py"))
+
+
+def literals(node: ast.AST | None) -> Iterator[str]:
+    """The strings with a letter that an expression gives as they stand."""
+    if isinstance(node, ast.IfExp):
+        yield from (*literals(node.body), *literals(node.orelse))
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from literals(value)
+    elif isinstance(node, ast.Tuple | ast.Set):
+        for value in node.elts:
+            yield from literals(value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and any(map(str.isalpha, node.value)):
+        yield node.value
+
+
+def by_hand(tree: ast.Module) -> list[str]:
+    """Reasons in a source that stand there as strings."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMED:
+            given = [keyword.value for keyword in node.keywords if keyword.arg in NAMED[node.func.id]]
+            given += node.args[:1] if node.func.id in FIRST else []
+            found += [text for value in given for text in literals(value)]
+        elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "reason" for t in node.targets):
+            found += literals(node.value)
+        elif isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Subscript) and isinstance(t.value, ast.Name) and t.value.id in ("dropped", "lost") for t in node.targets
+        ):
+            found += [text for t in node.targets if isinstance(t, ast.Subscript) for text in literals(t.slice)]
+    return found
+
+
+def states_by_hand(tree: ast.Module) -> list[str]:
+    """Words that a source compares with something called state."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            left = node.left
+            named = left.attr if isinstance(left, ast.Attribute) else left.id if isinstance(left, ast.Name) else ""
+            if isinstance(left, ast.Subscript):
+                named = next(literals(left.slice), "")
+            if named == "state":
+                found += [text for value in node.comparators for text in literals(value)]
+    return found
+
+
+@pytest.mark.parametrize("reasons", REASONS, ids=[kind.__name__ for kind in REASONS])
+def test_reasons_are_in_snake_case(reasons: type[StrEnum]) -> None:
+    assert all(SNAKE_CASE.fullmatch(reason) for reason in reasons)
+    assert [reason.name.lower() for reason in reasons] == [reason.value.replace("url.", "url_").removeprefix("c4.") for reason in reasons]
+
+
+def test_other_reasons_are_in_snake_case() -> None:
+    assert all(SNAKE_CASE.fullmatch(reason) for reason in (BAD_RECORD, REPEATS_CUT, SPANS_CUT))
+    assert BROKEN < DAMAGED < set(PageReason)
+
+
+def test_no_reason_stands_in_the_code_as_a_string() -> None:
+    found = {path.name: by_hand(ast.parse(path.read_bytes())) for path in sources()}
+    assert {name: words for name, words in found.items() if words and name not in WITHOUT_ENUM} == {}
+
+
+def test_a_reason_by_hand_is_seen() -> None:
+    for source in ('Ruling("too-short")', 'Ruling(text=text, note="cut")', 'reason = "" if good else "bad"', 'dropped["bad record"] = 3',
+                   'raise BodyError("bomb" if large else X)', 'Record(**base, problem=frame.problem or "bad-head")'):  # fmt: skip
+        assert by_hand(ast.parse(source)), source
+    assert not by_hand(ast.parse('Ruling(); Ruling("", text=text); reason = ""; Record(1, 2, "request"); dropped[name] = 3'))
+
+
+def test_states_are_compared_by_words_of_the_vocabulary() -> None:
+    """`off`: the state of a classifier that was not asked for (train_quality)."""
+    known = {*NodeState, *RunState, "off", "", "start"}
+    found = {path.name: states_by_hand(ast.parse(path.read_bytes())) for path in sources()}
+    assert {name: words for name, words in found.items() if set(words) - known} == {}
+    assert states_by_hand(ast.parse('x = step.state == "hit"; y = row["state"] in ("miss", "waits")')) == ["hit", "miss", "waits"]
+
+
+def test_states_are_plain_words() -> None:
+    assert all(re.fullmatch("[a-z_]+", state) for state in (*NodeState, *RunState))
+    assert {"cached", "built", "failed", "waiting", "missing", "damaged", "interrupted"} <= set(NodeState)
+    assert set(ENDS) == set(RunState) - {RunState.RUNNING, RunState.KILLED}
+    assert states.READY.isdisjoint(states.BUILDS)
