@@ -162,7 +162,7 @@ def test_the_answer_of_a_command_is_one_json_envelope(home: Path, capsys: pytest
 def test_the_answer_comes_before_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "full", "--json", "--home", str(tmp_path)]) == 2
     printed = capsys.readouterr()
-    assert answered(printed.out, "plan")["lacks"] and printed.err.startswith("loam: ")
+    assert answered(printed.out, "plan")["missing"] and printed.err.startswith("loam: ")
 
 
 def test_a_difference_is_in_the_answer_and_in_the_exit_code(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
