@@ -2,8 +2,8 @@
 
 Reads WARC (responses, decoded and cleaned of navigation) and WET (conversions, text as it stands). Guarantee: each record or
 unreadable stretch of each file is one decision, and files.parquet adds them up per file and reason; the same bytes give the same
-output, in file and record order, whatever the number of workers or the load (nothing is given up by a clock); doc_id follows DESIGN
-§3. Cost: about 500 pages/s per core, one page in memory. Source: resiliparse, or trafilatura or jusText by recipe.
+output, in file and record order, whatever the number of workers or the load (nothing is given up by a clock); doc_id follows
+ARCHITECTURE.md. Cost: about 500 pages/s per core, one page in memory. Source: resiliparse, or trafilatura or jusText by recipe.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ExtractConfig(StageConfig):
     40,000 elements (5 of 3,648 pages of the test crawls)."""
     statuses: tuple[int, ...] = Field((200,), min_length=1)
     """HTTP status codes of pages that are read."""
-    mimes: tuple[str, ...] = Field(("text/warc/html", "application/xhtml+xml"), min_length=1)
+    mimes: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
     """Content types that are read. A page served as XML, or without a type, is read when it begins like HTML."""
     max_page_bytes: int = Field(10_000_000, ge=1)
     """Larger pages are dropped, as stored or decompressed (bytes; Common Crawl itself cuts pages at 1 or 5 MB, the largest of the test

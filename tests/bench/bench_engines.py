@@ -25,8 +25,9 @@ from stages.text.warc.charset import decode_page
 from stages.text.warc.framing import Limits
 from stages.text.warc.html import Engine, extract_text
 from stages.text.warc.records import read_records
+from tests.made.real import real_folder
 
-CRAWL = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "crawl"
+CRAWL = real_folder() / "crawl"
 JUDGED = Path(__file__).with_name("judged_pages.jsonl")
 CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+")
@@ -43,7 +44,7 @@ def pages(wanted: set[str]) -> dict[str, str]:
     for file in [*sorted(CRAWL.glob("CRAWL-*.warc.gz")), *sorted((CRAWL / "real").glob("*-*.warc.gz"))]:
         with file.open("rb") as stream:
             for record in read_records(stream, Limits(20_000_000, 100.0)):
-                if record.url in wanted and record.status == 200 and record.mime == "text/warc/html":
+                if record.url in wanted and record.status == 200 and record.mime == "text/html":
                     found.setdefault(record.url, decode_page(record.body, record.charset)[0])
     return found
 
