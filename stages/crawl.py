@@ -4,7 +4,7 @@ Sources, alone or together: `warcs` (WARC or WET files, local or by URI), `site`
 site made from installed Python packages, served on 127.0.0.1, really crawled, then stopped). Guarantee: given files are listed
 with their checksums, never copied; an own crawl is standard WARC, and its digest is taken over (URL, status, payload digest,
 record id), so a repeated crawl of the same pages is the same artifact. Cost: one read of the head of each given file; the
-site's answering time for a crawl. Source: DESIGN §3.
+site's answering time for a crawl. Source: ARCHITECTURE.md, "The words".
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Reads WARC (responses, decoded and cleaned of navigation) and WET (conversions, text as it stands). Guarantee: each record or
 unreadable stretch of each file is one decision, and files.parquet adds them up per file and reason; the same bytes give the same
-output, in file and record order, whatever the number of workers or the load (nothing is given up by a clock); doc_id follows DESIGN
-§3. Cost: about 500 pages/s per core, one page in memory. Source: resiliparse, or trafilatura or jusText by recipe.
+output, in file and record order, whatever the number of workers or the load (nothing is given up by a clock); doc_id follows
+ARCHITECTURE.md. Cost: about 500 pages/s per core, one page in memory. Source: resiliparse, or trafilatura or jusText by recipe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: the real corpora, and a stage run through the real runner."""
+"""Fixtures that all tests share: data, made and real, and a stage run through the real runner."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ import pytest
 from stages.core.contract.declaration import Artifact, Stage
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.run.runner import Event, prepare, run_node
+from tests.made.real import NOT_HERE, real_folder
+from tests.made.variants import Data
 
 PROJECT = Path(__file__).resolve().parents[1]
-CORPORA = PROJECT.parent / "shared" / "corpora"
 
 
 LONGER_S = {"tiny_home": 1800, "server": 900}
@@ -59,11 +60,19 @@ def until(true: Callable[[], object], within_s: float = 60) -> None:
 
 
 @pytest.fixture(scope="session")
-def corpora() -> Path:
-    """Real crawls, chat, preference and benchmark files; tests skip where they are absent."""
-    if not CORPORA.is_dir():
-        pytest.skip("the real corpora are not on this machine")
-    return CORPORA
+def made(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """The data made for tests."""
+    return Data("made", tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module", params=["made", "real"])
+def data(request: pytest.FixtureRequest, made: Data) -> Data:
+    """The data made for tests, always; then real crawls, chats, preferences and benchmarks, where this machine has them."""
+    if request.param == "made":
+        return made
+    if not real_folder().is_dir():
+        pytest.skip(NOT_HERE)
+    return Data("real", real_folder())
 
 
 def run_stage(

@@ -21,12 +21,12 @@ def rows() -> list[dict[str, Any]]:
     from stages.text.match.words import normalise_words
     from tests.bench.bench_dedup import alternate
     from tests.bench.corpus import texts_and_urls
-    from tests.conftest import CORPORA
+    from tests.made.real import real_folder
     from tests.stages.planted import bench_items, quotes
 
     pages = texts_and_urls()[0]
     random.Random(1).shuffle(pages)
-    items = list(bench_items(CORPORA))
+    items = list(bench_items(real_folder() / "bench"))
     index = build_index(items, 13, 8)
     planted = [(task, item, texts[-1]) for task, item, texts in items[:: len(items) // PLANTED] if len(normalise_words(texts[-1])) >= 13]
     peer = datatrove_filter([text for _, _, text in planted])

@@ -25,8 +25,9 @@ from stages.text.warc.charset import decode_page
 from stages.text.warc.framing import Limits
 from stages.text.warc.html import Engine, extract_text
 from stages.text.warc.records import read_records
+from tests.made.real import real_folder
 
-CRAWL = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "crawl"
+CRAWL = real_folder() / "crawl"
 JUDGED = Path(__file__).with_name("judged_pages.jsonl")
 CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+")

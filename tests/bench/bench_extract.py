@@ -26,8 +26,9 @@ from stages.core.tables.shards import Meter
 from stages.extract import ExtractConfig, extract_file
 from stages.text.warc.framing import Limits
 from stages.text.warc.records import read_records
+from tests.made.real import real_folder
 
-CRAWL = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "crawl"
+CRAWL = real_folder() / "crawl"
 TIMES_DATATROVE, TIMES_BARE = 15.0, 1.5
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from stages import crawl, extract
 from stages.core.contract.declaration import Artifact
-from tests.conftest import CORPORA, run_stage
+from tests.conftest import run_stage
+from tests.made.real import real_folder
 
 HOME = Path(os.environ.get("LOAM_BENCH_HOME") or Path(tempfile.gettempdir()) / "loam-bench")
 
 
 def crawl_documents() -> Artifact:
     """The documents artifact of the ten crawl files, one shard per file."""
-    warcs = run_stage(crawl.STAGE, {"warcs": [str(CORPORA / "crawl" / "CRAWL-2026-*.warc.gz")]}, {}, HOME)
+    warcs = run_stage(crawl.STAGE, {"warcs": [str(real_folder() / "crawl" / "CRAWL-*.warc.gz")]}, {}, HOME)
     return run_stage(extract.STAGE, {"max_bad_records": 100}, {"warc": warcs}, HOME, runtime={"workers": 2})
 
 

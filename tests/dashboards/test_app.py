@@ -109,7 +109,7 @@ def test_opens_in_a_real_browser(tiny_home: Path, tmp_path: Path) -> None:
 
     browser_path = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
     if not browser_path:
-        pytest.skip("no Chromium on this machine; `make test-browser` installs one")
+        pytest.skip("browser: no Chromium on this machine; `make test-browser` installs one")
     with served(tiny_home) as url, sync_playwright() as playwright:
         root = url.partition("?")[0]
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])

@@ -100,8 +100,6 @@ class Worker:
                 shutil.copyfile(source, target)
         for path in self.root.rglob("*"):
             os.utime(path, (LONG_AGO, LONG_AGO))
-        if (project.parent / "shared").exists():
-            (folder / "shared").symlink_to((project.parent / "shared").resolve())
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("LOAM_", "PREFECT_", "PYTEST_"))}
         environment |= {
             "PYTHONPATH": str(self.root),

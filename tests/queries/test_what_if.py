@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from stages.core.index import database
 from stages.filter import STAGE
 from stages.queries.what_if import what_if
 from tests.conftest import run_stage
+from tests.made.rule_breakers import broken
+from tests.made.variants import Data
 from tests.stages.made import artifact, documents
 
 BASE: dict[str, Any] = {"url": {"enabled": False}}
@@ -30,8 +31,9 @@ def filtered(home: Path, config: dict[str, Any], texts: list[str]) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def texts(corpora: Path) -> list[str]:
-    return [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()]
+def texts(data: Data) -> list[str]:
+    """Documents that stay, and of the made ones some that break each rule."""
+    return data.texts(data.expected(made=120, real=None)) + data.expected(made=list(broken(0).values()), real=[])
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +68,9 @@ def test_the_answer_is_what_a_rerun_gives(home: Path, texts: list[str], tmp_path
     assert all(max(0, row["change"]) <= row["new"] <= row["then"] for row in rows)
 
 
-def test_nothing_changed_changes_nothing(home: Path) -> None:
+def test_nothing_changed_changes_nothing(home: Path, data: Data) -> None:
     rows = what_if(home, name(home), STAGE, [])
+    assert data.name == "real" or {row["verdict"] for row in rows} >= {f"dropped: {reason}" for reason in broken(0)}
     assert all(row["today"] == row["then"] and not row["new"] for row in rows) and rows[0]["verdict"] == "kept"
 
 

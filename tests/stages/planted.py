@@ -1,4 +1,4 @@
-"""Real benchmark items, and ways in which a page may quote one: the truth for tests and benchmarks of decontamination."""
+"""Benchmark items, and ways in which a page may quote one: the truth for tests and benchmarks of decontamination."""
 
 from __future__ import annotations
 
@@ -15,24 +15,30 @@ from stages.text.items.tasks import format_of, read_item
 from stages.text.match.words import normalise_words
 
 
-def bench_items(corpora: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """(task, item_id, texts) of every file in corpora/bench."""
-    for path in sorted((corpora / "bench").glob("*.jsonl*")):
+def bench_items(bench: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """(task, item_id, texts) of every file in a folder of benchmarks."""
+    for path in sorted(bench.glob("*.jsonl*")):
         form = ""
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
             for number, line in enumerate(lines):
                 record = json.loads(line)
                 form = form or format_of(record)
                 yield path.name.partition(".")[0], str(number), read_item(form, record).texts
-    with (corpora / "bench" / "TruthfulQA.csv").open(newline="") as file:
-        for number, row in enumerate(csv.DictReader(file)):
-            yield "TruthfulQA", str(number), (row["Question"], f"{row['Question']} {row['Best Answer']}")
-    with tarfile.open(corpora / "bench" / "mmlu_csv.tar.gz") as archive:
+    for path in sorted(bench.glob("*.csv")):
+        with path.open(newline="") as rows:
+            for number, row in enumerate(csv.DictReader(rows)):
+                yield path.stem, str(number), (row["Question"], f"{row['Question']} {row['Best Answer']}")
+    (path,) = bench.glob("*_csv.tar.gz")
+    with tarfile.open(path) as archive:
         for member in sorted((m for m in archive if m.isfile()), key=lambda m: m.name):
             file = archive.extractfile(member)
             assert file
             for number, row in enumerate(csv.DictReader(io.TextIOWrapper(file))):
-                yield f"mmlu-{Path(member.name).stem}", str(number), (row["question"], f"{row['question']} {row['choice' + row['answer']]}")
+                yield (
+                    f"{path.name.partition('_')[0]}-{Path(member.name).stem}",
+                    str(number),
+                    (row["question"], f"{row['question']} {row['choice' + row['answer']]}"),
+                )
 
 
 def quotes(text: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows
 from stages.text.items.held_out import normalised, read_described
+from stages.text.items.tasks import FORMATS, format_of
 from stages.text.match.ngrams import find, load_index
 from tests.conftest import run_stage
+from tests.made.benches import ITEMS
+from tests.made.variants import Data
 from tests.stages import made
 
 PACKAGE = "pydantic"
@@ -127,11 +131,22 @@ def test_too_few_answers_are_refused(tmp_path: Path) -> None:
         run_stage(STAGE, {"docstrings": {"packages": [PACKAGE], "items": 100_000}}, {}, tmp_path)
 
 
-def test_the_real_files_are_read(tmp_path: Path, corpora: Path) -> None:
-    files = [str(corpora / "bench" / name) for name in ("*.jsonl", "HumanEval.jsonl.gz", "hellaswag_val.jsonl.gz")]
-    tasks = tasks_of(run_stage(STAGE, {"files": files, "max_scored_items": 50}, {}, tmp_path))
-    assert {name: task["items"] for name, task in tasks.items()} == {
-        "arc_challenge": 1172, "arc_easy": 2376, "commonsense_qa": 1221, "copa": 100, "gsm8k_test": 1319, "lambada_openai": 5153,
-        "openbook_qa": 500, "winogrande": 1267, "HumanEval": 164, "hellaswag_val": 10042,
-    }  # fmt: skip
-    assert {name for name, task in tasks.items() if not task["scored_items"]} == {"gsm8k_test", "winogrande", "HumanEval"}
+REAL_ITEMS = {"arc_challenge": 1172, "arc_easy": 2376, "commonsense_qa": 1221, "copa": 100, "gsm8k_test": 1319, "lambada_openai": 5153,
+              "openbook_qa": 500, "winogrande": 1267, "HumanEval": 164, "hellaswag_val": 10042}  # fmt: skip
+
+
+def test_whole_files_are_read(tmp_path: Path, data: Data) -> None:
+    """Every format, compressed and not."""
+    names = data.expected(made=["programs", "endings"], real=["HumanEval", "hellaswag_val"])
+    files = [str(data.part("bench") / name) for name in ("*.jsonl", *(f"{name}.jsonl.gz" for name in names))]
+    artifact = run_stage(STAGE, {"files": files, "max_scored_items": 50}, {}, tmp_path)
+    tasks = tasks_of(artifact)
+    assert {name: task["items"] for name, task in tasks.items()} == data.expected(made=ITEMS, real=REAL_ITEMS)
+    unscored = data.expected(made={"sums", "pronouns", "programs"}, real={"gsm8k_test", "winogrande", "HumanEval"})
+    assert {name for name, task in tasks.items() if not task["scored_items"]} == unscored
+    with_lines = [path for path in data.part("bench").glob("*.jsonl*") if path.name.partition(".")[0] in tasks]
+    assert {format_of(json.loads(read_text(path).partition("\n")[0])) for path in with_lines} == set(FORMATS)
+
+
+def read_text(path: Path) -> str:
+    return (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode()

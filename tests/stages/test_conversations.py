@@ -13,10 +13,12 @@ from stages.core.contract.errors import StageError
 from stages.core.tables.parquet import read_rows
 from stages.text.items.held_out import normalised
 from tests.conftest import run_stage
+from tests.made.chats import HELD_OUT
+from tests.made.variants import Data
 from tests.stages import made
 
 PACKAGE = "pydantic"
-LEAK = "The quick brown fox jumps over the lazy dog and then walks slowly home again at night."
+LEAK = HELD_OUT
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +99,12 @@ def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None
     assert "Set benchmarks.docstrings" in str(caught.value)
 
 
-def test_the_real_files_are_read(tmp_path: Path, corpora: Path, benchmarks: Artifact) -> None:
-    config = {"files": [str(corpora / "sft" / "*.jsonl")]}
-    artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path)
-    assert artifact.manifest["books"]["rows_in"] == 11171
-    assert artifact.manifest["rows"] > 11_000
+def test_whole_files_are_read(tmp_path: Path, data: Data, benchmarks: Artifact) -> None:
+    """Single turns and several, code, ten languages, what must be left out; and what others wrote."""
+    artifact = run_stage(STAGE, {"files": [str(data.part("sft") / "*.jsonl")]}, {"benchmarks": benchmarks}, tmp_path)
+    assert artifact.manifest["books"]["rows_in"] == data.expected(made=183, real=11171)
+    assert artifact.manifest["rows"] > data.expected(made=179, real=11_000)
+    if data.name == "made":
+        assert artifact.manifest["books"]["dropped"] == {"held-out": 2, "special token": 1}
+        roles = {tuple(m["role"] for m in json.loads(row["messages"])) for row in rows_of(artifact)}
+        assert len(roles) == 6 and ("system", "user", "assistant", "user", "assistant") in roles

@@ -16,6 +16,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows
 from stages.crawl import STAGE
 from tests.conftest import run_stage
+from tests.made.variants import Data
 from tests.text.site.test_crawler import PAGES, serving
 
 DOCS = {"packages": ["datasketch"], "max_pages": 12, "min_page_chars": 200}
@@ -126,18 +127,19 @@ def test_a_crawl_that_failed_asks_again(tmp_path: Path) -> None:
         assert run_stage(STAGE, config, {}, tmp_path).summary["pages"] == 2
 
 
-def test_given_files_are_listed_not_copied(corpora: Path, tmp_path: Path) -> None:
-    pattern = str(corpora / "crawl" / "CRAWL-2026-0000[01].warc.gz")
+def test_given_files_are_listed_not_copied(data: Data, tmp_path: Path) -> None:
+    pattern = str(data.part("crawl") / "CRAWL-2026-0000[01].warc.gz")
     crawl = run_stage(STAGE, {"warcs": [pattern], "source": "manuals"}, {}, tmp_path)
     files = json.loads((crawl.path / "files.json").read_text())
     assert [f["uri"].rpartition("/")[2] for f in files] == ["CRAWL-2026-00000.warc.gz", "CRAWL-2026-00001.warc.gz"]
     assert files[0]["source"] == "manuals"
     assert crawl.manifest["bytes"] < 10_000
-    assert "corpora" not in (crawl.path / "identity.jsonl").read_text()
+    assert data.folder.name not in (crawl.path / "identity.jsonl").read_text()
 
 
-def test_files_and_documentation_together(corpora: Path, tmp_path: Path) -> None:
-    config = {"warcs": [str(corpora / "crawl" / "real" / "whirlwind.warc.gz")], "docs": DOCS, "shards": 1}
+def test_files_and_documentation_together(data: Data, tmp_path: Path) -> None:
+    name = data.expected(made="single.warc.gz", real="whirlwind.warc.gz")
+    config = {"warcs": [str(data.part("crawl") / "real" / name)], "docs": DOCS, "shards": 1}
     files = json.loads((run_stage(STAGE, config, {}, tmp_path).path / "files.json").read_text())
     assert [(f["source"], f.get("path")) for f in files] == [("web", None), ("docs", "warc/00001.warc.gz")]
 
@@ -175,9 +177,9 @@ def test_a_file_that_is_no_warc(content: bytes, message: str, tmp_path: Path) ->
     assert not list((tmp_path / "home" / "artifacts").glob("crawl/*"))
 
 
-def test_an_arc_file_is_refused(corpora: Path, tmp_path: Path) -> None:
-    file = corpora / "crawl" / "quirks" / "warcio-example.arc.gz"
-    with pytest.raises(StageError, match="warcio-example.arc.gz is an ARC file .the format before WARC., which is not read") as caught:
+def test_an_arc_file_is_refused(data: Data, tmp_path: Path) -> None:
+    file = data.part("crawl") / "quirks" / data.expected(made="old.arc.gz", real="warcio-example.arc.gz")
+    with pytest.raises(StageError, match=f"{file.name} is an ARC file .the format before WARC., which is not read") as caught:
         run_stage(STAGE, {"warcs": [str(file)]}, {}, tmp_path)
     assert "warcio recompress makes WARC of ARC" in caught.value.do
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from stages.decontaminate import STAGE, clean_text
 from stages.text.match.ngrams import build_index, find, load_index, save_index
 from stages.text.match.words import normalise_words
 from tests.conftest import run_stage
+from tests.made.variants import Data
 from tests.stages.made import artifact, documents
 from tests.stages.planted import bench_items, quotes
 
@@ -99,9 +99,8 @@ def test_nothing_left_is_an_error(tmp_path: Path) -> None:
         run(tmp_path, [[LONG]], {"a": [LONG]})
 
 
-def test_planted_leaks_in_real_pages_are_found_and_clean_ones_are_not(corpora: Path) -> None:
-    pages = [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()]
-    items = list(bench_items(corpora))
+def test_planted_leaks_in_pages_are_found_and_clean_ones_are_not(data: Data) -> None:
+    pages, items = data.texts(), list(bench_items(data.part("bench")))
     index = build_index(items, n=13, min_words=8)
     assert not any(find(index, page) for page in pages)
     chosen = [(task, item, texts[-1]) for task, item, texts in items[:: len(items) // 300] if len(normalise_words(texts[-1])) >= 8]
@@ -119,3 +118,5 @@ def test_planted_leaks_in_real_pages_are_found_and_clean_ones_are_not(corpora: P
             assert not find(index, cut)
             seen.add(kind)
     assert len(seen) == 7 and len(chosen) > 200
+    lengths = [len(normalise_words(text)) for _, _, text in chosen]
+    assert min(lengths) < 13 < max(lengths)  # looked for whole, and by n-grams

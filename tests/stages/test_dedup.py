@@ -16,6 +16,7 @@ from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.dedup import STAGE
 from stages.text.match.minhash import best_bands
 from tests.conftest import run_stage
+from tests.made.variants import Data
 from tests.stages.made import SPACE, artifact, documents, relisted
 
 SHAPE = schema(doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string")
@@ -64,10 +65,6 @@ def test_threshold_and_near_switch(tmp_path: Path) -> None:
     assert found.summary["proposed_at_threshold_frac"] == round(1 - (1 - 0.5**5) ** 22, 4)
 
 
-def real_texts(corpora: Path, count: int) -> list[str]:
-    return [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()[:count]]
-
-
 def sharded(folder: Path, rows: list[dict[str, Any]], shards: int) -> Artifact:
     """The same rows over some files, every row group of a few rows."""
     for shard in range(shards):
@@ -83,14 +80,14 @@ def made_rows(texts: list[str], source: str = "crawl", url: str = "http://x") ->
 
 
 @pytest.mark.parametrize("extra", [{}, {"repeats": {"min_chars": 10, "min_left_chars": 50}}])
-def test_result_depends_neither_on_shards_nor_on_workers(corpora: Path, tmp_path: Path, extra: dict[str, Any]) -> None:
-    texts = [f"{text}\nThe same footer under every page." for text in real_texts(corpora, 60)]
+def test_result_depends_neither_on_shards_nor_on_workers(made: Data, tmp_path: Path, extra: dict[str, Any]) -> None:
+    texts = [f"{text}\nThe same footer under every page." for text in made.texts(60)]
     texts += [text.replace("The same", "with one more sentence.\nThe same") for text in texts[:25]] + texts[10:20]
     rows = made_rows(texts)
     results = []
     for number, (order, shards, workers) in enumerate([(rows, 1, 1), (rows, 3, 1), (rows, 3, 1 if extra else 2), (rows[::-1], 4, 1)]):
-        made = sharded(tmp_path / f"split{number}", order, shards)
-        found = run_stage(STAGE, extra, {"documents": made}, tmp_path / str(number), runtime={"workers": workers})
+        split = sharded(tmp_path / f"split{number}", order, shards)
+        found = run_stage(STAGE, extra, {"documents": split}, tmp_path / str(number), runtime={"workers": workers})
         tables = [table(found, "clusters.parquet"), table(found, "pairs.parquet")]
         repeats = sorted((r["text"], r["times"], r["doc_id"]) for p in (found.path / "repeats").glob("*") for r in read_rows(p))
         results.append((sorted(kept(found)), *tables, repeats, found.manifest["digest"]))
@@ -107,8 +104,8 @@ def test_source_priority_decides_which_copy_stays(tmp_path: Path) -> None:
     assert [row["source"] for row in rows_of(found)] == ["c"]
 
 
-def test_a_new_crawl_against_an_existing_corpus_is_as_both_together(corpora: Path, tmp_path: Path) -> None:
-    texts = real_texts(corpora, 80)
+def test_a_new_crawl_against_an_existing_corpus_is_as_both_together(data: Data, tmp_path: Path) -> None:
+    texts = data.texts(80)
     a = made_rows([*texts[:40], *(t + " and a little more." for t in texts[:5])], url="http://a")
     b = made_rows([*texts[20:80], *(t + " with another end." for t in texts[:50]), "..."], url="http://b")
     whole = run_stage(STAGE, {}, {"documents": sharded(tmp_path / "ab", [*b, *a], 3)}, tmp_path)

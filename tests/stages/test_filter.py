@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from stages.filter import STAGE, FilterConfig
 from stages.text.quality.classifier import train
 from stages.text.quality.stop_words import GOPHER
 from tests.conftest import run_stage
+from tests.made.rule_breakers import broken
+from tests.made.variants import Data
 from tests.stages.made import artifact, documents, jsonl, relisted
 
 PROSE = """The old house of the baker was painted by the men that live near the river.
@@ -93,11 +94,12 @@ def test_rules_off_keep_everything_with_words(tmp_path: Path) -> None:
     assert (books["kept"], books["dropped"]) == (2, {"no_words": 1})
 
 
-def test_workers_change_nothing(corpora: Path, tmp_path: Path) -> None:
-    texts = [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()[:60]]
-    made = documents(tmp_path / "made", [texts[:20], texts[20:40], texts[40:]])
-    one, two = (filtered({}, made, tmp_path / str(n), runtime={"workers": n}) for n in (1, 2))
+def test_workers_change_nothing(made: Data, tmp_path: Path) -> None:
+    texts = made.texts(60)
+    given = documents(tmp_path / "made", [texts[:20], [*texts[20:40], *broken(0).values()], texts[40:]])
+    one, two = (filtered({}, given, tmp_path / str(n), runtime={"workers": n}) for n in (1, 2))
     assert one.manifest["digest"] == two.manifest["digest"]
+    assert set(broken(0)) <= set(one.manifest["books"]["dropped"]) and one.manifest["books"]["kept"] > 5
 
 
 def test_dropping_everything_is_an_error(tmp_path: Path) -> None:

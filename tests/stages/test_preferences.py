@@ -14,10 +14,12 @@ from stages.core.tables.parquet import read_rows
 from stages.preferences import STAGE
 from stages.text.items.held_out import normalised
 from tests.conftest import run_stage
+from tests.made.chats import HELD_OUT
+from tests.made.variants import Data
 from tests.stages import made
 
 PACKAGE = "pydantic"
-LEAK = "The quick brown fox jumps over the lazy dog and then walks slowly home again at night."
+LEAK = HELD_OUT
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +109,12 @@ def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None
         run_stage(STAGE, {"docstrings": {}}, {"benchmarks": files}, tmp_path / "home")
 
 
-def test_the_real_files_are_read(tmp_path: Path, corpora: Path, benchmarks: Artifact) -> None:
-    config = {"files": [str(corpora / "preference" / "*.gz")], "max_bad_records": 5}
+def test_whole_files_are_read(tmp_path: Path, data: Data, benchmarks: Artifact) -> None:
+    """Prompts of one turn and of three, ten languages, what must be left out; and what others wrote."""
+    config = {"files": [str(data.part("preference") / "*.gz")], "max_bad_records": 5, "validation_frac": data.expected(made=0.3, real=0.1)}
     artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path)
-    assert artifact.manifest["books"]["rows_in"] == 6325
-    assert artifact.summary["validation"] > 500
+    assert artifact.manifest["books"]["rows_in"] == data.expected(made=94, real=6325)
+    assert artifact.summary["validation"] > data.expected(made=10, real=500)
+    if data.name == "made":
+        assert artifact.manifest["books"]["dropped"] == {"bad record": 2, "held-out": 1, "special token": 1}
+        assert {len(json.loads(row["prompt"])) for row in rows_of(artifact)} == {1, 3}

@@ -15,6 +15,7 @@ from stages.core.tables.parquet import schema, write_rows
 from stages.train_quality import STAGE
 from tests.bench.corpus import file_texts
 from tests.conftest import run_stage
+from tests.made.variants import Data
 from tests.stages.made import documents, jsonl
 
 FAST = {"learning_rate": 0.5}
@@ -53,10 +54,12 @@ def test_trained_and_measured(crawl: Artifact, tmp_path: Path) -> None:
     assert again.manifest["digest"] == made.manifest["digest"]  # a forced rebuild that differs is an error already
 
 
-def test_real_texts_are_told_from_a_real_crawl(corpora: Path, tmp_path: Path) -> None:
-    pages = [text for text in file_texts(corpora / "crawl" / "CRAWL-2026-00003.warc.gz", tmp_path / "home") if " the " in text][:300]
+def test_texts_are_told_from_a_crawl(data: Data, tmp_path: Path) -> None:
+    """Essays from the documentation of packages; C4 from manuals."""
+    files = data.expected(made=data.crawls(), real=data.crawls()[3:4])
+    pages = [text for file in files for text in file_texts(file, tmp_path / "home") if " the " in text and "lighthouse" not in text][:300]
     crawl = documents(tmp_path / "crawl", [pages])
-    config = {"positives": [str(corpora / "text" / "c4_demo.jsonl")], "held_out_frac": 0.25, "learning_rate": 0.5, "passes": 25}
+    config = {"positives": [str(data.documents)], "held_out_frac": 0.25, "learning_rate": 0.5, "passes": 25}
     summary = run_stage(STAGE, config, {"documents": crawl}, tmp_path).manifest["summary"]
     assert summary["held_out_accuracy"] > 0.85 > summary["majority_frac"] + 0.2
 

@@ -160,7 +160,7 @@ class Outcome:
 
     rows, tokens: size of the artifact in its own unit. books: None where no records are kept or dropped.
     summary: scalar results for the metric table, the report and `lineage show` (plain numbers and strings).
-    identity: names of the files in `out` over which the digest is taken; empty means all files (DESIGN: a warc
+    identity: names of the files in `out` over which the digest is taken; empty means all files (a warc
     artifact's digest leaves out dates, so it names only its list of records).
     """
 

@@ -1,7 +1,7 @@
 """Errors as Loam shows them: what happened, where, and what to do about it.
 
 Guarantee: every error of ours prints as at most three parts (what / where / what to do) and carries its exit code
-(DESIGN: 1 a stage failed, 2 usage or recipe error, 3 verification failed), and nothing in it steers a terminal.
+(1 a stage failed, 2 usage or recipe error, 3 verification failed), and nothing in it steers a terminal.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Record:
 
     @property
     def doc_id(self) -> UUID:
-        """uuid5 of the file's sha256 and the line (DESIGN: the identity of a chat or preference record)."""
+        """uuid5 of the file's sha256 and the line (ARCHITECTURE.md: the identity of a chat or preference record)."""
         return uuid5(NAMESPACE_OID, f"{self.file.sha256}:{self.line}")
 
     @property

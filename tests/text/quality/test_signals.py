@@ -1,10 +1,8 @@
-"""Signals of small texts by hand, and the whole chain against datatrove's on real pages."""
+"""Signals of small texts by hand, and the whole chain against datatrove's on made and real pages."""
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +14,8 @@ from stages.text.quality.signals import make_measure, text_signals
 from stages.text.quality.stored_signals import OF_TEXT
 from tests.bench.bench_filter import datatrove_chain
 from tests.bench.corpus import file_texts
+from tests.made.rule_breakers import broken, judged, long_text
+from tests.made.variants import Data
 
 BASE: dict[str, Any] = {"url": {"enabled": False}, "languages": [], "min_lang_score": 0}
 KNOWN = {"lang": "en", "lang_score": 1.0, "quality_score": None}
@@ -36,23 +36,32 @@ def verdicts(texts: list[str], config: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def pages(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Pages of a real crawl in many languages, and of C4."""
-    crawled = file_texts(corpora / "crawl" / "CRAWL-2026-00003.warc.gz", tmp_path_factory.mktemp("crawl"))
-    c4 = [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()]
-    return random.Random(1).sample(crawled, 150) + c4[:100]
+def pages(data: Data, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Pages of a crawl in many languages, and English texts: of the made ones, some break each rule."""
+    crawled = file_texts(data.crawls()[3], tmp_path_factory.mktemp("crawl"))
+    return random.Random(1).sample(crawled, data.expected(made=25, real=150)) + data.expected(made=judged, real=lambda: data.texts(100))()
 
 
-def test_verdicts_and_texts_are_datatroves(pages: list[str]) -> None:
+def test_verdicts_and_texts_are_datatroves(pages: list[str], data: Data) -> None:
     judge = datatrove_chain()
     expected = [judge(text) for text in pages]
     assert verdicts(pages, settings()) == expected
-    assert len({reason for reason, _ in expected}) > 8 and 30 < sum(not reason for reason, _ in expected) < len(pages)
+    reasons = {reason for reason, _ in expected}
+    assert reasons <= {"", *broken(0)}, "a text that breaks this rule is missing from tests/made/rule_breakers.py"
+    assert reasons == {"", *broken(0)} if data.name == "made" else len(reasons) > 8
+    assert 30 < sum(not reason for reason, _ in expected) < len(pages)
+    assert sum(not reason and text != page for (reason, text), page in zip(expected, pages, strict=True)) > 5  # edited and kept
+
+
+def test_each_made_text_breaks_its_rule() -> None:
+    """So that the test above stays what it says when a text of rule_breakers.py is changed."""
+    for number in range(3):
+        assert [reason for reason, _ in verdicts(list(broken(number).values()), settings())] == list(broken(number))
 
 
 OTHER = {
     "gopher_repetition": {"top_n_grams": {2: 0.05}, "dup_n_grams": {3: 0.2, 6: 0.05}, "dup_para_frac": None},
-    "gopher_quality": {"min_doc_words": 20, "min_alpha_words_ratio": 0.5, "min_stop_words": 1, "stop_words": {"en": ["der", "the", "la"]}},
+    "gopher_quality": {"min_doc_words": 20, "max_doc_words": 2000, "min_alpha_words_ratio": 0.5, "min_stop_words": 1, "stop_words": {"en": ["der", "the", "la"]}},
     "c4": {"filter_no_terminal_punct": False, "min_num_sentences": 3, "filter_curly_bracket": False, "min_words_per_line": 5,
            "max_word_length": 25},
     "fineweb": {"char_duplicates_ratio": 0.1, "short_line_length": 20, "line_punct_thr": 0.3},
@@ -60,7 +69,10 @@ OTHER = {
 
 
 def test_other_settings_are_datatroves_too(pages: list[str]) -> None:
-    assert verdicts(pages, settings(**OTHER)) == [datatrove_chain(OTHER)(text) for text in pages]
+    judge = datatrove_chain(OTHER)
+    expected = [judge(text) for text in [*pages, long_text(0, 2500)]]
+    assert verdicts([*pages, long_text(0, 2500)], settings(**OTHER)) == expected
+    assert {"gopher_repetition.top_2_gram", "gopher_repetition.duplicated_3_n_grams", "gopher_quality.long_doc"} <= {r for r, _ in expected}
 
 
 def test_odd_texts_are_datatroves() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text.quality.word_split import ALPHA, ENDS, PUNCT, SYMBOL, UnknownLanguageError, WordSplitter
+from tests.made.prose import LANGUAGES, paragraphs
+from tests.made.variants import Data
 
 ODD = ["it's 10a.m. in the U.S.A., don't; e.g. x.y(z) -> 3.5%!", "IS_ALPHA is odd", "tab\tand\u00a0nbsp\u2028line", "", " ", "8 ) : ) o . O",
        "http://x.org/a?b=c cannot gonna Cant id im", "東京は、晴れ。 Привет мир! 12km $5 C++ #tag @me", "a.b.c... ??!! —dash— (x)y[z]{w}"]  # fmt: skip
@@ -34,9 +33,13 @@ def plain_words(text: str) -> list[str]:
     return split_into_words(text)
 
 
-def test_words_are_datatroves(splitter: WordSplitter, corpora: Path) -> None:
-    pages = [json.loads(line)["text"] for line in (corpora / "text" / "c4_demo.jsonl").read_text().splitlines()[:60]]
-    for text in [*ODD, *pages]:
+def test_words_are_datatroves(splitter: WordSplitter, data: Data) -> None:
+    for text in [*data.texts(60), *(paragraph for language in LANGUAGES for paragraph in paragraphs(language, 1, "words"))]:
+        assert spelled(splitter, text) == plain_words(text)
+
+
+def test_words_of_odd_texts_are_datatroves(splitter: WordSplitter) -> None:
+    for text in ODD:  # each once: of IS_ALPHA datatrove itself gives other words when it meets it again
         assert spelled(splitter, text) == plain_words(text)
 
 

@@ -1,9 +1,8 @@
-"""Charsets: stated, unstated and wrongly stated, on made pages and on the pages of the real crawl."""
+"""Charsets: stated, unstated and wrongly stated, on single pages, and on the pages of the made and the real crawl."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,8 @@ from hypothesis import strategies as st
 from stages.text.warc.charset import bad_frac, decode_page
 from stages.text.warc.framing import Limits
 from stages.text.warc.records import read_records
+from tests.made.variants import Data
+from tests.made.web_pages import STATED
 
 GERMAN = "<html><body><p>Grüße aus Köln, schöne Straßen überall.</p></body></html>"
 KOREAN = "<html><body><p>대한민국의 수도는 서울이다. 한국어로 쓴 글이다.</p></body></html>"
@@ -65,11 +66,11 @@ def test_a_few_broken_bytes_do_not_change_the_charset() -> None:
     assert bad_frac("") == 0
 
 
-def test_korean_pages_of_the_real_crawl(corpora: Path) -> None:
+def test_korean_pages_of_the_crawl(data: Data) -> None:
     pages = [
         record
-        for number in range(3)
-        for record in read_records((corpora / "crawl" / f"CRAWL-2026-0000{number}.warc.gz").open("rb"), Limits(10**7, 100.0))
+        for file in data.crawls()[:3]
+        for record in read_records(file.open("rb"), Limits(10**7, 100.0))
         if record.status == 200 and "/ko/" in record.url and b"charset=EUC-KR" in record.body
     ]
     assert len(pages) > 20
@@ -86,12 +87,26 @@ LEAST = {
 }  # measured on 618 pages in 22 charsets: .98, .98, .80 (Latin-2 as Latin-1 is believed)
 
 
-def test_real_pages_in_other_charsets(corpora: Path) -> None:
+def test_pages_of_the_made_crawl_are_read_in_the_charset_that_they_state(made: Data) -> None:
+    """Every page written by hand, in ten languages and a dozen charsets, stated in a header, a meta tag, an XML declaration or nowhere."""
+    said, met = made.truth()["said"], set()
+    for file in made.crawls():
+        for record in read_records(file.open("rb"), Limits(10**7, 100.0)):
+            if record.type == "response" and record.url in said:
+                language, charset, paragraph = said[record.url]
+                text, encoding = decode_page(record.body, record.charset)
+                assert paragraph in text and bad_frac(text) == 0, (record.url, encoding)
+                met.add((language, charset))
+    assert met == {(language, "utf-8") for language, _, _ in said.values()} | {(lang, name) for lang in STATED for name, _ in STATED[lang]}
+    assert len({language for language, _ in met}) == 10 and len({charset.lower() for _, charset in met}) >= 11
+
+
+def test_pages_in_other_charsets(data: Data) -> None:
     """Pages of the crawl, transcoded: their text is found without a statement, and under the two commonest wrong ones."""
     draw = random.Random(1)
     pages: dict[str, list[str]] = {mark: [] for mark in SAMPLES}
-    for number in range(4):
-        for record in read_records((corpora / "crawl" / f"CRAWL-2026-0000{number}.warc.gz").open("rb"), Limits(10**7, 100.0)):
+    for file in data.crawls()[:4]:
+        for record in read_records(file.open("rb"), Limits(10**7, 100.0)):
             mark = next((mark for mark in SAMPLES if mark in record.url), "")
             text = record.body[:60_000].decode("utf-8", "ignore").lower().replace("charset", "x").replace("<?xml", "<?x")
             if record.status == 200 and record.mime == "text/html" and mark and sum(c > "\x7f" for c in text) > 300:

@@ -8,7 +8,6 @@ import random
 import re
 import zlib
 from io import BytesIO
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -18,6 +17,8 @@ from warcio.archiveiterator import ArchiveIterator
 
 from stages.text.warc.framing import BLOCK_BYTES, Limits, Member
 from stages.text.warc.records import MAX_HEAD_BYTES, NotWarcError, Record, check_warc, parse_uuid, read_records
+from tests.made.prose import sentences
+from tests.made.variants import Data
 
 LIMITS = Limits(10**7, 100.0)
 
@@ -60,8 +61,8 @@ def test_fields_of_a_response(pack: object) -> None:
     assert found.record_id == UUID("00000000-0000-4000-8000-000000000007")
 
 
-def test_real_crawl_is_read_as_warcio_reads_it(corpora: Path) -> None:
-    path = corpora / "crawl" / "CRAWL-2026-00003.warc.gz"
+def test_a_crawl_is_read_as_warcio_reads_it(data: Data) -> None:
+    path = data.crawls()[3]
     with path.open("rb") as stream:
         expected = [
             (r.rec_type, r.rec_headers.get_header("WARC-Record-ID"), r.content_stream().read() if r.rec_type == "response" else b"")
@@ -71,6 +72,7 @@ def test_real_crawl_is_read_as_warcio_reads_it(corpora: Path) -> None:
         found = list(read_records(stream, LIMITS))
     assert [r.ordinal for r in found] == list(range(len(expected)))
     assert [(r.type, f"<urn:uuid:{r.record_id}>", r.body) for r in found] == [(kind, own.lower(), body) for kind, own, body in expected]
+    assert {r.type for r in found} >= {"warcinfo", "request", "response", "revisit"}
 
 
 PROBLEMS = {  # planted defect of broken.warc.gz -> the record's problem; every other record is read
@@ -89,10 +91,10 @@ PROBLEMS = {  # planted defect of broken.warc.gz -> the record's problem; every 
 }
 
 
-def test_broken_file_is_read_member_by_member(corpora: Path) -> None:
+def test_broken_file_is_read_member_by_member(data: Data) -> None:
     """Each of the 56 members is one record, in its place, and each planted defect is the problem that it should be."""
-    expected = [json.loads(line) for line in (corpora / "crawl" / "broken.expected.jsonl").read_text().splitlines()]
-    with (corpora / "crawl" / "broken.warc.gz").open("rb") as stream:
+    expected = [json.loads(line) for line in (data.part("crawl") / "broken.expected.jsonl").read_text().splitlines()]
+    with (data.part("crawl") / "broken.warc.gz").open("rb") as stream:
         records = list(read_records(stream, LIMITS))
     assert len(records) == len(expected) == 56
     assert set(PROBLEMS) < {row["defect"] for row in expected}
@@ -102,34 +104,39 @@ def test_broken_file_is_read_member_by_member(corpora: Path) -> None:
         assert record.url == (row["url"] if named else record.url), row
 
 
-def test_truncated_file_reports_its_cut(corpora: Path) -> None:
-    with (corpora / "crawl" / "truncated.warc.gz").open("rb") as stream:
+def test_truncated_file_reports_its_cut(data: Data) -> None:
+    with (data.part("crawl") / "truncated.warc.gz").open("rb") as stream:
         found = list(read_records(stream, LIMITS))
-    assert len(found) == 195
+    assert len(found) == data.expected(made=lambda: data.truth()["truncated_records"], real=lambda: 195)()
     assert [r.problem for r in found if r.problem] == ["truncated"]
 
 
-@pytest.mark.parametrize(
-    "name", ["warcio-example.warc.gz", "warcio-example-wget-bad-target-uri.warc.gz", "warcio-example-iana.org-chunked.warc"]
-)
-def test_foreign_files(corpora: Path, name: str) -> None:
-    with (corpora / "crawl" / "quirks" / name).open("rb") as stream:
-        check_warc(stream, name)
-        found = list(read_records(stream, LIMITS))
-    assert not [r for r in found if r.problem]
-    (page,) = [r for r in found if r.type == "response"]
-    assert page.url in ("http://example.com/", "http://www.iana.org/")  # without wget's angle brackets
-    assert page.body.lstrip().startswith(b"<!doctype html>")  # chunk sizes and gzip gone
+FOREIGN = {  # gzip inside, wget's angle brackets, chunks in an uncompressed file
+    "made": ["packed.warc.gz", "angle-brackets.warc.gz", "chunked.warc", "one-member.warc.gz", "posted.warc.gz", "wrong-digest.warc"],
+    "real": ["warcio-example.warc.gz", "warcio-example-wget-bad-target-uri.warc.gz", "warcio-example-iana.org-chunked.warc"],
+}
 
 
-def test_wet_conversion_refers_to_its_page(corpora: Path) -> None:
-    with (corpora / "crawl" / "real" / "whirlwind.warc.wet.gz").open("rb") as stream:
+def test_foreign_files(data: Data) -> None:
+    for name in FOREIGN[data.name]:
+        with (data.part("crawl") / "quirks" / name).open("rb") as stream:
+            check_warc(stream, name)
+            found = list(read_records(stream, LIMITS))
+        assert not [r for r in found if r.problem]
+        (page,) = [r for r in found if r.type == "response"]
+        assert page.url in ("http://quirk.made.invalid/", "http://example.com/", "http://www.iana.org/")  # without wget's angle brackets
+        assert page.body.lstrip().startswith(b"<!doctype html>")  # chunk sizes and gzip gone
+
+
+def test_wet_conversion_refers_to_its_page(data: Data) -> None:
+    name = data.expected(made="single", real="whirlwind")
+    with (data.part("crawl") / "real" / f"{name}.warc.wet.gz").open("rb") as stream:
         text = [r for r in read_records(stream, LIMITS) if r.type == "conversion"][0]
-    with (corpora / "crawl" / "real" / "whirlwind.warc.gz").open("rb") as stream:
+    with (data.part("crawl") / "real" / f"{name}.warc.gz").open("rb") as stream:
         page = [r for r in read_records(stream, LIMITS) if r.type == "response"][0]
     assert text.refers_to == page.record_id
     assert text.url == page.url
-    assert "Escopete" in text.body.decode()
+    assert data.expected(made=next(sentences("es", 1, "page/400")), real="Escopete") in text.body.decode()
 
 
 @pytest.mark.parametrize("at", range(1, 400, 7))
@@ -203,10 +210,10 @@ def test_records_in_blocks_of_any_size_are_whole(size: int) -> None:
     ]  # fmt: skip
 
 
-def test_real_records_in_blocks_are_those_in_members(corpora: Path) -> None:
-    data = gzip.decompress((corpora / "crawl" / "CRAWL-2026-00000.warc.gz").read_bytes())[: 30 << 20]
-    cut = data.rindex(b"WARC/1.")
-    plain, blocks = read(data[:cut]), read(in_blocks(data[:cut], 65280))
+def test_records_in_blocks_are_those_in_members(data: Data) -> None:
+    whole = gzip.decompress(data.crawls()[0].read_bytes())[: 30 << 20]
+    cut = whole.rindex(b"WARC/1.")
+    plain, blocks = read(whole[:cut]), read(in_blocks(whole[:cut], 65280))
     assert len(plain) > 100
     assert [(r.url, r.record_id, r.problem, r.body) for r in blocks] == [(r.url, r.record_id, r.problem, r.body) for r in plain]
 
@@ -350,12 +357,13 @@ def test_a_file_whose_beginning_is_damaged_is_a_warc_all_the_same() -> None:
     assert outcomes(damaged) == [("", "unreadable"), ("1", "")]
 
 
-def test_arc_files_are_refused(corpora: Path) -> None:
+def test_arc_files_are_refused(data: Data) -> None:
+    name = data.expected(made="old.arc.gz", real="warcio-example.arc.gz")
     with (
-        (corpora / "crawl" / "quirks" / "warcio-example.arc.gz").open("rb") as stream,
-        pytest.raises(NotWarcError, match="warcio-example.arc.gz is an ARC file .the format before WARC., which is not read"),
+        (data.part("crawl") / "quirks" / name).open("rb") as stream,
+        pytest.raises(NotWarcError, match=f"{name} is an ARC file .the format before WARC., which is not read"),
     ):
-        check_warc(stream, "warcio-example.arc.gz")
+        check_warc(stream, name)
 
 
 @given(st.binary(max_size=400), st.booleans())
