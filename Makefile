@@ -6,7 +6,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run bench test test-browser test-chaos test-fuzz test-mutation record-code setup lint clean
+.PHONY: run bench test test-browser test-chaos test-fuzz test-mutation record-code docs setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -30,6 +30,10 @@ test-browser: .venv/.ready
 # After a change of a stage's code: see tests/architecture/record_code.py. WHY says why its output stays the same.
 record-code: .venv/.ready
 	@$(BIN)/python -m tests.architecture.record_code "$(WHY)"
+
+# After a change of what a stage declares: rewrites the table of stages in README.md, and VIEWS.md.
+docs: .venv/.ready
+	@$(BIN)/python -m tests.architecture.write_docs
 
 test-chaos: .venv/.ready
 	$(BIN)/python -m pytest -m chaos -s tests/chaos

@@ -20,10 +20,23 @@ from pydantic import Field
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import Column, SideTable
+from stages.core.tables.documents import decisions_with
 
 if TYPE_CHECKING:
     from stages.text.items.dialogue import Messages
     from stages.text.match.ngrams import Index
+
+TABLE = SideTable(
+    "conversations", "conversations", "a conversation",
+    {
+        "doc_id": Column("uuid", "the conversation"),
+        "source": Column("string", "the file or documentation it is from"),
+        "messages": Column("string", "the messages as JSON: a list of role and content"),
+        "split": Column("string", "train or validation"),
+    },
+)  # fmt: skip
+DECISIONS = decisions_with({"item": Column("string", "the held-out benchmark item in it; null where there is none")})
 
 
 class DocstringChats(StageConfig):
@@ -92,9 +105,8 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
             split = "validation" if is_drawn(ctx.seed, "chat split", split_key(chat.answer), config.validation_frac) else "train"
             messages = json.dumps(chat.messages, ensure_ascii=False)
             kept.append({"doc_id": chat.doc_id, "source": chat.source, "messages": messages, "split": split})
-    write_rows(out / "conversations.parquet", schema(doc_id="uuid", source="string", messages="string", split="string"), kept)
-    shape = schema(doc_id="uuid", url="string", verdict="string", reason="string", item="string")
-    write_rows(out / "decisions" / "00000.parquet", shape, decisions)
+    write_rows(out / "conversations.parquet", schema(**TABLE.types), kept)
+    write_rows(out / "decisions" / "00000.parquet", schema(**DECISIONS.types), decisions)
     books = decision_books("conversations", decisions, sizes, len(bad))
     if not kept:
         raise StageError(
@@ -160,6 +172,8 @@ STAGE = Stage(
     run=run,
     inputs={"benchmarks": "benchmarks"},
     output="conversations",
+    tables=(TABLE, DECISIONS),
+    does="chat data, cleared of held-out items",
     versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
     distributions=("numpy", "numba", "pyarrow"),
 )

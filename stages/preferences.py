@@ -19,10 +19,25 @@ from pydantic import Field
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import Column, SideTable
+from stages.core.tables.documents import decisions_with
 
 if TYPE_CHECKING:
     from stages.text.items.dialogue import Pair
     from stages.text.match.ngrams import Index
+
+TABLE = SideTable(
+    "preferences", "preferences", "a preference pair",
+    {
+        "doc_id": Column("uuid", "the preference pair"),
+        "source": Column("string", "the file or documentation it is from"),
+        "prompt": Column("string", "the messages before the answer, as JSON"),
+        "chosen": Column("string", "the better answer"),
+        "rejected": Column("string", "the other one"),
+        "split": Column("string", "train or validation"),
+    },
+)  # fmt: skip
+DECISIONS = decisions_with({"item": Column("string", "the held-out benchmark item in it; null where there is none")})
 
 
 class DocstringPairs(StageConfig):
@@ -90,10 +105,8 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
             split = "validation" if is_drawn(ctx.seed, "chat split", split_key(entry.answer), config.validation_frac) else "train"
             row = {"doc_id": entry.doc_id, "source": entry.source, "prompt": json.dumps(pair.prompt, ensure_ascii=False)}
             kept.append(row | {"chosen": pair.chosen, "rejected": pair.rejected, "split": split})
-    shape = schema(doc_id="uuid", source="string", prompt="string", chosen="string", rejected="string", split="string")
-    write_rows(out / "preferences.parquet", shape, kept)
-    shape = schema(doc_id="uuid", url="string", verdict="string", reason="string", item="string")
-    write_rows(out / "decisions" / "00000.parquet", shape, decisions)
+    write_rows(out / "preferences.parquet", schema(**TABLE.types), kept)
+    write_rows(out / "decisions" / "00000.parquet", schema(**DECISIONS.types), decisions)
     books = decision_books("pairs", decisions, sizes, len(bad))
     validation = sum(row["split"] == "validation" for row in kept)
     if not kept or validation in (0, len(kept)):
@@ -161,6 +174,8 @@ STAGE = Stage(
     run=run,
     inputs={"benchmarks": "benchmarks"},
     output="preferences",
+    tables=(TABLE, DECISIONS),
+    does="preference pairs, cleared of held-out items",
     versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
     distributions=("numpy", "numba", "pyarrow"),
 )
