@@ -6,7 +6,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run bench test test-browser test-chaos test-fuzz test-mutation record-code readme setup lint clean
+.PHONY: run bench test test-browser test-chaos test-fuzz test-mutation record-code docs setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -31,9 +31,9 @@ test-browser: .venv/.ready
 record-code: .venv/.ready
 	@$(BIN)/python -m tests.architecture.record_code "$(WHY)"
 
-# After a change of a list that a table of the README is made from.
-readme: .venv/.ready
-	@$(BIN)/python -m tests.architecture.readme_tables
+# After a change of what a stage or a rule declares: rewrites the tables of README.md, and VIEWS.md.
+docs: .venv/.ready
+	@$(BIN)/python -m tests.architecture.write_docs
 
 test-chaos: .venv/.ready
 	$(BIN)/python -m pytest -m chaos -s tests/chaos

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from flows.pipeline import spared
+from flows.pipeline import models, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 
@@ -17,7 +17,6 @@ Sections = Mapping[str, Any]
 """node -> config. A stage's config is known by name only here."""
 Fault = tuple[str, str, str]
 """What is wrong, which setting, what to do."""
-TRAINING = ("pretrain", "sft", "dpo")
 
 
 def refuse_contradictions(recipe: Recipe) -> None:
@@ -79,7 +78,7 @@ def _copies_out_of_sight(running: Sections) -> Iterator[Fault]:
 
 
 def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
-    training = [node for node in TRAINING if node in running]
+    training = [node for node in models().values() if node in running]
     ranks, device = runtime.gpus or runtime.cpu_ranks, "gpus" if runtime.gpus else "cpu_ranks"
     together = ranks * runtime.micro_batch_rows
     for node in training:
@@ -97,7 +96,7 @@ def _warmups(running: Sections) -> Iterator[Fault]:
     """A budget in tokens is one in steps as soon as the length of a row is known; one in epochs hangs on the data."""
     if "mix" not in running:
         return
-    for node in TRAINING:
+    for node in models().values():
         if node not in running or running[node].budget.tokens is None:
             continue
         config, seq_len = running[node], running["mix"].seq_len

@@ -1,16 +1,22 @@
-"""The road as data: every node, the stage it runs and the nodes it reads. The one list of nodes and edges.
+"""The DAG, derived from what the stages in the folder stages/ declare: nodes, the stage each runs, and the nodes each reads.
 
-Plan, flows, dashboard and report walk it. Imports neither prefect nor anything heavy; stage modules are imported on demand.
+Guarantee: the nodes follow from the declarations alone, in an order in which every node comes after those it reads: depth first, ties
+by name, the nodes of a model after all others that are ready. A stage that reads what does not exist, or itself, is refused.
+Plan, flows, dashboard and report walk it. Imports neither prefect nor anything heavy; the stage modules are imported once, when the
+DAG is first asked for. Cost: the import of the stage modules, about as much as reading a recipe.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping, Sequence
+import pkgutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
-from stages.core.contract.errors import RecipeError
+import stages
+from stages.core.contract.errors import RecipeError, StageError
 
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage, StageConfig
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the road. inputs: role in the stage -> node it reads."""
+    """A node of the DAG. inputs: role in the stage -> node it reads."""
 
     name: str
     inputs: Mapping[str, str]
@@ -28,56 +34,135 @@ class Node:
         return self.name.partition("@")[0]
 
 
-MODELS = {"base": "pretrain", "sft": "sft", "dpo": "dpo"}  # model -> the node whose checkpoint it is
+@dataclass(frozen=True)
+class Dag:
+    """nodes: in order. stages: node -> its stage, with roles, optional roles and sections of this DAG. models: model -> node that trains it."""
+
+    nodes: tuple[Node, ...]
+    stages: Mapping[str, Stage]
+    models: Mapping[str, str]
 
 
 def road() -> tuple[Node, ...]:
     """All nodes in an order in which every node comes after those it reads."""
-    nodes = [
-        Node("benchmarks", {}),  # files given by hand come first: what is wrong with them shows before the long work
-        Node("conversations", {"benchmarks": "benchmarks"}),
-        Node("preferences", {"benchmarks": "benchmarks"}),
-        Node("crawl", {}),
-        Node("extract", {"warc": "crawl"}),
-        Node("train_quality", {"documents": "extract"}),
-        Node("filter", {"documents": "extract", "classifier": "train_quality"}),
-        Node("dedup", {"documents": "filter"}),
-        Node("decontaminate", {"documents": "dedup", "benchmarks": "benchmarks"}),
-        Node("train_tokenizer", {"documents": "decontaminate"}),
-        Node("encode", {"documents": "decontaminate", "tokenizer": "train_tokenizer"}),
-        Node("mix", {"tokens": "encode"}),
-        Node("pretrain", {"mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"}),
-        Node("sft", {"checkpoint": "pretrain", "conversations": "conversations", "tokenizer": "train_tokenizer"}),
-        Node("reference", {"checkpoint": "sft", "preferences": "preferences", "tokenizer": "train_tokenizer"}),
-        Node("dpo", {"checkpoint": "sft", "logprobs": "reference", "preferences": "preferences", "tokenizer": "train_tokenizer"}),
-    ]
-    for model, trained in MODELS.items():
-        nodes.append(Node(f"export@{model}", {"checkpoint": trained, "tokenizer": "train_tokenizer"}))
-    for model in MODELS:
-        reads = {
-            "model": f"export@{model}",
-            "benchmarks": "benchmarks",
-            "mixture": "mix",
-            "tokens": "encode",
-            "tokenizer": "train_tokenizer",
-        }
-        nodes.append(Node(f"evaluate@{model}", reads))
-    data = {
-        "documents": "decontaminate",
-        "mixture": "mix",
-        "benchmarks": "benchmarks",
-        "conversations": "conversations",
-        "preferences": "preferences",
-    }
-    nodes.append(Node("contamination", data | {model: f"evaluate@{model}" for model in MODELS}))
-    nodes.append(Node("report", {node.name: node.name for node in nodes}))
-    return tuple(nodes)
+    return _dag().nodes
 
 
 def stage_of(node: Node) -> Stage:
-    """The stage a node runs; imports its module."""
-    stage: Stage = importlib.import_module(f"stages.{node.stage_name}").STAGE
-    return stage
+    """The stage a node runs, with the roles that the DAG gives it."""
+    return _dag().stages[node.name]
+
+
+def models() -> Mapping[str, str]:
+    """model -> the node whose checkpoint it is, in DAG order."""
+    return _dag().models
+
+
+@cache
+def _dag() -> Dag:
+    return derived({stage.name: stage for stage in discovered()})
+
+
+def discovered() -> Iterator[Stage]:
+    """The stages that the modules of the folder stages/ declare, by name. A module without STAGE is no stage.
+
+    Raises StageError where a stage has another name than its module.
+    """
+    for module in sorted(found.name for found in pkgutil.iter_modules(stages.__path__) if not found.ispkg):
+        stage: Stage | None = getattr(importlib.import_module(f"stages.{module}"), "STAGE", None)
+        if stage is not None and stage.name != module:
+            raise StageError(
+                f"The stage in {module}.py calls itself {stage.name!r}.",
+                where=f"stages/{module}.py",
+                do="Give file and stage one name.",
+            )
+        if stage is not None:
+            yield stage
+
+
+def derived(declared: Mapping[str, Stage]) -> Dag:
+    """The DAG of some stages by name. Raises StageError where one reads a node that is not there, or what is made from it."""
+    trained = {stage.model: name for name, stage in sorted(declared.items()) if stage.model}
+    nodes = _ordered(_expanded(declared, trained, ()), declared)
+    place = {node.name: number for number, node in enumerate(nodes)}
+    trained = dict(sorted(trained.items(), key=lambda model: place[model[1]]))  # what is expanded follows the order of the DAG
+    nodes = _ordered(_expanded(declared, trained, [node.name for node in nodes]), declared)
+    return Dag(nodes, {node.name: _resolved(node, declared, nodes) for node in nodes}, trained)
+
+
+def _expanded(declared: Mapping[str, Stage], trained: Mapping[str, str], order: Sequence[str]) -> dict[str, Node]:
+    """name -> node, with every placeholder written out. order: all nodes, for the order of roles; empty where it is not known yet."""
+    instances = {
+        (f"{name}@{model}" if stage.per_model else name): (stage, model)
+        for name, stage in declared.items()
+        for model in (trained if stage.per_model else [""])
+    }
+    nodes = {}
+    for node, (stage, own) in instances.items():
+        inputs: dict[str, str] = {}
+        for role, read in stage.inputs.items():
+            if "{node}" in role:
+                inputs |= {other: other for other in order or sorted(instances) if other != node and other not in inputs}
+            else:
+                for model in [own] if own else trained if "{model}" in role + read else [""]:
+                    names = {"{model}": model, "{checkpoint}": trained.get(model, "")}
+                    inputs[_filled(role, names)] = _filled(read, names)
+        if reads_every_node(stage) and order:
+            inputs = {role: inputs[role] for role in sorted(inputs, key=lambda role: order.index(inputs[role]))}
+        nodes[node] = Node(node, inputs)
+    for made in nodes.values():
+        if unknown := sorted(set(made.inputs.values()) - set(nodes)):
+            raise StageError(
+                f"{made.name} reads {unknown[0]!r}, which is no node.",
+                where=f"stages/{made.stage_name}.py: STAGE.inputs",
+                do=f"The nodes are: {', '.join(nodes)}.",
+            )
+    return nodes
+
+
+def _filled(text: str, names: Mapping[str, str]) -> str:
+    for placeholder, name in names.items():
+        text = text.replace(placeholder, name)
+    return text
+
+
+def reads_every_node(stage: Stage) -> bool:
+    """Whether the stage reads all that the others make (EVERY_NODE)."""
+    return any("{node}" in role for role in stage.inputs)
+
+
+def _ordered(nodes: Mapping[str, Node], declared: Mapping[str, Stage]) -> tuple[Node, ...]:
+    """Next comes what became ready last, so that one line is followed to its end; nodes of a model wait, first come, first served."""
+    order: list[Node] = []
+    ready: dict[str, int] = {}  # node -> how many came before it was ready
+    while len(order) < len(nodes):
+        placed = {node.name for node in order}
+        ready |= {n.name: len(order) for n in nodes.values() if n.name not in ready and placed.issuperset(n.inputs.values())}
+        waiting = [(late, ready[name] if late else -ready[name], name) for name in ready if name not in placed
+                   for late in [declared[nodes[name].stage_name].per_model]]  # fmt: skip
+        if not waiting:
+            circle = ", ".join(name for name in nodes if name not in placed)
+            raise StageError(f"Some nodes wait for each other: {circle}.", where="STAGE.inputs", do="Take one of these inputs away.")
+        order.append(nodes[min(waiting)[2]])
+    return tuple(order)
+
+
+def _resolved(node: Node, declared: Mapping[str, Stage], nodes: Sequence[Node]) -> Stage:
+    """A stage with the roles of its node. What a stage that reads every node can do without is what something else needs anyway."""
+    stage = declared[node.stage_name]
+    if not reads_every_node(stage):
+        return replace(stage, inputs=node.inputs)
+    needed = {read for other in nodes if not reads_every_node(declared[other.stage_name]) for read in other.inputs.values()}
+    asked = {role for role in node.inputs if any(_matches(own, role) for own in stage.inputs)}
+    sections = {role: section for role, read in node.inputs.items() if (section := declared[read.partition("@")[0]].section) is not None}
+    optional = tuple(role for role, read in node.inputs.items() if read in needed and role not in asked)
+    return replace(stage, inputs=node.inputs, optional=(*stage.optional, *optional), sections=sections)
+
+
+def _matches(declared: str, role: str) -> bool:
+    """Whether a role is what a declared one became: the same, or with a model in the place of {model}."""
+    before, placeholder, after = declared.partition("{model}")
+    return role == declared or bool(placeholder) and role.startswith(before) and role.endswith(after)
 
 
 def config_classes() -> dict[str, type[StageConfig]]:

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, NamedFiles, Outcome, Packages, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import Column, SideTable
 from stages.core.store.names import refuse_name
 
 if TYPE_CHECKING:
@@ -45,6 +46,37 @@ class HeldOutAnswers(StageConfig):
         if self.min_words > self.max_words:
             raise ValueError(f"min_words is {self.min_words}, more than max_words {self.max_words}, so no answer fits")
         return self
+
+
+ITEMS = SideTable(
+    "items", "benchmark_items", "an item of a benchmark",
+    {
+        "task": Column("string", "the benchmark"),
+        "item_id": Column("string", "the item"),
+        "kind": Column("string", "multiple_choice or continuation"),
+        "context": Column("string", "what the model reads"),
+        "choices": Column("list<string>", "the answers that it may give"),
+        "gold": Column("int32", "position of the right one"),
+        "question": Column("string", "the question as a person would ask it"),
+        "answer": Column("string", "the right answer"),
+        "texts": Column("list<string>", "the texts that are searched for in the training data"),
+        "split": Column("string", "the split of the benchmark that it is of"),
+        "scored": Column("bool", "whether models are scored on it"),
+    },
+)  # fmt: skip
+ANSWERS = SideTable(
+    "answers", "documented_answers", "what the documentation of a package says of a thing, held out or not",
+    {
+        "package": Column("string", "the distribution"),
+        "version": Column("string", "its version"),
+        "name": Column("string", "the thing, as a dotted name"),
+        "kind": Column("string", "what it is, such as a function"),
+        "ordinal": Column("int32", "number of the sentence"),
+        "text": Column("string", "the sentence"),
+        "key": Column("string", "equal for sentences that count as one"),
+        "lead": Column("list<string>", "the sentences before it"),
+    },
+)  # fmt: skip
 
 
 class Benchmarks(StageConfig):
@@ -91,11 +123,7 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
         ctx.log("reading the documentation of " + ", ".join(config.docstrings.packages))
         for name, items in _from_docstrings(config.docstrings, ctx.seed, out).items():
             rows += _add_task(name, items, config.max_scored_items, ctx.seed, tasks)
-    shape = schema(
-        task="string", item_id="string", kind="string", context="string", choices="list<string>", gold="int32", question="string",
-        answer="string", texts="list<string>", split="string", scored="bool",
-    )  # fmt: skip
-    write_rows(out / "items.parquet", shape, rows)
+    write_rows(out / "items.parquet", schema(**ITEMS.types), rows)
     index = _write_index(config, rows, out / "index")
     (out / "tasks.json").write_text(json.dumps(tasks, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     chars = sum(len(row["question"]) + len(row["answer"]) for row in rows)
@@ -203,10 +231,7 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     versions = package_versions(config.packages, "benchmarks.docstrings.packages")
     described, counts = read_described(config.packages)
     found = answers(described, counts, config.min_words, config.max_words)
-    shape = schema(
-        package="string", version="string", name="string", kind="string", ordinal="int32", text="string", key="string", lead="list<string>"
-    )
-    write_rows(out / "answers.parquet", shape, (answer_row(a) | {"version": versions[a.of.package]} for a in found))
+    write_rows(out / "answers.parquet", schema(**ANSWERS.types), (answer_row(a) | {"version": versions[a.of.package]} for a in found))
     held = hold_out(found, config.items, seed)
     if len(held) < config.items:
         raise StageError(
@@ -243,6 +268,8 @@ STAGE = Stage(
     run=run,
     inputs={},
     output="benchmarks",
+    tables=(ITEMS, ANSWERS),
+    does="task files by path, or tasks from held-out answers",
     versions=(
         "first version",
         "the n-gram index is published; words as under NFKC_Casefold",

@@ -14,12 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.report_section import Section, SectionTable, figure, with_error
+from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.shards import Meter, run_shards
 
 if TYPE_CHECKING:
     from stages.text.match.ngrams import Index
 
-MODELS = ("base", "sft", "dpo")
+FLAGS = SideTable(
+    "flags", "contamination_flags", "a benchmark item found in a record that the models were trained on",
+    {
+        "task": Column("string", "the benchmark"),
+        "item_id": Column("string", "the item"),
+        "where": Column("string", "documents, conversations or preferences"),
+        "doc_id": Column("uuid", "the record"),
+        "url": Column("string", "where a document was found"),
+        "words": Column("string", "the longest match"),
+        "overlap_frac": Column("float64", "share of the record's characters that it covers, 0 to 1"),
+    },
+)  # fmt: skip
 
 
 class Contamination(StageConfig):
@@ -43,7 +56,8 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
         flags += _search(index, role, _dialogues(inputs[role].path / f"{role}.parquet", role))
     write_rows(out / "flags.parquet", _shape(), flags)
     flagged = {(flag["task"], flag["item_id"]) for flag in flags}
-    scores = [score for model in MODELS for score in _rescored(model, inputs[model].path, _scored_items(items), flagged)]
+    models = [role for role, artifact in inputs.items() if artifact.manifest["kind"] == "scores"]
+    scores = [score for model in models for score in _rescored(model, inputs[model].path, _scored_items(items), flagged)]
     (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
     total = sum(1 for _ in read_rows(items, ["task"]))
     by_place = {role: sum(flag["where"] == role for flag in flags) for role in ("documents", "conversations", "preferences")}
@@ -135,7 +149,22 @@ def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: s
 def _shape() -> Any:
     from stages.core.tables.parquet import schema
 
-    return schema(task="string", item_id="string", where="string", doc_id="uuid", url="string", words="string", overlap_frac="float64")
+    return schema(**FLAGS.types)
+
+
+def report_section(artifact: Artifact) -> Section:
+    """How many items were found, and every score on all items, on those without overlap, and on those with."""
+    rows = tuple(
+        {name: str(score[name]) for name in ("model", "task", "metric", "subset")}
+        | {"score": "" if score["value"] is None else with_error(score["value"], score["stderr"]), "items": f"{score['n']:,}"}
+        for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))
+    )
+    title = "Every score on all items, on the clean subset and on the flagged subset"
+    return Section(
+        "Scores with and without overlap",
+        paragraphs=(" · ".join(f"{name.replace('_', ' ')}: {figure(value)}" for name, value in artifact.summary.items()),),
+        tables=(SectionTable(rows, title, ("score", "items"), folded=True),),
+    )
 
 
 STAGE = Stage(
@@ -143,10 +172,13 @@ STAGE = Stage(
     config=Contamination,
     run=run,
     inputs={
-        "documents": "documents", "mixture": "mixture", "benchmarks": "benchmarks", "conversations": "conversations",
-        "preferences": "preferences", "base": "scores", "sft": "scores", "dpo": "scores",
+        "documents": "decontaminate", "mixture": "mix", "benchmarks": "benchmarks", "conversations": "conversations",
+        "preferences": "preferences", "{model}": "evaluate@{model}",
     },
     output="contamination",
+    tables=(FLAGS,),
+    section=report_section,
+    does="overlap per item; every score on all, clean and flagged items",
     versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
     distributions=("numpy", "numba", "pyarrow"),
 )  # fmt: skip

@@ -18,12 +18,25 @@ from pydantic import Field
 
 from stages.core.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import Column, SideTable
+from stages.core.tables.documents import decisions_with
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from stages.text.items.dialogue import Messages
     from stages.text.tokens.tuning_examples import Example
+
+TABLE = SideTable(
+    "conversations", "conversations", "a conversation",
+    {
+        "doc_id": Column("uuid", "the conversation"),
+        "source": Column("string", "the file or documentation it is from"),
+        "messages": Column("string", "the messages as JSON: a list of role and content"),
+        "split": Column("string", "train or validation"),
+    },
+)  # fmt: skip
+DECISIONS = decisions_with({"item": Column("string", "the held-out benchmark item in it; null where there is none")})
 
 
 class DocstringChats(StageConfig):
@@ -61,7 +74,7 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
     index = load_index(inputs["benchmarks"].path / "index")
     ctx, bad = counting(ctx)
     judged = judge_examples(_examples(config, inputs["benchmarks"], ctx), index, ctx.seed, config.validation_frac)
-    outcome = write_examples(out, "conversations", {"messages": "string"}, "conversations", judged, bad)
+    outcome = write_examples(out, TABLE, DECISIONS, "conversations", judged, bad)
     if not outcome.rows:
         raise StageError(
             "No conversation is left.",
@@ -109,6 +122,8 @@ STAGE = Stage(
     run=run,
     inputs={"benchmarks": "benchmarks"},
     output="conversations",
-    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
+    tables=(TABLE, DECISIONS),
+    does="chat data, cleared of held-out items",
+    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold", "reasons are spelled in snake_case"),
     distributions=("numpy", "numba", "pyarrow"),
 )

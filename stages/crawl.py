@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import Column, SideTable
 from stages.core.contract.strict_json import MAX_FILE_BYTES, BadJsonError, parse
 from stages.core.store.external import sha256_file
 from stages.core.store.remote import opened
@@ -31,7 +32,18 @@ if TYPE_CHECKING:
 
     from stages.text.site.crawler import Limits
 
-PAGES = {"url": "string", "outcome": "string", "status": "int32", "mime": "string", "bytes": "int64", "record_id": "uuid", "note": "string"}
+PAGES = SideTable(
+    "pages", "pages", "a URL that the crawler tried",
+    {
+        "url": Column("string", "the URL"),
+        "outcome": Column("string", "fetched, robots (forbidden) or failed"),
+        "status": Column("int32", "HTTP status; 0 without an answer"),
+        "mime": Column("string", "the media type that the server stated"),
+        "bytes": Column("int64", "size of the body"),
+        "record_id": Column("uuid", "its WARC record, and with it its document; null where nothing was fetched"),
+        "note": Column("string", "why it failed"),
+    },
+)  # fmt: skip
 WRITTEN = frozenset({"warcinfo", "response", "request"})
 MAX_RECORD_BYTES = 1 << 28  # of a crawl that is adopted; the pages of a documentation site are cut at 100 MB, of others at 5 MB by default
 MAX_RATIO = 100.0  # as extract.max_ratio
@@ -214,7 +226,7 @@ def _crawl(
     if not any(200 <= row["status"] < 300 and not row["url"].endswith("/robots.txt") for row in rows):
         journal.path.unlink()  # the next start asks the site again
         raise _nothing_crawled(rows, seeds)
-    write_rows(out / "pages" / f"{source}.parquet", schema(**PAGES), rows)
+    write_rows(out / "pages" / f"{source}.parquet", schema(**PAGES.types), rows)
     identity.sort(key=lambda line: line["warc"])  # file and order of a record decide the shard and order of its document
     files = [
         {"path": name, "bytes": (out / name).stat().st_size, "identity": f"sha256:{sha256_file(out / name)}", "source": source}
@@ -328,6 +340,8 @@ STAGE = Stage(
     run=run,
     inputs={},
     output="warc",
+    tables=(PAGES,),
+    does="crawls a site, or takes WARC files by path",
     versions=(
         "given WARC files, a site, or the documentation of installed packages",
         "links are read in the charset that extract finds; a WARC file whose beginning is damaged is taken",

@@ -17,8 +17,10 @@ from pydantic import Field
 
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.report_section import Section
+from stages.core.contract.side_table import Column, SideTable, types_of
 from stages.core.tables import import_documents
-from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard
+from stages.core.tables.documents import DOCUMENTS, Ruling, add_books, decisions_with, document_shards, judge_shard
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, collect, run_shards
 
@@ -33,15 +35,23 @@ class DecontaminateReason(StrEnum):
     TOO_LITTLE_LEFT = "too_little_left"
 
 
-HITS = {
-    "doc_id": "uuid",
-    "url": "string",
-    "task": "string",
-    "item_id": "string",
-    "words": "string",
-    "start": "int64",
-    "end": "int64",
-    "round": "int32",
+HITS = SideTable(
+    "hits", "hits", "words of a benchmark item that were found in a document",
+    {
+        "doc_id": Column("uuid", "the document"),
+        "url": Column("string", "where it was found"),
+        "task": Column("string", "the benchmark"),
+        "item_id": Column("string", "its item"),
+        "words": Column("string", "the words that match"),
+        "start": Column("int64", "where they begin, in characters of the text as it was in that round"),
+        "end": Column("int64", "where they end"),
+        "round": Column("int32", "how often the text had been cut before: cutting can join words to a new match"),
+    },
+)  # fmt: skip
+SIGNALS = {
+    "hits": Column("int64", "matches in the document"),
+    "chars_cut": Column("int64", "characters cut out"),
+    "rounds": Column("int32", "how often it was searched and cut"),
 }
 
 
@@ -66,7 +76,7 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
     collect(shards, "documents.parquet", out)
     collect(shards, "decisions.parquet", out)
     hits = [row for shard in shards for row in read_rows(shard.path / "hits.parquet")]
-    write_rows(out / "hits.parquet", schema(**HITS), hits)
+    write_rows(out / "hits.parquet", schema(**HITS.types), hits)
     books = add_books([shard.result for shard in shards])
     rows = books.kept + books.changed
     if not rows:
@@ -104,8 +114,8 @@ def clean_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str,
             return Ruling(DecontaminateReason.TOO_LITTLE_LEFT, signals=signals)
         return Ruling(text=text, note=SPANS_CUT, signals=signals)
 
-    result = judge_shard(Path(task["path"]), folder, ruling, {"hits": "int64", "chars_cut": "int64", "rounds": "int32"}, meter)
-    write_rows(folder / "hits.parquet", schema(**HITS), hits)
+    result = judge_shard(Path(task["path"]), folder, ruling, types_of(SIGNALS), meter)
+    write_rows(folder / "hits.parquet", schema(**HITS.types), hits)
     return result
 
 
@@ -127,12 +137,20 @@ def clean_text(index: Any, text: str, cut: bool) -> tuple[str, list[tuple[int, A
     return text, found, rounds
 
 
+def report_section(artifact: Artifact) -> Section:
+    """The size of the corpus that the models are trained on."""
+    return Section("Data", cards=(("documents after cleaning", f"{artifact.manifest['rows']:,}"),))
+
+
 STAGE = Stage(
     name="decontaminate",
     config=DecontaminateConfig,
     run=run,
-    inputs={"documents": "documents", "benchmarks": "benchmarks"},
+    inputs={"documents": "dedup", "benchmarks": "benchmarks"},
     output="documents",
+    tables=(DOCUMENTS, decisions_with(SIGNALS), HITS),
+    section=report_section,
+    does="cuts or drops what overlaps with benchmark items",
     versions=(
         "word n-grams of all item texts, spans or documents",
         "the index of the benchmarks; words as under NFKC_Casefold",

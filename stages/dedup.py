@@ -22,9 +22,22 @@ from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, NamedArtifacts, Outcome, Stage, StageConfig
 from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.side_table import types_of
 from stages.core.tables import import_documents
 from stages.core.tables.canonical_order import Corpus, Part, canonical, file_array, text_batches, utf8
-from stages.core.tables.dedup_tables import REASONS, REPEATS_CUT, URL_REMOVED, DedupReason, Found, write_clusters, write_ruling
+from stages.core.tables.dedup_tables import (
+    PAIRS,
+    REASONS,
+    REPEATS,
+    REPEATS_CUT,
+    SIGNALS,
+    TABLES,
+    URL_REMOVED,
+    DedupReason,
+    Found,
+    write_clusters,
+    write_ruling,
+)
 from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
@@ -34,9 +47,6 @@ if TYPE_CHECKING:
 
     from stages.text.match.clustering import Verdicts
 
-PAIRS = {"doc_id": "uuid", "kept_doc_id": "uuid", "jaccard": "float64", "corpus": "string"}
-REPEATS = {"source": "string", "text": "string", "times": "int64", "doc_id": "uuid"}
-SIGNALS = {"kept_doc_id": "uuid", "jaccard": "float64", "parts_cut": "int32"}
 SIGNATURE_FILES = ("hashes.npy", "sizes.npy", "bands.npy")
 SETTINGS = "signatures.json"
 PERMUTATION_SEED = 1  # one for all recipes, so that any two corpora can be compared
@@ -213,9 +223,9 @@ def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, 
             return Ruling(DedupReason.TOO_LITTLE_LEFT, signals={"parts_cut": parts})
         return Ruling(text=text, note=REPEATS_CUT, signals={"parts_cut": parts})
 
-    result = judge_shard(Path(task["path"]), folder, ruling, SIGNALS, meter)
+    result = judge_shard(Path(task["path"]), folder, ruling, types_of(SIGNALS), meter)
     if config.repeats:
-        write_rows(folder / "repeats.parquet", schema(**REPEATS), repeats)
+        write_rows(folder / "repeats.parquet", schema(**REPEATS.types), repeats)
         _sketch(folder / "documents.parquet", config, folder, lambda documents, size_bytes: None)
     else:
         stays = rulings["reason"] == 0
@@ -312,7 +322,7 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
                 names = {"doc_id": corpus.ids[later].tobytes(), "kept_doc_id": corpus.ids[earlier].tobytes()}
                 yield names | {"jaccard": likeness, "corpus": corpus.corpus_of(earlier)}
 
-    write_rows(out / "pairs.parquet", schema(**PAIRS), pairs())
+    write_rows(out / "pairs.parquet", schema(**PAIRS.types), pairs())
     taken |= alike & verdicts.stays
     taken[: corpus.known] = False  # another artifact's; `loam lineage affected` names it
     return verdicts, Found(verdicts.kept_by, verdicts.jaccard, first, named, taken)
@@ -388,8 +398,10 @@ STAGE = Stage(
     name="dedup",
     config=DedupConfig,
     run=run,
-    inputs={"documents": "documents"},
+    inputs={"documents": "filter"},
     output="documents",
+    tables=TABLES,
+    does="exact and MinHash duplicates, each pair verified",
     versions=(
         "exact text, MinHash-LSH verified by exact Jaccard",
         "words as under NFKC_Casefold; bands out of core; pairs and signatures published; existing corpora; repeated lines",

@@ -16,7 +16,16 @@ from pydantic import Field
 
 from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage
 from stages.core.contract.errors import StageError
-from stages.core.contract.training_settings import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
+from stages.core.contract.training_settings import (
+    METRICS,
+    MODEL_FILES,
+    ROW_SPANS,
+    STEPS,
+    TrainingConfig,
+    adopt_checkpoint,
+    training_section,
+    write_training_tables,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,8 +158,12 @@ STAGE = Stage(
     name="dpo",
     config=DpoConfig,
     run=run,
-    inputs={"checkpoint": "checkpoint", "logprobs": "logprobs", "preferences": "preferences", "tokenizer": "tokenizer"},
+    inputs={"checkpoint": "sft", "logprobs": "reference", "preferences": "preferences", "tokenizer": "train_tokenizer"},
+    model="dpo",
     output="checkpoint",
+    tables=(METRICS, STEPS, ROW_SPANS),
+    section=training_section,
+    does="direct preference optimisation",
     versions=("sigmoid loss against stored reference log-probabilities",),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -15,7 +15,21 @@ from typing import Any
 
 from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.report_section import Section
+from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.shards import Meter, collect, run_shards
+
+SPANS = SideTable(
+    "spans", "token_spans", "the tokens of a document",
+    {
+        "doc_id": Column("uuid", "the document"),
+        "source": Column("string", "its source"),
+        "shard": Column("int32", "number of the token file"),
+        "start": Column("int64", "position of its first token in the file"),
+        "length": Column("int64", "its tokens, with those that begin and end a text"),
+        "bytes": Column("int64", "size of the text in UTF-8"),
+    },
+)  # fmt: skip
 
 
 class Encode(StageConfig):
@@ -77,8 +91,7 @@ def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, 
                 text_bytes += size
                 meter.add(1, size)
                 chars += len(row["text"])
-    shape = schema(doc_id="uuid", source="string", shard="int32", start="int64", length="int64", bytes="int64")
-    write_rows(folder / "spans.parquet", shape, spans)
+    write_rows(folder / "spans.parquet", schema(**SPANS.types), spans)
     books = Books(rows_in=len(spans), kept=len(spans), chars_in=chars, chars_out=chars)
     return {"tokens": start, "bytes": text_bytes, "books": asdict(books)}
 
@@ -96,12 +109,20 @@ def _batches(path: Path, size: int = 64) -> Iterator[list[dict[str, Any]]]:
         yield rows
 
 
+def report_section(artifact: Artifact) -> Section:
+    """The size of the corpus in tokens."""
+    return Section("Data", cards=(("tokens in the corpus", f"{artifact.manifest['tokens']:,}"),))
+
+
 STAGE = Stage(
     name="encode",
     config=Encode,
     run=run,
-    inputs={"documents": "documents", "tokenizer": "tokenizer"},
+    inputs={"documents": "decontaminate", "tokenizer": "train_tokenizer"},
     output="tokens",
+    tables=(SPANS,),
+    section=report_section,
+    does="documents as token shards, each token range known by document",
     versions=("first version",),
     distributions=("tokenizers", "pyarrow"),
 )

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.report_section import Section
+from stages.core.contract.side_table import Column, SideTable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +27,15 @@ if TYPE_CHECKING:
 VALIDATION = "validation"
 UNIGRAM = "unigram"
 KNESER_NEY = "kneser_ney_3gram"
+SAMPLES = SideTable(
+    "samples", "samples", "an item's own value of a metric",
+    {
+        "task": Column("string", "the benchmark, or validation"),
+        "item_id": Column("string", "the item, or the document held out"),
+        "metric": Column("string", "the metric"),
+        "value": Column("float64", "its value for this item; a score is made of these"),
+    },
+)  # fmt: skip
 
 
 class Evaluate(StageConfig):
@@ -57,7 +68,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
         scores += _validation_scores(name, values, validation)
         samples += _validation_samples(name, values, validation)
     (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
-    write_rows(out / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), samples)
+    write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
     _write_harness(out / "harness.json", config, scores, max_length)
     summary = {f"{s['task']}/{s['metric']}": s["value"] for s in scores if s["primary"] or s["task"] == VALIDATION}
     return Outcome(rows=len(samples), summary=summary)
@@ -186,12 +197,30 @@ def _write_harness(path: Path, config: Evaluate, scores: list[dict[str, Any]], m
     path.write_text(json.dumps(described, indent=1) + "\n")
 
 
+def report_section(artifact: Artifact) -> Section:
+    """How the scores were made."""
+    harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
+    form = "through the chat template" if harness["chat_template"] else "as they are"
+    return Section(
+        "Results",
+        paragraphs=(
+            f"± is one standard error. Scores of tasks by lm-eval {harness['lm_eval']}, 0-shot. Bits per byte over whole held-out documents, "
+            f"context {harness['max_length']} tokens.",
+            f"{artifact.manifest['node']} asks the questions {form}.",
+        ),
+    )
+
+
 STAGE = Stage(
     name="evaluate",
     config=Evaluate,
     run=run,
-    inputs={"model": "model", "benchmarks": "benchmarks", "mixture": "mixture", "tokens": "tokens", "tokenizer": "tokenizer"},
+    inputs={"model": "export@{model}", "benchmarks": "benchmarks", "mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
+    per_model=True,
     output="scores",
+    tables=(SAMPLES,),
+    section=report_section,
+    does="lm-eval tasks, bits per byte, baselines",
     versions=("first version",),
     distributions=("lm-eval", "torch", "transformers", "tokenizers"),
     deterministic=False,

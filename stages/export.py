@@ -113,8 +113,10 @@ STAGE = Stage(
     name="export",
     config=ExportConfig,
     run=run,
-    inputs={"checkpoint": "checkpoint", "tokenizer": "tokenizer"},
+    inputs={"checkpoint": "{checkpoint}", "tokenizer": "train_tokenizer"},
+    per_model=True,
     output="model",
+    does="Hugging Face safetensors; refused unless the logits match",
     versions=("Llama or Qwen3 in safetensors, logits compared after loading again",),
     distributions=("torch", "transformers", "safetensors", "tokenizers"),
 )

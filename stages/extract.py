@@ -20,10 +20,11 @@ from pydantic import Field
 
 from stages.core.contract.declaration import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import Column, SideTable
 from stages.core.store import external
 from stages.core.store.remote import opened
 from stages.core.tables import import_documents
-from stages.core.tables.documents import DOCUMENTS
+from stages.core.tables.documents import DOCUMENTS, decisions_with
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.text.warc.html import Engine, ParserError
@@ -32,12 +33,32 @@ from stages.text.warc.page_reasons import BROKEN, DAMAGED, PageReason
 if TYPE_CHECKING:
     from stages.text.warc.records import Record
 
-DECISIONS = {
-    "doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string", "warc": "int32", "ordinal": "int64", "status": "int32",
-    "mime": "string", "encoding": "string", "lang": "string", "lang_score": "float64", "chars_in": "int64", "chars_out": "int64",
-}  # fmt: skip
-FILES = {"warc": "int32", "name": "string", "source": "string", "bytes": "int64", "reason": "string", "records": "int64", "chars_in": "int64",
-         "chars_out": "int64"}  # fmt: skip
+WARC = Column("int32", "number of the WARC file in the crawl's files.json")
+CHARS_IN, CHARS_OUT = Column("int64", "characters of the HTML"), Column("int64", "characters of the text")
+DECISIONS = decisions_with({
+    "warc": WARC,
+    "ordinal": Column("int64", "number of the record in the file"),
+    "status": Column("int32", "HTTP status"),
+    "mime": Column("string", "media type"),
+    "encoding": Column("string", "the charset it was read in"),
+    "lang": Column("string", "ISO 639-1 code of its language"),
+    "lang_score": Column("float64", "how sure the language is, 0 to 1"),
+    "chars_in": CHARS_IN,
+    "chars_out": CHARS_OUT,
+})  # fmt: skip
+FILES = SideTable(
+    "files", "files", "the records of a WARC file with one reason",
+    {
+        "warc": WARC,
+        "name": Column("string", "the file"),
+        "source": Column("string", "its source"),
+        "bytes": Column("int64", "size of the file"),
+        "reason": Column("string", "why they were dropped; null of those that are documents"),
+        "records": Column("int64", "how many"),
+        "chars_in": CHARS_IN,
+        "chars_out": CHARS_OUT,
+    },
+)  # fmt: skip
 WEB_URL = re.compile(r"https?://[^\s/?#]*[^\W_][^\s]*$", re.IGNORECASE)
 GENERIC = frozenset({"", "text/xml", "application/xml", "application/octet-stream", "text/plain"})
 
@@ -77,7 +98,7 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
         for bad in shard.result["bad"]:
             ctx.drop(f"a record is {bad['reason']}", bad["where"], bad["url"])
     renamed = _publish(shards, files, out)
-    write_rows(out / "files.parquet", schema(**FILES), (row for shard in shards for row in shard.result["file"]))
+    write_rows(out / "files.parquet", schema(**FILES.types), (row for shard in shards for row in shard.result["file"]))
     books = sum((Books(**shard.result["books"]) for shard in shards), Books(unit="records"))
     documents = books.kept
     if not documents:
@@ -129,8 +150,8 @@ def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
                 yield {**row, "text": text, "source": task["source"], "date": record.date}
 
     try:
-        write_rows(folder / "documents.parquet", schema(**DOCUMENTS), documents())
-        write_rows(folder / "decisions.parquet", schema(**DECISIONS), decisions)
+        write_rows(folder / "documents.parquet", schema(**DOCUMENTS.types), documents())
+        write_rows(folder / "decisions.parquet", schema(**DECISIONS.types), decisions)
     except MemoryError as error:  # while a record was read or written
         raise _failed(f"{task['name']}, behind record {len(decisions) - 1}", error) from None
     of_file = {"warc": task["number"], "name": task["name"], "source": task["source"], "bytes": task["bytes"]}
@@ -270,7 +291,7 @@ def _publish(shards: list[Shard], files: list[dict[str, Any]], out: Path) -> int
             clean.append(shard)
             continue
         renamed += len(new)
-        for name, columns in (("documents", DOCUMENTS), ("decisions", DECISIONS)):
+        for name, columns in (("documents", DOCUMENTS.types), ("decisions", DECISIONS.types)):
             changed = ({**row, "doc_id": new.get(row["doc_id"], row["doc_id"])} for row in read_rows(shard.path / f"{name}.parquet"))
             write_rows(out / name / f"{shard.index:05d}.parquet", schema(**columns), changed)
     collect(clean, "documents.parquet", out)
@@ -282,8 +303,10 @@ STAGE = Stage(
     name="extract",
     config=ExtractConfig,
     run=run,
-    inputs={"warc": "warc"},
+    inputs={"warc": "crawl"},
     output="documents",
+    tables=(DOCUMENTS, DECISIONS, FILES),
+    does="HTML to text (fastwarc, resiliparse); every record is accounted for",
     versions=(
         "resiliparse main content; language beside the text",
         "damaged records named apart (bad-length, bad-head, bomb, charset, too-deep), wrong charsets found out, engine by recipe, files.parquet",

@@ -22,7 +22,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
 from stages.core.tables import import_documents
-from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
+from stages.core.tables.documents import DOCUMENTS, Ruling, add_books, decisions_with, document_shards, judge_shard, matched_by_pattern
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.text.quality import rules
@@ -327,8 +327,10 @@ STAGE = Stage(
     name="filter",
     config=FilterConfig,
     run=run,
-    inputs={"documents": "documents", "classifier": "classifier"},
+    inputs={"documents": "extract", "classifier": "train_quality"},
     output="documents",
+    tables=(DOCUMENTS, decisions_with({}, more="a column per signal of a rule, by the rule's name in the recipe, whatever the verdict")),
+    does="language, Gopher, C4 and FineWeb rules (datatrove)",
     versions=(
         "language, Gopher repetition and quality, C4, FineWeb",
         "URL lists, second opinion on languages, Unicode repair, redaction, a classifier's score; every signal of every document",

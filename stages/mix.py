@@ -17,6 +17,8 @@ from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.report_section import Section, SectionTable
+from stages.core.contract.training_settings import ROW_SPANS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,7 +167,7 @@ def _write_row_spans(path: Path, part: str, spans: Spans, document: np.ndarray, 
 
     from stages.core.tables.parquet import schema
 
-    shape = schema(part="string", row="int64", piece="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64")
+    shape = schema(**ROW_SPANS.types)
     per_row = np.diff(offsets)
     columns: dict[str, Any] = {
         "part": pa.repeat(pa.scalar(part, pa.string()), len(pieces)),
@@ -184,12 +186,31 @@ def _write_row_spans(path: Path, part: str, spans: Spans, document: np.ndarray, 
     pq.write_table(table, path, compression="zstd", row_group_size=1 << 17)
 
 
+def report_section(artifact: Artifact) -> Section:
+    """What each source contributes."""
+    sources = json.loads((artifact.path / "mix.json").read_text(encoding="utf-8"))["sources"]
+    rows = tuple(
+        {
+            "source": source,
+            "weight": f"{numbers['weight']:.3f}",
+            "tokens available": f"{numbers['available_tokens']:,}",
+            "tokens in the mixture": f"{numbers['train_tokens']:,}",
+            "epochs in the mixture": f"{numbers['epochs']:.2f}",
+        }
+        for source, numbers in sources.items()
+    )
+    return Section("Mixture", tables=(SectionTable(rows, numeric=tuple(rows[0])[1:] if rows else ()),))
+
+
 STAGE = Stage(
     name="mix",
     config=Mix,
     run=run,
-    inputs={"tokens": "tokens"},
+    inputs={"tokens": "encode"},
     output="mixture",
+    tables=(ROW_SPANS,),
+    section=report_section,
+    does="weights per source, packed rows, validation split",
     versions=("first version",),
     distributions=("numpy", "pyarrow"),
 )

@@ -17,6 +17,8 @@ from pydantic import Field
 
 from stages.core.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import Column, SideTable
+from stages.core.tables.documents import decisions_with
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -24,6 +26,19 @@ if TYPE_CHECKING:
     from stages.text.items.dialogue import Pair
     from stages.text.match.ngrams import Index
     from stages.text.tokens.tuning_examples import Example
+
+TABLE = SideTable(
+    "preferences", "preferences", "a preference pair",
+    {
+        "doc_id": Column("uuid", "the preference pair"),
+        "source": Column("string", "the file or documentation it is from"),
+        "prompt": Column("string", "the messages before the answer, as JSON"),
+        "chosen": Column("string", "the better answer"),
+        "rejected": Column("string", "the other one"),
+        "split": Column("string", "train or validation"),
+    },
+)  # fmt: skip
+DECISIONS = decisions_with({"item": Column("string", "the held-out benchmark item in it; null where there is none")})
 
 
 class DocstringPairs(StageConfig):
@@ -60,8 +75,7 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     index = load_index(inputs["benchmarks"].path / "index")
     ctx, bad = counting(ctx)
     judged = judge_examples(_examples(config, inputs["benchmarks"], ctx, index), index, ctx.seed, config.validation_frac)
-    columns = {"prompt": "string", "chosen": "string", "rejected": "string"}
-    outcome = write_examples(out, "preferences", columns, "pairs", judged, bad)
+    outcome = write_examples(out, TABLE, DECISIONS, "pairs", judged, bad)
     validation = outcome.summary["validation"]
     if validation in (0, outcome.rows):
         raise StageError(
@@ -125,6 +139,8 @@ STAGE = Stage(
     run=run,
     inputs={"benchmarks": "benchmarks"},
     output="preferences",
-    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
+    tables=(TABLE, DECISIONS),
+    does="preference pairs, cleared of held-out items",
+    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold", "reasons are spelled in snake_case"),
     distributions=("numpy", "numba", "pyarrow"),
 )

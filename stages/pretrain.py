@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,16 @@ from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
-from stages.core.contract.training_settings import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
+from stages.core.contract.report_section import Section, figure
+from stages.core.contract.training_settings import (
+    METRICS,
+    MODEL_FILES,
+    STEPS,
+    TrainingConfig,
+    adopt_checkpoint,
+    training_section,
+    write_training_tables,
+)
 
 if TYPE_CHECKING:
     from stages.lm.data.order import Phase
@@ -197,12 +207,30 @@ def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     return adopt_checkpoint(files, out, take_model, training_run.METRIC_COLUMNS, training_run.STEP_COLUMNS)
 
 
+def report_section(artifact: Artifact) -> Section:
+    """The training section with the figures of the base model; how often the mixture was read decides a source's epochs trained."""
+    found, summary = training_section(artifact), artifact.summary
+    cards = (
+        ("parameters", f"{summary['parameters']:,}"),
+        ("tokens trained on", f"{summary['tokens']:,}"),
+        ("training FLOPs", f"{summary['flops']:.2e}"),
+    )
+    passes = (
+        f"pretrain read the mixture {figure(summary['passes'])} times: a source was trained on for so many times its epochs in the mixture."
+    )
+    return replace(found, cards=cards, paragraphs=(passes,))
+
+
 STAGE = Stage(
     name="pretrain",
     config=PretrainConfig,
     run=run,
-    inputs={"mixture": "mixture", "tokens": "tokens", "tokenizer": "tokenizer"},
+    inputs={"mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
+    model="base",
     output="checkpoint",
+    tables=(METRICS, STEPS),
+    section=report_section,
+    does="Llama-style model under DeepSpeed ZeRO-3",
     versions=("ZeRO-3 training from the seed",),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

@@ -15,6 +15,18 @@ from pydantic import Field
 
 from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import Column, SideTable
+
+LOGPROBS = SideTable(
+    "logprobs", "logprobs", "a preference pair as the reference model sees it",
+    {
+        "doc_id": Column("uuid", "the pair"),
+        "chosen_logp": Column("float64", "log-probability of the chosen answer, in nats"),
+        "rejected_logp": Column("float64", "log-probability of the rejected answer, in nats"),
+        "chosen_tokens": Column("int32", "tokens of the chosen answer"),
+        "rejected_tokens": Column("int32", "tokens of the rejected answer"),
+    },
+)  # fmt: skip
 
 
 class ReferenceConfig(StageConfig):
@@ -62,7 +74,6 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     except training_run.FAILED as error:
         raise StageError(str(error), where=f"node {ctx.node}", do=training_run.remedy(error, ctx.scratch)) from error
     found = training_run.scores(job)
-    columns = parquet.schema(doc_id="uuid", chosen_logp="float64", rejected_logp="float64", chosen_tokens="int32", rejected_tokens="int32")
     rows = [  # fmt: skip
         {
             "doc_id": record["doc_id"],
@@ -73,7 +84,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         }
         for record, values in zip(encoded.records, found.tolist(), strict=True)
     ]
-    parquet.write_rows(out / "logprobs.parquet", columns, rows)
+    parquet.write_rows(out / "logprobs.parquet", parquet.schema(**LOGPROBS.types), rows)
     higher = sum(row["chosen_logp"] > row["rejected_logp"] for row in rows)
     return Outcome(
         rows=len(rows),
@@ -104,8 +115,10 @@ STAGE = Stage(
     name="reference",
     config=ReferenceConfig,
     run=run,
-    inputs={"checkpoint": "checkpoint", "preferences": "preferences", "tokenizer": "tokenizer"},
+    inputs={"checkpoint": "sft", "preferences": "preferences", "tokenizer": "train_tokenizer"},
     output="logprobs",
+    tables=(LOGPROBS,),
+    does="log-probabilities of the sft model on the pairs",
     versions=("sum over the answer and its end-of-turn token",),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

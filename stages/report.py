@@ -1,5 +1,7 @@
 """report: one self-contained HTML page and a Markdown summary of a run, written from manifests and side tables only.
 
+Each stage says what is shown of its artifact (Stage.section); the report compares the models, counts records, and lays out.
+
 Guarantee: every figure on the page is read from an artifact; nothing is computed anew but the verdicts on the claims, each by a test
 of values of single items (stages/text/basics/claims). No script, no outside file, no date of its own.
 Cost: a second or two, and 3 ms per validation document for the verdicts.
@@ -12,19 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.report_section import LineChart, Section, SectionTable, merged, with_error
 
-MODELS = ("base", "sft", "dpo")
-DATA_NODES = ("crawl", "extract", "filter", "dedup", "decontaminate", "benchmarks", "conversations", "preferences")
+COUNTS = ("in", "kept", "changed", "dropped", "characters out")
 BASELINES = ("unigram", "kneser_ney_3gram")  # of evaluate, in bits per byte on the same documents
-TRAINING_NODES = ("pretrain", "sft", "dpo")
-INPUTS = {
-    "benchmarks": "benchmarks", "crawl": "warc", "extract": "documents", "train_quality": "classifier", "filter": "documents",
-    "dedup": "documents", "decontaminate": "documents", "train_tokenizer": "tokenizer", "encode": "tokens", "mix": "mixture",
-    "conversations": "conversations", "preferences": "preferences", "pretrain": "checkpoint", "sft": "checkpoint",
-    "reference": "logprobs", "dpo": "checkpoint", "export@base": "model", "export@sft": "model", "export@dpo": "model",
-    "evaluate@base": "scores", "evaluate@sft": "scores", "evaluate@dpo": "scores", "contamination": "contamination",
-}  # fmt: skip
 
 
 class ReportConfig(StageConfig):
@@ -42,23 +36,22 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     from stages.text.web.report_page import BODY, markdown
     from stages.text.web.theme import render
 
-    scores = {model: _json(inputs[f"evaluate@{model}"], "scores.json") for model in MODELS}
-    models = {model: claims.ModelScores(scores[model], _item_values(inputs[f"evaluate@{model}"])) for model in MODELS}
-    required = claims.required_claims(models, inputs["dpo"].summary, ctx.seed)
-    compared = claims.comparisons(models, inputs["dpo"].summary, ctx.seed)
-    results = result_rows(scores, inputs["dpo"].summary)
+    evaluated = [node.partition("@")[2] for node, artifact in inputs.items() if artifact.manifest["kind"] == "scores"]
+    scores = {model: _json(inputs[f"evaluate@{model}"], "scores.json") for model in evaluated}
+    models = {model: claims.ModelScores(scores[model], _item_values(inputs[f"evaluate@{model}"])) for model in evaluated}
+    dpo = inputs["dpo"].summary if "dpo" in inputs else {}
+    required = claims.required_claims(models, dpo, ctx.seed)
+    compared = claims.comparisons(models, dpo, ctx.seed)
+    results = result_rows(scores, dpo)
+    found = _sections(inputs, ctx)
     values = {
         "title": config.title,
+        "models": evaluated,
         "results": results,
         "all_results": result_rows(scores, {}, every_metric=True),
         "verdicts": verdict_section.section(required, compared),
-        "cards": _cards(inputs),
-        "funnel": _funnel(inputs),
-        "mixture": _mixture(inputs),
-        "charts": _charts(inputs),
-        "training": _training(inputs),
-        "contamination": _contamination(inputs["contamination"]),
-        "harness": _json(inputs["evaluate@sft"], "harness.json"),
+        "sections": [_laid_out(section) for section in found],
+        "cards": [card for section in found for card in section.cards],
         "artifacts": _artifacts(inputs),
         "settings": {node: json.dumps(a.manifest["config"], indent=1, ensure_ascii=False) for node, a in inputs.items()},
         "environment": _environment(inputs),
@@ -75,13 +68,15 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
 
 def result_rows(scores: Mapping[str, list[dict[str, Any]]], dpo: Mapping[str, Any], every_metric: bool = False) -> list[dict[str, str]]:
     """One row per task with its primary metric (or with every metric), a column per model, chance or baselines beside it."""
-    about = {(s["task"], s["metric"]): s for model in MODELS for s in scores[model] if (s["primary"] or every_metric) and not _baseline(s)}
+    about = {(s["task"], s["metric"]): s for model in scores for s in scores[model] if (s["primary"] or every_metric) and not _baseline(s)}
     rows = []
     for (task, metric), score in about.items():
-        found = {model: next((s for s in scores[model] if (s["task"], s["metric"]) == (task, metric)), None) for model in MODELS}
+        found = {model: next((s for s in scores[model] if (s["task"], s["metric"]) == (task, metric)), None) for model in scores}
         beside = [f"chance {score['chance']:.3f}"] if score["chance"] is not None else []
         beside += [
-            f"{_baseline(s)} {s['value']:.3f}" for s in scores["base"] if s["task"] == task and s["metric"] == f"{_baseline(s)}_{metric}"
+            f"{_baseline(s)} {s['value']:.3f}"
+            for s in scores.get("base", [])
+            if s["task"] == task and s["metric"] == f"{_baseline(s)}_{metric}"
         ]
         rows.append({"task": task, "metric": metric} | {m: _score(s) for m, s in found.items()} | {"beside it": ", ".join(beside)})
     for name, label in (
@@ -104,10 +99,7 @@ def _baseline(score: Mapping[str, Any]) -> str:
 
 
 def _score(score: Mapping[str, Any] | None) -> str:
-    if score is None:
-        return ""
-    spread = f" ± {score['stderr']:.3f}" if score.get("stderr") else ""
-    return f"{score['value']:.3f}{spread}"
+    return "" if score is None else with_error(score["value"], score.get("stderr"))
 
 
 def _json(artifact: Artifact, name: str) -> Any:
@@ -124,24 +116,35 @@ def _item_values(artifact: Artifact) -> dict[tuple[str, str], dict[str, float]]:
     return values
 
 
-def _cards(inputs: Mapping[str, Artifact]) -> list[tuple[str, str]]:
-    """The run in six figures."""
-    kept, pretrain = inputs["decontaminate"].manifest, inputs["pretrain"].summary
-    return [
-        ("documents after cleaning", f"{kept['rows']:,}"),
-        ("tokens in the corpus", f"{inputs['encode'].manifest['tokens']:,}"),
-        ("parameters", f"{pretrain['parameters']:,}"),
-        ("tokens trained on", f"{pretrain['tokens']:,}"),
-        ("training FLOPs", f"{pretrain['flops']:.2e}"),
-        ("seconds in all nodes", f"{sum(_seconds(a) for a in inputs.values()):,.0f}"),
-    ]
+def _sections(inputs: Mapping[str, Artifact], ctx: Context) -> list[Section]:
+    """What each stage shows of its artifact, in DAG order; before them, so that they come first, the results and the record counts."""
+    shown = [section for role, section_of in ctx.sections.items() if role in inputs and (section := section_of(inputs[role])) is not None]
+    seconds = Section("", cards=(("seconds in all nodes", f"{sum(_seconds(a) for a in inputs.values()):,.0f}"),))
+    return merged([Section("Results"), Section("Data", tables=(SectionTable(_counts(inputs), numeric=COUNTS),)), *shown, seconds])
 
 
-def _funnel(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
-    """The books of every data node that has some."""
+def _laid_out(section: Section) -> dict[str, Any]:
+    """A section as the page takes it: charts drawn."""
+    return {
+        "heading": section.heading,
+        "paragraphs": section.paragraphs,
+        "tables": section.tables,
+        "charts": [*map(_drawn, section.charts)],
+    }
+
+
+def _drawn(chart: LineChart) -> str:
+    from stages.text.web.chart import line_chart, thinned
+
+    lines = {name: thinned(points) for name, points in chart.lines.items()}
+    return line_chart(lines, chart.title, chart.x_label, chart.y_label)
+
+
+def _counts(inputs: Mapping[str, Artifact]) -> tuple[dict[str, str], ...]:
+    """What came in and what became of it, of every node that counts records."""
     rows = []
-    for node in (name for name in DATA_NODES if name in inputs):
-        books = inputs[node].manifest["books"]
+    for node, artifact in inputs.items():
+        books = artifact.manifest["books"]
         if books:
             dropped = sorted(books["dropped"].items(), key=lambda item: (-item[1], item[0]))
             rows.append(
@@ -156,53 +159,7 @@ def _funnel(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
                     "by reason": ", ".join(f"{reason} {count:,}" for reason, count in dropped if count),
                 }
             )
-    return rows
-
-
-def _mixture(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
-    mix = _json(inputs["mix"], "mix.json")
-    trained = inputs["pretrain"].summary["passes"]
-    return [
-        {
-            "source": source,
-            "weight": f"{numbers['weight']:.3f}",
-            "tokens available": f"{numbers['available_tokens']:,}",
-            "tokens in the mixture": f"{numbers['train_tokens']:,}",
-            "epochs in the mixture": f"{numbers['epochs']:.2f}",
-            "epochs trained": f"{numbers['epochs'] * trained:.2f}",
-        }
-        for source, numbers in mix["sources"].items()
-    ]
-
-
-def _charts(inputs: Mapping[str, Artifact]) -> list[str]:
-    from stages.core.tables.parquet import read_rows
-    from stages.text.web.chart import line_chart, thinned
-
-    charts = []
-    for node in TRAINING_NODES:
-        rows = list(read_rows(inputs[node].path / "metrics.parquet", ["step", "loss", "validation_loss"]))
-        train = [(float(r["step"]), r["loss"]) for r in rows if r["loss"] is not None]
-        validation = [(float(r["step"]), r["validation_loss"]) for r in rows if r["validation_loss"] is not None]
-        charts.append(line_chart({"train": thinned(train), "validation": validation}, f"{node}: loss by step", "step", "loss"))
-    return charts
-
-
-def _training(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
-    rows = []
-    for node in TRAINING_NODES:
-        for name, value in inputs[node].summary.items():
-            rows.append({"node": node, "figure": name.replace("_", " "), "value": _figure(value)})
-    return rows
-
-
-def _contamination(artifact: Artifact) -> dict[str, Any]:
-    """Scores on all items, on those without overlap, and on those with; and how many items were flagged."""
-    rows = []
-    for score in _json(artifact, "scores.json"):
-        value = "" if score["value"] is None else _score(score)
-        rows.append({k: str(score[k]) for k in ("model", "task", "metric", "subset")} | {"score": value, "items": f"{score['n']:,}"})
-    return {"scores": rows, "summary": {name.replace("_", " "): _figure(value) for name, value in artifact.summary.items()}}
+    return tuple(rows)
 
 
 def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
@@ -222,18 +179,18 @@ def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
 
 
 def _environment(inputs: Mapping[str, Artifact]) -> dict[str, str]:
-    """Where the first model trained here was trained, and every package version that decided bytes."""
-    trained = next((node for node in TRAINING_NODES if "adopted" not in inputs[node].manifest), "pretrain")
-    manifest = inputs[trained].manifest
-    about, hardware = manifest["environment"], manifest["environment"]["hardware"]
+    """Where the first model trained here was trained (without one, where the first artifact was made), and every package version that decided bytes."""
+    trained = [artifact for artifact in inputs.values() if artifact.manifest["kind"] == "checkpoint"] or list(inputs.values())
+    first = next((artifact for artifact in trained if "adopted" not in artifact.manifest), trained[0])
+    about, hardware = first.manifest["environment"], first.manifest["environment"]["hardware"]
     packages = {k: v for a in inputs.values() for k, v in a.manifest["environment"]["packages"].items()}
     return {
         "processor": f"{hardware['processor']}, {hardware['cores']} cores, {hardware['memory_bytes'] / 2**30:.0f} GiB",
         "GPUs": ", ".join(hardware["gpus"]) or "none",
-        "ranks": str(inputs[trained].summary["ranks"]),
+        "ranks": str(first.summary.get("ranks", "none")),
         "Python": about["python"],
-        "code": manifest["code"]["commit"][:12] + (" with changes" if manifest["code"]["dirty"] else ""),
-        "seed": str(manifest["seed"]),
+        "code": first.manifest["code"]["commit"][:12] + (" with changes" if first.manifest["code"]["dirty"] else ""),
+        "seed": str(first.manifest["seed"]),
         "packages": ", ".join(f"{name} {version}" for name, version in sorted(packages.items())),
     }
 
@@ -244,32 +201,17 @@ def _seconds(artifact: Artifact) -> float:
     return (datetime.fromisoformat(artifact.manifest["ended"]) - datetime.fromisoformat(artifact.manifest["started"])).total_seconds()
 
 
-def _figure(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 STAGE = Stage(
     name="report",
     config=ReportConfig,
     run=run,
-    inputs=INPUTS,
+    inputs={"evaluate@{model}": "evaluate@{model}", **EVERY_NODE},
     output="report",
+    does="one HTML page, one Markdown summary",
     versions=(
         "HTML, Markdown and results from the manifests",
-        "every verdict by a paired or exact test with its error; a difference within its error no longer counts as reached",
+        "every verdict by a paired or exact test with its error; a difference within its error no longer counts as reached. A section per "
+        "stage, in DAG order, also in the Markdown; record counts of every node that has some",
     ),
     distributions=("jinja2", "numpy", "scipy"),
-    optional=(
-        "crawl",
-        "extract",
-        "train_quality",
-        "filter",
-        "dedup",
-        "reference",
-        "export@base",
-        "export@sft",
-        "export@dpo",
-    ),  # it only lists them
 )

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from stages.core.contract.declaration import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage
 from stages.core.contract.errors import StageError
-from stages.core.contract.training_settings import MODEL_FILES, TrainingConfig, adopt_checkpoint, write_training_tables
+from stages.core.contract.side_table import Column, SideTable
+from stages.core.contract.training_settings import (
+    METRICS,
+    MODEL_FILES,
+    ROW_SPANS,
+    STEPS,
+    TrainingConfig,
+    adopt_checkpoint,
+    training_section,
+    write_training_tables,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +32,18 @@ if TYPE_CHECKING:
     from stages.lm.data.pairs import Encoded
     from stages.lm.data.reader import RowFiles
     from stages.lm.model.config import ModelConfig
+
+DECISIONS = SideTable(
+    "decisions", "decisions", "a conversation, and whether it was trained on",
+    {
+        "doc_id": Column("uuid", "the conversation"),
+        "url": Column("string", "null: a conversation has none"),
+        "source": Column("string", "the file or documentation it is from"),
+        "verdict": Column("string", "kept or dropped"),
+        "reason": Column("string", "why it was dropped"),
+        "chars": Column("int64", "characters of its messages as JSON"),
+    },
+)  # fmt: skip
 
 
 class SftConfig(TrainingConfig):
@@ -127,7 +149,7 @@ def _books_and_decisions(train: Encoded, validation: Encoded, out: Path) -> Book
 
     kept = [(record, "kept", None) for encoded in (train, validation) for record in encoded.records]
     dropped = [(record, "dropped", reason) for encoded in (train, validation) for record, reason in encoded.dropped]
-    shape = parquet.schema(doc_id="uuid", url="string", source="string", verdict="string", reason="string", chars="int64")
+    shape = parquet.schema(**DECISIONS.types)
     rows = [
         {"doc_id": record["doc_id"], "source": record["source"], "verdict": verdict, "reason": reason, "chars": len(record["messages"])}
         for record, verdict, reason in kept + dropped
@@ -170,8 +192,12 @@ STAGE = Stage(
     name="sft",
     config=SftConfig,
     run=run,
-    inputs={"checkpoint": "checkpoint", "conversations": "conversations", "tokenizer": "tokenizer"},
+    inputs={"checkpoint": "pretrain", "conversations": "conversations", "tokenizer": "train_tokenizer"},
+    model="sft",
     output="checkpoint",
+    tables=(METRICS, STEPS, ROW_SPANS, DECISIONS),
+    section=training_section,
+    does="fine-tuning on assistant turns",
     versions=(
         "loss on assistant tokens and their end-of-turn token, packed rows",
         "reasons of conversations left out are spelled in snake_case",

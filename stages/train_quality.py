@@ -251,8 +251,9 @@ STAGE = Stage(
     name="train_quality",
     config=TrainQuality,
     run=run,
-    inputs={"documents": "documents"},
+    inputs={"documents": "extract"},
     output="classifier",
+    does="a fastText classifier of quality, from texts you give; off without",
     versions=("fastText on word bigrams, against a sample of the crawl",),
     distributions=("fasttext-numpy2-wheel",),
 )

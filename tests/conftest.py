@@ -16,6 +16,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 
+from flows.pipeline import road, stage_of
 from stages.core.contract.declaration import Artifact, Stage
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.run.runner import Event, prepare, run_node
@@ -88,10 +89,28 @@ def run_stage(
     force: bool = False,
 ) -> Artifact:
     """Runs a stage as the road would and returns its published artifact. External files are named in `config` by path."""
+    if any("{" in role for role in stage.inputs):  # the DAG says which roles these are
+        stage = stage_of(next(node for node in road() if node.stage_name == stage.name))
     checked = validated(stage.config, dict(config), f"test: {stage.name}")
     run = Runtime.model_validate({"workers": 1, "cpu_ranks": 1} | dict(runtime or {}))
     job = prepare(home, node or stage.name, stage, checked, seed, run, inputs)
-    return run_node(home, job, "test-run", (events if events is not None else []).append, force=force).artifact
+    artifact = run_node(home, job, "test-run", (events if events is not None else []).append, force=force).artifact
+    refuse_undeclared(stage, artifact.path)
+    return artifact
+
+
+def refuse_undeclared(stage: Stage, folder: Path) -> None:
+    """Every Parquet file of an artifact is a side table of its stage, with the declared columns and types."""
+    import pyarrow.parquet as pq
+
+    from stages.core.tables.parquet import schema
+
+    declared = {table.name: table for table in stage.tables}
+    for path in folder.rglob("*.parquet"):
+        table = declared[path.relative_to(folder).parts[0].removesuffix(".parquet")]
+        found, wanted = pq.read_schema(path), schema(**table.types)
+        told = [found.field(name) for name in wanted.names] if table.more else list(found)
+        assert [(f.name, f.type) for f in told] == [(f.name, f.type) for f in wanted], f"{path} is not {table.name} as declared"
 
 
 def loam(*words: str, home: Path | None = None, check: bool = True, timeout: float = 1500) -> subprocess.CompletedProcess[str]:

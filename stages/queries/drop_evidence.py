@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any
 
 from stages.core.index.database import Ask
-from stages.core.index.schema import VIEWS
 from stages.queries.rule_thresholds import BELOW, IS, Measured, extract_measured, filter_measured, removed_url, setting_of
 
 WORDS_CHARS = 300  # of a match that an answer holds; the side table `hits` has all
@@ -123,9 +122,10 @@ def _config(ask: Ask, artifact: str) -> Mapping[str, Any]:
 
 def _rows(ask: Ask, artifact: str, kind: str, condition: str, values: Sequence[Any], columns: str = "*") -> list[dict[str, Any]]:
     """Rows of one side table of an artifact; none where the artifact, or this side table of it, is not in this home."""
-    if not ask("SELECT 1 FROM side_table WHERE artifact_id = ? AND kind = ? LIMIT 1", [artifact, kind])[1]:
+    views = ask("SELECT view FROM side_table WHERE artifact_id = ? AND kind = ? LIMIT 1", [artifact, kind])[1]
+    if not views:
         return []
-    sql = f"SELECT {columns} FROM {VIEWS[kind]} WHERE contains(file, ?) AND artifact_id = ? AND {condition}"
+    sql = f"SELECT {columns} FROM {views[0][0]} WHERE contains(file, ?) AND artifact_id = ? AND {condition}"
     names, found = ask(sql, [f"/{artifact}/", artifact, *values])
     return [dict(zip(names, row, strict=True)) for row in found]
 

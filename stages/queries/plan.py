@@ -136,7 +136,7 @@ def why_miss(home: Path, job: Job) -> list[str]:
 def _differences(job: Job, earlier: Mapping[str, Any]) -> list[str]:
     """key.key_differences to an earlier manifest; where the code differs, with the modules that do."""
     lines = key.key_differences(job.parts, earlier["key_parts"])
-    now, then = source_code.module_digests(job.stage.run.__module__), earlier["code"].get("modules", {})
+    now, then = source_code.module_digests(*job.stage.modules), earlier["code"].get("modules", {})
     modules = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
     named = f" ({', '.join(modules[:MODULES])}{' …' if len(modules) > MODULES else ''})" if then and modules else ""
     return [line + named if line.startswith(key.CODE_DIFFERS) else line for line in lines]

@@ -13,59 +13,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stages.text.quality.filter_rule import above, at_least, below, equals, outside, present
 from stages.text.quality.pii import KINDS
-from stages.text.quality.rules import matches
+from stages.text.quality.rules import RULES
+from stages.text.quality.url_patterns import matches
+from stages.text.warc.page_reasons import PageReason
 
 BELOW, ABOVE, AT_LEAST, NOT_ONE_OF, IS = "below", "above", "at least", "not one of", "with"
-LINES, CHARS, PER_WORD = "share of lines", "share of characters", "per word"
+CHARS = "share of characters"
+RELATIONS = {below: BELOW, above: ABOVE, at_least: AT_LEAST, outside: NOT_ONE_OF, equals: IS, present: IS}
+SWITCHES = {"c4.no_line_left": "c4.edit_lines"}
+"""Reason -> the setting that switches its rule on, where it is not `enabled` of its section."""
 
-# Reason -> (signal, relation of its value to the threshold, setting of filter, unit).
-FILTER_RULES: Mapping[str, tuple[str, str, str, str]] = {
-    "url.domain": ("url_listed", IS, "url.enabled", "list of URLs"),
-    "url.subdomain": ("url_listed", IS, "url.enabled", "list of URLs"),
-    "url.url": ("url_listed", IS, "url.enabled", "list of URLs"),
-    "url.hard_blacklisted": ("url_listed", IS, "url.enabled", "list of URLs"),
-    "url.soft_blacklisted": ("url_soft_words", AT_LEAST, "url.soft_words", "words of the soft list in the URL"),
-    "url.blacklisted_subword": ("url_subword", IS, "url.enabled", "a listed part of a word is in the URL"),
-    "language": ("lang", NOT_ONE_OF, "languages", "ISO 639-1 code"),
-    "language_score": ("lang_score", BELOW, "min_lang_score", "score from 0 to 1"),
-    "gopher_repetition.dup_para_frac": ("dup_para_frac", ABOVE, "gopher_repetition.dup_para_frac", "share of paragraphs"),
-    "gopher_repetition.dup_para_char_frac": ("dup_para_char_frac", ABOVE, "gopher_repetition.dup_para_char_frac", CHARS),
-    "gopher_repetition.dup_line_frac": ("dup_line_frac", ABOVE, "gopher_repetition.dup_line_frac", LINES),
-    "gopher_repetition.dup_line_char_frac": ("dup_line_char_frac", ABOVE, "gopher_repetition.dup_line_char_frac", CHARS),
-    "gopher_quality.short_doc": ("words", BELOW, "gopher_quality.min_doc_words", "words"),
-    "gopher_quality.long_doc": ("words", ABOVE, "gopher_quality.max_doc_words", "words"),
-    "gopher_quality.below_avg_threshold": ("avg_word_chars", BELOW, "gopher_quality.min_avg_word_length", "characters per word"),
-    "gopher_quality.above_avg_threshold": ("avg_word_chars", ABOVE, "gopher_quality.max_avg_word_length", "characters per word"),
-    "gopher_quality.too_many_hashes": ("hashes_per_word", ABOVE, "gopher_quality.max_symbol_word_ratio", PER_WORD),
-    "gopher_quality.too_many_ellipsis": ("ellipses_per_word", ABOVE, "gopher_quality.max_symbol_word_ratio", PER_WORD),
-    "gopher_quality.too_many_bullets": ("bullet_lines_frac", ABOVE, "gopher_quality.max_bullet_lines_ratio", LINES),
-    "gopher_quality.too_many_end_ellipsis": ("ellipsis_lines_frac", ABOVE, "gopher_quality.max_ellipsis_lines_ratio", LINES),
-    "gopher_quality.below_alpha_threshold": ("alpha_words_frac", BELOW, "gopher_quality.min_alpha_words_ratio", "share of words"),
-    "gopher_quality.enough_stop_words": ("stop_words", BELOW, "gopher_quality.min_stop_words", "different stop words"),
-    "c4.lorem_ipsum": ("c4_lorem_line", IS, "c4.filter_lorem_ipsum", "number of the line, from 0"),
-    "c4.curly_bracket": ("c4_curly_line", IS, "c4.filter_curly_bracket", "number of the line, from 0"),
-    "c4.too_few_sentences": ("c4_sentences", BELOW, "c4.min_num_sentences", "sentences after the line rules"),
-    "c4.no_line_left": ("lines", IS, "c4.edit_lines", "lines after the line rules"),
-    "fineweb.empty": ("lines", IS, "fineweb.enabled", "lines after the line rules"),
-    "fineweb.line_punct_ratio": ("line_punct_frac", BELOW, "fineweb.line_punct_thr", LINES),
-    "fineweb.short_line_ratio": ("short_lines_frac", ABOVE, "fineweb.short_line_thr", LINES),
-    "fineweb.char_dup_ratio": ("dup_line_chars_frac", ABOVE, "fineweb.char_duplicates_ratio", CHARS),
-    "fineweb.list_ratio": ("lines_per_word", ABOVE, "fineweb.new_line_ratio", "line breaks per word"),
-    "quality.low_score": ("quality_score", BELOW, "quality.min_score", "probability of the positive label"),
-    "no_words": ("words", "", "", "words"),
-}
-TOP_GRAM = re.compile(r"gopher_repetition\.top_(\d+)_gram")
-DUP_GRAM = re.compile(r"gopher_repetition\.duplicated_(\d+)_n_grams")
-
-# As above, for extract. A value that is no column of its decisions was not recorded.
+# Reason -> (signal, relation of its value to the threshold, setting of extract, unit).
+# A value that is no column of the decisions of extract was not recorded.
 EXTRACT_RULES: Mapping[str, tuple[tuple[str, str, str, str], ...]] = {
-    "http-status": (("status", NOT_ONE_OF, "statuses", "HTTP status"),),
-    "content-type": (("mime", NOT_ONE_OF, "mimes", "content type"),),
-    "charset": (("undecodable_char_frac", ABOVE, "max_bad_char_frac", CHARS),),
-    "no-text": (("text_chars", BELOW, "min_chars", "characters"),),
-    "too-large": (("page_bytes", ABOVE, "max_page_bytes", "bytes"),),
-    "bomb": (("page_bytes", ABOVE, "max_page_bytes", "bytes"), ("page_bytes_ratio", ABOVE, "max_ratio", "times the compressed size")),
+    PageReason.HTTP_STATUS: (("status", NOT_ONE_OF, "statuses", "HTTP status"),),
+    PageReason.CONTENT_TYPE: (("mime", NOT_ONE_OF, "mimes", "content type"),),
+    PageReason.CHARSET: (("undecodable_char_frac", ABOVE, "max_bad_char_frac", CHARS),),
+    PageReason.NO_TEXT: (("text_chars", BELOW, "min_chars", "characters"),),
+    PageReason.TOO_LARGE: (("page_bytes", ABOVE, "max_page_bytes", "bytes"),),
+    PageReason.BOMB: (
+        ("page_bytes", ABOVE, "max_page_bytes", "bytes"),
+        ("page_bytes_ratio", ABOVE, "max_ratio", "times the compressed size"),
+    ),
 }
 EXTRACT_FACTS = {"ordinal": "record of the file, from 0", "status": "HTTP status", "mime": "content type", "encoding": "character encoding",
                  "chars_in": "characters, or bytes where the record was not decoded"}  # fmt: skip
@@ -139,12 +110,16 @@ def removed_url(setting: str, url: str | None, patterns: Any) -> Measured:
 
 
 def _filter_rule(reason: str) -> tuple[str, str, str, str] | None:
-    """The entry of FILTER_RULES for a reason; of a rule on n-grams the one for its n."""
-    if found := TOP_GRAM.fullmatch(reason):
-        return f"top_{found[1]}_gram_frac", ABOVE, f"gopher_repetition.top_n_grams.{found[1]}", CHARS
-    if found := DUP_GRAM.fullmatch(reason):
-        return f"dup_{found[1]}_gram_frac", ABOVE, f"gopher_repetition.dup_n_grams.{found[1]}", CHARS
-    return FILTER_RULES.get(reason)
+    """(signal, relation, setting of filter, unit) of the rule that gives a reason; of a rule on n-grams for its n."""
+    for rule in RULES:
+        pattern = re.escape(rule.full_reason).replace(re.escape("{n}"), r"(\d+)")
+        if found := re.fullmatch(pattern, reason):
+            n = found[1] if rule.signal.per else ""
+            switch = "" if rule.always or not rule.section else f"{rule.section}.enabled"
+            setting = rule.setting or SWITCHES.get(reason, switch)
+            relation = RELATIONS[rule.breaks] if setting else ""
+            return rule.signal.name.format(n=n), relation, f"{setting}.{n}" if n else setting, rule.signal.unit
+    return None
 
 
 def _compared(node: str, rule: tuple[str, str, str, str], row: Mapping[str, Any], config: Mapping[str, Any]) -> Measured:

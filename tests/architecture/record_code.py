@@ -28,7 +28,7 @@ def today() -> dict[str, dict[str, Any]]:
     """stage -> the line that it would have now: version, code digest, last line of its versions."""
     stages = {stage.name: stage for stage in map(stage_of, road())}
     return {
-        name: {"version": stage.version, "code": code_digest(stage.run.__module__)[:DIGITS], "entry": stage.versions[-1]}
+        name: {"version": stage.version, "code": code_digest(*stage.modules)[:DIGITS], "entry": stage.versions[-1]}
         for name, stage in sorted(stages.items())
     }
 

@@ -1,4 +1,4 @@
-"""Every stage is declared in full: documented settings, a test file, an entry in the recipes, a row in the README's table."""
+"""Every stage is declared in full: documented settings, a test file, a loaded section of every recipe, its place in the documents."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pydantic import BaseModel
 from flows.pipeline import config_classes, road, stage_of
 from stages.core.contract.recipe import Runtime, load_recipe
 from stages.core.contract.source_code import PROJECT
+from stages.core.index.schema import TAKEN
+from stages.core.tables.parquet import schema
+from tests.architecture.write_docs import written
 
 STAGES = sorted({node.stage_name for node in road()})
 
@@ -50,22 +53,26 @@ def test_every_stage_has_a_test_and_a_declaration(name: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["tiny", "small", "full"])
-def test_recipes_load_and_name_every_node_that_needs_settings(recipe: str) -> None:
+def test_recipes_load_with_settings_for_every_node(recipe: str) -> None:
     given = ["crawl.warcs=[crawl/a.warc.gz]"] if recipe == "small" else []  # its paths come from the command line
     loaded = load_recipe(recipe, config_classes(), given)
     assert set(loaded.sections) == {node.name for node in road()} and loaded.name == recipe and loaded.description
-    text = (PROJECT / "configs" / f"{recipe}.yaml").read_text()
-    for node in road():
-        assert f"\n{node.name}:" in text or f'\n"{node.name}":' in text, f"{recipe}.yaml has no section {node.name}"
 
 
-def test_the_stage_table_of_the_readme_is_current() -> None:
-    text = (PROJECT / "README.md").read_text()
-    for name in STAGES:
-        stage = stage_of(next(n for n in road() if n.stage_name == name))
-        reads = ", ".join(dict.fromkeys(stage.inputs.values())) or "nothing" if name != "report" else "everything"
-        row = f"| `{name}` | {reads} | {stage.output} |"
-        assert row in text, f"README's table needs the row: {row} …"
+def test_the_documents_say_what_the_stages_declare() -> None:
+    for path, text in written().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is not current: run `make docs`"
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_says_what_it_does_and_what_its_tables_mean(name: str) -> None:
+    stage = stage_of(next(n for n in road() if n.stage_name == name))
+    assert stage.does and "|" not in stage.does and "\n" not in stage.does
+    assert len({table.name for table in stage.tables}) == len(stage.tables)
+    for table in stage.tables:
+        assert table.about and all(column.about and "|" not in column.about for column in table.columns.values())
+        assert table.view not in TAKEN, "a table of the index has this name"
+        schema(**table.types)  # every type is one that Parquet files are written with
 
 
 def test_every_dependency_is_pinned() -> None:

@@ -33,8 +33,6 @@ NAMED = {
 }
 """Calls that say why something is dropped or changed: the names of these arguments; the first one may come without its name."""
 FIRST = ("Ruling", "BodyError", "TooCostlyError")
-WITHOUT_ENUM = {"conversations.py", "preferences.py"}
-"""Stages that still spell their reasons by hand."""
 
 
 def sources() -> list[Path]:
@@ -99,7 +97,7 @@ def test_other_reasons_are_in_snake_case() -> None:
 
 def test_no_reason_stands_in_the_code_as_a_string() -> None:
     found = {path.name: by_hand(ast.parse(path.read_bytes())) for path in sources()}
-    assert {name: words for name, words in found.items() if words and name not in WITHOUT_ENUM} == {}
+    assert {name: words for name, words in found.items() if words} == {}
 
 
 def test_a_reason_by_hand_is_seen() -> None:

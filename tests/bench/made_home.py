@@ -113,7 +113,7 @@ def _template(node: str) -> str:
         "books": {"unit": "documents", "rows_in": 1000, "kept": 800, "changed": 100, "dropped": {"language": 60, "short": 40},
                   "chars_in": 900000, "chars_out": 700000, "chars_removed": 1000, "chars_dropped": {"language": 150000, "short": 49000}},
         "summary": {f"metric_{i}": 0.5 + i for i in range(8)},
-        "files": "@files@", "bytes": 123456, "run_id": "@run@",
+        "files": "@files@", "tables": {"decisions": "decisions", "row_spans": "row_spans", "steps": "steps"}, "bytes": 123456, "run_id": "@run@",
         "code": {"commit": "0" * 40, "dirty": "", "stage": hashlib.sha256(node.encode()).hexdigest()},
         "runtime": {"workers": 1, "gpus": 0}, "environment": environment(("duckdb", "pyarrow")),
         "started": STARTED, "ended": STARTED, "alias": "@alias@",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.contract.declaration import Artifact, Books, Context, ExternalFiles, NamedFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.shards import Meter, collect, run_shards
 
 
@@ -73,5 +74,6 @@ def run_count(config: CountConfig, inputs: Mapping[str, Artifact], out: Path, ct
     return Outcome(rows=number)
 
 
-WORDS = Stage("words", WordsConfig, run_words, {}, "documents", ("first version",), ("pyarrow",))
-COUNT = Stage("count", CountConfig, run_count, {"words": "documents"}, "tokens", ("first version",))
+DECISIONS = SideTable("decisions", "decisions", "nothing: a test puts rows beside the words", {"url": Column("string", "a URL")})
+WORDS = Stage("words", WordsConfig, run_words, {}, "documents", ("first version",), ("pyarrow",), tables=(DECISIONS,))
+COUNT = Stage("count", CountConfig, run_count, {"words": "words"}, "tokens", ("first version",))

@@ -152,7 +152,7 @@ def test_a_road_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home(hom
         (["adopt.decontaminate=tok", PRETRAIN], "tok is an artifact of kind tokenizer, but decontaminate makes documents"),
         (["adopt={decontaminate: animals, pretrain: base}"], "pretrain is adopted, so its tokenizer cannot be trained here"),
         (["adopt={crawl: tok, decontaminate: animals}"], "crawl is adopted, but nothing reads it"),
-        (["adopt.decontaminate=animals"], "budget: Field required"),  # pretrain runs, so its section is needed
+        (["adopt.decontaminate=animals"], "budget: has no default"),  # pretrain runs, so its section is needed
         ([], "crawl"),
     ],
 )

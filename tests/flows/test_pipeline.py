@@ -1,12 +1,13 @@
-"""The road as data: a DAG whose roles and kinds fit the stages."""
+"""The road as data: a DAG that follows from what the stages declare."""
 
 from __future__ import annotations
 
 import pytest
 
-from flows.pipeline import MODELS, config_classes, downstream, road, stage_of, upstream
-from stages.core.contract.declaration import KINDS
-from stages.core.contract.errors import RecipeError
+from flows.pipeline import config_classes, derived, discovered, downstream, models, road, stage_of, upstream
+from stages.core.contract.declaration import EVERY_NODE, Stage, StageConfig
+from stages.core.contract.errors import RecipeError, StageError
+from tests.core.toys import run_count
 
 
 def test_every_node_comes_after_those_it_reads() -> None:
@@ -14,21 +15,76 @@ def test_every_node_comes_after_those_it_reads() -> None:
     for node in road():
         assert set(node.inputs.values()) <= seen, node
         seen.add(node.name)
-    assert len(seen) == len(road()) == 24
+    assert len(seen) == len(road())
+
+
+def test_one_line_is_followed_to_its_end_and_files_given_by_hand_come_before_the_crawl() -> None:
+    order = [node.name for node in road()]
+    assert order.index("preferences") < order.index("crawl"), "what is wrong with given files shows before the long work"
+    assert order[order.index("crawl") :][:3] == ["crawl", "extract", "train_quality"]
+    assert [n for n in order if n.startswith("evaluate")] == [f"evaluate@{model}" for model in ("base", "sft", "dpo")], (
+        "as they are trained"
+    )
 
 
 @pytest.mark.parametrize("node", road(), ids=lambda n: n.name)
-def test_roles_and_kinds_fit_the_stage(node) -> None:
+def test_roles_fit_the_stage(node) -> None:
     stage = stage_of(node)
-    kinds = {n.name: stage_of(n).output for n in road()}
-    assert stage.name == node.stage_name and stage.output in KINDS
-    assert {role: kinds[read] for role, read in node.inputs.items()} == dict(stage.inputs)
-    assert stage.version == len(stage.versions) >= 1
+    assert stage.name == node.stage_name and dict(stage.inputs) == dict(node.inputs)
+    assert stage.version == len(stage.versions) >= 1 and set(stage.optional) <= set(stage.inputs)
+
+
+def toy(name: str, inputs: dict[str, str], **more: object) -> Stage:
+    return Stage(name, StageConfig, run_count, inputs, "documents", ("first",), **more)
+
+
+def test_a_dag_follows_from_declarations() -> None:
+    """Two models, a stage per model, one that reads all models, one that reads every node, and one that nothing reads."""
+    sections = {"b": lambda artifact: None}
+    stages = [
+        toy("b", {}, section=sections["b"]), toy("a", {"x": "b"}), toy("late", {"x": "b"}),
+        toy("zero", {"data": "a"}, model="one"), toy("again", {"start": "zero"}, model="two"),
+        toy("score", {"weights": "{checkpoint}", "data": "a"}, per_model=True),
+        toy("table", {"data": "a", "{model}": "score@{model}"}),
+        toy("card", {"score@{model}": "score@{model}", **EVERY_NODE}, optional=("a",)),
+    ]  # fmt: skip
+    dag = derived({stage.name: stage for stage in stages})
+    assert [n.name for n in dag.nodes] == ["b", "a", "zero", "again", "late", "score@one", "score@two", "table", "card"]
+    inputs = {n.name: dict(n.inputs) for n in dag.nodes}
+    assert inputs["score@two"] == {"weights": "again", "data": "a"} and dag.models == {"one": "zero", "two": "again"}
+    assert list(inputs["table"].items()) == [("data", "a"), ("one", "score@one"), ("two", "score@two")], "models in the order of the DAG"
+    assert list(inputs["card"]) == [n.name for n in dag.nodes[:-1]]
+    card = dag.stages["card"]
+    assert set(card.inputs) - set(card.optional) == {"late", "score@one", "score@two", "table"}, (
+        "what nothing else reads, and what is named"
+    )
+    assert card.sections == sections and not dag.stages["table"].sections
+    assert card.modules == tuple(sorted({run_count.__module__, __name__})), "the code of what is shown counts"
+
+
+@pytest.mark.parametrize(
+    ("stages", "what"),
+    [
+        ([toy("a", {"x": "b"}), toy("b", {"x": "a"})], "Some nodes wait for each other: a, b"),
+        ([toy("a", {"x": "gone"})], "a reads 'gone', which is no node"),
+    ],
+)
+def test_a_dag_that_cannot_be_is_refused(stages: list[Stage], what: str) -> None:
+    with pytest.raises(StageError, match=what):
+        derived({stage.name: stage for stage in stages})
+
+
+def test_a_stage_has_the_name_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stages import dedup
+
+    monkeypatch.setattr(dedup, "STAGE", toy("dedpu", {}))
+    with pytest.raises(StageError, match=r"The stage in dedup.py calls itself 'dedpu'"):
+        list(discovered())
 
 
 def test_every_model_is_exported_and_evaluated() -> None:
     names = {node.name for node in road()}
-    for model, trained in MODELS.items():
+    for model, trained in models().items():
         assert {f"export@{model}", f"evaluate@{model}", trained} <= names
 
 

@@ -29,7 +29,19 @@ from typing import Any
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.zygote import LIBRARIES
 
-COPIED = ("stages", "flows", "dashboards", "tests", "configs", "data", "pyproject.toml", "prefect.yaml", "constraints.txt", "README.md")
+COPIED = (
+    "stages",
+    "flows",
+    "dashboards",
+    "tests",
+    "configs",
+    "data",
+    "pyproject.toml",
+    "prefect.yaml",
+    "constraints.txt",
+    "README.md",
+    "VIEWS.md",
+)
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 LIMIT = 0.05  # of the sample may survive
 SLOWER, GRACE_S, FIRST_S = 3.0, 20.0, 600.0  # a mutant's test may take SLOWER x baseline + GRACE_S; the baseline itself FIRST_S

@@ -180,7 +180,7 @@ def test_a_node_waits_for_at_most_three_names_and_later_ones_are_still_looked_at
 
 
 def test_files_of_a_node_that_waits_are_looked_for_too(tmp_path: Path) -> None:
-    late = Step("late", {"words": "words"}, dataclasses.replace(WORDS, name="late", inputs={"words": "documents"}))
+    late = Step("late", {"words": "words"}, dataclasses.replace(WORDS, name="late", inputs={"words": "words"}))
     (tmp_path / "t.yaml").write_text("name: toy\nlate: {files: [nowhere/*.txt]}\n")
     found = make_plan(
         tmp_path / "home", load_recipe(str(tmp_path / "t.yaml"), {"words": WORDS.config, "late": WORDS.config}), [STEPS[0], late]
@@ -229,9 +229,7 @@ def test_an_artifact_that_was_taken_away_or_adopted_explains_nothing(tmp_path: P
 
 def test_a_node_waits_only_for_what_is_not_built(tmp_path: Path) -> None:
     run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
-    both = Step(
-        "both", {"words": "words", "b": "count"}, dataclasses.replace(COUNT, name="both", inputs={"words": "documents", "b": "tokens"})
-    )
+    both = Step("both", {"words": "words", "b": "count"}, dataclasses.replace(COUNT, name="both", inputs={"words": "words", "b": "count"}))
     (tmp_path / "t.yaml").write_text("name: toy\nseed: 7\nwords: {words: [a, b]}\n")
     classes = {step.node: step.stage.config for step in (*STEPS, both)}
     found = make_plan(tmp_path / "home", load_recipe(str(tmp_path / "t.yaml"), classes), [*STEPS, both])

@@ -14,11 +14,12 @@ import pytest
 
 from stages.extract import ExtractConfig
 from stages.filter import FilterConfig
-from stages.queries.rule_thresholds import AT_LEAST, FILTER_RULES, Measured, extract_measured, filter_measured, removed_url
-from stages.text.quality.judge import columns
-from stages.text.quality.rules import first_reason
+from stages.queries.rule_thresholds import AT_LEAST, Measured, extract_measured, filter_measured, removed_url
+from stages.text.quality.filter_rule import applied, first_reason
+from stages.text.quality.rules import REMOVED, RULES, columns
 
 CONFIG = FilterConfig.model_validate({"quality": {"min_score": 0.5}}).model_dump(mode="json")
+REASONS = list(dict.fromkeys(rule.full_reason for rule in RULES if not rule.signal.per and rule.full_reason != REMOVED))
 GRAMS = [f"gopher_repetition.top_{n}_gram" for n in (2, 3, 4)] + [f"gopher_repetition.duplicated_{n}_n_grams" for n in range(5, 11)]
 LISTED = ("domain", "subdomain", "url", "hard_blacklisted")
 # What has no number to be past: the signal's value that breaks the rule.
@@ -36,8 +37,8 @@ def passing() -> dict[str, Any]:
     return zero | good
 
 
-def judged(signals: dict[str, Any]) -> str:
-    return first_reason(signals, CONFIG)
+def judged(signals: dict[str, Any], config: dict[str, Any] = CONFIG) -> str:
+    return first_reason(signals, applied(RULES, config))
 
 
 def explained(reason: str, signals: dict[str, Any], config: dict[str, Any] = CONFIG) -> Measured:
@@ -49,7 +50,7 @@ def test_the_signals_of_this_test_are_kept() -> None:
     assert judged(passing()) == ""
 
 
-@pytest.mark.parametrize("reason", [r for r in FILTER_RULES if r not in FLAGS and r != "c4.no_line_left"] + GRAMS)
+@pytest.mark.parametrize("reason", [r for r in REASONS if r not in FLAGS and r != "c4.no_line_left"] + GRAMS)
 def test_a_value_past_the_threshold_is_dropped_for_the_reason(reason: str) -> None:
     """Catches: another signal or setting of the reason, above in place of below."""
     rule = explained(reason, passing())
@@ -73,7 +74,7 @@ def test_a_flag_is_dropped_for_the_reason(reason: str, value: Any) -> None:
         broken |= {"words": 0}
         config = copy.deepcopy(CONFIG)
         config["gopher_quality"]["enabled"] = False  # its fewest words come first
-        assert first_reason(broken, config) == reason and (rule.setting, rule.threshold) == ("", None)
+        assert judged(broken, config) == reason and (rule.setting, rule.threshold) == ("", None)
         return
     assert judged(broken) == reason and explained(reason, broken).value == value
     assert rule.threshold == (["en"] if reason == "language" else True)
@@ -84,7 +85,7 @@ def test_no_line_left_is_what_line_edits_left_over() -> None:
     config = copy.deepcopy(CONFIG)
     config["fineweb"]["enabled"] = False
     broken = passing() | {"lines": 0}
-    assert first_reason(broken, config) == "c4.no_line_left"
+    assert judged(broken, config) == "c4.no_line_left"
     found = explained("c4.no_line_left", broken, config)
     assert (found.signal, found.value, found.setting, found.threshold) == ("lines", 0, "filter.c4.edit_lines", True)
 
@@ -99,11 +100,11 @@ def test_every_reason_of_the_rules_is_known() -> None:
                 for name in off:
                     config[name]["enabled"] = False
                 try:
-                    seen.add(first_reason(passing() | {signal: value}, config))
+                    seen.add(judged(passing() | {signal: value}, config))
                 except TypeError:  # a value of another type than the signal has
                     continue
     named = seen - {""} - {f"url.{v}" for v in (-1, 1, 2, 10, 1e9, True, "de")}
-    assert named == set(FILTER_RULES) | set(GRAMS)
+    assert named == set(REASONS) | set(GRAMS)
 
 
 def test_the_config_is_that_of_the_artifact() -> None:
@@ -121,14 +122,14 @@ def test_only_the_patterns_that_match_are_named() -> None:
     config["url"]["remove"] = ["http://x", "http://%", "http://y"]
     found = explained("url.removed", passing(), config)
     assert (found.value, found.relation, found.threshold) == ("http://x", "matches", ["http://x", "http://%"])
-    assert first_reason(passing(), config) == "url.removed"
+    assert judged(passing(), config) == "url.removed"
 
 
 @pytest.mark.parametrize(
     ("reason", "settings"),
     {
-        "http-status": ["statuses"], "content-type": ["mimes"], "charset": ["max_bad_char_frac"], "no-text": ["min_chars"],
-        "too-large": ["max_page_bytes"], "bomb": ["max_page_bytes", "max_ratio"], "truncated": [],
+        "http_status": ["statuses"], "content_type": ["mimes"], "charset": ["max_bad_char_frac"], "no_text": ["min_chars"],
+        "too_large": ["max_page_bytes"], "bomb": ["max_page_bytes", "max_ratio"], "truncated": [],
     }.items(),
 )  # fmt: skip
 def test_extract_reasons_name_their_settings(reason: str, settings: list[str]) -> None:

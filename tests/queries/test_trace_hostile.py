@@ -39,7 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hit = {"doc_id": doc(1), "url": "", "task": f"task{STEERS}", "item_id": STEERS, "words": words, "start": 0, "end": 9, "round": 1}
     hits = {"hits.parquet": (HITS, [hit | {"start": start, "end": start + 9} for start in range(MATCHES_SHOWN + 2)])}
     tables: dict[str, dict[str, Any]] = {
-        "extract": decided("extract", "http-status", status=404, mime=STEERS),
+        "extract": decided("extract", "http_status", status=404, mime=STEERS),
         "filter": decided("filter", f"gopher{STEERS}"),
         "dedup": decided("dedup", "near_duplicate", kept_doc_id=doc(2)) | clusters,
         "decontaminate": decided("decontaminate", "contaminated") | hits,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.pipeline import models
 from stages import benchmarks, contamination
 from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows, schema, write_rows
@@ -85,7 +86,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, dict[str,
     }  # fmt: skip
     names = {text: place for place, text in ITEMS.items()}
     by_id = {row["item_id"]: names[row["context"]] for row in read_rows(made_items.path / "items.parquet")}
-    for model in contamination.MODELS:
+    for model in models():
         rows = [{"task": "quiz", "item_id": i, "metric": "acc", "value": 1.0} for i in by_id]
         write_rows(root / model / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), rows)
         inputs[model] = made.artifact(root / model, "scores", f"evaluate@{model}")

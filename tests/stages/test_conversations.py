@@ -45,9 +45,9 @@ def test_planted_leaks_and_forged_turns_are_dropped_with_a_reason(tmp_path: Path
     config = {"files": [made.jsonl(tmp_path / "chat.jsonl", records)], "validation_frac": 0.2}
     artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
     rows = rows_of(artifact)
-    assert artifact.manifest["books"]["dropped"] == {"held-out": 2, "special token": 1}
+    assert artifact.manifest["books"]["dropped"] == {"held_out": 2, "special_token": 1}
     decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
-    assert {i: d["reason"] for i, d in enumerate(decisions) if d["reason"]} == {7: "held-out", 11: "held-out", 20: "special token"}
+    assert {i: d["reason"] for i, d in enumerate(decisions) if d["reason"]} == {7: "held_out", 11: "held_out", 20: "special_token"}
     assert decisions[7]["item"].startswith("fox/") and len(decisions) == 50
     assert len({r["doc_id"] for r in rows}) == 47 and {r["source"] for r in rows} == {"mine", "chat"}
     assert {r["split"] for r in rows} == {"train", "validation"}
@@ -105,6 +105,6 @@ def test_whole_files_are_read(tmp_path: Path, data: Data, benchmarks: Artifact) 
     assert artifact.manifest["books"]["rows_in"] == data.expected(made=183, real=11171)
     assert artifact.manifest["rows"] > data.expected(made=179, real=11_000)
     if data.name == "made":
-        assert artifact.manifest["books"]["dropped"] == {"held-out": 2, "special token": 1}
+        assert artifact.manifest["books"]["dropped"] == {"held_out": 2, "special_token": 1}
         roles = {tuple(m["role"] for m in json.loads(row["messages"])) for row in rows_of(artifact)}
         assert len(roles) == 6 and ("system", "user", "assistant", "user", "assistant") in roles

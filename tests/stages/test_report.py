@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from flows.pipeline import road, stage_of
 from stages.core.contract.declaration import Artifact
 from stages.core.run.runner import Event
 from stages.core.tables.parquet import schema, write_rows
-from stages.report import INPUTS, STAGE, result_rows
+from stages.report import STAGE, result_rows
 from tests.conftest import run_stage
 from tests.stages.made import relisted
 
@@ -77,13 +78,15 @@ def test_results_show_primary_metrics_with_chance_and_baselines() -> None:
 def whole_road(home: Path) -> dict[str, Artifact]:
     """An artifact per node with what the report reads."""
     found = {}
-    for node, kind in INPUTS.items():
+    for node, kind in ((node.name, stage_of(node).output) for node in road() if node.name != "report"):
         folder = home / node
         folder.mkdir(parents=True)
         found[node] = Artifact(folder, manifest(node, kind))
         if node.startswith("evaluate@"):
             write_scores(folder, 1.8, 0.33)
-            (folder / "harness.json").write_text(json.dumps({"lm_eval": "0.4", "max_length": 256}))
+            (folder / "harness.json").write_text(
+                json.dumps({"lm_eval": "0.4", "max_length": 256, "chat_template": not node.endswith("base")})
+            )
         if node in ("pretrain", "sft", "dpo"):
             rows = [{"step": i, "loss": 5.0 / i, "validation_loss": 4.0 if i == 2 else None} for i in (1, 2, 3)]
             write_rows(folder / "metrics.parquet", schema(step="int64", loss="float64", validation_loss="float64"), rows)

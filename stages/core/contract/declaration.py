@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from stages.core.contract.report_section import SectionOf
 from stages.core.contract.secrets import without_secrets
+from stages.core.contract.side_table import SideTable
 from stages.core.store.names import name_fault
 
 if TYPE_CHECKING:
     from stages.core.contract.recipe import Runtime
-
-KINDS = (
-    "warc", "benchmarks", "conversations", "preferences", "documents", "classifier", "tokenizer", "tokens", "mixture",
-    "checkpoint", "logprobs", "model", "scores", "contamination", "report",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -192,6 +189,7 @@ class Context:
     drop(reason, where, record): a record that cannot be read; counted, kept in bad_records.jsonl, fails the stage past
     the recipe's `max_bad_records`. files(field): the resolved files of an external field ("warcs").
     scratch: a folder that survives a kill and is handed back when the stage is started again with the same key and code.
+    sections: role -> what the report shows of that input (Stage.sections); empty for a stage that does not read every node.
     """
 
     node: str
@@ -202,6 +200,7 @@ class Context:
     log: Callable[[str], None]
     drop: Callable[[str, str, str], None]
     files: Callable[[str], tuple[ExternalFile, ...]]
+    sections: Mapping[str, SectionOf] = field(default_factory=dict)
 
     def child_environment(self) -> dict[str, str]:
         """This process's variables without credentials: for a process that needs none, and whose output nobody cleans."""
@@ -221,18 +220,31 @@ class Adoption:
     take: Callable[[tuple[ExternalFile, ...], Path, Context], Outcome]
 
 
+EVERY_NODE = {"{node}": "{node}"}
+"""As inputs: every other node, in DAG order, under its own name as role. Optional, but for nodes that nothing else reads."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """The declaration of a stage, the last statement of its module: `STAGE = Stage(...)`.
 
-    inputs: role -> kind. output: kind. versions: one line per change of behaviour, the newest last; their number is the
-    stage's version and enters the key. distributions: installed distributions whose version decides the output's bytes.
+    The DAG, the index's views, the report's sections and the README's table follow from it (flows/pipeline.py).
+
+    inputs: role -> node that it reads. "{model}" in a role or node stands for every model (in a stage that is `per_model`, for its own),
+    "{checkpoint}" in a `per_model` stage for the node that trains the model, "{node}" for every node (EVERY_NODE).
+    output: the kind of artifact; an adopted artifact can stand in for a node of the same kind. versions: one line per change of behaviour,
+    the newest last; their number is the stage's version and enters the key. distributions: installed distributions whose version decides
+    the output's bytes.
     deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
     optional: roles that may be absent, when an adopted artifact stands in for everything else that needs them.
     adopt: how files of a user become an artifact of this stage; None where only artifacts of another home can be adopted.
     fault: what is wrong with the files in a folder that an artifact of another home consists of, as a phrase, "" where nothing is; for a
     stage whose digest counts a list that it makes of the other files.
     uses_gpus: whether the stage computes on the GPUs that runtime.gpus gives it; such stages run one at a time on a machine.
+    does: what the stage does, as one line of the README's table. tables: its side tables, which the index shows as views.
+    section: its part of the report; None where it has none. model: the name of the model that its checkpoint is; "" of none.
+    per_model: whether it runs once for every model, as node "<stage>@<model>".
+    sections: role -> section function, for a stage that reads every node; flows/pipeline.py fills it in, a module leaves it out.
     """
 
     name: str
@@ -247,10 +259,21 @@ class Stage:
     optional: tuple[str, ...] = ()
     adopt: Adoption | None = None
     fault: Callable[[Path], str] | None = None
+    does: str = ""
+    tables: tuple[SideTable, ...] = ()
+    section: SectionOf | None = None
+    model: str = ""
+    per_model: bool = False
+    sections: Mapping[str, SectionOf] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
         return len(self.versions)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules whose code makes the artifact: the stage's own and those of the sections that it shows."""
+        return tuple(sorted({self.run.__module__, *(section.__module__ for section in self.sections.values())}))
 
 
 def _merged(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:

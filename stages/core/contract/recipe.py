@@ -162,7 +162,7 @@ def validated(config: type[StageConfig], values: Any, where: str) -> Any:
             names = list(owner.model_fields) if owner else []
             hint = _nearest(str(first["loc"][-1]), names) or f"The keys here are: {', '.join(names)}."
             raise RecipeError(f"Unknown key {place!r}.", where=where, do=hint) from None
-        what = first["msg"].removeprefix("Value error, ")
+        what = "has no default" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
         given = "" if first["type"] in ("value_error", "missing") else f" (given: {_shown(first['input'])})"
         do = f"Set {place} in the recipe or with --set." if place else "Change the section accordingly."
         raise RecipeError(f"{place + ': ' if place else ''}{what}{given}", where=where, do=do) from None

@@ -39,25 +39,25 @@ def recorded() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def edited(stage: str, version: int, module: str) -> str:
+def edited(stage: str, version: int, *modules: str) -> str:
     """The digest of a stage's code, shortened, where the record does not list it for this version of the stage; else empty."""
-    digest = code_digest(module)[:DIGITS]
+    digest = code_digest(*modules)[:DIGITS]
     listed = (line["code"] for line in recorded().get(stage, ()) if line["version"] == version)
     return "" if digest in listed else digest
 
 
 @cache
-def code_digest(module: str) -> str:
-    """Hex sha256 over the syntax trees of a module and of every project module it reaches, in name order."""
+def code_digest(*modules: str) -> str:
+    """Hex sha256 over the syntax trees of modules and of every project module they reach, in name order."""
     total = hashlib.sha256()
-    for name in sorted(reached(module)):
+    for name in sorted(set().union(*map(reached, modules))):
         total.update(f"{name} {_parsed(name)[0]}\n".encode())
     return total.hexdigest()
 
 
-def module_digests(module: str) -> dict[str, str]:
-    """module -> digest of its syntax tree, shortened, of all that a module reaches."""
-    return {name: _parsed(name)[0][:DIGITS] for name in sorted(reached(module))}
+def module_digests(*modules: str) -> dict[str, str]:
+    """module -> digest of its syntax tree, shortened, of all that these modules reach."""
+    return {name: _parsed(name)[0][:DIGITS] for name in sorted(set().union(*map(reached, modules)))}
 
 
 @contextmanager

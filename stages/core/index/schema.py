@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 TABLES: dict[str, dict[str, str]] = {
     "about": {"schema_version": "INTEGER", "home": "VARCHAR"},
     "run": {
@@ -41,9 +41,10 @@ TABLES: dict[str, dict[str, str]] = {
         "artifact_id": "VARCHAR", "node": "VARCHAR", "unit": "VARCHAR", "entry": "VARCHAR", "reason": "VARCHAR", "rows": "BIGINT",
         "chars": "BIGINT",
     },
-    "side_table": {"artifact_id": "VARCHAR", "node": "VARCHAR", "kind": "VARCHAR", "path": "VARCHAR"},
-    "side_column": {"kind": "VARCHAR", "ordinal": "INTEGER", "name": "VARCHAR", "type": "VARCHAR"},
-    "side_view": {"kind": "VARCHAR", "sql": "VARCHAR"},
+    # kind: the table's name in its artifact; view: the view that shows it with all others of the view
+    "side_table": {"artifact_id": "VARCHAR", "node": "VARCHAR", "kind": "VARCHAR", "view": "VARCHAR", "path": "VARCHAR"},
+    "side_column": {"view": "VARCHAR", "ordinal": "INTEGER", "name": "VARCHAR", "type": "VARCHAR"},
+    "side_view": {"view": "VARCHAR", "sql": "VARCHAR"},
     "given_name": {"name": "VARCHAR", "target": "VARCHAR"},
     "damaged": {"name": "VARCHAR", "problem": "VARCHAR", "stamp": "BIGINT"},
 }  # fmt: skip
@@ -63,14 +64,7 @@ CREATE MACRO upstream(of) AS TABLE WITH RECURSIVE meant(artifact_id, rank) AS (
 ) SELECT node, artifact_id FROM up JOIN artifact USING (artifact_id)
 """
 CURRENT = "INSERT INTO current SELECT node, arg_max(artifact_id, (seq, ordinal)) FROM node_run JOIN run USING (run_id) WHERE artifact_id <> '' GROUP BY node"
-# Parquet folders or stems inside artifacts, and the name of the view over all of them.
-VIEWS = {
-    "documents": "documents", "decisions": "decisions", "clusters": "clusters", "pairs": "pairs", "repeats": "repeats", "hits": "hits",
-    "pages": "pages", "files": "files",
-    "spans": "token_spans", "row_spans": "row_spans", "steps": "steps", "metrics": "step_metrics", "items": "benchmark_items",
-    "samples": "samples", "flags": "contamination_flags", "conversations": "conversations", "preferences": "preferences",
-    "logprobs": "logprobs",
-}  # fmt: skip
+TAKEN = {*TABLES, "alias"}  # no view of a side table has such a name
 OF_ARTIFACT = {"artifact": "artifact_id", "edge": "child", "metric": "artifact_id", "book": "artifact_id", "side_table": "artifact_id",
                "damaged": "name"}  # fmt: skip
 # Made anew with every round: an artifact may come after what was made from it.
@@ -99,9 +93,11 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
     """The rows of one manifest by table; its links follow when all artifacts are there (LINK).
 
     name: "<node>/<folder>"; number: counted up, so that columns of it are small.
-    Raises KeyError or TypeError when a field is missing or of another type.
+    Raises KeyError or TypeError when a field is missing or of another type, ValueError when a view has the name of a table.
     """
     books, node = m["books"] or {}, m["node"]
+    if taken := sorted(TAKEN & set(m["tables"].values())):
+        raise ValueError(f"tables names the view {taken[0]!r}, which is a table of the index")
     edges = [(role, parent["artifact"], True) for role, parent in m["inputs"].items()]
     edges += [(role, file["name"], False) for role, files in m["external"].items() for file in files
               if file["identity"].startswith("artifact:")]  # fmt: skip
@@ -120,8 +116,8 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
     }  # fmt: skip
     for path in (file["path"] for file in m["files"]):
         kind = path.split("/")[0].removesuffix(".parquet")
-        if path.endswith(".parquet") and kind in VIEWS:
-            found["side_table"].append((name, node, kind, f"artifacts/{name}/{path}"))
+        if path.endswith(".parquet") and kind in m["tables"]:
+            found["side_table"].append((name, node, kind, m["tables"][kind], f"artifacts/{name}/{path}"))
     return found
 
 
@@ -164,15 +160,15 @@ def create_sql() -> list[str]:
     return [*tables, ALIAS, UPSTREAM]
 
 
-def side_view_sql(root: str, kind: str, columns: Sequence[tuple[str, str]], patterns: Sequence[str]) -> str:
-    """The view over all side tables of a kind. root: the home; columns: (name, DuckDB type); patterns: see PATTERN.
+def side_view_sql(root: str, view: str, columns: Sequence[tuple[str, str]], patterns: Sequence[str]) -> str:
+    """The text of a view over all its side tables. root: the home; columns: (name, DuckDB type); patterns: see PATTERN.
 
     The first half of the UNION has no rows: it gives the columns when every file is gone, and an error when the home is no longer
     where the view says, so that a home that was moved does not answer with no rows. With the schema given no file is opened
     to plan a query; the cardinality lets the planner look up the artifacts first. A condition on `file` is decided before any
     file is opened: `contains(file, '/dedup/0123456789ab/')` opens that artifact's only.
     """
-    text, name = quoted, _identifier
+    text, name = quoted, identifier
     places = ", ".join(text(f"{glob.escape(root)}/{pattern}") for pattern in patterns)
     shape = ", ".join(f"{text(c)}: {{'name': {text(c)}, 'type': {text(t)}, 'default_value': NULL}}" for c, t in columns)
     chosen = ", ".join(f"file.{name(c)}" for c, _ in columns)
@@ -184,7 +180,7 @@ def side_view_sql(root: str, kind: str, columns: Sequence[tuple[str, str]], patt
         f"SELECT side_table.artifact_id, side_table.node, file.filename AS file, {chosen} FROM (SELECT {nothing} FROM {there} "
         f"WHERE coalesce(({moved})::BOOLEAN, false) UNION ALL BY NAME "
         f"SELECT * FROM read_parquet([{places}], schema = MAP {{{shape}}}, allow_empty = true, filename = true, explicit_cardinality = {ROWS})"
-        f") AS file JOIN side_table ON side_table.kind = {text(kind)} AND {text(root + '/')} || side_table.path = file.filename"
+        f") AS file JOIN side_table ON side_table.view = {text(view)} AND {text(root + '/')} || side_table.path = file.filename"
     )
 
 
@@ -192,7 +188,7 @@ def describe_sql(known: Sequence[tuple[str, str]], files: Sequence[str]) -> str:
     """Columns and types that hold both what is known and what is in some Parquet files; those that are gone do not matter."""
     places = ", ".join(quoted(glob.escape(file)) for file in files)
     read = f"SELECT * FROM read_parquet([{places}], union_by_name = true, allow_empty = true)"
-    nothing = ", ".join(f"NULL::{t} AS {_identifier(c)}" for c, t in known)
+    nothing = ", ".join(f"NULL::{t} AS {identifier(c)}" for c, t in known)
     return f"DESCRIBE SELECT * FROM ({f'SELECT {nothing} UNION ALL BY NAME ' if known else ''}{read})"
 
 
@@ -227,5 +223,6 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
+    """A name as SQL writes it, whatever it holds."""
     return '"' + name.replace('"', '""') + '"'

@@ -34,36 +34,36 @@ def delete(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str], ids
 
 
 def learn_columns(connection: duckdb.DuckDBPyConnection, home: Path, artifacts: Sequence[str]) -> bool:
-    """Adds the columns of new side tables to what is known of their kind; a type becomes one that holds the old and the new.
+    """Adds the columns of new side tables to what is known of their view; a type becomes one that holds the old and the new.
 
     Returns whether there are new side tables.
     """
     import duckdb
 
-    sql = "SELECT kind, list(path ORDER BY path) FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[])) GROUP BY kind ORDER BY kind"
+    sql = "SELECT view, list(path ORDER BY path) FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[])) GROUP BY view ORDER BY view"
     found = connection.execute(sql, [list(artifacts)]).fetchall()
     if not found:
         return False
     with closing(duckdb.connect()) as apart:  # an error here must not end the writer's transaction
-        for kind, paths in found:
-            known = connection.execute("SELECT name, type FROM side_column WHERE kind = ? ORDER BY ordinal", [kind]).fetchall()
+        for view, paths in found:
+            known = connection.execute("SELECT name, type FROM side_column WHERE view = ? ORDER BY ordinal", [view]).fetchall()
             columns = _described(apart, known, [str(home.resolve() / path) for path in paths])
             if columns != known:
-                connection.execute("DELETE FROM side_column WHERE kind = ?", [kind])
-                insert(connection, [{"side_column": [(kind, i, *column) for i, column in enumerate(columns)]}])
+                connection.execute("DELETE FROM side_column WHERE view = ?", [view])
+                insert(connection, [{"side_column": [(view, i, *column) for i, column in enumerate(columns)]}])
     return True
 
 
 def make_views(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
-    """One view per kind of side table (see indexed.side_view_sql), made anew where its text changes."""
-    made = dict(connection.execute("SELECT kind, sql FROM side_view").fetchall())
+    """The views that manifests name (see indexed.side_view_sql), each made anew where its text changes."""
+    made = dict(connection.execute("SELECT view, sql FROM side_view").fetchall())
     wanted = _wanted(connection, home)
-    for kind in made:
-        if kind not in wanted:
-            connection.execute(f"DROP VIEW {schema.VIEWS[kind]}")
-    for kind, sql in wanted.items():
-        if made.get(kind) != sql:
-            connection.execute(f"CREATE OR REPLACE VIEW {schema.VIEWS[kind]} AS {sql}")
+    for view in made:
+        if view not in wanted:
+            connection.execute(f"DROP VIEW {schema.identifier(view)}")
+    for view, sql in wanted.items():
+        if made.get(view) != sql:
+            connection.execute(f"CREATE OR REPLACE VIEW {schema.identifier(view)} AS {sql}")
     if made != wanted:
         connection.execute("DELETE FROM side_view")
         insert(connection, [{"side_view": list(wanted.items())}])
@@ -72,19 +72,19 @@ def make_views(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
 def shadow(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
     """Where the index was written for another folder, this connection's own views stand before those of the index."""
     if connection.execute("SELECT home FROM about").fetchall() != [(str(home.resolve()),)]:
-        for kind, sql in _wanted(connection, home).items():
-            connection.execute(f"CREATE TEMP VIEW {schema.VIEWS[kind]} AS {sql}")
+        for view, sql in _wanted(connection, home).items():
+            connection.execute(f"CREATE TEMP VIEW {schema.identifier(view)} AS {sql}")
 
 
 def _wanted(connection: duckdb.DuckDBPyConnection, home: Path) -> dict[str, str]:
-    """kind -> the text of its view."""
+    """view -> its text."""
     columns: dict[str, list[tuple[str, str]]] = {}
-    for kind, name, of_type in connection.execute("SELECT kind, name, type FROM side_column ORDER BY kind, ordinal").fetchall():
-        columns.setdefault(kind, []).append((name, of_type))
+    for view, name, of_type in connection.execute("SELECT view, name, type FROM side_column ORDER BY view, ordinal").fetchall():
+        columns.setdefault(view, []).append((name, of_type))
     patterns: dict[str, list[str]] = {}
-    for kind, pattern in connection.execute(f"SELECT DISTINCT kind, {schema.PATTERN} FROM side_table ORDER BY ALL").fetchall():
-        patterns.setdefault(kind, []).append(pattern)
-    return {kind: schema.side_view_sql(str(home.resolve()), kind, columns[kind], patterns[kind]) for kind in patterns if kind in columns}
+    for view, pattern in connection.execute(f"SELECT DISTINCT view, {schema.PATTERN} FROM side_table ORDER BY ALL").fetchall():
+        patterns.setdefault(view, []).append(pattern)
+    return {view: schema.side_view_sql(str(home.resolve()), view, columns[view], patterns[view]) for view in patterns if view in columns}
 
 
 def _described(apart: duckdb.DuckDBPyConnection, known: list[tuple[str, str]], files: Sequence[str]) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ def _adopt_files(home: Path, node: str, stage: Stage, paths: Sequence[str], prov
     parts = {
         "node": node,
         "version": stage.version,
-        "code": edited(stage.name, stage.version, stage.run.__module__),
+        "code": edited(stage.name, stage.version, *stage.modules),
         "adopted": [f"{file.name}={file.identity}" for file in files],
     }
     taking = replace(stage, run=_taking(stage, stage.adopt, files))

@@ -72,12 +72,12 @@ class Result:
 
 def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int, runtime: Runtime, inputs: Mapping[str, Artifact]) -> Job:
     """Resolves external inputs and derives the key. Raises RecipeError when something named is not there."""
-    for role, kind in stage.inputs.items():
-        if role in stage.optional and role not in inputs:
-            continue
-        if role not in inputs or inputs[role].manifest["kind"] != kind:
+    for role, read in stage.inputs.items():
+        if role not in inputs and role not in stage.optional:
             raise StageError(
-                f"Input {role!r} of kind {kind!r} is missing.", where=f"node {node}", do="This is a fault of the road, not of the recipe."
+                f"Input {role!r} is missing; it is read from {read}.",
+                where=f"node {node}",
+                do="This is a fault of the program, not of the recipe.",
             )
     _refuse_strangers(node, inputs)
     files, packages = resolve_externals(home, node, config)
@@ -280,7 +280,7 @@ def scratch_path(home: Path, job: Job, force: bool = False) -> Path:
 def _scratch(home: Path, job: Job, force: bool) -> Path:
     """The job's scratch folder; what other code left in it is discarded, not mixed."""
     folder = scratch_path(home, job, force)
-    mark = {"key": job.key, "code": source_code.code_digest(job.stage.run.__module__)}
+    mark = {"key": job.key, "code": source_code.code_digest(*job.stage.modules)}
     try:
         same = json.loads((folder / "job.json").read_text()) == mark
     except (FileNotFoundError, json.JSONDecodeError):
@@ -319,6 +319,7 @@ def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
     context = Context(
         node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, progress=progress, drop=drop,
         log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
+        sections=job.stage.sections,
     )  # fmt: skip
     outcome = job.stage.run(job.config, job.inputs, out, context)
     if bad:
@@ -360,13 +361,14 @@ def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: s
         "books": asdict(outcome.books) if outcome.books else None,
         "summary": dict(outcome.summary),
         "files": files,
+        "tables": {table.name: table.view for table in job.stage.tables},
         "bytes": sum(f["bytes"] for f in files),
         **({"adopted": {"provenance": job.provenance}} if job.provenance else {}),
         "run_id": run_id,
         "code": {
             **source_code.git_state(),
-            "stage": source_code.code_digest(job.stage.run.__module__),
-            "modules": source_code.module_digests(job.stage.run.__module__),
+            "stage": source_code.code_digest(*job.stage.modules),
+            "modules": source_code.module_digests(*job.stage.modules),
         },
         "runtime": job.runtime.model_dump(mode="json"),
         "environment": environment(tuple(job.stage.distributions)),

@@ -42,7 +42,7 @@ def key_parts(
     return {
         "node": node,
         "version": stage.version,
-        "code": edited(stage.name, stage.version, stage.run.__module__),
+        "code": edited(stage.name, stage.version, *stage.modules),
         "config": settings,
         "seed": seed,
         "distributions": {name: _version(name, node) for name in sorted(stage.distributions)},

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from stages.core.contract.declaration import KINDS
+from stages.core.contract.side_table import NAME as TABLE_NAME
 from stages.core.contract.strict_json import deepest, parse
 from stages.core.store.key import key_of
 from stages.core.store.names import NUMBERED, PART, name_fault
@@ -58,7 +58,8 @@ Signed = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 Part = Annotated[str, _checked(PART.fullmatch, "is no name of a node, run or folder")]
 RunId = Annotated[str, _checked(lambda text: not text or PART.fullmatch(text), "is no id of a run")]
 Alias = Annotated[str, _checked(lambda text: PART.fullmatch(text) and NUMBERED.fullmatch(text), 'is no numbered name such as "dedup-3"')]
-Kind = Annotated[str, _checked(lambda text: text in KINDS, f"is none of {', '.join(KINDS)}")]
+Kind = Annotated[str, _checked(lambda text: not name_fault(text), "is no name of a kind")]
+TableName = Annotated[str, _checked(TABLE_NAME.fullmatch, "is no name of a table or view")]
 Time = Annotated[str, _checked(_is_time, "Invalid isoformat string")]
 FilePath = Annotated[str, _checked(_is_path, "is no plain path inside the artifact")]
 StageName = Annotated[str, _checked(lambda text: not name_fault(text), "is no name of a stage")]
@@ -138,6 +139,7 @@ class _Manifest(_Record):
     books: _Books | None
     summary: dict[str, Scalar]
     files: list[_File]
+    tables: dict[TableName, TableName]
     bytes: Count
     adopted: _Adopted | None = None
     run_id: RunId

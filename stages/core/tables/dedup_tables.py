@@ -11,13 +11,52 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.canonical_order import Corpus
+from stages.core.tables.documents import DOCUMENTS, decisions_with
 from stages.core.tables.parquet import schema, write_rows
 
 if TYPE_CHECKING:
     import numpy as np
 
-CLUSTERS = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
+KEPT = Column("uuid", "the document that stays in its place")
+CORPUS = Column("string", "the existing corpus that the kept document is of; null where it is of this one")
+SIGNALS = {
+    "kept_doc_id": KEPT,
+    "jaccard": Column("float64", "similarity of the two, 0 to 1: of their sets of word shingles"),
+    "parts_cut": Column("int32", "repeated lines or paragraphs cut from a document that stays"),
+}
+CLUSTERS = SideTable(
+    "clusters", "clusters", "a document that repeats another one, or is repeated",
+    {
+        "doc_id": Column("uuid", "the document"),
+        "cluster": Column("int64", "number of the cluster in this artifact"),
+        "kept_doc_id": KEPT,
+        "jaccard": Column("float64", "similarity to the kept document, 0 to 1"),
+        "kind": Column("string", "kept, exact, near, or removed with the copies of a page"),
+        "corpus": CORPUS,
+    },
+)  # fmt: skip
+PAIRS = SideTable(
+    "pairs", "pairs", "two documents that were compared by all their shingles and are near duplicates",
+    {
+        "doc_id": Column("uuid", "the later one in canonical order"),
+        "kept_doc_id": Column("uuid", "the earlier one"),
+        "jaccard": Column("float64", "their similarity, 0 to 1"),
+        "corpus": CORPUS,
+    },
+)  # fmt: skip
+REPEATS = SideTable(
+    "repeats", "repeats", "a line or paragraph that its source repeats too often; its later occurrences are cut",
+    {
+        "source": Column("string", "the source"),
+        "text": Column("string", "the line or paragraph"),
+        "times": Column("int64", "how often the source has it"),
+        "doc_id": Column("uuid", "the document that has it first"),
+    },
+)  # fmt: skip
+TABLES = (DOCUMENTS, decisions_with(SIGNALS), CLUSTERS, PAIRS, REPEATS)
+"""What dedup writes."""
 
 
 class DedupReason(StrEnum):
@@ -78,7 +117,7 @@ def write_clusters(path: Path, corpus: Corpus, found: Found) -> None:
             likeness = float(found.jaccard[number])
             yield {"doc_id": corpus.ids[number].tobytes(), "cluster": cluster, "jaccard": likeness, "kind": kind} | names
 
-    write_rows(path, schema(**CLUSTERS), rows())
+    write_rows(path, schema(**CLUSTERS.types), rows())
 
 
 def write_ruling(path: Path, corpus: Corpus, part: int, found: Found) -> Path:

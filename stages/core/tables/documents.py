@@ -7,18 +7,41 @@ group in memory. Used by every stage that reads documents and writes documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from stages.core.contract.declaration import Books, Context
+from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter
 
-DOCUMENTS = {
-    "doc_id": "uuid", "source": "string", "url": "string", "date": "string", "lang": "string", "lang_score": "float64", "text": "string",
-}  # fmt: skip
-DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string"}
+DOCUMENTS = SideTable(
+    "documents", "documents", "a document that stays",
+    {
+        "doc_id": Column("uuid", "follows the document through every stage"),
+        "source": Column("string", "the corpus it came with"),
+        "url": Column("string", "where it was found; null of files without one"),
+        "date": Column("string", "when it was fetched, ISO 8601"),
+        "lang": Column("string", "ISO 639-1 code of its language"),
+        "lang_score": Column("float64", "how sure the language is, 0 to 1"),
+        "text": Column("string", "the text as this stage leaves it"),
+    },
+)  # fmt: skip
+DECISIONS = SideTable(
+    "decisions", "decisions", "a record that came in, and what became of it",
+    {
+        "doc_id": Column("uuid", "the record"),
+        "url": Column("string", "where it was found; null of files without one"),
+        "verdict": Column("string", "kept, changed or dropped"),
+        "reason": Column("string", "why it was dropped or changed; null where it is as it was"),
+    },
+)  # fmt: skip
+
+
+def decisions_with(columns: Mapping[str, Column], more: str = "") -> SideTable:
+    """The decisions of a stage that notes more than verdict and reason."""
+    return replace(DECISIONS, columns={**DECISIONS.columns, **columns}, more=more)
 
 
 @dataclass(frozen=True)
@@ -70,7 +93,7 @@ def judge_shard(
                 yield document
 
     rows = write_rows(folder / "documents.parquet", kept_schema, documents())
-    write_rows(folder / "decisions.parquet", schema(**DECISION, **signals), decisions)
+    write_rows(folder / "decisions.parquet", schema(**DECISIONS.types, **signals), decisions)
     return {"books": asdict(_books(counts)), "rows": rows}
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stages.core.contract.declaration import Context, Outcome
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import SideTable
 from stages.core.tables.jsonl import Record, decision_books, no_answers, read_records
 from stages.core.tables.parquet import read_rows, schema, write_rows
 
@@ -60,12 +61,10 @@ def read_answers(ctx: Context, benchmarks: Artifact) -> Iterator[dict[str, Any]]
     return read_rows(path)
 
 
-def write_examples(
-    out: Path, table: str, columns: Mapping[str, str], unit: str, judged: Iterable[JudgedExample], bad: list[str]
-) -> Outcome:
-    """Writes <table>.parquet and decisions/00000.parquet, and counts.
+def write_examples(out: Path, table: SideTable, decided: SideTable, unit: str, judged: Iterable[JudgedExample], bad: list[str]) -> Outcome:
+    """Writes the table as one file and the decisions as decisions/00000.parquet, and counts.
 
-    columns: of the table, beside doc_id, source and split. bad: of records.counting, whose list grows while `judged` is read.
+    unit: what one example is called in the record counts. bad: of records.counting, whose list grows while `judged` is read.
     """
     kept: list[dict[str, Any]] = []
     decisions: list[dict[str, Any]] = []
@@ -76,10 +75,9 @@ def write_examples(
         decisions.append(example.decision)
         if example.row is not None:
             kept.append(example.row)
-    write_rows(out / f"{table}.parquet", schema(**{"doc_id": "uuid", "source": "string", **columns, "split": "string"}), kept)
-    shape = schema(doc_id="uuid", url="string", verdict="string", reason="string", item="string")
-    write_rows(out / "decisions" / "00000.parquet", shape, decisions)
+    write_rows(out / f"{table.name}.parquet", schema(**table.types), kept)
+    write_rows(out / decided.name / "00000.parquet", schema(**decided.types), decisions)
     books = decision_books(unit, decisions, sizes, len(bad))
     validation = sum(row["split"] == "validation" for row in kept)
-    summary = {"train": len(kept) - validation, "validation": validation, "held_out_dropped": books.dropped.get("held-out", 0)}
+    summary = {"train": len(kept) - validation, "validation": validation, "held_out_dropped": books.dropped.get("held_out", 0)}
     return Outcome(rows=len(kept), books=books, summary=summary)

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from stages.core.contract.declaration import Adoption, Books, Context, ExternalFile, Outcome
 from stages.core.contract.errors import RecipeError
-from stages.core.tables.documents import DECISION, DOCUMENTS
+from stages.core.tables.documents import DECISIONS, DOCUMENTS
 from stages.core.tables.jsonl import Record, base_name, parquet_columns, parquet_rows, read_records
 from stages.core.tables.parquet import schema, write_rows
 
@@ -71,8 +71,8 @@ def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: D
             decisions.append({"doc_id": document["doc_id"], "url": document["url"], "verdict": "kept", "reason": None})
             yield document
 
-    rows = write_rows(out / "documents" / name, schema(**DOCUMENTS), documents())
-    write_rows(out / "decisions" / name, schema(**DECISION), decisions)
+    rows = write_rows(out / "documents" / name, schema(**DOCUMENTS.types), documents())
+    write_rows(out / "decisions" / name, schema(**DECISIONS.types), decisions)
     return Books(rows_in=rows, kept=rows, chars_in=chars, chars_out=chars)
 
 

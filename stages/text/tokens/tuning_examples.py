@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -19,6 +20,13 @@ from stages.text.items.dialogue import forged_token, split_key
 if TYPE_CHECKING:
     from stages.text.items.held_out import Answer
     from stages.text.match.ngrams import Index
+
+
+class TuningReason(StrEnum):
+    """Why a conversation or a preference pair is dropped."""
+
+    SPECIAL_TOKEN = "special_token"
+    HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True)
@@ -52,9 +60,9 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
     from stages.text.match.ngrams import find
 
     for example in examples:
-        reason = "special token" if forged_token(example.texts) else ""
+        reason = TuningReason.SPECIAL_TOKEN if forged_token(example.texts) else ""
         found = [] if reason else next((matches for text in example.searched if (matches := find(index, text))), [])
-        reason = reason or ("held-out" if found else "")
+        reason = reason or (TuningReason.HELD_OUT if found else "")
         item = f"{found[0].task}/{found[0].item_id}" if found else None
         decision = {"doc_id": example.doc_id, "verdict": "dropped" if reason else "kept", "reason": reason or None, "item": item}
         row = None

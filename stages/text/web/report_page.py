@@ -11,28 +11,25 @@ BODY = """
 <div class="cards">{% for name, value in cards %}<div class="card"><b>{{ value }}</b><span class="soft small">{{ name }}</span></div>{% endfor %}</div>
 
 <h2 id="results">Results</h2>
-{{ grid(results, ('base', 'sft', 'dpo')) }}
+{{ grid(results, models) }}
 <h3>What the models had to show</h3>
 <p>{{ verdicts.claims_count }}</p>
 {{ verdict_table(verdicts.claims) }}
 <details><summary>Further comparisons, not required: {{ verdicts.comparisons_count }}</summary>{{ verdict_table(verdicts.comparisons) }}</details>
 <p class="soft small">{{ verdicts.note }}</p>
-<details><summary>Every metric</summary>{{ grid(all_results, ('base', 'sft', 'dpo')) }}</details>
-<p class="soft small">± is one standard error. Scores of tasks by lm-eval {{ harness.lm_eval }}, 0-shot; base answers the raw question, sft and dpo
-are asked through the chat template. Bits per byte over whole held-out documents, context {{ harness.max_length }} tokens.</p>
-
-<h2 id="contamination">Scores with and without overlap</h2>
-<p>{% for name, value in contamination.summary.items() %}{{ name }}: {{ value }}{% if not loop.last %} · {% endif %}{% endfor %}</p>
-<details><summary>Every score on all items, on the clean subset and on the flagged subset</summary>{{ grid(contamination.scores, ('score', 'items')) }}</details>
-
-<h2 id="training">Training</h2>
-{% for chart in charts %}{{ chart|safe }}{% endfor %}
-<details><summary>Figures</summary>{{ grid(training, ('value',)) }}</details>
-
-<h2 id="data">Data</h2>
-{{ grid(funnel, ('in', 'kept', 'changed', 'dropped', 'characters out')) }}
-<h3>Mixture</h3>
-{{ grid(mixture, ('weight', 'tokens available', 'tokens in the mixture', 'epochs in the mixture', 'epochs trained')) }}
+<details><summary>Every metric</summary>{{ grid(all_results, models) }}</details>
+{% for section in sections %}
+{% if section.heading and section.heading != 'Results' and (section.paragraphs or section.tables or section.charts) %}
+<h2 id="{{ section.heading|lower|replace(' ', '-') }}">{{ section.heading }}</h2>
+{% endif %}
+{% for paragraph in section.paragraphs %}<p{% if section.heading == 'Results' %} class="soft small"{% endif %}>{{ paragraph }}</p>{% endfor %}
+{% for chart in section.charts %}{{ chart|safe }}{% endfor %}
+{% for table in section.tables %}
+{% if table.folded %}<details><summary>{{ table.title }}</summary>{{ grid(table.rows, table.numeric) }}</details>{% else %}
+{% if table.title %}<h3>{{ table.title }}</h3>{% endif %}
+{{ grid(table.rows, table.numeric) }}{% endif %}
+{% endfor %}
+{% endfor %}
 
 <h2 id="artifacts">Artifacts</h2>
 {{ grid(artifacts, ('rows', 'tokens', 'MB', 'seconds')) }}
@@ -45,14 +42,24 @@ are asked through the chat template. Bits per byte over whole held-out documents
 
 
 def markdown(values: Mapping[str, Any]) -> str:
-    """The short form: cards, results, verdicts, data, mixture."""
+    """The short form: cards, results, verdicts, and of each section what is not folded."""
     parts = [f"# {values['title']}", "", *(f"- {name}: {value}" for name, value in values["cards"]), "", "## Results", ""]
     verdicts = values["verdicts"]
     parts += [table(values["results"]), "", "## What the models had to show", ""]
     parts += [verdicts["claims_count"], "", table(verdicts["claims"]), "", "## Further comparisons, not required", ""]
-    parts += [verdicts["comparisons_count"], "", table(verdicts["comparisons"]), ""]
-    parts += [verdicts["note"], "", "## Data", "", table(values["funnel"]), "", "## Mixture", "", table(values["mixture"]), ""]
-    return "\n".join(parts)
+    parts += [verdicts["comparisons_count"], "", table(verdicts["comparisons"]), "", verdicts["note"]]
+    return "\n".join([*parts, "", *(line for section in values["sections"] for line in _section(section))])
+
+
+def _section(section: Mapping[str, Any]) -> list[str]:
+    """A section without charts and without what is folded; no line where nothing is left."""
+    tables = [shown for shown in section["tables"] if not shown.folded]
+    blocks = [
+        *section["paragraphs"],
+        *(f"### {shown.title}\n\n{table(shown.rows)}" if shown.title else table(shown.rows) for shown in tables),
+    ]
+    heading = [f"## {section['heading']}"] if section["heading"] != "Results" else []  # its own stands above
+    return [line for block in [*heading, *blocks] for line in (block, "")] if blocks else []
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:

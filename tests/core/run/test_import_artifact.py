@@ -183,7 +183,7 @@ def test_an_adopted_artifact_made_from_another_input_is_refused(tmp_path: Path) 
     home = tmp_path / "home"
     words, others = run_stage(WORDS, {}, {}, home), run_stage(WORDS, {"words": ["x"]}, {}, home)
     count = run_stage(COUNT, {}, {"words": words}, home)
-    both = Stage("both", COUNT.config, run_count, {"words": "documents", "count": "tokens"}, "report", ("first",), optional=("words",))
+    both = Stage("both", COUNT.config, run_count, {"words": "words", "count": "count"}, "report", ("first",), optional=("words",))
     config = validated(both.config, {}, "test")
 
     def prepared(inputs: dict[str, manifest.Artifact]) -> runner.Job:

@@ -35,8 +35,8 @@ def run_card(config: StageConfig, inputs: Mapping[str, Artifact], out: Path, ctx
 
 
 MODEL = Stage("model", StageConfig, run_model, {}, "checkpoint", ("first",), deterministic=False)
-CARD = Stage("card", StageConfig, run_card, {"checkpoint": "checkpoint"}, "report", ("first",))
-BOTH = Stage("both", StageConfig, run_card, {"checkpoint": "checkpoint", "card": "report"}, "report", ("first",))
+CARD = Stage("card", StageConfig, run_card, {"checkpoint": "model"}, "report", ("first",))
+BOTH = Stage("both", StageConfig, run_card, {"checkpoint": "model", "card": "card"}, "report", ("first",))
 
 
 def forged(source: Path, target: Path, changes: Mapping[str, str]) -> Path:

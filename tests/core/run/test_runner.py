@@ -226,5 +226,5 @@ def test_a_home_that_cannot_be_written_is_one_clear_message(tmp_path: Path) -> N
 
 
 def test_a_missing_input_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="Input 'words' of kind 'documents' is missing"):
+    with pytest.raises(StageError, match="Input 'words' is missing; it is read from words"):
         run_stage(COUNT, {}, {}, tmp_path)

@@ -13,8 +13,17 @@ import pytest
 
 from stages.core.contract.declaration import Artifact, ExternalFile
 from stages.core.contract.errors import StageError
+from stages.core.contract.side_table import Column, SideTable
+from stages.core.tables.documents import decisions_with
 from stages.core.tables.examples import read_answers, read_examples, refuse_no_source, write_examples
 from stages.core.tables.parquet import read_rows
+
+CHATS = SideTable(
+    "chats",
+    "chats",
+    "a chat",
+    {name: Column("uuid" if name == "doc_id" else "string", "") for name in ("doc_id", "source", "text", "split")},
+)
 
 
 @dataclass(frozen=True)
@@ -31,22 +40,22 @@ def one(number: int, reason: str = "", split: str = "train") -> One:
 
 
 def test_rows_decisions_and_counts(tmp_path: Path) -> None:
-    judged = [one(0), one(1, "held-out"), one(2, split="validation"), one(3, "special token"), one(4, "held-out")]
-    outcome = write_examples(tmp_path, "chats", {"text": "string"}, "chats", judged, ["chat.jsonl:9"])
+    judged = [one(0), one(1, "held_out"), one(2, split="validation"), one(3, "special_token"), one(4, "held_out")]
+    outcome = write_examples(tmp_path, CHATS, decisions_with({"item": Column("string", "")}), "chats", judged, ["chat.jsonl:9"])
     assert [row["text"] for row in read_rows(tmp_path / "chats.parquet")] == ["t0", "t2"]
     assert list(next(read_rows(tmp_path / "chats.parquet"))) == ["doc_id", "source", "text", "split"]
     assert [d["reason"] for d in read_rows(tmp_path / "decisions" / "00000.parquet")] == [
         None,
-        "held-out",
+        "held_out",
         None,
-        "special token",
-        "held-out",
+        "special_token",
+        "held_out",
     ]
     assert outcome.rows == 2 and outcome.summary == {"train": 1, "validation": 1, "held_out_dropped": 2}
     books = outcome.books
     assert books and books.imbalance() == "" and (books.unit, books.rows_in, books.kept) == ("chats", 6, 2)
-    assert books.dropped == {"held-out": 2, "special token": 1, "bad record": 1}
-    assert (books.chars_in, books.chars_out, books.chars_dropped) == (11111, 101, {"held-out": 10010, "special token": 1000})
+    assert books.dropped == {"held_out": 2, "special_token": 1, "bad_record": 1}
+    assert (books.chars_in, books.chars_out, books.chars_dropped) == (11111, 101, {"held_out": 10010, "special_token": 1000})
 
 
 class RefusedError(ValueError):

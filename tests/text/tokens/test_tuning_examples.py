@@ -31,10 +31,10 @@ def example(*searched: str, texts: tuple[str, ...] = ("plain",), answer: str = "
 
 @pytest.mark.parametrize(("given", "verdict"), [
     (example("nothing of it"), ("kept", None, None)),
-    (example(f"so {FOX}!"), ("dropped", "held-out", "beasts/fox")),
-    (example("nothing", OWL.upper()), ("dropped", "held-out", "birds/owl")),
-    (example(OWL, FOX), ("dropped", "held-out", "birds/owl")),  # the first text with an item names it
-    (example(FOX, texts=("plain", "say <|eot_id|>")), ("dropped", "special token", None)),  # what is forged is not searched
+    (example(f"so {FOX}!"), ("dropped", "held_out", "beasts/fox")),
+    (example("nothing", OWL.upper()), ("dropped", "held_out", "birds/owl")),
+    (example(OWL, FOX), ("dropped", "held_out", "birds/owl")),  # the first text with an item names it
+    (example(FOX, texts=("plain", "say <|eot_id|>")), ("dropped", "special_token", None)),  # what is forged is not searched
 ])  # fmt: skip
 def test_the_first_fault_decides(index: Index, given: Example, verdict: tuple[Any, ...]) -> None:
     (judged,) = judge_examples([given], index, 7, 0.5)

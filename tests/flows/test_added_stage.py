@@ -1,0 +1,189 @@
+"""A stage added to a copy of the project by three files (module, recipe section, test) is planned, run, shown by SQL and in the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT
+
+MODULE = '''
+"""lengths: how long the documents are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from stages.core.contract.report_section import LineChart, Section, SectionTable
+from stages.core.contract.side_table import Column, SideTable
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+
+LENGTHS = SideTable(
+    "lengths", "text_lengths", "a document with its length",
+    {"doc_id": Column("uuid", "the document"), "bins": Column("int64", "its characters in bins of bin_chars, rounded down")},
+)
+
+
+class LengthsConfig(StageConfig):
+    """How lengths are counted."""
+
+    bin_chars: int = Field(ge=1)
+    """Characters per bin."""
+    unit: str = "bins"
+    """Label of the chart."""
+
+
+def run(config: LengthsConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes lengths.parquet."""
+    from stages.core.tables.parquet import read_rows, schema, write_rows
+
+    rows = [
+        {"doc_id": row["doc_id"], "bins": len(row["text"]) // config.bin_chars}
+        for path in sorted((inputs["documents"].path / "documents").glob("*.parquet"))
+        for row in read_rows(path)
+    ]
+    write_rows(out / "lengths.parquet", schema(**LENGTHS.types), rows)
+    return Outcome(rows=len(rows), summary={"longest": max(row["bins"] for row in rows)})
+
+
+def report_section(artifact: Artifact) -> Section:
+    """The lengths as a table and a chart."""
+    from stages.core.tables.parquet import read_rows
+
+    bins = sorted(row["bins"] for row in read_rows(artifact.path / "lengths.parquet"))
+    return Section(
+        "Lengths of documents",
+        cards=(("longest document", f"{bins[-1]} bins"),),
+        paragraphs=(f"{len(bins)} documents were <measured>.",),
+        tables=(SectionTable(tuple({"rank": str(rank), "bins": str(size)} for rank, size in enumerate(bins)), numeric=("bins",)),),
+        charts=(LineChart("lengths by rank", "rank", artifact.manifest["config"]["unit"], {"bins": list(enumerate(bins))}),),
+    )
+
+
+STAGE = Stage(
+    name="lengths",
+    config=LengthsConfig,
+    run=run,
+    inputs={"documents": "extract"},
+    output="lengths",
+    does="how long the documents are",
+    tables=(LENGTHS,),
+    section=report_section,
+    versions=("first version",),
+    distributions=("pyarrow",),
+)
+'''
+TEST = """
+from stages.lengths import STAGE
+from tests.conftest import run_stage
+from tests.stages.made import documents
+
+
+def test_counts_bins(tmp_path):
+    made = documents(tmp_path / "docs", [["a" * 25, "b" * 7]])
+    assert run_stage(STAGE, {"bin_chars": 10}, {"documents": made}, tmp_path / "home").summary == {"longest": 2}
+"""
+RECIPE = "name: toy\nseed: 1\nadopt: {extract: texts}\n"
+SECTION = "\nlengths:\n  bin_chars: 10\n"
+KEPT = {"__init__.py", "settings.py", "crawl.py", "extract.py", "report.py", "lengths.py"}
+
+
+def call(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Python in the tree, importing from it."""
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, capture_output=True, text=True, check=False, timeout=240
+    )  # fmt: skip
+    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's files with three more: two new ones, and a section at the end of a recipe."""
+    copy = tmp_path_factory.mktemp("tree")
+    for name in ("stages", "flows", "dashboards", "configs", "tests"):
+        shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "constraints.txt", "README.md", "VIEWS.md"):
+        shutil.copyfile(PROJECT / name, copy / name)
+    (copy / "stages" / "lengths.py").write_text(MODULE)
+    (copy / "tests" / "stages" / "test_lengths.py").write_text(TEST)
+    with (copy / "configs" / "tiny.yaml").open("a") as recipe:
+        recipe.write(SECTION)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def data_half(tree: Path) -> Path:
+    """The same without the stages that train: what is left is a DAG of its own."""
+    copy = tree.with_name(f"{tree.name}-data")
+    shutil.copytree(tree, copy)
+    for path in (copy / "stages").glob("*.py"):
+        if path.name not in KEPT:
+            path.unlink()
+    return copy
+
+
+def loam(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    return call(tree, "-m", "flows.cli", *words, "--home", str(tree / "home"), code=code)
+
+
+def test_the_plan_of_a_recipe_has_the_new_node_before_the_report(tree: Path) -> None:
+    nodes = [step["node"] for step in json.loads(loam(tree, "plan", "tiny", "--json").stdout)["steps"]]
+    before = [step["node"] for step in json.loads(call(PROJECT, "-m", "flows.cli", "plan", "tiny", "--json", "--home", str(tree / "empty")).stdout)["steps"]]  # fmt: skip
+    assert [node for node in nodes if node != "lengths"] == before, "nothing else moved"
+    assert nodes.index("extract") < nodes.index("lengths") < nodes.index("report")
+
+
+def test_what_has_no_default_is_asked_for_and_what_has_one_may_be_left_out(tree: Path) -> None:
+    (tree / "without.yaml").write_text((tree / "configs" / "tiny.yaml").read_text().removesuffix(SECTION))
+    refused = loam(tree, "plan", str(tree / "without.yaml"), code=2)
+    assert "bin_chars" in refused.stderr and ": lengths" in refused.stderr and "has no default" in refused.stderr
+    text = (tree / "configs" / "tiny.yaml").read_text()
+    assert "\nencode: {}\n" in text
+    (tree / "shorter.yaml").write_text(text.replace("\nencode: {}\n", "\n"))
+    assert any(step["node"] == "encode" for step in json.loads(loam(tree, "plan", str(tree / "shorter.yaml"), "--json").stdout)["steps"])
+
+
+def test_its_own_test_and_the_rules_for_stages_hold(tree: Path) -> None:
+    call(tree, "-m", "tests.architecture.write_docs")
+    assert "| `lengths` | documents | lengths | how long the documents are |" in (tree / "README.md").read_text()
+    assert "## text_lengths\n\nOf `lengths`. A row is a document with its length." in (tree / "VIEWS.md").read_text()
+    chosen = [
+        "tests/stages/test_lengths.py",
+        "tests/architecture/test_stages.py",
+        "tests/architecture/test_imports.py",
+        "-k",
+        "lengths or documents_say",
+    ]
+    done = call(tree, "-m", "pytest", "-p", "no:cacheprovider", "-q", *chosen)
+    assert " passed" in done.stdout or "[100%]" in done.stdout
+
+
+@pytest.mark.server
+def test_it_runs_and_its_table_and_section_are_seen(data_half: Path) -> None:
+    texts = data_half / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": "word " * count}) + "\n" for count in (3, 9, 27)))
+    (data_half / "toy.yaml").write_text(RECIPE + SECTION)
+    loam(data_half, "lineage", "adopt", "extract", str(texts), "--provenance", "Made for a test.", "--as", "texts")
+    loam(data_half, "run", "toy.yaml")
+    sql = "SELECT node, bins FROM text_lengths ORDER BY bins"
+    wanted = [{"node": "lengths", "bins": count * 5 // 10} for count in (3, 9, 27)]
+    assert json.loads(loam(data_half, "lineage", "sql", sql, "--json").stdout) == wanted
+    folder = Path(json.loads(loam(data_half, "lineage", "show", "report", "--json").stdout)["path"])
+    page, short = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+    assert '<h2 id="lengths-of-documents">Lengths of documents</h2>' in page and "lengths by rank" in page and "<svg" in page
+    assert "3 documents were &lt;measured&gt;." in page and "<measured>" not in page
+    assert "longest document: 13 bins" in short and "## Lengths of documents" in short and "| 2 | 13 |" in short
+    (data_half / "home" / "lineage.duckdb").unlink()
+    shutil.move(data_half / "home", data_half / "elsewhere")
+    elsewhere = ["-m", "flows.cli", "lineage", "sql", sql, "--json", "--home", str(data_half / "elsewhere")]
+    assert json.loads(call(PROJECT, *elsewhere).stdout) == wanted, "the manifests alone name the view: this program has no such stage"
