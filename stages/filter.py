@@ -161,7 +161,7 @@ class FilterSettings(StageConfig):
     """Lines and phrases of a page."""
     fineweb: FineWebRules = FineWebRules()
     """Shape of a page's lines."""
-    rules: ScoreRule = ScoreRule()
+    quality: ScoreRule = ScoreRule()
     """Score of a classifier."""
     pii: RedactionRules = RedactionRules()
     """Personal data."""

@@ -21,7 +21,7 @@ from stages.text.warc.page_reasons import PageReason
 
 BELOW, ABOVE, AT_LEAST, NOT_ONE_OF, IS = "below", "above", "at least", "not one of", "with"
 CHARS = "share of characters"
-RELATIONS = {below: BELOW, above: ABOVE, at_least: AT_LEAST, outside: NOT_ONE_OF, equals: IS, present: IS}
+RELATIONS: Mapping[Any, str] = {below: BELOW, above: ABOVE, at_least: AT_LEAST, outside: NOT_ONE_OF, equals: IS, present: IS}
 SWITCHES = {"c4.no_line_left": "c4.edit_lines"}
 """Reason -> the setting that switches its rule on, where it is not `enabled` of its section."""
 
