@@ -51,7 +51,7 @@ class ExtractConfig(StageConfig):
     40,000 elements (5 of 3,648 pages of the test crawls)."""
     statuses: tuple[int, ...] = Field((200,), min_length=1)
     """HTTP status codes of pages that are read."""
-    mimes: tuple[str, ...] = Field(("text/warc/html", "application/xhtml+xml"), min_length=1)
+    mimes: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
     """Content types that are read. A page served as XML, or without a type, is read when it begins like HTML."""
     max_page_bytes: int = Field(10_000_000, ge=1)
     """Larger pages are dropped, as stored or decompressed (bytes; Common Crawl itself cuts pages at 1 or 5 MB, the largest of the test

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from flows.pipeline import config_classes, road, stage_of
 from stages.core.contract.recipe import Runtime, load_recipe
 from stages.core.contract.source_code import PROJECT
+from stages.settings import OneOf
 
 STAGES = sorted({node.stage_name for node in road()})
 
@@ -19,6 +20,9 @@ STAGES = sorted({node.stage_name for node in road()})
 def models(config: type[BaseModel]) -> list[type[BaseModel]]:
     """A config class and every config class nested in its fields."""
     found, queue = [config], [f.annotation for f in config.model_fields.values()]
+    queue += [
+        kind for f in config.model_fields.values() for mark in f.metadata if isinstance(mark, OneOf) for kind in mark.classes.values()
+    ]
     while queue:
         kind = queue.pop()
         if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -43,7 +43,7 @@ def pages(wanted: set[str]) -> dict[str, str]:
     for file in [*sorted(CRAWL.glob("CRAWL-*.warc.gz")), *sorted((CRAWL / "real").glob("*-*.warc.gz"))]:
         with file.open("rb") as stream:
             for record in read_records(stream, Limits(20_000_000, 100.0)):
-                if record.url in wanted and record.status == 200 and record.mime == "text/warc/html":
+                if record.url in wanted and record.status == 200 and record.mime == "text/html":
                     found.setdefault(record.url, decode_page(record.body, record.charset)[0])
     return found
 

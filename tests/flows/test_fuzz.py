@@ -179,7 +179,7 @@ def test_parquet_documents(tmp_path_factory: pytest.TempPathFactory, data: st.Da
 
 @cache
 def warc() -> bytes:
-    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/warc/html\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n<p>hi\r\n0\r\n\r\n"
+    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n<p>hi\r\n0\r\n\r\n"
     head = "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a/\r\nWARC-Record-ID: <urn:uuid:{}>\r\nContent-Length: {}\r\n\r\n"
     record = head.format("0" * 8 + "-0000-0000-0000-" + "1" * 12, len(http)).encode() + http + b"\r\n\r\n"
     return record * 2 + gzip.compress(record, mtime=0)

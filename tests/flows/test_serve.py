@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from flows.prefect_access import profiles_path
-from flows.prefect_server import free_port
+from stages.processes import free_port
 from tests.conftest import PROJECT
 from tests.served import ask, client_environment, password
 
@@ -73,7 +73,7 @@ def test_a_stranger_gets_nothing_from_the_real_server(served: Served) -> None:
         assert httpx.post(f"{served.url}/work_pools/", json=work, auth=auth).status_code == 401
     assert [pool["name"] for pool in ask(served.home, "POST", "work_pools/filter", {})] == ["loam"]
     root = f"http://127.0.0.1:{served.port}"
-    page = {"Accept": "text/warc/html"}
+    page = {"Accept": "text/html"}
     assert "<html" in httpx.get(root, headers=page, follow_redirects=True).text, "the UI is there, with a login"
     assert httpx.get(f"{root}/ui-settings").json()["auth"] == "BASIC"
     for path in ("/docs", "/redoc", "/openapi.json", "/api/docs", "/api/openapi.json"):

@@ -117,12 +117,12 @@ def test_a_killed_crawl_goes_on_from_its_pages(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_crawl_that_failed_asks_again(tmp_path: Path) -> None:
-    pages = {"/": (503, "text/warc/html", b"later")}
+    pages = {"/": (503, "text/html", b"later")}
     with serving(pages) as addresses:
         config = {"site": {"seeds": [f"http://{addresses['site.invalid']}/"], "delay_s": 0}, "shards": 1}
         with pytest.raises(StageError, match="The crawl got no page"):
             run_stage(STAGE, config, {}, tmp_path)
-        pages["/"] = (200, "text/warc/html", b"now")
+        pages["/"] = (200, "text/html", b"now")
         assert run_stage(STAGE, config, {}, tmp_path).summary["pages"] == 2
 
 

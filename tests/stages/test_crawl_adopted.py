@@ -84,8 +84,8 @@ def extract_job(home: Path, warc: Artifact) -> runner.Job:
 def test_honest_copies_of_both_kinds_are_adopted(docs_crawl: Artifact, given: Artifact, tmp_path: Path) -> None:
     """Also one of a site that sends compressed, empty and too long pages."""
     pages = {
-        "/z": (200, "text/warc/html\r\nContent-Encoding: gzip", gzip.compress(b"packed")),
-        "/": (200, "text/warc/html", b'<a href="/z">z</a> <a href="/long">l</a> <a href="/b">b</a>'),
+        "/z": (200, "text/html\r\nContent-Encoding: gzip", gzip.compress(b"packed")),
+        "/": (200, "text/html", b'<a href="/z">z</a> <a href="/long">l</a> <a href="/b">b</a>'),
     }
     with serving({**PAGES, **pages}) as addresses:
         site = {"seeds": [f"http://{addresses['site.invalid']}/"], "delay_s": 0, "max_page_bytes": 1000}
@@ -169,7 +169,7 @@ def test_headers_that_the_list_does_not_count_are_in_the_key_of_extract(docs_cra
     folder = shutil.copytree(docs_crawl.path, tmp_path / "forged")
 
     def relabelled(one: bytes) -> bytes:
-        return one.replace(b"text/warc/html", b"text/htmx")  # as long: the lengths of the records hold
+        return one.replace(b"text/html", b"text/htmx")  # as long: the lengths of the records hold
 
     rewritten(folder, lambda data: packed([relabelled(one) for one in members(data)]))
     taken = take_in(tmp_path / "home", resigned(folder)).artifact

@@ -34,12 +34,12 @@ def extract(files: list[Path], home: Path, workers: int = 1, **config: Any) -> A
     return run_stage(STAGE, config, {"warc": warc}, home, runtime={"workers": workers})
 
 
-def page(n: int, body: str = "", head: str = "HTTP/1.1 200 OK\r\nContent-Type: text/warc/html; charset=UTF-8") -> bytes:
+def page(n: int, body: str = "", head: str = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=UTF-8") -> bytes:
     text = body or f"<html><body><p>The text of page number {n} in plain words.</p></body></html>"
     return member(record(n, text.encode(), f"{head}\r\n\r\n".encode()))
 
 
-NOT_FOUND = "HTTP/1.1 404 Not Found\r\nContent-Type: text/warc/html"
+NOT_FOUND = "HTTP/1.1 404 Not Found\r\nContent-Type: text/html"
 XML = "HTTP/1.1 200 OK\r\nContent-Type: application/xml"
 
 
@@ -263,7 +263,7 @@ def test_pages_that_cannot_be_decoded_nest_too_deeply_or_are_bombs(tmp_path: Pat
     import gzip
 
     packed = gzip.compress(b"<p>" + b"bomb " * 500_000, mtime=0)
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/warc/html; charset=utf-8"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8"
     bomb = member(record(1, packed, head + b"\r\nContent-Encoding: gzip\r\n\r\n"))
     noise = "<html><body><p>Ünläßlich ".encode() * 20 + b"\xff\xfe \xf8 \x81\x81 " * 30
     garbled = member(record(2, noise, head + b"\r\n\r\n"))
@@ -281,7 +281,7 @@ def test_a_gzip_bomb_needs_little_memory(tmp_path: Path) -> None:
 
     pack, zeros = zlib.compressobj(9, zlib.DEFLATED, 31), b"\0" * 10**6
     blown = b"".join([pack.compress(record(1, b"")), *(pack.compress(zeros) for _ in range(400)), pack.flush()])
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/warc/html\r\nContent-Encoding: gzip\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n"
     inner = zlib.compressobj(9, zlib.DEFLATED, 31)
     packed = b"".join([*(inner.compress(zeros) for _ in range(400)), inner.flush()])
     file = tmp_path / "f.warc.gz"

@@ -10,7 +10,6 @@ Any number of runs work on a home at once; gc waits for none and is refused whil
 from __future__ import annotations
 
 import datetime
-import fcntl
 import json
 import os
 import secrets
@@ -28,6 +27,7 @@ from stages.core.contract.recipe import Recipe
 from stages.core.contract.strict_json import parse, read_object
 from stages.core.store import lease, manifest, names
 from stages.core.store.files import write_durably
+from stages.processes import lock_file
 
 ENDS = ("done", "failed", "interrupted")
 
@@ -217,14 +217,12 @@ def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
             "The home folder cannot be written.", where=str(error.filename or home), do="Mend its permissions or set --home."
         ) from None
     try:
-        try:
-            fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_file(handle.fileno(), shared=not alone):
             raise StageError(
                 "A run is working on this home." if alone else "This home is being cleaned.",
                 where=f"{home}{_workers(home)}",
                 do="Wait until it ends" + (" or stop it." if alone else ", then run the same command again."),
-            ) from None
+            )
         yield
     finally:
         handle.close()

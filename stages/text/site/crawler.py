@@ -117,7 +117,7 @@ def links(capture: Capture) -> list[str]:
     if capture.status in (301, 302, 303, 307, 308):
         targets = [value for name, value in capture.headers if name.lower() == "location"]
         return [url for url in (normal_url(capture.url, target) for target in targets) if url]
-    if capture.outcome != "fetched" or capture.status != 200 or capture.mime not in ("text/warc/html", "application/xhtml+xml"):
+    if capture.outcome != "fetched" or capture.status != 200 or capture.mime not in ("text/html", "application/xhtml+xml"):
         return []
     document = HTMLTree.parse(decode_page(capture.body, "")[0]).document
     if document is None:
@@ -155,7 +155,7 @@ def _fetch(client: httpx.Client, url: str, limits: Limits, addresses: Mapping[st
 
     parts = urlsplit(url)
     target = urlunsplit(parts._replace(netloc=addresses.get(parts.netloc, parts.netloc)))
-    headers = {"Host": parts.netloc, "User-Agent": limits.user_agent, "Accept": "text/warc/html,*/*;q=0.5", "Accept-Encoding": "identity"}
+    headers = {"Host": parts.netloc, "User-Agent": limits.user_agent, "Accept": "text/html,*/*;q=0.5", "Accept-Encoding": "identity"}
     try:
         with client.stream("GET", target, headers=headers) as response:
             blocks, size = [], 0

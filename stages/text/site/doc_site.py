@@ -234,7 +234,7 @@ def _html(status: int, title: str, main: str, edition: str, banner: str, side: s
 </body>
 </html>
 """
-    return Answer(status, "text/warc/html; charset=utf-8", body)
+    return Answer(status, "text/html; charset=utf-8", body)
 
 
 def _banner(site: Site, edition: str) -> str:

@@ -56,7 +56,7 @@ def read_answer(block: bytes) -> tuple[int, dict[str, str], bytes] | None:
 
 
 def content_type(value: str) -> tuple[str, str]:
-    """("text/warc/html", "utf-8") of "Text/HTML; charset=UTF-8"."""
+    """("text/html", "utf-8") of "Text/HTML; charset=UTF-8"."""
     mime, _, parameters = value.lower().partition(";")
     return mime.strip(), parameters.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
 

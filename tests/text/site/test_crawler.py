@@ -18,14 +18,14 @@ PAGES = {
     "/robots.txt": (200, "text/plain", b"User-agent: *\nDisallow: /private\n"),
     "/": (
         200,
-        "text/warc/html; charset=utf-8",
+        "text/html; charset=utf-8",
         b'<a href="/b">b</a><a href="/a#x">a</a><a href="http://other.invalid/">o</a><a href="/private/1">p</a>',
     ),
-    "/a": (200, "text/warc/html", b'<a href="/">home</a><a href="/long">l</a><a href="mailto:x@y.z">m</a>'),
-    "/b": (301, "text/warc/html", b""),
-    "/moved": (200, "text/warc/html", b"<base href='/deep/'><a href='x'>x</a>"),
+    "/a": (200, "text/html", b'<a href="/">home</a><a href="/long">l</a><a href="mailto:x@y.z">m</a>'),
+    "/b": (301, "text/html", b""),
+    "/moved": (200, "text/html", b"<base href='/deep/'><a href='x'>x</a>"),
     "/deep/x": (200, "text/plain", b'<a href="/never">not html</a>'),
-    "/long": (200, "text/warc/html", b"x" * 5000),
+    "/long": (200, "text/html", b"x" * 5000),
 }
 
 
@@ -38,7 +38,7 @@ def serving(pages: dict[str, tuple[int, str, bytes]]) -> Iterator[dict[str, str]
         wbufsize = 1 << 16
 
         def do_GET(self) -> None:
-            status, mime, body = pages.get(self.path, (404, "text/warc/html", b"none"))
+            status, mime, body = pages.get(self.path, (404, "text/html", b"none"))
             self.send_response(status)
             self.send_header("Content-Type", mime)
             if status == 301:
@@ -121,5 +121,5 @@ def test_normal_url(base: str, link: str, url: str) -> None:
 
 
 def test_links_of_a_page_in_another_charset() -> None:
-    page = Capture("http://a.b/", "fetched", 200, mime="text/warc/html", body='<meta charset="utf-16le"><a href="/ü">x</a>'.encode())
+    page = Capture("http://a.b/", "fetched", 200, mime="text/html", body='<meta charset="utf-16le"><a href="/ü">x</a>'.encode())
     assert links(page) == ["http://a.b/ü"]

@@ -9,9 +9,7 @@ from stages.text.site.journal import Journal
 
 
 def page(url: str, body: bytes) -> Capture:
-    return Capture(
-        url, "fetched", 200, "OK", "text/warc/html", "GET / HTTP/1.1", (("Host", "a"),), (("X", "é"), ("X", "2")), body, cut=True
-    )
+    return Capture(url, "fetched", 200, "OK", "text/html", "GET / HTTP/1.1", (("Host", "a"),), (("X", "é"), ("X", "2")), body, cut=True)
 
 
 def test_answers_come_back_in_their_order_and_once(tmp_path: Path) -> None:

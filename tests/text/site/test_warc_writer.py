@@ -13,8 +13,8 @@ from stages.text.warc.framing import Limits
 from stages.text.warc.records import read_records
 
 PAGE = Capture(
-    "http://a.b/page?x=1", "fetched", 200, "OK", "text/warc/html", "GET /page?x=1 HTTP/1.1", (("Host", "a.b"), ("User-Agent", "t")),
-    (("Content-Type", "text/warc/html; charset=utf-8"), ("Transfer-Encoding", "chunked")), "<p>Grüße</p>".encode(),
+    "http://a.b/page?x=1", "fetched", 200, "OK", "text/html", "GET /page?x=1 HTTP/1.1", (("Host", "a.b"), ("User-Agent", "t")),
+    (("Content-Type", "text/html; charset=utf-8"), ("Transfer-Encoding", "chunked")), "<p>Grüße</p>".encode(),
 )  # fmt: skip
 DATE = "2026-01-02T03:04:05Z"
 

@@ -94,5 +94,5 @@ def test_fields_of_a_head() -> None:
 
 
 def test_content_types() -> None:
-    assert content_type("Text/HTML ; Charset='UTF-8'; x=y") == ("text/warc/html", "utf-8")
+    assert content_type("Text/HTML ; Charset='UTF-8'; x=y") == ("text/html", "utf-8")
     assert content_type("") == ("", "")

@@ -23,7 +23,7 @@ LIMITS = Limits(10**7, 100.0)
 
 
 def record(
-    n: int, body: bytes = b"<p>hello</p>", head: bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/warc/html; charset=UTF-8\r\n\r\n"
+    n: int, body: bytes = b"<p>hello</p>", head: bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=UTF-8\r\n\r\n"
 ) -> bytes:
     block = head + body
     return (
@@ -56,7 +56,7 @@ def test_fields_of_a_response(pack: object) -> None:
     (found,) = read(pack(record(7)))
     assert (found.ordinal, found.offset, found.type, found.status, found.problem) == (0, 0, "response", 200, "")
     assert (found.url, found.date) == ("http://a.b/7", "2026-01-01T00:00:00Z")
-    assert (found.mime, found.charset, found.body) == ("text/warc/html", "utf-8", b"<p>hello</p>")
+    assert (found.mime, found.charset, found.body) == ("text/html", "utf-8", b"<p>hello</p>")
     assert found.record_id == UUID("00000000-0000-4000-8000-000000000007")
 
 

@@ -24,7 +24,7 @@ def _piece(draw: random.Random) -> str:
     name, kind = draw.choice(TAGS), draw.random()
     if kind < 0.06:
         return draw.choice(["text", " ", "<!-- x -->", "<![CDATA[x]]>", "<!x>", "</", "<"])
-    return f"<{name}{draw.choice(['', '', ' id=@', ' color=1', ' encoding=text/warc/html', '/'])}>" if kind < 0.5 else f"</{name}>"
+    return f"<{name}{draw.choice(['', '', ' id=@', ' color=1', ' encoding=text/html', '/'])}>" if kind < 0.5 else f"</{name}>"
 
 
 def elements(html: str) -> int:
