@@ -10,10 +10,8 @@ given that string. One server per database. The server holds a lock beside its d
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,7 +25,7 @@ from flows.opened_recipe import ROOT
 from flows.prefect_access import AUTH, foreign_to, new_auth, private_folder
 from flows.prefect_environment import prefect_settings
 from stages.core.contract.errors import StageError
-from stages.core.tables.shards import die_with_parent
+from stages.processes import die_with_parent, free_port, lock_file
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
@@ -128,11 +126,7 @@ def _lock(folder: Path, opened: ExitStack) -> int | None:
     """The server's lock of a folder as an open file; None when another has it."""
     private_folder(folder)  # the server does not make the folder of its database; parameters and log lines are in it
     file = opened.enter_context((folder / "server.lock").open("a"))
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
-    return file.fileno()
+    return file.fileno() if lock_file(file.fileno()) else None
 
 
 def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
@@ -165,13 +159,6 @@ def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
 def api_url(port: int) -> str:
     """Where a server on this port answers."""
     return f"http://127.0.0.1:{port}/api"
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def end_with_worker() -> None:

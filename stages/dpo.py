@@ -10,22 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
-
-from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage
+from stages import training
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
-from stages.core.contract.training_settings import (
-    METRICS,
-    MODEL_FILES,
-    ROW_SPANS,
-    STEPS,
-    TrainingConfig,
-    adopt_checkpoint,
-    training_section,
-    write_training_tables,
-)
+from stages.core.tables.training_tables import METRICS, ROW_SPANS, STEPS, training_section
+from stages.lm.model.loss import Loss
+from stages.lm.model.loss_dpo import DpoLoss
+from stages.lm.train.training_parts import PAIR_LOSSES
+from stages.lm.train.training_settings import TrainingSettings
+from stages.settings import Field, OneOf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,26 +29,32 @@ if TYPE_CHECKING:
     from stages.lm.model.config import ModelConfig
 
 
-class DpoConfig(TrainingConfig):
+class DpoConfig(TrainingSettings):
     """Settings of the dpo stage; a batch row is a pair."""
 
-    beta: float = Field(0.1, gt=0, le=100)
-    """Strength of the pull towards the reference model. 0.1: DPO paper, section 6; also TRL's default."""
+    loss: Annotated[Loss, OneOf(PAIR_LOSSES)] = Field(DpoLoss(), decides=True)
+    """What is minimised."""
 
 
 def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Trains on the pairs of the split "train"; writes a checkpoint with its metrics and side tables."""
+    machine = training.machine(ctx)
+    trained = training.train(config, _prepare(inputs, ctx), machine, inputs, out, ctx)
+    return training.publish(trained, out, _summary(trained))
+
+
+def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
+    """A row per pair, with its log-probabilities under the reference model."""
     import numpy as np
     from tokenizers import Tokenizer
 
     from stages.lm.data import pairs
-    from stages.lm.data.order import Order, Phase
-    from stages.lm.model.config import read_model_config, write_model_config
-    from stages.lm.train import training_run
-    from stages.lm.train.job import Job
+    from stages.lm.data.order import Phase
+    from stages.lm.model.config import read_model_config
     from stages.text.items.chat import PAD
 
-    shape = read_model_config(inputs["checkpoint"].path / "model.json")
+    checkpoint = inputs["checkpoint"].path
+    shape = read_model_config(checkpoint / "model.json")
     parts = _encode(inputs, shape, ctx)
     pad = pairs.token_id(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")), PAD)
     files = {
@@ -61,32 +62,12 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
         for part, (encoded, references) in parts.items()
         if encoded.records or part == "train"
     }
-    try:
-        phases = (Phase(0, len(parts["train"][0].records)),)
-        order = Order(phases, ctx.seed, config.global_batch_rows)
-        job = Job(
-            kind="train", model=shape, objective="preference", beta=config.beta, train=files["train"], validation=files.get("validation"),
-            machine=training_run.machine_of(ctx.runtime), seed=ctx.seed, scratch=str(ctx.scratch), out=str(out), phases=phases,
-            init_from=str(inputs["checkpoint"].path / "checkpoint"),
-            steps=config.budget.in_steps(config.global_batch_rows, shape.max_positions, order.steps_per_pass),
-            data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), **training_run.job_settings(config),
-        )  # fmt: skip
-        lines = training_run.run(job, ctx)
-    except training_run.FAILED as error:
-        raise StageError(str(error), where=f"node {ctx.node}", do=training_run.remedy(error, ctx.scratch)) from error
-    write_model_config(shape, out / "model.json")
     spans = {
-        part: (pairs.ROW_SPAN_COLUMNS, pairs.row_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)))
+        part: (ROW_SPANS.types, pairs.row_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)))
         for part, (encoded, _) in parts.items()
     }
-    steps = (training_run.STEP_COLUMNS, training_run.step_rows(order, job.steps))
-    write_training_tables(out, lines, (training_run.METRIC_COLUMNS, training_run.metric_rows(lines)), steps, spans)
-    return Outcome(
-        rows=job.steps * job.global_batch_rows,
-        tokens=training_run.metric_rows(lines)[-1]["tokens"],
-        summary=_summary(job, lines, order, len(parts["train"][0].records)),
-        identity=("checkpoint", "model.json", "steps", "row_spans"),  # the metrics hold clock values
-    )
+    phases = (Phase(0, len(parts["train"][0].records)),)
+    return training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans)
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> dict[str, tuple[Encoded, np.ndarray]]:
@@ -128,30 +109,19 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     return parts
 
 
-def _summary(job: Any, lines: list[dict[str, Any]], order: Any, train_pairs: int) -> dict[str, float | int | str | None]:
-    from stages.lm.train import training_run
-
-    found = training_run.evaluations(lines)
-    summary: dict[str, float | int | str | None] = {
-        "steps": job.steps,
-        "passes": round(job.steps / order.steps_per_pass, 3),
-        "pairs": train_pairs,
-        "validation_pairs": int(found[-1]["validation_units"]) if found else 0,
-        "final_loss": [line for line in lines if "loss" in line][-1]["loss"],
-        "ranks": job.machine.ranks,
+def _summary(trained: training.Trained) -> training.Summary:
+    summary: training.Summary = {
+        "steps": trained.job.steps,
+        "passes": trained.passes,
+        "pairs": trained.job.phases[0].rows,
+        "validation_pairs": int(trained.last_evaluation("validation_units") or 0),
+        "final_loss": trained.final_loss,
+        "ranks": trained.job.machine.ranks,
     }
     for name in ("loss", "reward_accuracy", "reward_margin", "logprob_accuracy"):
-        summary[f"validation_{name}_before"] = found[0][f"validation_{name}"] if found else None
-        summary[f"validation_{name}"] = found[-1][f"validation_{name}"] if found else None
+        summary[f"validation_{name}_before"] = trained.first_evaluation(f"validation_{name}")
+        summary[f"validation_{name}"] = trained.last_evaluation(f"validation_{name}")
     return summary
-
-
-def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """The checkpoint of a model that was trained elsewhere."""
-    from stages.lm.infer.import_model import take_model
-    from stages.lm.train import training_run
-
-    return adopt_checkpoint(files, out, take_model, training_run.METRIC_COLUMNS, training_run.STEP_COLUMNS)
 
 
 STAGE = Stage(
@@ -168,5 +138,5 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,
-    adopt=Adoption(MODEL_FILES, adopt),
+    adopt=training.IMPORT_MODEL,
 )

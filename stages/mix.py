@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, SectionTable
-from stages.core.contract.training_settings import ROW_SPANS
+from stages.core.tables.training_tables import ROW_SPANS
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,25 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages import training
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
-from stages.core.contract.training_settings import (
-    METRICS,
-    MODEL_FILES,
-    STEPS,
-    TrainingConfig,
-    adopt_checkpoint,
-    training_section,
-    write_training_tables,
-)
+from stages.core.tables.training_tables import METRICS, STEPS, training_section
+from stages.lm.train.training_settings import SequenceTraining
+from stages.settings import Field, StageConfig
 
 if TYPE_CHECKING:
     from stages.lm.data.order import Phase
     from stages.lm.data.reader import RowFiles
-    from stages.lm.train.job import Job, Machine
 
 
 NAMED_DOCUMENTS = 8  # of a bad batch
@@ -67,7 +61,7 @@ class Model(StageConfig):
         return self
 
 
-class PretrainConfig(TrainingConfig):
+class PretrainConfig(SequenceTraining):
     """Settings of the pretrain stage."""
 
     model: Model
@@ -76,35 +70,15 @@ class PretrainConfig(TrainingConfig):
 
 def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Trains, then writes checkpoint/, model.json, metrics and the steps side table."""
-    from stages.lm.data.order import Order
-    from stages.lm.model.config import write_model_config
-    from stages.lm.train import training_run
-
-    try:
-        job = _job(config, inputs, out, ctx, training_run.machine_of(ctx.runtime))
-        lines = training_run.run(job, ctx)
-    except training_run.FAILED as error:
-        where = f"node {ctx.node}" + _documents(inputs, getattr(error, "rows", []))
-        raise StageError(str(error), where=where, do=training_run.remedy(error, ctx.scratch)) from error
-    write_model_config(job.model, out / "model.json")
-    order = Order(job.phases, job.seed, job.global_batch_rows)
-    steps = (training_run.STEP_COLUMNS, training_run.step_rows(order, job.steps))
-    write_training_tables(out, lines, (training_run.METRIC_COLUMNS, training_run.metric_rows(lines)), steps, {})
-    tokens = training_run.metric_rows(lines)[-1]["tokens"]
-    return Outcome(
-        rows=job.steps * job.global_batch_rows,
-        tokens=tokens,
-        summary=_summary(job, lines, tokens, order, _mix(inputs)),
-        identity=("checkpoint", "model.json", "steps"),  # the metrics hold clock values
-    )
+    deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # the tokenizer gives the size of the vocabulary alone
+    machine = training.machine(ctx)
+    trained = training.train(config, _prepare(config, inputs, ctx), machine, deciding, out, ctx, lambda rows: _documents(inputs, rows))
+    return training.publish(trained, out, _summary(trained, _mix(inputs)))
 
 
-def _job(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context, machine: Machine) -> Job:
-    from stages.lm.data.order import Order
+def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
     from stages.lm.data.reader import RowReader
     from stages.lm.model.config import ModelConfig
-    from stages.lm.train import training_run
-    from stages.lm.train.job import Job
 
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
     shape = ModelConfig(vocab_size=vocab_size, max_positions=mix["seq_len"], **config.model.model_dump())
@@ -117,23 +91,14 @@ def _job(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
             where=f"{ctx.node}.global_batch_rows",
             do="Use more data or a smaller global_batch_rows.",
         )
-    order = Order(phases, ctx.seed, config.global_batch_rows)
-    steps = config.budget.in_steps(config.global_batch_rows, mix["seq_len"], order.steps_per_pass)
-    return Job(
-        kind="train", model=shape, objective="language_modelling", train=train, validation=validation if len(RowReader(validation)) else None,
-        machine=machine, seed=ctx.seed, scratch=str(ctx.scratch), out=str(out), phases=phases, steps=steps,
-        data_identity=f"{inputs['mixture'].manifest['digest']} {inputs['tokens'].manifest['digest']}", **training_run.job_settings(config),
-    )  # fmt: skip
+    return training.Prepared(shape, train, validation if len(RowReader(validation)) else None, phases)
 
 
-def _summary(job: Job, lines: list[dict[str, Any]], tokens: int, order: Any, mix: dict[str, Any]) -> dict[str, float | int | str | None]:
+def _summary(trained: training.Trained, mix: dict[str, Any]) -> training.Summary:
     from stages.lm.model import flops
-    from stages.lm.train import training_run
     from stages.lm.train.metrics import bits_per_byte
 
-    steps = [line for line in lines if "loss" in line]
-    evaluations = training_run.evaluations(lines)
-    validation_loss = evaluations[-1]["validation_loss"] if evaluations else None
+    job, validation_loss = trained.job, trained.last_evaluation("validation_loss")
     held_out = mix.get("validation", {})
     bits = None
     if validation_loss is not None and held_out.get("bytes"):
@@ -141,11 +106,11 @@ def _summary(job: Job, lines: list[dict[str, Any]], tokens: int, order: Any, mix
     return {
         "parameters": flops.parameter_count(job.model),
         "steps": job.steps,
-        "tokens": tokens,
-        "passes": round(job.steps / order.steps_per_pass, 3),
-        "rows_left_over_per_pass": order.rows_left_over,
-        "flops": flops.flops_per_token(job.model, job.train.seq_len) * tokens,
-        "final_loss": steps[-1]["loss"],
+        "tokens": trained.tokens,
+        "passes": trained.passes,
+        "rows_left_over_per_pass": trained.order.rows_left_over,
+        "flops": flops.flops_per_token(job.model, job.train.seq_len) * trained.tokens,
+        "final_loss": trained.final_loss,
         "validation_loss": validation_loss,
         "validation_bits_per_byte": bits,
         "ranks": job.machine.ranks,
@@ -199,14 +164,6 @@ def _rows(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> RowFiles:
     return RowFiles(shards, about["dtype"], str(folder / "pieces.npy"), str(folder / "rows.npy"), seq_len, about["pad"])
 
 
-def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """The checkpoint of a model that was trained elsewhere."""
-    from stages.lm.infer.import_model import take_model
-    from stages.lm.train import training_run
-
-    return adopt_checkpoint(files, out, take_model, training_run.METRIC_COLUMNS, training_run.STEP_COLUMNS)
-
-
 def report_section(artifact: Artifact) -> Section:
     """The training section with the figures of the base model; how often the mixture was read decides a source's epochs trained."""
     found, summary = training_section(artifact), artifact.summary
@@ -235,5 +192,5 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,
     uses_gpus=True,
-    adopt=Adoption(MODEL_FILES, adopt),
+    adopt=training.IMPORT_MODEL,
 )

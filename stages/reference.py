@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
-
-from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage, StageConfig
+from stages import training
+from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
+from stages.lm.train.training_settings import ScoringSettings
+from stages.settings import Field
 
 LOGPROBS = SideTable(
     "logprobs", "logprobs", "a preference pair as the reference model sees it",
@@ -29,12 +30,10 @@ LOGPROBS = SideTable(
 )  # fmt: skip
 
 
-class ReferenceConfig(StageConfig):
+class ReferenceConfig(ScoringSettings):
     """Settings of the reference stage."""
 
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the forward pass; the same as dpo's, or the first step starts away from zero margin."""
-    max_pairs: int | None = Field(None, ge=1)
+    max_pairs: int | None = Field(None, ge=1, decides=True)
     """Pairs to score of each split, chosen by hash of doc_id; dpo trains on no others. null scores all."""
 
 
@@ -64,15 +63,12 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
             where=f"node {ctx.node}",
             do="Use shorter pairs, or a model with a longer context.",
         )
-    try:
-        job = Job(
-            kind="log_probs", model=shape, objective="preference", machine=training_run.machine_of(ctx.runtime), seed=ctx.seed,
-            train=pairs.write_pair_rows(ctx.scratch / "data", encoded, shape.max_positions, pairs.token_id(tokenizer, chat.PAD)),
-            scratch=str(ctx.scratch), out=str(out), init_from=str(inputs["checkpoint"].path / "checkpoint"), precision=config.precision,
-        )  # fmt: skip
-        training_run.run(job, ctx)
-    except training_run.FAILED as error:
-        raise StageError(str(error), where=f"node {ctx.node}", do=training_run.remedy(error, ctx.scratch)) from error
+    job = Job(
+        model=shape, settings=config, machine=training.machine(ctx), seed=ctx.seed, scratch=str(ctx.scratch), out=str(out),
+        train=pairs.write_pair_rows(ctx.scratch / "data", encoded, shape.max_positions, pairs.token_id(tokenizer, chat.PAD)),
+        init_from=str(inputs["checkpoint"].path / "checkpoint"),
+    )  # fmt: skip
+    training.run_ranks(job, ctx)
     found = training_run.scores(job)
     rows = [  # fmt: skip
         {

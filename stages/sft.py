@@ -12,19 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.core.contract.declaration import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage
+from stages import training
+from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.contract.training_settings import (
-    METRICS,
-    MODEL_FILES,
-    ROW_SPANS,
-    STEPS,
-    TrainingConfig,
-    adopt_checkpoint,
-    training_section,
-    write_training_tables,
-)
+from stages.core.tables.training_tables import METRICS, ROW_SPANS, STEPS, training_section
+from stages.lm.train.training_settings import SequenceTraining
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,47 +39,27 @@ DECISIONS = SideTable(
 )  # fmt: skip
 
 
-class SftConfig(TrainingConfig):
+class SftConfig(SequenceTraining):
     """Settings of the sft stage; a row is as long as the base model's context."""
 
 
 def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Renders and packs the conversations, trains, writes a checkpoint with its metrics and side tables."""
     from stages.lm.data import pairs
-    from stages.lm.data.order import Order, Phase
-    from stages.lm.model.config import read_model_config, write_model_config
-    from stages.lm.train import training_run
-    from stages.lm.train.job import Job
+    from stages.lm.data.order import Phase
+    from stages.lm.model.config import read_model_config
 
-    try:
-        machine = training_run.machine_of(ctx.runtime)
-        shape = read_model_config(inputs["checkpoint"].path / "model.json")
-        train, validation, row_of = _encode(inputs, shape, ctx)
-        files = _write_rows(inputs, shape, ctx, train, validation, row_of)
-        phases = (Phase(0, int(row_of["train"].max(initial=-1)) + 1),)
-        order = Order(phases, ctx.seed, config.global_batch_rows)
-        job = Job(
-            kind="train", model=shape, objective="language_modelling", train=files["train"], validation=files.get("validation"), machine=machine,
-            seed=ctx.seed, scratch=str(ctx.scratch), out=str(out), phases=phases, init_from=str(inputs["checkpoint"].path / "checkpoint"),
-            steps=config.budget.in_steps(config.global_batch_rows, shape.max_positions, order.steps_per_pass),
-            data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), **training_run.job_settings(config),
-        )  # fmt: skip
-        lines = training_run.run(job, ctx)
-    except training_run.FAILED as error:
-        raise StageError(str(error), where=f"node {ctx.node}", do=training_run.remedy(error, ctx.scratch)) from error
-    write_model_config(shape, out / "model.json")
+    machine, checkpoint = training.machine(ctx), inputs["checkpoint"].path
+    shape = read_model_config(checkpoint / "model.json")
+    train, validation, row_of = _encode(inputs, shape, ctx)
+    files = _write_rows(inputs, shape, ctx, train, validation, row_of)
+    phases = (Phase(0, int(row_of["train"].max(initial=-1)) + 1),)
     parts = {"train": train, "validation": validation}
-    spans = {part: (pairs.ROW_SPAN_COLUMNS, pairs.row_span_rows(part, encoded, row_of[part])) for part, encoded in parts.items()}
-    steps = (training_run.STEP_COLUMNS, training_run.step_rows(order, job.steps))
-    write_training_tables(out, lines, (training_run.METRIC_COLUMNS, training_run.metric_rows(lines)), steps, spans)
+    spans = {part: (ROW_SPANS.types, pairs.row_span_rows(part, encoded, row_of[part])) for part, encoded in parts.items()}
+    data = training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans)
+    trained = training.train(config, data, machine, inputs, out, ctx)
     books = _books_and_decisions(train, validation, out)
-    return Outcome(
-        rows=job.steps * job.global_batch_rows,
-        tokens=training_run.metric_rows(lines)[-1]["tokens"],
-        books=books,
-        summary=_summary(job, lines, order, train),
-        identity=("checkpoint", "model.json", "steps", "row_spans", "decisions"),  # the metrics hold clock values
-    )
+    return training.publish(trained, out, _summary(trained, len(train.items)), books, ("decisions",))
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> tuple[Encoded, Encoded, dict[str, np.ndarray]]:
@@ -164,28 +137,17 @@ def _books_and_decisions(train: Encoded, validation: Encoded, out: Path) -> Book
     return Books("conversations", len(rows), len(kept), 0, counts, total, total - sum(chars.values()), 0, chars)
 
 
-def _summary(job: Any, lines: list[dict[str, Any]], order: Any, train: Encoded) -> dict[str, float | int | str | None]:
-    from stages.lm.train import training_run
-
-    found = training_run.evaluations(lines)
+def _summary(trained: training.Trained, conversations: int) -> training.Summary:
     return {
-        "steps": job.steps,
-        "passes": round(job.steps / order.steps_per_pass, 3),
-        "conversations": len(train.items),
-        "rows_left_over_per_pass": order.rows_left_over,
-        "final_loss": [line for line in lines if "loss" in line][-1]["loss"],
-        "validation_loss_before": found[0]["validation_loss"] if found else None,
-        "validation_loss": found[-1]["validation_loss"] if found else None,
-        "ranks": job.machine.ranks,
+        "steps": trained.job.steps,
+        "passes": trained.passes,
+        "conversations": conversations,
+        "rows_left_over_per_pass": trained.order.rows_left_over,
+        "final_loss": trained.final_loss,
+        "validation_loss_before": trained.first_evaluation("validation_loss"),
+        "validation_loss": trained.last_evaluation("validation_loss"),
+        "ranks": trained.job.machine.ranks,
     }
-
-
-def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """The checkpoint of a model that was trained elsewhere."""
-    from stages.lm.infer.import_model import take_model
-    from stages.lm.train import training_run
-
-    return adopt_checkpoint(files, out, take_model, training_run.METRIC_COLUMNS, training_run.STEP_COLUMNS)
 
 
 STAGE = Stage(
@@ -205,5 +167,5 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,
-    adopt=Adoption(MODEL_FILES, adopt),
+    adopt=training.IMPORT_MODEL,
 )

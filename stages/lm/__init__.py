@@ -1,1 +1,1 @@
-"""Pure torch: model, objectives, data order, trainer, checkpoints."""
+"""Pure torch: model, losses, data order, trainer, checkpoints."""

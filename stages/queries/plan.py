@@ -164,7 +164,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     if shape is not None:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
         rows += _pretraining(recipe, shape) if "pretrain" not in recipe.adopt else []
-        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape) / 1e6:,.1f} MB"))
+        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
     mix = built.get("mix")
     if mix is not None:
@@ -198,6 +198,15 @@ def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig 
     return ModelConfig(vocab_size=vocab_size, max_positions=seq_len, **pretrain.model.model_dump())
 
 
+def _state_tensors(recipe: Recipe) -> int:
+    """Tensors that the optimizer of the first training section keeps per parameter; those of AdamW where nothing is trained."""
+    from stages.lm.train.optimizer_adamw import AdamW
+    from stages.lm.train.training_settings import TrainingSettings
+
+    trained = (config.optimizer for config in recipe.sections.values() if isinstance(config, TrainingSettings))
+    return len(next(trained, AdamW()).tensors())
+
+
 def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
     from stages.lm.model import flops
 
@@ -213,8 +222,9 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
             hours = work / (400e12 * 3600)
             rows.append(("GPU hours at 400 TFLOP/s", f"{hours:,.0f} ({hours / ranks / 24:.1f} days on {ranks} GPUs)"))
     memory = flops.training_memory_bytes(
-        shape, ranks, recipe.runtime.micro_batch_rows, seq_len, pretrain.precision, recipe.runtime.activation_checkpointing
-    )
+        shape, ranks, recipe.runtime.micro_batch_rows, seq_len, pretrain.precision, recipe.runtime.activation_checkpointing,
+        len(pretrain.optimizer.tensors()),
+    )  # fmt: skip
     return [*rows, ("memory per rank", f"about {memory / 2**30:.2f} GiB on {ranks} ranks")]
 
 

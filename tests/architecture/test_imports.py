@@ -2,11 +2,13 @@
 
 core, text and lm never import each other; a stage imports core, text and lm, never another stage; ask imports core, text and
 lm, never a stage; only flows imports prefect; dashboards imports no torch; heavy libraries are imported inside functions.
+A leaf imports nothing of the project, and all may import it.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,10 +30,21 @@ def modules() -> list[str]:
     return sorted(".".join(p.relative_to(PROJECT).with_suffix("").parts) for p in files if p.name != "__init__.py")
 
 
+LEAVES: dict[str, set[str]] = {"stages.settings": {"pydantic", "pydantic_core"}, "stages.processes": set()}
+"""What every room may import, and the libraries that each may import beside the standard library's."""
+
+BODIES = {"stages.training"}
+"""What several stages have in common where core and lm meet; no stage by itself."""
+
+
 def room(module: str) -> str:
     parts = module.split(".")
     if parts[0] != "stages":
         return parts[0]
+    if module in LEAVES:
+        return "leaf"
+    if module in BODIES:
+        return "body"
     return parts[1] if len(parts) > 2 or parts[1] in ("core", "text", "lm", "queries") else "stage"
 
 
@@ -66,13 +79,15 @@ def source(module: str) -> str:
 
 
 ALLOWED = {
-    "core": {"core"},
-    "text": {"text"},
-    "lm": {"lm"},
-    "stage": {"core", "text", "lm"},
-    "queries": {"core", "text", "lm", "queries"},
-    "flows": {"core", "queries", "flows", "dashboards"},
-    "dashboards": {"core", "text", "queries", "dashboards"},
+    "leaf": set(),
+    "core": {"core", "leaf"},
+    "text": {"text", "leaf"},
+    "lm": {"lm", "leaf"},
+    "body": {"core", "text", "lm", "leaf"},
+    "stage": {"core", "text", "lm", "leaf", "body"},
+    "queries": {"core", "text", "lm", "queries", "leaf"},
+    "flows": {"core", "queries", "flows", "dashboards", "leaf"},
+    "dashboards": {"core", "text", "queries", "dashboards", "leaf"},
 }
 
 
@@ -83,6 +98,12 @@ def test_a_module_imports_only_what_its_room_may(module: str) -> None:
         if name.count(".") == 0 or name in ("stages.core", "stages.text", "stages.lm", "stages.queries"):
             continue
         assert room(name) in ALLOWED[own] or name == module, f"{module} imports {name}: {own} may import {sorted(ALLOWED[own])}"
+
+
+@pytest.mark.parametrize("module", LEAVES)
+def test_a_leaf_imports_only_its_libraries(module: str) -> None:
+    others = set(foreign(ast.parse(source(module)))) - sys.stdlib_module_names
+    assert others <= LEAVES[module], f"{module} imports {sorted(others - LEAVES[module])}"
 
 
 @pytest.mark.parametrize("module", modules())
@@ -120,7 +141,6 @@ def test_ranks_import_neither_prefect_nor_core() -> None:
 
 def test_the_command_line_is_light() -> None:
     import subprocess
-    import sys
 
     code = "import sys, flows.cli; flows.cli.main({words}); print(sorted({{m.split('.')[0] for m in sys.modules}}))"
     for words, drawn in (([], set()), (["--help"], {"rich"}), (["plan", "--help"], {"rich"})):  # a help page is drawn by rich
@@ -132,7 +152,6 @@ def test_the_command_line_is_light() -> None:
 
 def test_stage_modules_are_light() -> None:
     import subprocess
-    import sys
 
     code = "import sys; from flows.pipeline import config_classes; config_classes(); print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT)

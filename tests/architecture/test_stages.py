@@ -14,6 +14,7 @@ from stages.core.contract.recipe import Runtime, load_recipe
 from stages.core.contract.source_code import PROJECT
 from stages.core.index.schema import TAKEN
 from stages.core.tables.parquet import schema
+from stages.settings import OneOf
 from tests.architecture.write_docs import written
 
 STAGES = sorted({node.stage_name for node in road()})
@@ -22,6 +23,9 @@ STAGES = sorted({node.stage_name for node in road()})
 def models(config: type[BaseModel]) -> list[type[BaseModel]]:
     """A config class and every config class nested in its fields."""
     found, queue = [config], [f.annotation for f in config.model_fields.values()]
+    queue += [
+        kind for f in config.model_fields.values() for mark in f.metadata if isinstance(mark, OneOf) for kind in mark.classes.values()
+    ]
     while queue:
         kind = queue.pop()
         if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -13,7 +13,8 @@ import pytest
 
 from flows.prefect_access import AUTH, new_auth
 from flows.prefect_environment import prefect_settings
-from flows.prefect_server import api_url, free_port, main_database, start_server, stop, wait_until_healthy
+from flows.prefect_server import api_url, main_database, start_server, stop, wait_until_healthy
+from stages.processes import free_port
 from tests.chaos.road import outcome, remains, shared_environment, wait_until_gone, words
 from tests.conftest import PROJECT
 

@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.prefect_server import free_port
 from stages.core.store import lease, runs
+from stages.processes import free_port
 from tests.chaos.road import MARK, SETTINGS, alive, held, processes, shared_environment, wait_until_gone
 from tests.conftest import PROJECT
 from tests.served import ask, client_environment

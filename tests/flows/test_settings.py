@@ -18,6 +18,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe, Runtime, apply_setting, load_recipe, validated
 from stages.lm.model.config import ModelConfig
 from stages.queries.plan import Plan, training_size
+from stages.settings import OneOf
 
 ABSURD: tuple[Any, ...] = (
     0, -1, 10**12, 2**63 - 1, 10**30, "", "x", "x" * 5000, "9" * 5000, "\x1b[0m", [], [[]], {}, {"x": 1}, {1: 2}, [None], None, True,
@@ -51,7 +52,7 @@ def fields(config: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tup
     """The path of every field, those of nested sections too."""
     for name, info in config.model_fields.items():
         yield (*above, name)
-        queue: list[Any] = [info.annotation]
+        queue: list[Any] = [info.annotation, *(kind for mark in info.metadata if isinstance(mark, OneOf) for kind in mark.classes.values())]
         while queue:
             kind = queue.pop()
             if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -92,7 +93,10 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["pretrain.model.heads=7"], "model.width 128 is not divisible by model.heads 7"),
         (["pretrain.model.kv_heads=3"], "model.heads 4 is not divisible by model.kv_heads 3"),
         (["pretrain.model.width=12"], "A head has 3 channels"),
-        (["pretrain.betas=[0.9, 1.0]"], "betas.1: Input should be less than 1"),
+        (["pretrain.optimizer.betas=[0.9, 1.0]"], "optimizer.betas.1: Input should be less than 1"),
+        (["pretrain.optimizer={name: adam}"], "optimizer: Input should have one of the names adamw"),
+        (["pretrain.loss={name: dpo}"], "loss: Input should have one of the names next_token"),
+        (["dpo.loss.beta=0"], "loss.beta: Input should be greater than 0"),
         (["pretrain.global_batch_rows=12"], "pretrain.global_batch_rows 12 is not divisible by runtime.cpu_ranks 2 x"),
         (["sft.global_batch_rows=4"], "sft.global_batch_rows 4 is not divisible"),
         (["dpo.global_batch_rows=20"], "dpo.global_batch_rows 20 is not divisible"),

@@ -21,10 +21,11 @@ from stages.lm.data.order import Phase
 from stages.lm.data.reader import RowFiles
 from stages.lm.model.config import ModelConfig
 from stages.lm.train import checkpoint
-from stages.lm.train.job import Job, Machine, OptimConfig
+from stages.lm.train.job import Job, Machine
 from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import read_metrics
 from tests.golden import oracle
+from tests.lm.made import changed, training
 
 STEPS, EVERY, EVAL, BATCH, CONTEXT = 12, 6, 5, 8, 32
 CLIPPED = {"vocab": 61, "depth": 2, "width": 24, "heads": 4, "kv_heads": 2, "ffn": 40, "context": CONTEXT, "theta": 1e4, "eps": 1e-5,
@@ -86,8 +87,8 @@ def write_rows(folder: Path, rows: list[oracle.Row], dtype: str, masked: bool) -
     )  # fmt: skip
 
 
-def made_case(folder: Path, name: str, shape: dict[str, Any], optim: OptimConfig, machine: Machine, seeded: bool = False) -> Case:
-    """The job, its files, and the oracle's curve. seeded: weights from the job's seed instead of a checkpoint."""
+def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, Any], machine: Machine, seeded: bool = False) -> Case:
+    """The job, its files, and the oracle's curve. optim: settings of the optimizer's side. seeded: weights from the job's seed instead of a checkpoint."""
     masked, settings = name == "clipped", SETTINGS[name]
     rows, held_out = made_rows(43, 5, masked), made_rows(7, 6, masked)
     dtype = "uint16" if masked else "uint32"
@@ -98,15 +99,17 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: OptimConfig
     checkpoint.write_fresh(
         folder / "init", {n: list(t.shape) for n, t in ours.items()}, lambda n, begin, end: ours[n].flatten()[begin:end], 5_000
     )
-    some = 1 << 62 if masked else 5
+    some = 512 if masked else 5
     config = ModelConfig(shape["vocab"], shape["depth"], shape["width"], shape["heads"], shape["kv_heads"], shape["ffn"], CONTEXT,
                          shape["theta"], shape["eps"], shape["tied"], shape["qk_norm"])  # fmt: skip
     job = Job(
-        kind="train", model=config, objective="language_modelling", train=write_rows(folder / "train", rows, dtype, masked),
+        model=config, train=write_rows(folder / "train", rows, dtype, masked),
         validation=write_rows(folder / "validation", held_out, dtype, masked), machine=machine, seed=settings.seed, scratch="", out="",
         phases=tuple(Phase(*phase) for phase in settings.phases), init_from="" if seeded else str(folder / "init"), steps=STEPS,
-        global_batch_rows=BATCH, learning_rate=settings.peak, min_lr_frac=settings.floor_frac, warmup_steps=settings.warmup, optim=optim,
-        eval_every_steps=EVAL, checkpoint_every_steps=EVERY, max_validation_rows=some,
+        settings=training(
+            global_batch_rows=BATCH, learning_rate=settings.peak, min_lr_frac=settings.floor_frac, warmup_steps=settings.warmup,
+            eval_every_steps=EVAL, checkpoint_every_steps=EVERY, max_validation_rows=some, **optim,
+        ),
     )  # fmt: skip
     read = held_out if masked else [held_out[row] for row in (0, 1, 2, 4, 5)]  # five evenly spaced ones of seven
     return Case(job, oracle.train(model, settings, rows, read))
@@ -114,12 +117,12 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: OptimConfig
 
 @pytest.fixture(scope="module")
 def clipped(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return made_case(tmp_path_factory.mktemp("clipped"), "clipped", CLIPPED, OptimConfig(clip=0.5), Machine(1, "cpu", 8, 2))
+    return made_case(tmp_path_factory.mktemp("clipped"), "clipped", CLIPPED, {"clip": 0.5}, Machine(1, "cpu", 8, 2))
 
 
 @pytest.fixture(scope="module")
 def unclipped(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    optim = OptimConfig(weight_decay=0.5, beta1=0.8, beta2=0.99, eps=1e-4, clip=0.0, decay_embeddings=True)
+    optim = {"weight_decay": 0.5, "optimizer": {"betas": (0.8, 0.99), "eps": 1e-4}, "clip": 0.0, "decay_embeddings": True}
     return made_case(tmp_path_factory.mktemp("unclipped"), "unclipped", UNCLIPPED, optim, Machine(2, "cpu", 2, 2))
 
 
@@ -186,7 +189,7 @@ def test_two_ranks_with_accumulation_and_without_clipping_follow_the_oracle(uncl
 
 def test_accumulation_from_the_seed_with_recomputed_activations(tmp_path: Path) -> None:
     machine = Machine(1, "cpu", 2, 2, activation_checkpointing=True)
-    case = made_case(tmp_path / "case", "clipped", CLIPPED, OptimConfig(clip=0.5), machine, seeded=True)
+    case = made_case(tmp_path / "case", "clipped", CLIPPED, {"clip": 0.5}, machine, seeded=True)
     follows(run(case.job, tmp_path / "run", 1, 2), case.curve)
 
 
@@ -228,7 +231,7 @@ def test_resume(clipped: Case, unclipped: Case, one: Ran, two: Ran, tmp_path: Pa
 
 
 def test_resume_in_bf16_restores_the_low_precision_copies_too(clipped: Case, tmp_path: Path) -> None:
-    low = replace(clipped.job, precision="bf16")
+    low = changed(clipped.job, precision="bf16")
     expected = run(low, tmp_path, 1, 8)
     wanted = expected.weights()
     assert expected.curve() == pytest.approx(clipped.curve.loss, rel=0.02) and expected.curve() != pytest.approx(
@@ -264,12 +267,12 @@ def test_a_damaged_resume_point_is_passed_over(clipped: Case, one: Ran, tmp_path
 
 def test_a_resume_point_of_another_job_is_not_used(clipped: Case, one: Ran) -> None:
     said: list[str] = []
-    assert checkpoint.latest_good(one.folder / "resume", replace(clipped.job, learning_rate=1.0).fingerprint(), said.append) is None
+    assert checkpoint.latest_good(one.folder / "resume", changed(clipped.job, learning_rate=1.0).fingerprint(), said.append) is None
     assert "is of another job (model, data or settings differ)" in said[0]
 
 
 def test_a_loss_that_is_not_finite_names_the_rows(clipped: Case, tmp_path: Path) -> None:
     """A learning rate past all bounds: the weights overflow, and the run ends with one sentence and no rank left."""
     with pytest.raises(LaunchError, match=r"(The loss of step \d+ is not finite|The gradients of step \d+ are not finite); rows \d+"):
-        run(replace(clipped.job, learning_rate=1e30, warmup_steps=0), tmp_path, 1, 8)
+        run(changed(clipped.job, learning_rate=1e30, warmup_steps=0), tmp_path, 1, 8)
     assert not (tmp_path / "out").exists()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import write_row_files
 from stages.lm.model.config import ModelConfig
+from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train.job import Job, Machine
+from stages.lm.train.training_settings import TrainingSettings
+from stages.settings import StageConfig
 
 
 def small_job(folder: Path, machine: Machine, steps: int) -> Job:
@@ -18,9 +23,30 @@ def small_job(folder: Path, machine: Machine, steps: int) -> Job:
     items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]
     rows = write_row_files(folder / "rows", items, np.arange(8), 16, 0)
     return Job(
-        kind="train", model=ModelConfig(11, 1, 8, 2, 1, 8, 16), objective="language_modelling", train=rows, machine=machine, seed=1,
-        scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, 8),), steps=steps, global_batch_rows=4, learning_rate=1e-3,
+        model=ModelConfig(11, 1, 8, 2, 1, 8, 16), settings=training(global_batch_rows=4, learning_rate=1e-3), train=rows, machine=machine,
+        seed=1, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, 8),), steps=steps,
     )  # fmt: skip
+
+
+def training(**given: Any) -> TrainingSettings:
+    """Training settings with a value for everything that a recipe must give."""
+    needed = {"budget": {"epochs": 1}, "warmup_steps": 0, "min_lr_frac": 0.0, "eval_every_steps": 0, "checkpoint_every_steps": 0}
+    return TrainingSettings.model_validate({"loss": NextTokenLoss(), **needed, **given})
+
+
+def changed(job: Job, **given: Any) -> Job:
+    """The job with other settings; "optimizer.eps" in a dict is a setting of a part."""
+    return replace(job, settings=changed_settings(job.settings, given))
+
+
+def changed_settings(settings: Any, given: Mapping[str, Any]) -> Any:
+    """Settings with other values, checked; a name with a dot is a setting of a nested one."""
+    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    for name, value in given.items():
+        head, _, rest = name.partition(".")
+        inner = values[head]
+        values[head] = changed_settings(inner, {rest: value}) if rest and isinstance(inner, StageConfig) else value
+    return type(settings).model_validate(values)
 
 
 def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from stages.lm.model.llama import Llama
 from stages.lm.train import trainer
-from stages.lm.train.engine import Engine, deepspeed_config
+from stages.lm.train.engine import Engine, build_optimizer, deepspeed_config
 from stages.lm.train.events import open_events
 from stages.lm.train.job import Job
 from stages.lm.train.metrics import read_metrics
-from stages.lm.train.optimizer import adamw
+from stages.lm.train.training_settings import TrainingSettings
 
 
 class PlainDeep:
@@ -32,7 +32,9 @@ class PlainDeep:
 
     def __init__(self, job: Job, accumulation: int) -> None:
         self.module = Llama(job.model, job.machine.activation_checkpointing)
-        self.optimizer: Any = adamw(self.module.named_parameters(), job.optim)
+        built: Any
+        self.declared, built = build_optimizer(job, self.module)
+        self.optimizer = built
         self.optimizer.overflow = False
         self.settings = deepspeed_config(job, accumulation)
         self.micro_batches, self.norm = 0, 0.0
@@ -78,8 +80,8 @@ class PlainEngine(Engine):
 
 
 def engine_of(job: Job, rank: int = 0, ranks: int = 1) -> PlainEngine:
-    deep: Any = PlainDeep(job, job.accumulation() if job.kind == "train" else 1)
-    return PlainEngine(deep, dict(deep.module.named_parameters()), rank, ranks, torch.device("cpu"))
+    deep: Any = PlainDeep(job, job.accumulation() if isinstance(job.settings, TrainingSettings) else 1)
+    return PlainEngine(deep, dict(deep.module.named_parameters()), rank, ranks, torch.device("cpu"), deep.declared)
 
 
 def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int = 0) -> None:

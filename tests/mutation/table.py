@@ -32,6 +32,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/train/job": ("tests/lm/train/test_launch.py", *TRAINED),
     "lm/train/checkpoint": ("tests/golden/test_trajectory.py", "tests/lm/infer/test_import_model.py", "tests/stages/test_pretrain.py", "tests/stages/test_export.py"),
     "lm/model/loss": ("tests/lm/model/test_loss.py", "tests/stages/test_dpo.py"),
+    "lm/model/loss_dpo": ("tests/lm/model/test_loss.py", "tests/lm/train/test_trainer.py", "tests/stages/test_dpo.py"),
+    "lm/train/schedule": ("tests/lm/train/test_schedule.py", "tests/lm/test_formulas.py"),
     "mix": ("tests/stages/test_mix.py", "tests/text/tokens/test_validation.py"),
     "text/tokens/packing": ("tests/text/tokens/test_packing.py", "tests/stages/test_mix.py"),
     "text/tokens/spans": ("tests/text/tokens/test_spans.py", "tests/stages/test_mix.py"),

@@ -12,44 +12,37 @@ from typing import Any
 import pytest
 
 from stages import dpo, export, mix, pretrain, reference, sft
-from stages.core.contract.declaration import Artifact, Context, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.recipe import Runtime
+from stages.lm.model.loss_dpo import DpoLoss
+from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import training_run
-from stages.lm.train.job import Job
-from tests.stages.conftest import DPO, MODEL, PRETRAIN, SFT, Chain
+from stages.lm.train.job import Job, read_job, write_job
+from stages.settings import OneOf, StageConfig
+from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
 
-TRAINING: dict[str, tuple[Any, dict[str, Any]]] = {
-    "global_batch_rows": (4, {"global_batch_rows": 4}),
-    "learning_rate": (0.5, {"learning_rate": 0.5}),
-    "min_lr_frac": (0.7, {"min_lr_frac": 0.7}),
-    "warmup_steps": (1, {"warmup_steps": 1}),
-    "weight_decay": (0.03, {"optim.weight_decay": 0.03}),
-    "decay_embeddings": (True, {"optim.decay_embeddings": True}),
-    "betas": ((0.5, 0.6), {"optim.beta1": 0.5, "optim.beta2": 0.6}),
-    "clip": (0.0, {"optim.clip": 0.0}),
-    "eval_every_steps": (3, {"eval_every_steps": 3}),
-    "max_validation_rows": (9, {"max_validation_rows": 9}),
-    "checkpoint_every_steps": (4, {"checkpoint_every_steps": 4}),
-    "precision": ("bf16", {"precision": "bf16"}),
-    "budget.steps": (5, {"steps": 5}),
-    "budget.tokens": (8 * 96 * 9 - 1, {"steps": 9}),
-    "budget.epochs": (3.0, {"steps": "three passes"}),
-}
-"""setting -> (another value, exactly what of the job it changes)."""
-SHAPE: dict[str, tuple[Any, dict[str, Any]]] = {
-    f"model.{name}": (value, {f"model.{name}": value})
+TRAINING: dict[str, Any] = {
+    "global_batch_rows": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "cosine", "optimizer.name": "adamw",
+    "optimizer.betas": (0.5, 0.6), "optimizer.eps": 0.5, "weight_decay": 0.03, "decay_embeddings": True, "clip": 0.0, "eval_every_steps": 3,
+    "max_validation_rows": 9, "checkpoint_every_steps": 4, "precision": "bf16", "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
+    "budget.epochs": 3.0,
+}  # fmt: skip
+"""setting -> another value; of the names of parts the only one that there is."""
+SHAPE: dict[str, Any] = {
+    f"model.{name}": value
     for name, value in {
         "depth": 3, "width": 48, "heads": 2, "kv_heads": 1, "ffn_width": 40, "rope_theta": 123.0, "norm_eps": 0.25, "tied_embeddings": True,
         "qk_norm": True,
     }.items()
 }  # fmt: skip
-REACH: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
-    "pretrain": TRAINING | SHAPE,
-    "sft": TRAINING,
-    "dpo": TRAINING | {"beta": (0.7, {"beta": 0.7})},
-    "reference": {"precision": ("bf16", {"precision": "bf16"}), "max_pairs": (5, {"data": "changed"})},
+OTHER: dict[str, dict[str, Any]] = {
+    "pretrain": TRAINING | SHAPE | {"loss.name": "next_token"},
+    "sft": TRAINING | {"loss.name": "next_token"},
+    "dpo": TRAINING | {"loss.name": "dpo", "loss.beta": 0.7},
+    "reference": {"precision": "bf16", "max_pairs": 5},
 }
+STEPS = {"budget.steps": 5, "budget.tokens": 9}
 STAGES: dict[str, Stage] = {"pretrain": pretrain.STAGE, "sft": sft.STAGE, "dpo": dpo.STAGE, "reference": reference.STAGE}
 CONFIGS: dict[str, dict[str, Any]] = {
     "pretrain": PRETRAIN,
@@ -70,9 +63,13 @@ class CapturedError(Exception):
 
 def settings_of(config: type[StageConfig], prefix: str = "") -> Iterator[str]:
     for name, field in config.model_fields.items():
+        choices = [kind for mark in field.metadata if isinstance(mark, OneOf) for kind in mark.classes.values()]
         kinds = (field.annotation, *typing.get_args(field.annotation))
-        below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StageConfig)), None)
-        yield from settings_of(below, f"{prefix}{name}.") if below else [prefix + name]
+        below = choices or [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StageConfig)]
+        for kind in below:
+            yield from settings_of(kind, f"{prefix}{name}.")
+        if not below:
+            yield prefix + name
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -107,11 +104,12 @@ def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed
         patch.setattr(training_run, "run", capture)
         checked = STAGES[stage].config.model_validate(config)
         STAGES[stage].run(checked, inputs_of(chain, stage), root / "out", context(stage, root / "scratch", seed))
-    job: Job = caught.value.job
+    job = read_job(write_job(caught.value.job, root / "job.json"))  # what a rank knows
     digest = hashlib.sha256()
     for path in sorted((root / "scratch").rglob("data/**/*")):
         digest.update(path.read_bytes() if path.is_file() else b"")
-    values = flat(dataclasses.asdict(job)) | {"data": digest.hexdigest()}
+    plain = dataclasses.asdict(job) | {"settings": job.settings.model_dump()}
+    values = flat(plain) | {"data": digest.hexdigest()}
     return job, {name: str(value).replace(str(root), "") if isinstance(value, str | tuple) else value for name, value in values.items()}
 
 
@@ -122,33 +120,40 @@ def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_setting_is_listed(stage: str) -> None:
-    assert set(settings_of(STAGES[stage].config)) == REACH[stage].keys()
+    assert set(settings_of(STAGES[stage].config)) == OTHER[stage].keys()
 
 
-@pytest.mark.parametrize(("stage", "setting"), [(stage, setting) for stage in STAGES for setting in REACH[stage]])
+def with_value(section: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:
+    head, _, rest = setting.partition(".")
+    inner = {} if head == "budget" else section.get(head, {})
+    return {**section, head: {**inner, rest: value} if rest else value}
+
+
+@pytest.mark.parametrize(("stage", "setting"), [(stage, setting) for stage in STAGES for setting in OTHER[stage]])
 def test_a_setting_reaches_its_field_and_no_other(
     chain: Chain, base: dict[str, tuple[Job, dict[str, Any]]], tmp_path: Path, stage: str, setting: str
 ) -> None:
-    value, expected = REACH[stage][setting]
-    head, _, rest = setting.partition(".")
-    inner = {rest: value} if head == "budget" else {**MODEL, rest: value}
-    job, found = job_of(chain, stage, {**CONFIGS[stage], head: inner if rest else value}, tmp_path)
+    value = OTHER[stage][setting]
+    job, found = job_of(chain, stage, with_value(CONFIGS[stage], setting, value), tmp_path)
     before = base[stage][1]
     different = {name: found[name] for name in found if found[name] != before[name]}
-    if expected.get("steps") == "three passes":
-        expected = {"steps": 3 * (job.phases[0].rows // 8)}
-    if "data" in expected:
-        assert "data" in different and different.keys() <= {"data"}
+    if setting == "max_pairs":
+        assert different.keys() == {"data"}
+    elif setting.startswith("budget."):
+        unit = setting.partition(".")[2]
+        steps = STEPS.get(setting, 3 * (job.phases[0].rows // 8))
+        expected = {"steps": steps, "settings.budget.steps": None, f"settings.{setting}": value}
+        assert different == {name: value for name, value in expected.items() if value != before[name]}, unit
+    elif setting.endswith(".name"):
+        assert different == {}
     else:
-        assert different == expected
+        wanted = str(value) if isinstance(value, tuple) else value
+        assert different == {setting if setting.startswith("model.") else f"settings.{setting}": wanted}
 
 
 def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[Job, dict[str, Any]]], tmp_path: Path) -> None:
-    kinds = {stage: (job.kind, job.objective, job.beta) for stage, (job, _) in base.items()}
-    assert kinds == {
-        "pretrain": ("train", "language_modelling", 0.0), "sft": ("train", "language_modelling", 0.0),
-        "dpo": ("train", "preference", 0.1), "reference": ("log_probs", "preference", 0.0),
-    }  # fmt: skip
+    losses = {stage: getattr(job.settings, "loss", None) for stage, (job, _) in base.items()}
+    assert losses == {"pretrain": NextTokenLoss(), "sft": NextTokenLoss(), "dpo": DpoLoss(beta=0.1), "reference": None}
     starts = {"pretrain": "", "sft": chain.pretrained, "dpo": chain.tuned, "reference": chain.tuned}
     for stage, (job, _) in base.items():
         start = starts[stage]

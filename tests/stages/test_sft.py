@@ -114,9 +114,14 @@ def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: P
     from stages.lm.data.order import Phase
     from stages.lm.data.reader import RowFiles
     from stages.lm.model.config import read_model_config
+    from stages.lm.model.loss_dpo import DpoLoss
     from stages.lm.train.job import Job, Machine, write_job
+    from tests.lm.made import training
 
     rows = RowFiles(("a", "b"), "uint16", "p", "r", 8, 0, ("m", "n"))
     shape = read_model_config(chain.tuned.path / "model.json")
-    job = Job("train", shape, "preference", rows, Machine(2), 1, "s", "o", (Phase(0, 4),), rows, beta=0.1)
+    job = Job(
+        model=shape, settings=training(loss=DpoLoss(beta=0.2), global_batch_rows=4, learning_rate=0.1), train=rows, machine=Machine(2), seed=1,
+        scratch="s", out="o", phases=(Phase(0, 4),), validation=rows,
+    )  # fmt: skip
     assert read_job(write_job(job, tmp_path / "job.json")) == job

@@ -9,17 +9,18 @@ distributions; everything in `ctx.runtime` must not change the bytes of a data s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field
 
 from stages.core.contract.report_section import SectionOf
 from stages.core.contract.secrets import without_secrets
 from stages.core.contract.side_table import SideTable
 from stages.core.store.names import name_fault
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     from stages.core.contract.recipe import Runtime
@@ -80,31 +81,6 @@ class ExternalFile:
 
         kind, _, value = self.identity.partition(":")
         return value if kind == "sha256" else hashlib.sha256(self.identity.encode()).hexdigest()
-
-
-class StageConfig(BaseModel):
-    """Base of every config section: frozen, unknown keys forbidden, the docstring under a field is its help text.
-
-    Numbers are finite and of at most 64 bits; true is no 1 (YAML reads a bare yes, no, on and off as true and false).
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
-        if bool not in kinds and (truth := next((one for one in _leaves(value, kinds) if isinstance(one, bool)), None)) is not None:
-            raise ValueError(f"true or false is not allowed here (given: {truth}); a bare yes, no, on or off means that in YAML: quote it")
-        return value
-
-    @field_validator("*", mode="after")
-    @classmethod
-    def _numbers_have_64_bits(cls, value: Any, info: ValidationInfo) -> Any:
-        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
-        if any(isinstance(one, int) and not -(2**63) <= one < 2**63 for one in _leaves(value, kinds)):
-            raise ValueError("the number has more than 64 bits")
-        return value
 
 
 @dataclass(frozen=True)
@@ -278,23 +254,3 @@ class Stage:
 
 def _merged(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
     return {k: a.get(k, 0) + b.get(k, 0) for k in sorted({*a, *b})}
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    """The plain types inside a field's annotation, those of nested sections left out."""
-    inner = get_args(annotation)
-    return set().union(*map(_kinds, inner)) if inner else {annotation}
-
-
-def _leaves(value: Any, kinds: set[Any]) -> Iterator[Any]:
-    """The plain values inside a field's value, those of nested sections left out: they are looked at there."""
-    if isinstance(value, list | tuple):
-        for one in value:
-            yield from _leaves(one, kinds)
-    elif isinstance(value, Mapping):
-        if not any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds):
-            for key, one in value.items():
-                yield key
-                yield from _leaves(one, kinds)
-    else:
-        yield value

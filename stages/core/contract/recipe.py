@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from stages.core.contract import secrets
-from stages.core.contract.declaration import StageConfig
 from stages.core.contract.errors import RecipeError
 from stages.core.store.names import refuse_name
+from stages.settings import Field, OneOf, StageConfig
 
 SHOWN_CHARS = 200
 
@@ -156,9 +156,9 @@ def validated(config: type[StageConfig], values: Any, where: str) -> Any:
         return config.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part)[:60] for part in first["loc"])
+        owner, written = _place(config, first["loc"])
+        place = ".".join(str(part)[:60] for part in written)
         if first["type"] == "extra_forbidden":
-            owner = _owner(config, first["loc"][:-1])
             names = list(owner.model_fields) if owner else []
             hint = _nearest(str(first["loc"][-1]), names) or f"The keys here are: {', '.join(names)}."
             raise RecipeError(f"Unknown key {place!r}.", where=where, do=hint) from None
@@ -237,24 +237,35 @@ def apply_setting(raw: dict[str, Any], setting: str, classes: Mapping[str, type[
     here[path[-1]] = value
 
 
-def _owner(config: type[BaseModel], location: Sequence[Any]) -> type[BaseModel] | None:
-    """The model class at a location inside `config` (lists and options are looked through)."""
+def _place(config: type[BaseModel], location: Sequence[Any]) -> tuple[type[BaseModel] | None, list[Any]]:
+    """The model class that holds the last field of a location, and the location as the recipe writes it: without the names of choices."""
+    here: type[BaseModel] | None = config
+    written: list[Any] = []
+    choice: OneOf | None = None
+    for at, part in enumerate(location):
+        if choice and part in choice.classes:
+            here, choice = choice.classes[part], None
+            continue
+        written.append(part)
+        if here is None or isinstance(part, int) or at == len(location) - 1 or part not in here.model_fields:
+            continue
+        info = here.model_fields[part]
+        choice = next((mark for mark in info.metadata if isinstance(mark, OneOf)), None)
+        here = _model_in(info.annotation)
+    return here, written
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The first model class in an annotation; lists and options are looked through."""
     import typing
 
-    here: Any = config
-    for part in location:
-        if isinstance(part, int) or not (isinstance(here, type) and issubclass(here, BaseModel)) or part not in here.model_fields:
-            continue
-        queue, here = [here.model_fields[part].annotation], None
-        while queue:
-            kind = queue.pop(0)
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                here = kind
-                break
-            queue.extend(typing.get_args(kind))
-        if here is None:
-            return None
-    return here
+    queue = [annotation]
+    while queue:
+        kind = queue.pop(0)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+        queue.extend(typing.get_args(kind))
+    return None
 
 
 def _shown(value: Any) -> str:

@@ -6,12 +6,13 @@ call was finished, so what he wrote before it was there to be taken in. No clock
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from stages.processes import lock_file
 
 ROUNDS = struct.Struct("<QQ")  # the number of the last round that started, and of the last that was finished
 
@@ -25,7 +26,7 @@ def turn(path: Path) -> Iterator[bool]:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         before = _rounds(handle)[0]
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_file(handle, wait=True)
         started, finished = _rounds(handle)
         if finished > before:
             yield False

@@ -8,7 +8,6 @@ The limits bound what is accepted and never change what comes out. Cost: the sta
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
@@ -23,12 +22,12 @@ from typing import Any
 
 from stages.core.contract.printable import one_line
 from stages.core.contract.secrets import without_secrets
+from stages.processes import die_with_parent
 
 MEMORY = 2 << 30  # bytes of address space
 CPU_S = 60
 WALL_S = 900  # only for what waits for ever without computing
 OUTPUT = 64 << 20  # bytes that it may write to a file
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SINGLE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 
 
@@ -68,7 +67,7 @@ def _reason(code: int, said: str, memory: int, cpu_s: int) -> str:
 
 
 def _main() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     name, arguments, memory, cpu_s = json.loads(sys.stdin.buffer.read())
     answer = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no answer

@@ -10,7 +10,6 @@ Cost: two small writes, one thread that wakes every BEAT_S.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -20,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from stages.processes import lock_file
 
 BEAT_S = 5.0
 STALE_S = 30.0
@@ -59,12 +60,9 @@ def clear(path: Path, also: Callable[[], None] = lambda: None) -> None:
     except FileNotFoundError:
         return
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _same_file(handle, path) and _read(handle).get("boot_id", boot_id()) == boot_id():
+        if lock_file(handle) and _same_file(handle, path) and _read(handle).get("boot_id", boot_id()) == boot_id():
             also()
             path.unlink(missing_ok=True)
-    except BlockingIOError:
-        pass
     finally:
         os.close(handle)
 
@@ -76,12 +74,9 @@ def held_by(path: Path) -> str:
     except FileNotFoundError:
         return ""
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _text(_read(handle))
+        return "" if lock_file(handle, shared=True) else _text(_read(handle))
     finally:
         os.close(handle)
-    return ""
 
 
 def boot_id() -> str:
@@ -95,12 +90,7 @@ def _acquire(path: Path, waiting: Callable[[str], None], clock: Clock) -> int:
     told, seen = False, _Watch(clock)
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = _same_file(handle, path) and seen.dead(_read(handle))
-        except BlockingIOError:
-            free = False
-        if free:
+        if lock_file(handle) and _same_file(handle, path) and seen.dead(_read(handle)):
             return handle
         if not told and (who := _text(_read(handle))):
             told = True

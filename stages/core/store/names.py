@@ -10,7 +10,6 @@ Layout: <home>/counters.json under a lock; <home>/names/<name>.json per given na
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.strict_json import read_object
 from stages.core.store.files import fsync, write_durably
+from stages.processes import lock_file
 
 COUNTERS = "counters.json"
 MAX_CHARS = 64
@@ -77,7 +77,7 @@ def next_number(home: Path, counter: str) -> int:
     """Draws the next number of a counter: 1, 2, 3 … A killed process may leave a gap."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "counters.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_file(lock.fileno(), wait=True)
         for left in home.glob(f".{COUNTERS}.*"):
             left.unlink()  # a killed writer's: whoever has the lock is the only one
         counters = _load(home)

@@ -10,7 +10,6 @@ Any number of runs work on a home at once; gc waits for none and is refused whil
 from __future__ import annotations
 
 import datetime
-import fcntl
 import json
 import os
 import secrets
@@ -29,6 +28,7 @@ from stages.core.contract.states import ENDS, NodeState, RunState
 from stages.core.contract.strict_json import parse, read_object
 from stages.core.store import lease, manifest, names
 from stages.core.store.files import write_durably
+from stages.processes import lock_file
 
 
 def new_run_id(recipe: Recipe) -> str:
@@ -216,14 +216,12 @@ def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
             "The home folder cannot be written.", where=str(error.filename or home), do="Mend its permissions or set --home."
         ) from None
     try:
-        try:
-            fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_file(handle.fileno(), shared=not alone):
             raise StageError(
                 "A run is working on this home." if alone else "This home is being cleaned.",
                 where=f"{home}{_workers(home)}",
                 do="Wait until it ends" + (" or stop it." if alone else ", then run the same command again."),
-            ) from None
+            )
         yield
     finally:
         handle.close()

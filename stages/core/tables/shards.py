@@ -12,14 +12,12 @@ fork, keeps every file lock of the stage open.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import mmap
 import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -32,13 +30,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.core.contract.errors import StageError
+from stages.processes import die_with_parent
 
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Context
 
 MEASURE = "meter.json"
 NOW, NOW_BYTES = ".now", 1024
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LOOK_S = 0.5
 REAPED_S = 10
 
@@ -294,12 +292,4 @@ def _belong_to(stage: int) -> None:
     """In a new worker: the kernel kills it when the stage's process ends; until then only the stage ends it."""
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the stage hears them too, and decides
         signal.signal(number, signal.SIG_IGN)
-    die_with_parent()
-    if os.getppid() != stage:
-        os._exit(1)
-
-
-def die_with_parent() -> None:
-    """In a new child: the kernel kills it when the thread that started it ends, however that ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(stage)

@@ -120,11 +120,6 @@ def row_span_rows(part: str, encoded: Encoded, row_of: np.ndarray) -> list[dict[
     return rows
 
 
-ROW_SPAN_COLUMNS = {
-    "part": "string", "row": "int64", "piece": "int32", "doc_id": "uuid", "source": "string", "shard": "int32", "start": "int64", "length": "int64",
-}  # fmt: skip
-
-
 def token_id(tokenizer: Tokenizer, token: str) -> int:
     """The id of a special token; raises ValueError where the tokenizer has none."""
     found = tokenizer.token_to_id(token)

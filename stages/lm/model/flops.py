@@ -29,16 +29,18 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> int:
     return 6 * matmul_parameters(config) + 12 * config.depth * config.width * seq_len
 
 
-def training_memory_bytes(config: ModelConfig, ranks: int, micro_batch_rows: int, seq_len: int, precision: str, checkpointing: bool) -> int:
+def training_memory_bytes(
+    config: ModelConfig, ranks: int, micro_batch_rows: int, seq_len: int, precision: str, checkpointing: bool, state_tensors: int
+) -> int:
     """Estimated peak bytes on one rank under ZeRO-3.
 
-    States, exact: fp32 weight and two AdamW moments and an fp32 gradient (16 bytes) over the ranks, plus the low-precision
+    States, exact: fp32 weight, optimizer state and gradient (16 bytes with AdamW's two state tensors) over the ranks, plus the low-precision
     copy. Activations, a guess after Korthikanti et al. (arXiv 2205.05198): 34 bytes per token, layer and channel in 16 bit
     (2 with checkpointing), plus logits and their gradient in fp32.
     """
     params = parameter_count(config)
     width_bytes = 2 if precision == "bf16" else 4
-    states = params * (16 + (width_bytes if precision == "bf16" else 0)) // ranks
+    states = params * (8 + 4 * state_tensors + (width_bytes if precision == "bf16" else 0)) // ranks
     tokens = micro_batch_rows * seq_len
     per_layer = (2 if checkpointing else 34) * width_bytes // 2
     activations = tokens * config.width * config.depth * per_layer + tokens * config.vocab_size * 8
@@ -46,9 +48,9 @@ def training_memory_bytes(config: ModelConfig, ranks: int, micro_batch_rows: int
     return states + activations + gathered
 
 
-def checkpoint_bytes(config: ModelConfig) -> int:
-    """Bytes of one checkpoint: the fp32 weights and both AdamW moments."""
-    return 12 * parameter_count(config)
+def checkpoint_bytes(config: ModelConfig, state_tensors: int) -> int:
+    """Bytes of one checkpoint: the fp32 weights and the tensors of the optimizer's state."""
+    return 4 * (1 + state_tensors) * parameter_count(config)
 
 
 def _block_matmuls(config: ModelConfig) -> int:

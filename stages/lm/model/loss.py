@@ -1,22 +1,25 @@
-"""What is minimised: next-token likelihood (pretraining, and SFT through the mask in the labels) and DPO.
+"""The base of the losses, and what they share: a batch as tensors, the log-probabilities of a row's pieces.
 
-An objective gives, for one micro-batch, the *sum* of its loss and how many units the sum is over. The trainer divides by
-the units of the whole global batch, so neither gradient accumulation nor the number of ranks changes the loss.
-Guarantee: DPO equals TRL's sigmoid loss (tested). Source: DPO (arXiv 2305.18290), equation 7.
+A loss gives, for one micro-batch, the *sum* of its loss and how many units the sum is over. The trainer divides by the units of the
+whole global batch, so neither gradient accumulation nor the number of ranks changes the loss. A new loss is one file beside
+loss_next_token.py and one line in training_parts.py; CONTRIBUTING.md shows it. No torch until a loss is computed.
 
 Shape legend: B rows, L tokens, N target tokens, V vocabulary, P pieces of a row (DPO: 0 chosen, 1 rejected).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from stages.settings import Field, StageConfig
 
-from stages.lm.data.reader import IGNORE, Batch
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from stages.lm.data.reader import Batch
 
 
 @dataclass(frozen=True)
@@ -31,59 +34,52 @@ class TorchBatch:
     references: Tensor | None
 
 
-@dataclass(frozen=True)
-class Objective:
-    """name: for messages. units(batch): what the loss is averaged over. loss(logits_NV, batch) -> (sum, sums of metrics).
+class Loss(StageConfig):
+    """What training minimises."""
 
-    trim_to: rows are cut to a multiple of this many tokens (0: always seq_len).
-    """
+    name: str = Field(decides=True)
+    """Name of the loss."""
 
-    name: str
-    units: Callable[[Batch], int]
-    loss: Callable[[Tensor, TorchBatch], tuple[Tensor, dict[str, Tensor]]]
-    trim_to: int = 0
+    trim_to: ClassVar[int] = 0
+    """Rows are cut to a multiple of this many tokens (0: always seq_len)."""
+
+    @abstractmethod
+    def units(self, batch: Batch) -> int:
+        """How many tokens, pairs or other units of a batch the loss and its metrics are averaged over."""
+
+    @abstractmethod
+    def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss and the metrics of a micro-batch, each summed over its units.
+
+        Every metric is recorded per step, and per evaluation as validation_<name>: in metrics.jsonl, metrics.parquet, the view
+        step_metrics and the report. Every micro-batch must give the same metrics.
+
+        Args:
+            logits_NV: Logits at the positions in batch.keep.
+            batch: The batch on the device of the logits.
+
+        Returns:
+            The sum of the loss, a scalar with its gradient, and metric -> sum, scalars without one.
+        """
 
 
 def to_torch(batch: Batch, device: torch.device) -> TorchBatch:
     """Moves a batch to the device."""
+    import torch
+
+    from stages.lm.data.reader import IGNORE
+
     labels = torch.from_numpy(batch.labels)
     references = None if batch.references is None else torch.from_numpy(batch.references).float().to(device)
     tokens, positions, docs = (torch.from_numpy(a).to(device) for a in (batch.tokens, batch.positions, batch.docs))
     return TorchBatch(tokens, positions, docs, labels.to(device), (labels != IGNORE).to(device), references)
 
 
-def language_modelling() -> Objective:
-    """Negative log-likelihood of every labelled token, in nats."""
-
-    def loss(logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        return F.cross_entropy(logits_NV.float(), batch.labels[batch.keep], reduction="sum"), {}
-
-    return Objective("language modelling", lambda batch: batch.targets, loss)
-
-
-def preference(beta: float) -> Objective:
-    """DPO's sigmoid loss over pairs: -log sigmoid(beta · ((chosen - rejected) - the same under the reference model))."""
-
-    def loss(logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        if batch.references is None:
-            raise ValueError("DPO needs the log-probabilities of a reference model; the rows carry none.")
-        policy_BP = piece_log_probs(logits_NV, batch, 2)
-        rewards_BP = beta * (policy_BP - batch.references)
-        margin_B = rewards_BP[:, 0] - rewards_BP[:, 1]
-        real_B = (batch.docs == 1).any(1)
-        detached = margin_B.detach()[real_B]
-        metrics = {
-            "reward_accuracy": (detached > 0).sum(),
-            "reward_margin": detached.sum(),
-            "logprob_accuracy": (policy_BP[:, 0] > policy_BP[:, 1]).detach()[real_B].sum(),
-        }
-        return -F.logsigmoid(margin_B)[real_B].sum(), metrics
-
-    return Objective("preference", lambda batch: int((batch.rows >= 0).sum()), loss, trim_to=16)
-
-
 def piece_log_probs(logits_NV: Tensor, batch: TorchBatch, pieces: int) -> Tensor:
     """Sum of the labels' log-probabilities per piece: [B, P], fp32."""
+    import torch
+    import torch.nn.functional as F
+
     log_probs_N = -F.cross_entropy(logits_NV.float(), batch.labels[batch.keep], reduction="none")
     row_N, _ = batch.keep.nonzero(as_tuple=True)
     slot_N = row_N * pieces + batch.docs[batch.keep]

@@ -1,11 +1,11 @@
-"""Checkpoints: every rank writes its partitions of the fp32 weights and both AdamW moments as one safetensors file.
+"""Checkpoints: every rank writes its partitions of the fp32 weights and of the optimizer's state as one safetensors file.
 
-A folder: shards/NNNNN.safetensors (keys "<parameter>|weight", "…|exp_avg", "…|exp_avg_sq", flat fp32 partitions),
+A folder: shards/NNNNN.safetensors (keys "<parameter>|weight" and, of AdamW, "…|exp_avg", "…|exp_avg_sq": flat fp32 partitions),
 trainer.json (step, optimizer steps, ranks, shapes, fingerprint of the job) and checkpoint.json (bytes and sha256 of all
 other files), written after a barrier, fsynced with the folders, and only then the folder is renamed into place.
 Guarantee: a folder without a true checkpoint.json is no checkpoint; nothing is read of a checkpoint whose files are not the recorded
 ones; a resume at the same number of ranks is bit-exact, at another the same within rounding of the sums over ranks. No pickle.
-Cost: 12 bytes per parameter; opening one reads it once, shared out among the ranks.
+Cost: 4 bytes per parameter and tensor (12 with AdamW); opening one reads it once, shared out among the ranks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.lm.train.engine import MOMENTS, Engine, local_state, optimizer_steps
+from stages.lm.train.engine import Engine, local_state, optimizer_steps
+from stages.lm.train.optimizer_adamw import AdamW
 
-LOCAL = ("weight", *MOMENTS)  # what a shard holds of every parameter
+FRESH = ("weight", *AdamW.tensors())  # what a checkpoint of given weights holds of every parameter
 OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust's io::Error ends
 KEEP = 2  # resume points kept: the last, and the one before it in case the last is damaged
 
@@ -39,7 +40,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Trainer:
-    """What is known of a checkpoint beside its tensors. step: training steps done. optimizer_steps: updates AdamW made."""
+    """What is known of a checkpoint beside its tensors. step: training steps done. optimizer_steps: updates the optimizer made."""
 
     step: int
     optimizer_steps: int
@@ -61,7 +62,7 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
     engine.barrier()
     if engine.rank == 0:
         shapes = {name: list(param.ds_shape) for name, param in engine.named.items()}
-        trainer = Trainer(step, optimizer_steps(engine), engine.ranks, shapes, fingerprint)
+        trainer = Trainer(step, optimizer_steps(engine, step), engine.ranks, shapes, fingerprint)
         sums = [partial / f"{rank:05d}.sum" for rank in range(engine.ranks)]
         files = [json.loads(path.read_text()) for path in sums]
         _write_json(partial / "trainer.json", trainer.__dict__)
@@ -77,11 +78,11 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
 
 
 def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str, int, int], Tensor], shard_bytes: int) -> None:
-    """Writes a checkpoint of given weights, at step 0 with moments of zero. value: (name, begin, end) -> flat fp32 slice of a parameter.
+    """Writes a checkpoint of given weights, at step 0 with AdamW's moments of zero. value: (name, begin, end) -> flat fp32 slice of a parameter.
 
     It has as many shards, as if written by so many ranks, as it needs for none to exceed about `shard_bytes`, held in memory at once.
     """
-    total = 4 * len(LOCAL) * sum(torch.Size(shape).numel() for shape in shapes.values())
+    total = 4 * len(FRESH) * sum(torch.Size(shape).numel() for shape in shapes.values())
     ranks = max(1, -(-total // shard_bytes))
     (folder / "shards").mkdir(parents=True)
     files = []
@@ -94,7 +95,7 @@ def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str
             partition = torch.zeros(each)
             if begin < end:
                 partition[: end - begin] = value(name, begin, end)
-            tensors |= {f"{name}|{what}": partition if what == "weight" else torch.zeros(each) for what in LOCAL}
+            tensors |= {f"{name}|{what}": partition if what == "weight" else torch.zeros(each) for what in FRESH}
         path = folder / "shards" / f"{rank:05d}.safetensors"
         _save_shard(tensors, path)
         files.append(describe(path, folder))
@@ -216,7 +217,7 @@ def from_values(value: Callable[[str], Tensor]) -> Callable[[str, str, int, int]
     """`partition(…)` over whole parameters, `value(name)`, one in memory at a time; for fresh weights."""
 
     def partition(name: str, what: str, begin: int, length: int) -> Tensor:
-        assert what == "weight", "fresh weights have no moments"
+        assert what == "weight", "fresh weights have no optimizer state"
         piece = value(name).flatten()[begin : begin + length]
         return torch.nn.functional.pad(piece, (0, length - piece.numel()))
 

@@ -3,7 +3,7 @@
 Guarantee: every parameter is partitioned over the ranks (no persistence threshold), and after `assign` the fp32 masters,
 the optimizer's moments and the copies that the forward pass gathers agree. Cost: about 4 s to import and start.
 Source: ZeRO (arXiv 1910.02054). Traps, each measured: DeepSpeed's CPU Adam and its shared-memory op want a compiler, so
-torch's AdamW is the client optimizer and the op is declared absent; parameters below a threshold stay whole unless it is
+a torch optimizer is the client's and the op is declared absent; parameters below a threshold stay whole unless it is
 0; its log lines are for its own users.
 """
 
@@ -23,12 +23,13 @@ from torch import Tensor, nn
 
 from stages.lm.model.llama import Block, Llama
 from stages.lm.train.job import Job
-from stages.lm.train.optimizer import adamw
+from stages.lm.train.optimizer import Optimizer, parameter_groups
+from stages.lm.train.optimizer_adamw import AdamW
+from stages.lm.train.training_settings import TrainingSettings
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 BUCKET_ELEMENTS = 200_000_000  # gradients and prefetches are handled in pieces of at most this; DeepSpeed's default is 500 M
 
 
@@ -41,6 +42,7 @@ class Engine:
     rank: int
     ranks: int
     device: torch.device
+    optimizer: Optimizer
 
     def set_learning_rate(self, rate: float) -> None:
         for group in self.deep.optimizer.param_groups:
@@ -79,13 +81,21 @@ def start(job: Job, accumulation: int) -> Engine:
     with deepspeed.zero.Init(config_dict_or_path=settings):  # given a dtype, it takes bf16 where there is no fp16 (0.19.8)
         model = Llama(job.model, job.machine.activation_checkpointing)
     set_z3_leaf_modules(model, [Block])  # gathers a block's parameters together: a tenth less time per step on small models
-    optimizer = adamw(model.named_parameters(), job.optim)
-    deep, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
-    engine = Engine(deep, dict(deep.module.named_parameters()), rank, ranks, device)
+    optimizer, built = build_optimizer(job, model)
+    deep, *_ = deepspeed.initialize(model=model, optimizer=built, config=settings)
+    engine = Engine(deep, dict(deep.module.named_parameters()), rank, ranks, device, optimizer)
     found = {param.ds_tensor.dtype for param in engine.named.values()}
-    if found != {torch.bfloat16 if job.precision == "bf16" else torch.float32}:
-        raise RuntimeError(f"DeepSpeed made parameters in {found}, but the precision is {job.precision}.")
+    if found != {torch.bfloat16 if job.settings.precision == "bf16" else torch.float32}:
+        raise RuntimeError(f"DeepSpeed made parameters in {found}, but the precision is {job.settings.precision}.")
     return engine
+
+
+def build_optimizer(job: Job, model: nn.Module) -> tuple[Optimizer, torch.optim.Optimizer]:
+    """The job's optimizer and torch's. A scoring job gets one too, which makes no step: ZeRO-3 keeps fp32 weights with an optimizer only."""
+    settings = job.settings
+    optimizer, decay = (settings.optimizer, settings.weight_decay) if isinstance(settings, TrainingSettings) else (AdamW(), 0.0)
+    embeddings = isinstance(settings, TrainingSettings) and settings.decay_embeddings
+    return optimizer, optimizer.build(parameter_groups(model.named_parameters(), decay, embeddings))
 
 
 def deepspeed_config(job: Job, accumulation: int) -> dict[str, Any]:
@@ -102,14 +112,14 @@ def deepspeed_config(job: Job, accumulation: int) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": job.machine.micro_batch_rows,
         "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": job.optim.clip,
+        "gradient_clipping": job.settings.clip if isinstance(job.settings, TrainingSettings) else 0.0,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 1 << 40,
         "wall_clock_breakdown": False,
     }
-    if job.precision == "bf16":
+    if job.settings.precision == "bf16":
         settings |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     return settings
 
@@ -130,38 +140,39 @@ def holdings(engine: Engine) -> dict[str, int]:
 
 
 def local_state(engine: Engine) -> Iterator[tuple[str, str, Tensor]]:
-    """This rank's partitions: (parameter, "weight" | "exp_avg" | "exp_avg_sq", fp32 tensor [partition])."""
+    """This rank's partitions: (parameter, "weight" or a state tensor of the optimizer, fp32 tensor [partition])."""
     from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_optimizer_state
 
     for name, param in engine.named.items():
         yield name, "weight", safe_get_local_fp32_param(param)
-        for moment in MOMENTS:
-            yield name, moment, safe_get_local_optimizer_state(param, moment)
+        for what in engine.optimizer.tensors():
+            yield name, what, safe_get_local_optimizer_state(param, what)
 
 
-def optimizer_steps(engine: Engine) -> int:
-    """AdamW's own step count, the same in every group."""
-    counts = {int(state["step"]) for state in engine.deep.optimizer.optimizer.state.values()}
-    if len(counts) != 1:
+def optimizer_steps(engine: Engine, step: int) -> int:
+    """The updates that the optimizer says it made, the same in every group; of one that does not count, `step`."""
+    counts = {int(state[name]) for state in engine.deep.optimizer.optimizer.state.values() for name in engine.optimizer.counts()}
+    if len(counts) > 1:
         raise RuntimeError(f"The optimizer's groups disagree about its step: {sorted(counts)}.")
-    return counts.pop()
+    return counts.pop() if counts else step
 
 
 def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int = 0) -> None:
-    """Sets weights (and, for step > 0, moments) from `partition(name, what, begin, length)`, a flat fp32 slice of the full
-    parameter, zero beyond its end. Moments and the step are made per group, each its own tensor."""
+    """Sets weights (and, for step > 0, the optimizer's state) from `partition(name, what, begin, length)`, a flat fp32 slice of the full
+    parameter, zero beyond its end. The state is made per group, each its own tensors."""
     from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
-    zero = engine.deep.optimizer
+    zero, optimizer = engine.deep.optimizer, engine.optimizer
     if step:
         for flat in zero.fp32_partitioned_groups_flat:
-            zero.optimizer.state[flat] = {"step": torch.tensor(float(step)), **{m: torch.zeros_like(flat) for m in MOMENTS}}
+            counts = {name: torch.tensor(float(step)) for name in optimizer.counts()}
+            zero.optimizer.state[flat] = counts | {name: torch.zeros_like(flat) for name in optimizer.tensors()}
     for name, param in engine.named.items():
         length = partition_of(param)
         begin = engine.rank * length
         safe_set_local_fp32_param(param, partition(name, "weight", begin, length))
-        for moment in MOMENTS if step else ():
-            safe_set_local_optimizer_state(param, partition(name, moment, begin, length), moment)
+        for what in optimizer.tensors() if step else ():
+            safe_set_local_optimizer_state(param, partition(name, what, begin, length), what)
     for group in range(len(zero.fp16_groups)):  # what a step does at its end: copies the masters into what is gathered
         zero._reassign_or_swap_out_partitioned_parameters(group)
     engine.barrier()

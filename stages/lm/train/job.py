@@ -9,28 +9,26 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
 
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import RowFiles
 from stages.lm.model.config import ModelConfig
+from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
+from stages.settings import DECIDES, deciding
+
+DECIDING: Mapping[str, bool] = {DECIDES: True}
+OBSERVING: Mapping[str, bool] = {DECIDES: False}
 
 
 class JobError(ValueError):
     """A job that cannot run as it was asked for."""
-
-
-@dataclass(frozen=True)
-class OptimConfig:
-    """AdamW. clip: largest global gradient norm, 0 for none. decay_embeddings: whether weight decay touches the token embedding."""
-
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    clip: float = 1.0
-    decay_embeddings: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,74 +43,65 @@ class Machine:
     activation_checkpointing: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """kind: "train" or "log_probs" (score every row of `train` with the weights of init_from, write log_probs-<rank>.npy).
+    """What the ranks are to do: train by TrainingSettings; by ScoringSettings score every row of `train` into log_probs-<rank>.npy.
 
-    objective: "language_modelling" or "preference" (with beta). init_from: folder of a checkpoint whose weights to start
-    from; empty starts from the seed. data_identity: digests of what the rows are made of, for the fingerprint.
+    settings: the section of the recipe itself; a subclass's own fields stay in the stage's process. init_from: folder of a checkpoint
+    whose weights to start from; empty starts from the seed. data_identity: digests of what the rows are made of, for the fingerprint.
     scratch: resume points, events and metrics live here. out: the final checkpoint is put here.
     """
 
-    kind: str
-    model: ModelConfig
-    objective: str
-    train: RowFiles
-    machine: Machine
-    seed: int
-    scratch: str
-    out: str
-    phases: tuple[Phase, ...] = ()
-    validation: RowFiles | None = None
-    beta: float = 0.0
-    init_from: str = ""
-    data_identity: str = ""
-    precision: str = "fp32"
-    steps: int = 0
-    global_batch_rows: int = 0
-    learning_rate: float = 0.0
-    min_lr_frac: float = 0.0
-    warmup_steps: int = 0
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    eval_every_steps: int = 0
-    max_validation_rows: int = 1 << 62
-    checkpoint_every_steps: int = 0
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    model: ModelConfig = field(metadata=DECIDING)
+    settings: TrainingSettings | ScoringSettings = field(metadata=DECIDING)
+    train: RowFiles = field(metadata=OBSERVING)
+    machine: Machine = field(metadata=OBSERVING)
+    seed: int = field(metadata=DECIDING)
+    scratch: str = field(metadata=OBSERVING)
+    out: str = field(metadata=OBSERVING)
+    phases: tuple[Phase, ...] = field(default=(), metadata=DECIDING)
+    validation: RowFiles | None = field(default=None, metadata=OBSERVING)
+    init_from: str = field(default="", metadata=OBSERVING)
+    data_identity: str = field(default="", metadata=DECIDING)
+    steps: int = field(default=0, metadata=DECIDING)
+
+    @property
+    def training(self) -> TrainingSettings:
+        """The settings of a job that trains."""
+        assert isinstance(self.settings, TrainingSettings), "this job only scores"
+        return self.settings
 
     def accumulation(self) -> int:
         """Micro-batches per step and rank; raises JobError when the global batch does not divide."""
-        per_pass = self.machine.ranks * self.machine.micro_batch_rows
-        if self.global_batch_rows % per_pass:
+        rows, per_pass = self.training.global_batch_rows, self.machine.ranks * self.machine.micro_batch_rows
+        if rows % per_pass:
             raise JobError(
-                f"global_batch_rows {self.global_batch_rows} is not divisible by {self.machine.ranks} ranks × "
+                f"global_batch_rows {rows} is not divisible by {self.machine.ranks} ranks × "
                 f"runtime.micro_batch_rows {self.machine.micro_batch_rows} = {per_pass}; change one of them."
             )
-        return self.global_batch_rows // per_pass
+        return rows // per_pass
 
     def fingerprint(self) -> str:
-        """sha256 over what decides the weights: not paths, machine or how often is saved and evaluated."""
-        names = ("kind", "model", "objective", "seed", "phases", "beta", "data_identity", "precision", "steps", "global_batch_rows",
-                 "learning_rate", "min_lr_frac", "warmup_steps", "optim")  # fmt: skip
-        values = dataclasses.asdict(self)
-        return hashlib.sha256(json.dumps({n: values[n] for n in names}, sort_keys=True).encode()).hexdigest()
+        """sha256 over the fields that are marked as deciding, of the settings those that a rank knows."""
+        plain = _adapter().dump_python(self, mode="json")
+        values: dict[str, Any] = {f.name: plain[f.name] for f in dataclasses.fields(self) if f.metadata[DECIDES]}
+        values["settings"] = deciding(self.settings, TrainingSettings if isinstance(self.settings, TrainingSettings) else ScoringSettings)
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def write_job(job: Job, path: Path) -> Path:
-    """Writes the job as JSON."""
-    path.write_text(json.dumps(dataclasses.asdict(job), indent=1))
+    """Writes the job as JSON; of the settings the fields that a rank knows."""
+    path.write_bytes(_adapter().dump_json(job, indent=1))
     return path
 
 
 def read_job(path: Path) -> Job:
-    """Reads a job; raises on unknown fields."""
-    raw = json.loads(path.read_text())
-    raw["model"] = ModelConfig(**raw["model"])
-    raw["train"] = _row_files(raw["train"])
-    raw["validation"] = _row_files(raw["validation"]) if raw["validation"] else None
-    raw["machine"] = Machine(**raw["machine"])
-    raw["optim"] = OptimConfig(**raw["optim"])
-    raw["phases"] = tuple(Phase(**phase) for phase in raw["phases"])
-    return Job(**raw)
+    """Reads a job; raises pydantic's ValidationError on unknown fields."""
+    return _adapter().validate_json(path.read_bytes())
 
 
-def _row_files(raw: dict) -> RowFiles:
-    return RowFiles(**{**raw, "tokens": tuple(raw["tokens"]), "masks": tuple(raw["masks"])})
+@cache
+def _adapter() -> TypeAdapter[Job]:
+    return TypeAdapter(Job)

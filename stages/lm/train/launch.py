@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 from stages.lm.train.events import OS_ERROR_EXIT, EventTail, event_path
 from stages.lm.train.job import Job, write_job
+from stages.processes import free_port
 
 POLL_S = 0.2
 GRACE_S = 5.0
@@ -120,13 +120,6 @@ def kill(processes: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def free_port() -> int:
-    """A TCP port that was free on the loopback interface a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _python_path() -> str:

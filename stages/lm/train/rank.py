@@ -6,19 +6,17 @@ stages.core.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from stages.processes import die_with_parent
+
 if TYPE_CHECKING:
     from stages.lm.train.events import EventWriter
     from stages.lm.train.job import Job
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(argv: list[str]) -> int:
@@ -45,11 +43,13 @@ def work(job: Job, events: EventWriter) -> int:
     from stages.lm.data import order, reader
     from stages.lm.train import checkpoint, engine, trainer
     from stages.lm.train.job import JobError
+    from stages.lm.train.training_settings import TrainingSettings
 
     refused = (JobError, trainer.TrainingError, checkpoint.CheckpointError, reader.DataError, order.OrderError, torch.OutOfMemoryError)
     try:
-        started = engine.start(job, job.accumulation() if job.kind == "train" else 1)
-        (trainer.train if job.kind == "train" else trainer.score)(job, started, events)
+        trains = isinstance(job.settings, TrainingSettings)
+        started = engine.start(job, job.accumulation() if trains else 1)
+        (trainer.train if trains else trainer.score)(job, started, events)
     except refused as error:
         events.write("error", text=str(error), rows=getattr(error, "rows", []))
         return 1
@@ -66,14 +66,6 @@ def give_up(error: OSError, events: EventWriter | None) -> NoReturn:
         with suppress(OSError):
             events.write("error", text=f"{type(error).__name__}: {error}", rows=[], number=number, file=str(error.filename or ""))
     os._exit(OS_ERROR_EXIT + number if 0 < number < 128 else 1)  # nothing is flushed on the way: that would fail again, with another code
-
-
-def die_with_parent(parent: int) -> None:
-    """Asks the kernel to end this process when the thread that started it ends; leaves at once if it already has."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The one training loop; pretraining, SFT and DPO are objectives handed to it.
+"""The one training loop; pretraining, SFT and DPO are losses handed to it.
 
 Per step: the rows of the global batch come from the order, are dealt out to ranks and micro-batches, the sum of the loss
 is divided by the units of the *whole* global batch, and one ZeRO-3 step follows. Guarantee: losses do not depend on how
@@ -22,13 +22,16 @@ from torch import Tensor
 from stages.lm.data.order import Order
 from stages.lm.data.reader import Batch, RowReader
 from stages.lm.model.llama import initial_value
-from stages.lm.model.loss import Objective, language_modelling, piece_log_probs, preference, to_torch
+from stages.lm.model.loss import Loss, piece_log_probs, to_torch
+from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train import checkpoint
 from stages.lm.train.engine import Engine, assign, holdings
 from stages.lm.train.events import EventWriter
 from stages.lm.train.job import Job
 from stages.lm.train.metrics import MetricsFile, open_metrics
-from stages.lm.train.schedule import Schedule
+from stages.lm.train.training_settings import TrainingSettings
+
+RESERVED = {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "units"}
 
 
 class TrainingError(RuntimeError):
@@ -45,7 +48,7 @@ class Run:
 
     job: Job
     engine: Engine
-    objective: Objective
+    settings: TrainingSettings
     order: Order
     rows: RowReader
     events: EventWriter
@@ -53,38 +56,42 @@ class Run:
     start: int
 
     @property
+    def loss(self) -> Loss:
+        return self.settings.loss
+
+    def learning_rate(self, step: int) -> float:
+        """Of a step, counted from 0."""
+        s = self.settings
+        return s.schedule.rate(step, peak=s.learning_rate, min_frac=s.min_lr_frac, warmup_steps=s.warmup_steps, steps=self.job.steps)
+
+    @property
     def resume_points(self) -> Path:
         return Path(self.job.scratch) / "resume"
 
 
-def objective_of(job: Job) -> Objective:
-    """The objective a job names."""
-    return preference(job.beta) if job.objective == "preference" else language_modelling()
-
-
 def train(job: Job, engine: Engine, events: EventWriter) -> None:
     """Trains from the last resume point to the end and puts the final checkpoint into job.out."""
-    order = Order(job.phases, job.seed, job.global_batch_rows)
+    settings = job.training
+    order = Order(job.phases, job.seed, settings.global_batch_rows)
     start = load(job, engine, events)
     events.write("partition", **holdings(engine))
     metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", start) if engine.rank == 0 else None
-    run = Run(job, engine, objective_of(job), order, RowReader(job.train), events, metrics, start)
-    schedule = Schedule(job.learning_rate, job.min_lr_frac, job.warmup_steps, job.steps)
+    run = Run(job, engine, settings, order, RowReader(job.train), events, metrics, start)
     if start == 0:
         _report(run, "eval", 0, evaluate(run))
     clock = time.monotonic()
     for step in range(start, job.steps):
-        engine.set_learning_rate(schedule.rate(step))
+        engine.set_learning_rate(run.learning_rate(step))
         values = train_step(run, step)
         now = time.monotonic()
-        values |= {"lr": schedule.rate(step), "grad_norm": engine.grad_norm(), "tokens_per_s": values["tokens"] / (now - clock)}
+        values |= {"lr": run.learning_rate(step), "grad_norm": engine.grad_norm(), "tokens_per_s": values["tokens"] / (now - clock)}
         clock = now
         last = step + 1 == job.steps
         _report(run, "step", step + 1, values)
-        if job.validation and (last or (job.eval_every_steps and (step + 1) % job.eval_every_steps == 0)):
+        if job.validation and (last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)):
             _report(run, "eval", step + 1, evaluate(run))
             clock = time.monotonic()
-        if last or (job.checkpoint_every_steps and (step + 1) % job.checkpoint_every_steps == 0):
+        if last or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
             save(run, step + 1)
             clock = time.monotonic()
     finish(run)
@@ -114,11 +121,11 @@ def load(job: Job, engine: Engine, events: EventWriter) -> int:
 
 def train_step(run: Run, step: int) -> dict[str, float]:
     """One optimizer step over global batch `step`; the mean loss and sums over the ranks."""
-    engine, objective = run.engine, run.objective
+    engine = run.engine
     micro = run.job.machine.micro_batch_rows
     dealt = run.order.rows_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
-    batches = [run.rows.batch(rows, objective.trim_to) for rows in dealt]
-    local = [float(sum(objective.units(b) for b in batches)), float(sum((b.docs >= 0).sum() for b in batches))]
+    batches = [run.rows.batch(rows, run.loss.trim_to) for rows in dealt]
+    local = [float(sum(run.loss.units(b) for b in batches)), float(sum((b.docs >= 0).sum() for b in batches))]
     units, tokens = engine.reduce(local)
     if units == 0:
         raise TrainingError(f"Step {step + 1} has no token to train on; its rows are {_some(dealt)}.")
@@ -131,6 +138,8 @@ def train_step(run: Run, step: int) -> dict[str, float]:
         losses.append(loss.detach())
         sums.append(metrics)
     names = sorted(sums[0])
+    if taken := RESERVED & set(names):
+        raise TrainingError(f"The loss {run.loss.name} names a metric {', '.join(sorted(taken))}, which every step has already.")
     totals = engine.reduce([float(sum(losses)), *(float(sum(s[n] for s in sums)) for n in names)])
     if not math.isfinite(totals[0]):
         bad = [int(r) for rows, loss in zip(dealt, losses, strict=True) if not torch.isfinite(loss) for r in rows]
@@ -151,11 +160,11 @@ def evaluate(run: Run) -> dict[str, float]:
     rows = RowReader(run.job.validation)
     sums: dict[str, float] = {"loss": 0.0}
     units = 0
-    count = min(len(rows), run.job.max_validation_rows)
+    count = min(len(rows), run.settings.max_validation_rows)
     chosen = np.arange(count) * len(rows) // count
-    for batch in _own_batches(rows, chosen, run.engine, run.job.machine.eval_batch_rows, run.objective.trim_to):
+    for batch in _own_batches(rows, chosen, run.engine, run.job.machine.eval_batch_rows, run.loss.trim_to):
         loss, metrics = _forward(run, batch)
-        units += run.objective.units(batch)
+        units += run.loss.units(batch)
         for name, value in {"loss": loss, **metrics}.items():
             sums[name] = sums.get(name, 0.0) + float(value)
     names = sorted(sums)
@@ -173,7 +182,7 @@ def score(job: Job, engine: Engine, events: EventWriter) -> None:
     engine.deep.eval()
     reader = RowReader(job.train)
     found = []
-    for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_rows, preference(0.0).trim_to):
+    for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_rows, DpoLoss.trim_to):
         moved = to_torch(batch, engine.device)
         logits = engine.deep(moved.tokens, moved.positions, moved.docs, moved.keep)
         values = piece_log_probs(logits, moved, 2).double().cpu().numpy()
@@ -216,7 +225,7 @@ def name_of(step: int) -> str:
 def _forward(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     moved = to_torch(batch, run.engine.device)
     logits_NV = run.engine.deep(moved.tokens, moved.positions, moved.docs, moved.keep)
-    return run.objective.loss(logits_NV, moved)
+    return run.loss.sums(logits_NV, moved)
 
 
 def _own_batches(reader: RowReader, rows: np.ndarray, engine: Engine, rows_per_batch: int, trim_to: int) -> Iterator[Batch]:

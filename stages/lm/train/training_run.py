@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from stages.lm.data.order import Order, OrderError
-from stages.lm.train.job import Job, JobError, Machine, OptimConfig
+from stages.lm.train.job import Job, JobError, Machine
 from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import read_metrics
+from stages.lm.train.training_settings import TrainingSettings
 
 FAILED = (JobError, LaunchError, OrderError)
 """What `run` and `machine_of` raise, each a full sentence for the user."""
@@ -24,7 +25,9 @@ METRIC_COLUMNS = {
     "step": "int64", "tokens": "int64", "loss": "float64", "lr": "float64", "grad_norm": "float64", "tokens_per_s": "float64",
     "validation_loss": "float64",
 }  # fmt: skip
-"""Columns of metrics.parquet: step counts finished steps, tokens is cumulative, validation_loss is null between evaluations."""
+"""Columns that every metrics.parquet has: step counts finished steps, tokens is cumulative, validation_loss is null between evaluations.
+Behind them come those of the loss's own metrics (see `metric_columns`)."""
+NOT_METRICS = ("step", "validation_units")
 LOG_EVERY_STEPS = 20
 
 
@@ -77,52 +80,9 @@ def machine_of(runtime: RuntimeSettings) -> Machine:
     )
 
 
-class TrainingSettings(Protocol):
-    """The part of a training section that goes into the job as it is."""
-
-    @property
-    def global_batch_rows(self) -> int: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def min_lr_frac(self) -> float: ...
-    @property
-    def warmup_steps(self) -> int: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def decay_embeddings(self) -> bool: ...
-    @property
-    def betas(self) -> tuple[float, float]: ...
-    @property
-    def clip(self) -> float: ...
-    @property
-    def eval_every_steps(self) -> int: ...
-    @property
-    def max_validation_rows(self) -> int: ...
-    @property
-    def checkpoint_every_steps(self) -> int: ...
-    @property
-    def precision(self) -> str: ...
-
-
-def job_settings(config: TrainingSettings) -> dict[str, Any]:
-    """Those fields of a Job, by name."""
-    same = ("global_batch_rows", "learning_rate", "min_lr_frac", "warmup_steps", "eval_every_steps", "max_validation_rows",
-            "checkpoint_every_steps", "precision")  # fmt: skip
-    optim = OptimConfig(
-        weight_decay=config.weight_decay,
-        beta1=config.betas[0],
-        beta2=config.betas[1],
-        clip=config.clip,
-        decay_embeddings=config.decay_embeddings,
-    )
-    return {**{name: getattr(config, name) for name in same}, "optim": optim}
-
-
 def run(job: Job, listener: Listener) -> list[dict[str, Any]]:
-    """Runs a job on its ranks, passing events on as progress and log lines. Returns the metrics file's lines."""
-    if job.kind == "train":
+    """Runs a job on its ranks, passing events on as progress, log lines and metrics. Returns the metrics file's lines."""
+    if isinstance(job.settings, TrainingSettings):
         job.accumulation()
 
     def listen(rank: int, event: dict[str, Any]) -> None:
@@ -149,22 +109,28 @@ def remedy(error: Exception, scratch: Path) -> str:
 
 
 def scores(job: Job) -> np.ndarray:
-    """What a "log_probs" job found, by row: float64 [rows, 4] (chosen, rejected, chosen tokens, rejected tokens)."""
+    """What a scoring job found, by row: float64 [rows, 4] (chosen, rejected, chosen tokens, rejected tokens)."""
     parts = [np.load(Path(job.scratch) / f"log_probs-{rank}.npy") for rank in range(job.machine.ranks)]
     together = np.concatenate(parts)
     return together[np.argsort(together[:, 0], kind="stable"), 1:]
 
 
+def metric_columns(lines: list[dict[str, Any]]) -> dict[str, str]:
+    """Columns of metrics.parquet: METRIC_COLUMNS, then in alphabetical order all other metrics that the lines name."""
+    others = {name for line in lines for name in line} - METRIC_COLUMNS.keys() - {*NOT_METRICS}
+    return METRIC_COLUMNS | dict.fromkeys(sorted(others), "float64")
+
+
 def metric_rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines as rows of metrics.parquet: one per step, tokens summed up, evaluations joined to their step."""
-    validation = {line["step"]: line["validation_loss"] for line in lines if "validation_loss" in line}
+    columns = metric_columns(lines)
+    evaluated = {line["step"]: line for line in evaluations(lines)}
     rows, tokens = [], 0
     for line in lines:
         if "loss" in line:
             tokens += int(line["tokens"])
-            step = line["step"]
-            rows.append({**{k: line[k] for k in ("loss", "lr", "grad_norm", "tokens_per_s")}, "step": step, "tokens": tokens,
-                         "validation_loss": validation.get(step)})  # fmt: skip
+            values = {**evaluated.get(line["step"], {}), **line, "tokens": tokens}
+            rows.append({name: values.get(name) for name in columns})
     return rows
 
 
@@ -175,10 +141,6 @@ def step_rows(order: Order, steps: int) -> list[dict[str, int]]:
         {"step": int(p) // order.global_batch_rows + 1, "position": int(p), "row": int(r), "phase": int(f), "pass": int(n)}
         for p, r, f, n in zip(places.position, places.row, places.phase, places.pass_number, strict=True)
     ]
-
-
-STEP_COLUMNS = {"step": "int64", "position": "int64", "row": "int64", "phase": "int32", "pass": "int32"}
-"""Columns of steps/00000.parquet."""
 
 
 def evaluations(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

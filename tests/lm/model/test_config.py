@@ -45,19 +45,19 @@ def test_counts_equal_the_built_model(tied: bool, qk_norm: bool) -> None:
     matmuls = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and not (n.startswith("embedding.") and not tied))
     assert flops.matmul_parameters(config) == matmuls
     assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * 2 * 16 * 32
-    assert flops.checkpoint_bytes(config) == 12 * flops.parameter_count(config)
+    assert flops.checkpoint_bytes(config, 2) == 12 * flops.parameter_count(config)
 
 
 def test_llama_3_8b_has_its_known_size() -> None:
     llama = ModelConfig(128_256, 32, 4096, 32, 8, 14_336, 8192)
     assert flops.parameter_count(llama) == 8_030_261_248
-    one = flops.training_memory_bytes(llama, 1, 1, 8192, "bf16", True)
-    assert flops.training_memory_bytes(llama, 64, 1, 8192, "bf16", True) < one
+    one = flops.training_memory_bytes(llama, 1, 1, 8192, "bf16", True, 2)
+    assert flops.training_memory_bytes(llama, 64, 1, 8192, "bf16", True, 2) < one
 
 
 def test_plan_needs_no_torch() -> None:
     code = (
         "import sys; from stages.lm.data import order; from stages.lm.model import config, flops;"
-        "from stages.lm.train import job, launch, schedule, training_run; print('torch' in sys.modules)"
+        "from stages.lm.train import job, launch, training_run, training_settings; print('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"

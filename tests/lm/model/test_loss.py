@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from stages.lm.data.reader import RowReader, write_row_files
-from stages.lm.model.loss import TorchBatch, language_modelling, piece_log_probs, preference, to_torch
+from stages.lm.model.loss import TorchBatch, piece_log_probs, to_torch
+from stages.lm.model.loss_dpo import DpoLoss
+from stages.lm.model.loss_next_token import NextTokenLoss
 
 CPU = torch.device("cpu")
 
@@ -31,14 +33,14 @@ def pair_batch(tmp_path: Path, references: np.ndarray | None) -> tuple[RowReader
 def test_language_modelling_is_the_mean_negative_log_likelihood(tmp_path: Path) -> None:
     reader, batch = pair_batch(tmp_path, None)
     logits = torch.randn(batch.tokens.shape[0], batch.tokens.shape[1], 30, dtype=torch.float64)
-    total, _ = language_modelling().loss(logits[batch.keep], batch)
+    total, _ = NextTokenLoss().sums(logits[batch.keep], batch)
     expected = 0.0
     for row in range(6):
         for at in range(batch.tokens.shape[1]):
             if batch.labels[row, at] >= 0:
                 expected -= float(logits[row, at].log_softmax(-1)[batch.labels[row, at]])
     assert float(total) == pytest.approx(expected, rel=1e-6)
-    assert language_modelling().units(reader.batch(np.arange(6))) == int((batch.labels >= 0).sum())
+    assert NextTokenLoss().units(reader.batch(np.arange(6))) == int((batch.labels >= 0).sum())
 
 
 def test_piece_log_probs_by_brute_force(tmp_path: Path) -> None:
@@ -78,7 +80,7 @@ def test_dpo_equals_trl(tmp_path: Path) -> None:
     references = np.random.default_rng(1).normal(-20, 3, (6, 2))
     _, batch = pair_batch(tmp_path, references)
     logits = torch.randn(*batch.tokens.shape, 30, requires_grad=True)
-    total, metrics = preference(0.3).loss(logits[batch.keep], batch)
+    total, metrics = DpoLoss(beta=0.3).sums(logits[batch.keep], batch)
     policy = piece_log_probs(logits[batch.keep], batch, 2)
     expected, theirs = trl_loss(policy, torch.tensor(references).float(), 0.3)
     assert float(total.detach()) / 6 == pytest.approx(float(expected.detach()), rel=1e-6)
@@ -94,14 +96,14 @@ def test_dpo_counts_no_row_that_only_fills_up(tmp_path: Path) -> None:
     padded = reader.batch([2, -1], 4)
     batch = to_torch(padded, CPU)
     logits = torch.randn(*batch.tokens.shape, 30)
-    total, _ = preference(0.1).loss(logits[batch.keep], batch)
+    total, _ = DpoLoss(beta=0.1).sums(logits[batch.keep], batch)
     alone = to_torch(reader.batch([2], 4), CPU)
-    only, _ = preference(0.1).loss(logits[:1][alone.keep], alone)
+    only, _ = DpoLoss(beta=0.1).sums(logits[:1][alone.keep], alone)
     assert float(total) == pytest.approx(float(only))
-    assert preference(0.1).units(padded) == 1
+    assert DpoLoss(beta=0.1).units(padded) == 1
 
 
 def test_dpo_without_references_is_refused(tmp_path: Path) -> None:
     _, batch = pair_batch(tmp_path, None)
     with pytest.raises(ValueError, match="DPO needs the log-probabilities of a reference model"):
-        preference(0.1).loss(torch.randn(int(batch.keep.sum()), 30), batch)
+        DpoLoss(beta=0.1).sums(torch.randn(int(batch.keep.sum()), 30), batch)

@@ -138,7 +138,7 @@ class FakeEngine:
 def test_a_snapshot_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file, then both folders, then the rename, then the parent."""
     monkeypatch.setattr(checkpoint, "local_state", lambda engine: [("a", "weight", torch.zeros(3))])
-    monkeypatch.setattr(checkpoint, "optimizer_steps", lambda engine: 5)
+    monkeypatch.setattr(checkpoint, "optimizer_steps", lambda engine, step: 5)
     calls: list[tuple[str, str]] = []
     fsync, replace = os.fsync, os.replace
 

@@ -12,63 +12,69 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import RowFiles, write_row_files
 from stages.lm.model.config import ModelConfig
+from stages.lm.model.loss_dpo import DpoLoss
+from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import trainer, training_run
-from stages.lm.train.job import Job, Machine, OptimConfig, read_job, write_job
-from tests.lm import plain
+from stages.lm.train.job import DECIDES, Job, Machine, read_job, write_job
+from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
+from stages.settings import OneOf, StageConfig, is_deciding
+from tests.lm import made, plain
 
 ROWS = 21
 OTHER: dict[str, Any] = {
-    "objective": "preference", "seed": 6, "phases": (Phase(1, ROWS - 1),), "beta": 0.4, "steps": 5, "global_batch_rows": 4, "validation": None,
-    "learning_rate": 4e-3, "min_lr_frac": 0.3, "warmup_steps": 1, "eval_every_steps": 3, "max_validation_rows": 2, "checkpoint_every_steps": 3,
-    "precision": "bf16", "model.vocab_size": 67, "model.depth": 1, "model.width": 24, "model.heads": 2, "model.kv_heads": 1, "model.ffn_width": 40,
-    "model.rope_theta": 100.0, "model.norm_eps": 1e-3, "model.tied_embeddings": True, "model.qk_norm": True, "optim.weight_decay": 0.5,
-    "optim.beta1": 0.5, "optim.beta2": 0.5, "optim.eps": 1e-2, "optim.clip": 0.01, "optim.decay_embeddings": True,
+    "seed": 6, "phases": (Phase(1, ROWS - 1),), "steps": 5, "validation": None,
+    "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_rows": 4, "settings.learning_rate": 4e-3,
+    "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_rows": 2,
+    "settings.checkpoint_every_steps": 3, "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
+    "settings.optimizer.eps": 1e-2, "settings.clip": 0.01, "settings.decay_embeddings": True,
+    "model.vocab_size": 67, "model.depth": 1, "model.width": 24, "model.heads": 2, "model.kv_heads": 1, "model.ffn_width": 40,
+    "model.rope_theta": 100.0, "model.norm_eps": 1e-3, "model.tied_embeddings": True, "model.qk_norm": True,
     "machine.micro_batch_rows": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
     "machine.activation_checkpointing": True, "machine.eval_batch_rows": 3,
 }  # fmt: skip
 """Another value for every field that shows in a run."""
 ELSEWHERE = {
-    "kind": "the rank chooses train or score by it (test_trainer: the log-probabilities)",
     "scratch": "a place", "out": "a place",
     "init_from": "test_trainer and test_trajectory begin with given weights",
     "data_identity": "only in the fingerprint, below",
     "model.max_positions": "the context that generation and export keep to; a row brings its own length",
     "train": "by its own fields, below",
+    "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
+    "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
 RESULT = ("lines", "weights")
 SHOWS = {
-    "eval_every_steps": ("evaluations",), "max_validation_rows": ("evaluations",), "validation": ("evaluations",),
-    "checkpoint_every_steps": ("saved",), "precision": ("settings",), "machine.micro_batch_rows": ("settings",),
+    "settings.eval_every_steps": ("evaluations",), "settings.max_validation_rows": ("evaluations",), "validation": ("evaluations",),
+    "settings.checkpoint_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_rows": ("settings",),
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
     "machine.activation_checkpointing": ("recomputing",), "machine.eval_batch_rows": ("evaluated",),
 }  # fmt: skip
 """Where a change shows that leaves the trained weights alone; all others must change losses and weights."""
 NOT_DECIDING = {
-    "scratch",
-    "out",
-    "init_from",
-    "train",
-    "validation",
-    "machine",
-    "eval_every_steps",
-    "max_validation_rows",
-    "checkpoint_every_steps",
-}
+    "scratch", "out", "init_from", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_rows",
+    "settings.checkpoint_every_steps", "settings.budget",
+}  # fmt: skip
 
 
 def leaves(value: Any, prefix: str = "") -> Iterator[str]:
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        nested = isinstance(inner, ModelConfig | OptimConfig | Machine)
-        yield from leaves(inner, f"{prefix}{field.name}.") if nested else [prefix + field.name]
+    names = type(value).model_fields if isinstance(value, StageConfig) else [field.name for field in dataclasses.fields(value)]
+    for name in names:
+        inner = getattr(value, name)
+        nested = isinstance(inner, ModelConfig | Machine | StageConfig)
+        yield from leaves(inner, f"{prefix}{name}.") if nested else [prefix + name]
 
 
 def changed(job: Job, name: str, value: Any) -> Job:
     head, _, rest = name.partition(".")
+    if rest == "loss.name":
+        return made.changed(job, loss=value)
+    if head == "settings":
+        return made.changed(job, **{rest: value})
     return replace(job, **{head: replace(getattr(job, head), **{rest: value}) if rest else value})
 
 
@@ -80,11 +86,14 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
     rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
     held_out = write_row_files(folder / "validation", *plain.items_of(9, 2), 32, 0, references[:9])
     job = Job(
-        kind="train", model=ModelConfig(61, 2, 16, 4, 2, 24, 16), objective="language_modelling", beta=0.3, train=rows, validation=held_out,
-        machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", phases=(Phase(0, ROWS),), steps=4, global_batch_rows=8,
-        learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, optim=OptimConfig(clip=0.5), eval_every_steps=2, checkpoint_every_steps=2,
+        model=ModelConfig(61, 2, 16, 4, 2, 24, 16), train=rows, validation=held_out,
+        machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", phases=(Phase(0, ROWS),), steps=4,
+        settings=made.training(
+            loss=NextTokenLoss(), global_batch_rows=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, clip=0.5, eval_every_steps=2,
+            checkpoint_every_steps=2,
+        ),
     )  # fmt: skip
-    return {"language_modelling": job, "preference": replace(job, objective="preference")}
+    return {"language_modelling": job, "preference": changed(job, "settings.loss.name", DpoLoss(beta=0.3))}
 
 
 def observed(job: Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -120,7 +129,7 @@ def test_every_field_has_another_value_or_a_reason(jobs: dict[str, Job]) -> None
 def test_another_value_is_another_run(
     jobs: dict[str, Job], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    kind = "preference" if name == "beta" else "language_modelling"
+    kind = "preference" if name == "settings.loss.beta" else "language_modelling"
     found = observed(changed(jobs[kind], name, OTHER[name]), tmp_path, monkeypatch)
     for what in SHOWS.get(name, RESULT):
         assert found[what] != base[kind][what], what
@@ -137,12 +146,29 @@ def test_the_machine_changes_no_result_beyond_rounding(
     assert np.array(found["evaluations"]) == pytest.approx(np.array(base["preference"]["evaluations"]), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", [*OTHER, "kind", "data_identity", "init_from", "scratch", "out", "train", "model.max_positions"])
+@pytest.mark.parametrize(
+    "name", [*OTHER, "settings.budget.epochs", "data_identity", "init_from", "scratch", "out", "train", "model.max_positions"]
+)
 def test_the_fingerprint_names_what_decides_the_weights(jobs: dict[str, Job], name: str) -> None:
     job = jobs["preference"]
-    others = {"objective": "language_modelling", "data_identity": "x", "model.max_positions": 8, "train": replace(job.train, tokens=("x",))}
-    found = changed(job, name, others.get(name, OTHER.get(name, "x"))).fingerprint()
-    assert (found == job.fingerprint()) == (name.partition(".")[0] in NOT_DECIDING)
+    others = OTHER | {
+        "settings.loss.name": NextTokenLoss(), "settings.budget.epochs": 2.0, "model.max_positions": 8,
+        "train": replace(job.train, tokens=("x",)),
+    }  # fmt: skip
+    same = any(name == part or name.startswith(f"{part}.") for part in NOT_DECIDING)
+    assert (changed(job, name, others.get(name, "x")).fingerprint() == job.fingerprint()) == same
+
+
+def test_every_field_is_marked_as_deciding_or_not() -> None:
+    """A new setting without a mark would be missing in the fingerprint, and a run would go on with other settings."""
+    assert all(isinstance(field.metadata.get(DECIDES), bool) for field in dataclasses.fields(Job))
+    classes: list[type[StageConfig]] = [TrainingSettings, ScoringSettings]
+    for kind in classes:
+        for name, info in kind.model_fields.items():
+            assert is_deciding(info) is not None, f"{kind.__name__}.{name}: Field(..., decides=True or False)"
+            classes += [choice for mark in info.metadata if isinstance(mark, OneOf) for choice in mark.classes.values()]
+            classes += [info.annotation] if isinstance(info.annotation, type) and issubclass(info.annotation, StageConfig) else []
+    assert len(set(classes)) >= 8
 
 
 def test_a_job_goes_through_json_with_every_field(jobs: dict[str, Job], tmp_path: Path) -> None:
@@ -150,7 +176,7 @@ def test_a_job_goes_through_json_with_every_field(jobs: dict[str, Job], tmp_path
         job = changed(jobs["preference"], name, value)
         assert read_job(write_job(job, tmp_path / "job.json")) == job
     (tmp_path / "job.json").write_text(json.dumps({**json.loads((tmp_path / "job.json").read_text()), "colour": 1}))
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(ValidationError, match="colour"):
         read_job(tmp_path / "job.json")
 
 
@@ -210,7 +236,7 @@ def test_the_settings_of_deepspeed(jobs: dict[str, Job]) -> None:
         and "offload_optimizer" not in plainly["zero_optimization"]
         and not plainly["zero_optimization"]["overlap_comm"]
     )
-    low = plain.deepspeed_config(changed(job, "precision", "bf16"), 2)
+    low = plain.deepspeed_config(changed(job, "settings.precision", "bf16"), 2)
     assert low["bf16"] == {"enabled": True} and low["data_types"] == {"grad_accum_dtype": "fp32"}
     machine = Machine(1, "cuda", offload_optimizer=True)
     gpu = plain.deepspeed_config(replace(job, machine=machine), 2)["zero_optimization"]
@@ -219,12 +245,16 @@ def test_the_settings_of_deepspeed(jobs: dict[str, Job]) -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("embeddings", [False, True])
-def test_what_decays(tied: bool, embeddings: bool) -> None:
+def test_what_decays(jobs: dict[str, Job], tied: bool, embeddings: bool) -> None:
     """By dimension, not by name: matrices decay, vectors never, the token embedding only where asked, the head always unless it is the embedding."""
     shape = ModelConfig(61, 2, 16, 4, 2, 24, 16, tied_embeddings=tied, qk_norm=True)
     model = plain.Llama(shape)
-    optim = OptimConfig(weight_decay=0.3, beta1=0.7, beta2=0.8, eps=1e-3, decay_embeddings=embeddings)
-    optimizer = plain.adamw(model.named_parameters(), optim)
+    settings = made.training(
+        weight_decay=0.3, optimizer={"betas": (0.7, 0.8), "eps": 1e-3}, decay_embeddings=embeddings, global_batch_rows=1, learning_rate=1.0
+    )
+    job = replace(jobs["preference"], model=shape, settings=settings)
+    declared, optimizer = plain.build_optimizer(job, model)
+    assert declared == settings.optimizer
     found = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert len(found) == len(list(model.parameters()))
     for name, p in model.named_parameters():

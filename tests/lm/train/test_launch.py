@@ -10,15 +10,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from stages.lm.model.config import ModelConfig
 from stages.lm.train.job import Job, JobError, Machine, write_job
-from stages.lm.train.launch import LaunchError, environment, free_port, kill, launch
+from stages.lm.train.launch import LaunchError, environment, kill, launch
 from stages.lm.train.training_run import machine_of
-from tests.lm.made import small_job
+from stages.processes import free_port
+from tests.lm.made import changed, small_job, training
 
 
 @pytest.fixture
@@ -90,7 +92,10 @@ def test_accumulation() -> None:
     machine = machine_of(base)
     assert (machine.ranks, machine.device) == (3, "cpu")
     shape = ModelConfig(11, 1, 8, 2, 1, 8, 16)
-    job = Job("train", shape, "language_modelling", None, machine, 0, "", "", global_batch_rows=24)  # type: ignore[arg-type]
+    rows: Any = None
+    job = Job(
+        model=shape, settings=training(global_batch_rows=24, learning_rate=1.0), train=rows, machine=machine, seed=0, scratch="", out=""
+    )
     assert job.accumulation() == 2
     with pytest.raises(JobError, match="global_batch_rows 25 is not divisible by 3 ranks × runtime.micro_batch_rows 4 = 12"):
-        replace(job, global_batch_rows=25).accumulation()
+        changed(job, global_batch_rows=25).accumulation()

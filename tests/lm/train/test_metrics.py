@@ -9,7 +9,7 @@ import pytest
 
 from stages.lm.train.events import EventTail, event_path, open_events
 from stages.lm.train.metrics import bits_per_byte, open_metrics, read_metrics
-from stages.lm.train.training_run import evaluations, metric_rows
+from stages.lm.train.training_run import METRIC_COLUMNS, evaluations, metric_columns, metric_rows
 
 
 def test_no_doubled_steps_after_a_resume(tmp_path: Path) -> None:
@@ -47,6 +47,22 @@ def test_rows_of_the_metrics_table() -> None:
     ]
     assert [(row["step"], row["tokens"], row["validation_loss"]) for row in metric_rows(lines)] == [(1, 8, None), (2, 15, 2.5)]
     assert [line["step"] for line in evaluations(lines)] == [0, 2]
+    assert list(metric_rows(lines)[0]) == list(metric_columns(lines)) == list(METRIC_COLUMNS)
+
+
+def test_metrics_of_the_loss_are_columns_behind_the_others() -> None:
+    step = {"loss": 2.0, "lr": 0.1, "grad_norm": 1.0, "tokens_per_s": 9.0, "tokens": 8.0}
+    lines = [
+        {"step": 0, "validation_loss": 3.0, "validation_b": 0.5, "validation_units": 9.0},
+        {"step": 1, **step, "b": 7.0, "a": 6.0},
+        {"step": 1, "validation_loss": 2.5, "validation_b": 0.25, "validation_units": 9.0},
+        {"step": 2, **step, "b": 5.0, "a": 4.0},
+    ]
+    assert list(metric_columns(lines).items())[len(METRIC_COLUMNS) :] == [("a", "float64"), ("b", "float64"), ("validation_b", "float64")]
+    assert [(row["a"], row["b"], row["validation_b"], row["tokens"]) for row in metric_rows(lines)] == [
+        (6.0, 7.0, 0.25, 8),
+        (4.0, 5.0, None, 16),
+    ]
 
 
 def test_events_are_read_in_whole_lines(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The loop, its evaluations and the preference objective, against the oracle of tests/golden, without DeepSpeed."""
+"""The loop, its evaluations and the preference loss, against the oracle of tests/golden, without DeepSpeed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ import torch
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import RowReader, write_row_files
 from stages.lm.model.config import ModelConfig
+from stages.lm.model.loss_dpo import DpoLoss
+from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import checkpoint, trainer, training_run
 from stages.lm.train.engine import optimizer_steps
 from stages.lm.train.events import open_events
-from stages.lm.train.job import Job, Machine, OptimConfig
+from stages.lm.train.job import Job, Machine
+from stages.lm.train.optimizer import Partition
+from stages.lm.train.optimizer_adamw import AdamW
+from stages.lm.train.training_settings import ScoringSettings
 from tests.golden import oracle
 from tests.lm import plain
+from tests.lm.made import changed, training
 
 SHAPE = {"vocab": 61, "depth": 2, "width": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "context": 16, "theta": 1e4, "eps": 1e-5,
          "tied": False, "qk_norm": False}  # fmt: skip
@@ -48,10 +54,19 @@ def job(folder: Path, weights: dict[str, torch.Tensor]) -> Job:
     rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
     held_out = write_row_files(folder / "validation", *plain.items_of(11, 2), 32, 0, references[:11])
     return Job(
-        kind="train", model=MODEL, objective="preference", beta=0.3, train=rows, validation=held_out, machine=Machine(1, "cpu", 4, 3), seed=5,
-        scratch="", out="", phases=(Phase(0, ROWS),), init_from=str(folder / "init"), steps=7, global_batch_rows=8, learning_rate=3e-3,
-        min_lr_frac=0.2, warmup_steps=2, optim=OptimConfig(clip=1.0), eval_every_steps=3, checkpoint_every_steps=2,
+        model=MODEL, train=rows, validation=held_out, machine=Machine(1, "cpu", 4, 3), seed=5,
+        scratch="", out="", phases=(Phase(0, ROWS),), init_from=str(folder / "init"), steps=7,
+        settings=training(
+            loss=DpoLoss(beta=0.3), global_batch_rows=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, clip=1.0, eval_every_steps=3,
+            checkpoint_every_steps=2,
+        ),
     )  # fmt: skip
+
+
+class Countless(AdamW):
+    """Keeps no count of its updates."""
+
+    state = {"exp_avg": Partition.AS_PARAMETER}
 
 
 def loaded(weights: dict[str, torch.Tensor]) -> Any:
@@ -98,7 +113,7 @@ def test_evaluation_of_preferences(job: Job, weights: dict[str, torch.Tensor], t
         pairs = [[float(v) for v in answers(model, 2, row)] for row in range(11)]
     margins = [0.3 * (c - r - references[i, 0] + references[i, 1]) for i, (c, r) in enumerate(pairs)]
     for limit, chosen in ((99, range(11)), (11, range(11)), (4, (0, 2, 5, 8)), (1, (0,))):
-        first = plain.run(replace(job, steps=1, max_validation_rows=limit), tmp_path / str(limit), monkeypatch).lines[0]
+        first = plain.run(changed(replace(job, steps=1), max_validation_rows=limit), tmp_path / str(limit), monkeypatch).lines[0]
         assert first["step"] == 0 and first["validation_units"] == len(chosen)
         assert first["validation_loss"] == pytest.approx(np.mean([math.log1p(math.exp(-margins[i])) for i in chosen]), rel=1e-5)
         assert first["validation_reward_margin"] == pytest.approx(np.mean([margins[i] for i in chosen]), rel=1e-5)
@@ -109,7 +124,7 @@ def test_evaluation_of_preferences(job: Job, weights: dict[str, torch.Tensor], t
 def test_evaluation_is_per_counted_token(
     job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plainly = replace(job, objective="language_modelling", steps=1, max_validation_rows=5)
+    plainly = changed(replace(job, steps=1), loss=NextTokenLoss(), max_validation_rows=5)
     first = plain.run(plainly, tmp_path, monkeypatch).lines[0]
     items = plain.items_of(11, 2)[0]
     with torch.no_grad():
@@ -123,7 +138,7 @@ def test_log_probabilities_of_every_row_whatever_the_ranks(
     job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     monkeypatch.setattr(trainer, "assign", plain.assign)
-    scoring = replace(job, kind="log_probs", scratch=str(tmp_path), machine=replace(job.machine, ranks=ranks))
+    scoring = replace(job, settings=ScoringSettings(), scratch=str(tmp_path), machine=replace(job.machine, ranks=ranks))
     for rank in range(ranks):
         trainer.score(scoring, plain.engine_of(scoring, rank, ranks), open_events(tmp_path, rank))
     model = loaded(weights)
@@ -148,7 +163,9 @@ def test_log_probabilities_of_every_row_whatever_the_ranks(
 def test_when_is_evaluated_and_saved(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict, evaluated: list[int], saved: list[int]
 ) -> None:
-    found = plain.run(replace(job, **change), tmp_path, monkeypatch)
+    settings = {name: value for name, value in change.items() if name in type(job.settings).model_fields}
+    rest = {name: value for name, value in change.items() if name not in settings}
+    found = plain.run(changed(replace(job, **rest), **settings), tmp_path, monkeypatch)
     assert [step for step, _ in found.evaluations] == evaluated and found.saved == saved
     assert [line["step"] for line in found.lines if "loss" in line] == list(range(1, change.get("steps", 7) + 1))
 
@@ -173,7 +190,7 @@ def test_a_job_that_is_already_done_only_hands_over(job: Job, tmp_path: Path, mo
 def test_a_step_without_a_trained_token_is_refused(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = [(np.arange(5), np.zeros(5, np.uint8)) for _ in range(8)]
     rows = write_row_files(tmp_path / "rows", nothing, np.arange(8), 16, 0)
-    empty = replace(job, objective="language_modelling", train=rows, validation=None, phases=(Phase(0, 8),))
+    empty = changed(replace(job, train=rows, validation=None, phases=(Phase(0, 8),)), loss=NextTokenLoss())
     with pytest.raises(trainer.TrainingError, match=r"Step 1 has no token to train on; its rows are \d(, \d){7}\."):
         plain.run(empty, tmp_path / "run", monkeypatch)
 
@@ -201,9 +218,23 @@ def test_gradients_that_overflow_name_the_rows(job: Job, tmp_path: Path, monkeyp
     assert caught.value.rows == next(oracle.batches(((0, ROWS),), 8, 5))
 
 
+def test_a_metric_with_a_name_of_the_steps_own_is_refused(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stand in the place of the loss or the learning rate."""
+    sums = NextTokenLoss.sums
+    monkeypatch.setattr(NextTokenLoss, "sums", lambda *given: (sums(*given)[0], {"lr": torch.tensor(1.0), "fine": torch.tensor(1.0)}))
+    with pytest.raises(trainer.TrainingError, match="The loss next_token names a metric lr, which every step has already"):
+        plain.run(changed(replace(job, validation=None), loss=NextTokenLoss()), tmp_path, monkeypatch)
+
+
+def test_the_updates_of_an_optimizer_without_a_count_are_the_steps(job: Job) -> None:
+    engine = replace(plain.engine_of(job), optimizer=Countless())
+    engine.deep.optimizer.optimizer = type("Inner", (), {"state": {0: {"exp_avg": torch.zeros(3)}}})()
+    assert optimizer_steps(engine, 6) == 6
+
+
 def test_groups_that_disagree_about_the_step_are_not_saved(job: Job) -> None:
     engine = plain.engine_of(job)
     inner = engine.deep.optimizer
     inner.optimizer = type("Inner", (), {"state": {0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}})()
     with pytest.raises(RuntimeError, match=r"The optimizer's groups disagree about its step: \[3, 4\]"):
-        optimizer_steps(engine)
+        optimizer_steps(engine, 3)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from stages.core.contract.training_settings import Budget, TrainingConfig
+from stages.lm.train.training_settings import Budget
+from tests.lm.made import training
 
 
 def test_a_budget_in_steps() -> None:
@@ -23,6 +24,4 @@ def test_a_budget_has_one_unit(given: dict) -> None:
 
 def test_warm_up_is_shorter_than_the_run() -> None:
     with pytest.raises(ValidationError, match="warmup_steps 5 must be below budget.steps 5"):
-        TrainingConfig(
-            budget=Budget(steps=5), global_batch_rows=1, learning_rate=1.0, warmup_steps=5, eval_every_steps=0, checkpoint_every_steps=0
-        )
+        training(budget=Budget(steps=5), warmup_steps=5, global_batch_rows=1, learning_rate=1.0)

@@ -1,0 +1,64 @@
+"""The side tables of the training stages, and what the report shows of a training.
+
+Guarantee: types and meanings of the columns stand here alone. Cost of the section: the metrics file, once.
+"""
+
+from __future__ import annotations
+
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.report_section import LineChart, Section, SectionTable, figure
+from stages.core.contract.side_table import Column, SideTable
+from stages.core.tables.parquet import read_rows
+
+ROW_SPANS = SideTable(
+    "row_spans", "row_spans", "a piece of a document in a training row",
+    {
+        "part": Column("string", "train or validation"),
+        "row": Column("int64", "number of the row"),
+        "piece": Column("int32", "number of the piece in the row"),
+        "doc_id": Column("uuid", "the document, conversation or pair"),
+        "source": Column("string", "its source"),
+        "shard": Column("int32", "number of the token file; 0 where the stage made the tokens"),
+        "start": Column("int64", "position of the piece's first token in the file"),
+        "length": Column("int64", "its tokens"),
+    },
+)  # fmt: skip
+STEPS = SideTable(
+    "steps", "steps", "a row that was trained on",
+    {
+        "step": Column("int64", "the optimizer step, from 1"),
+        "position": Column("int64", "place in the order of rows"),
+        "row": Column("int64", "the row: row of row_spans"),
+        "phase": Column("int32", "phase of the mixture"),
+        "pass": Column("int32", "how often the phase had been read before"),
+    },
+)  # fmt: skip
+METRICS = SideTable(
+    "metrics", "step_metrics", "an optimizer step",
+    {
+        "step": Column("int64", "finished steps"),
+        "tokens": Column("int64", "tokens trained on so far"),
+        "loss": Column("float64", "mean loss of the step"),
+        "lr": Column("float64", "learning rate"),
+        "grad_norm": Column("float64", "global norm of the gradient before it is clipped"),
+        "tokens_per_s": Column("float64", "tokens per second"),
+        "validation_loss": Column("float64", "loss on the validation rows; null between evaluations"),
+    },
+    more="every other metric that the loss returns, on the rows of the step and, as validation_<metric>, on the validation rows",
+)  # fmt: skip
+
+
+def training_section(artifact: Artifact) -> Section:
+    """The loss by step as a chart, and every figure of the summary."""
+    node = str(artifact.manifest["node"])
+    rows = list(read_rows(artifact.path / "metrics.parquet", ["step", "loss", "validation_loss"]))
+    lines = {
+        name: [(float(row["step"]), row[column]) for row in rows if row[column] is not None]
+        for name, column in (("train", "loss"), ("validation", "validation_loss"))
+    }
+    figures = tuple({"node": node, "figure": name.replace("_", " "), "value": figure(value)} for name, value in artifact.summary.items())
+    return Section(
+        "Training",
+        tables=(SectionTable(figures, "Figures", ("value",), folded=True),),
+        charts=(LineChart(f"{node}: loss by step", "step", "loss", lines),),
+    )

@@ -1,0 +1,49 @@
+"""DPO's sigmoid loss over preference pairs, against stored log-probabilities of the reference model.
+
+Guarantee: equals TRL's sigmoid loss (tested). Source: DPO (arXiv 2305.18290), equation 7.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from stages.lm.model.loss import Loss, TorchBatch, piece_log_probs
+from stages.settings import Field
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stages.lm.data.reader import Batch
+
+
+class DpoLoss(Loss):
+    """-log sigmoid(beta · ((chosen - rejected) - the same under the reference model)), per pair."""
+
+    name: Literal["dpo"] = Field("dpo", decides=True)
+    """Name of the loss."""
+    beta: float = Field(0.1, gt=0, le=100, decides=True)
+    """Strength of the pull towards the reference model. 0.1: DPO paper, section 6; also TRL's default."""
+
+    trim_to: ClassVar[int] = 16
+
+    def units(self, batch: Batch) -> int:
+        """Pairs; rows that only fill up a batch are none."""
+        return int((batch.rows >= 0).sum())
+
+    def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """See Loss.sums. Metrics: reward_accuracy, reward_margin and logprob_accuracy, as TRL names them."""
+        import torch.nn.functional as F
+
+        if batch.references is None:
+            raise ValueError("DPO needs the log-probabilities of a reference model; the rows carry none.")
+        policy_BP = piece_log_probs(logits_NV, batch, 2)
+        rewards_BP = self.beta * (policy_BP - batch.references)
+        margin_B = rewards_BP[:, 0] - rewards_BP[:, 1]
+        real_B = (batch.docs == 1).any(1)
+        detached = margin_B.detach()[real_B]
+        metrics = {
+            "reward_accuracy": (detached > 0).sum(),
+            "reward_margin": detached.sum(),
+            "logprob_accuracy": (policy_BP[:, 0] > policy_BP[:, 1]).detach()[real_B].sum(),
+        }
+        return -F.logsigmoid(margin_B)[real_B].sum(), metrics

@@ -1,0 +1,30 @@
+"""Next-token likelihood: the loss of pretraining, and of SFT through the mask in the labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from stages.lm.model.loss import Loss, TorchBatch
+from stages.settings import Field
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stages.lm.data.reader import Batch
+
+
+class NextTokenLoss(Loss):
+    """Negative log-likelihood of every labelled token, in nats."""
+
+    name: Literal["next_token"] = Field("next_token", decides=True)
+    """Name of the loss."""
+
+    def units(self, batch: Batch) -> int:
+        """Tokens with a label."""
+        return batch.targets
+
+    def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """See Loss.sums; it has no metrics beside the loss."""
+        import torch.nn.functional as F
+
+        return F.cross_entropy(logits_NV.float(), batch.labels[batch.keep], reduction="sum"), {}

@@ -1,0 +1,38 @@
+"""AdamW, torch's own: DeepSpeed's CPU Adam needs a compiler.
+
+Source: Loshchilov and Hutter (arXiv 1711.05101).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from stages.lm.train.optimizer import Optimizer, Partition
+from stages.settings import Field
+
+if TYPE_CHECKING:
+    import torch
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay."""
+
+    name: Literal["adamw"] = Field("adamw", decides=True)
+    """Name of the optimizer."""
+    betas: tuple[Beta, Beta] = Field((0.9, 0.95), decides=True)
+    """Decay rates of the two moments. GPT-3 (arXiv 2005.14165) and Llama."""
+    eps: float = Field(1e-8, gt=0, le=1, decides=True)
+    """Added to the root of the second moment. 1e-8: Adam (arXiv 1412.6980), section 2."""
+
+    state: ClassVar[Mapping[str, Partition]] = {
+        "step": Partition.UPDATE_COUNT, "exp_avg": Partition.AS_PARAMETER, "exp_avg_sq": Partition.AS_PARAMETER,
+    }  # fmt: skip
+
+    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """See Optimizer.build."""
+        import torch
+
+        return torch.optim.AdamW(groups, lr=0.0, betas=self.betas, eps=self.eps)

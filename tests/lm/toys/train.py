@@ -1,0 +1,70 @@
+"""Run in a tree that has the toys: `train.py job FOLDER RANKS` trains a small job, `train.py stage HOME` the pretrain stage."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+TOYS: dict[str, Any] = {
+    "schedule": {"name": "linear", "plateau_frac": 0.25}, "optimizer": {"name": "momentum", "momentum": 0.8},
+    "loss": {"name": "z", "weight": 0.01}, "weight_decay": 0.0,
+}  # fmt: skip
+STEPS, BATCH, ROWS = 8, 4, 13
+
+
+def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
+    """A job of eight steps; parts: schedule, optimizer and loss."""
+    from stages.lm.data.order import Phase
+    from stages.lm.data.reader import write_row_files
+    from stages.lm.model.config import ModelConfig
+    from stages.lm.train.job import Job, Machine
+    from tests.lm.made import training
+    from tests.lm.plain import items_of
+
+    rows = write_row_files(folder / "train", *items_of(ROWS, 1), 32, 0)
+    held_out = write_row_files(folder / "validation", *items_of(5, 2), 32, 0)
+    settings = training(
+        global_batch_rows=BATCH, learning_rate=0.05, min_lr_frac=0.1, warmup_steps=2, eval_every_steps=4, checkpoint_every_steps=4, **parts
+    )
+    return Job(
+        model=ModelConfig(61, 2, 16, 4, 2, 24, 16), settings=settings, train=rows, validation=held_out, machine=Machine(ranks, "cpu", 2, 2),
+        seed=3, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, ROWS),), steps=STEPS,
+    )  # fmt: skip
+
+
+def train_job(folder: Path, ranks: int) -> None:
+    """Trains, or goes on from the last snapshot."""
+    from stages.lm.train.launch import launch
+
+    folder.mkdir(exist_ok=True)
+    launch(small(folder, ranks, TOYS), lambda rank, event: None, dict(os.environ))
+
+
+def train_stage(home: Path) -> None:
+    """Tokenizer, tokens, mixture and pretraining through the real stages, with the index; prints what is asked of the result."""
+    from stages import encode, mix, pretrain, train_tokenizer
+    from stages.core.index import database
+    from tests.conftest import run_stage
+    from tests.stages.conftest import PRETRAIN, sentences
+    from tests.stages.made import documents
+
+    made = documents(home / "made", [sentences(80, 1), sentences(80, 2)])
+    tokenizer = run_stage(train_tokenizer.STAGE, {"vocab_size": 300}, {"documents": made}, home)
+    tokens = run_stage(encode.STAGE, {}, {"documents": made, "tokenizer": tokenizer}, home)
+    mixture = run_stage(mix.STAGE, {"seq_len": 96, "validation_frac": 0.1}, {"tokens": tokens}, home)
+    inputs = {"mixture": mixture, "tokens": tokens, "tokenizer": tokenizer}
+    runtime = {"cpu_ranks": 2, "micro_batch_rows": 4, "eval_batch_rows": 8}
+    model = run_stage(pretrain.STAGE, {**PRETRAIN, "budget": {"steps": 4}, **TOYS}, inputs, home, runtime=runtime)
+    database.reindex(home)
+    asked = "SELECT step, loss, accuracy, log_z_squared, validation_accuracy FROM step_metrics ORDER BY step"
+    print(json.dumps({"path": str(model.path), "summary": dict(model.summary), "rows": database.query(home, asked)[1]}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "job":
+        train_job(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        train_stage(Path(sys.argv[2]))

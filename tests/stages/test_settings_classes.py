@@ -1,0 +1,97 @@
+"""The base of the settings classes: the choice between classes by name, and the marks of fields."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pytest
+from pydantic import ValidationError
+
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import validated
+from stages.settings import Field, OneOf, StageConfig, deciding
+
+
+class Shape(StageConfig):
+    """What the choices have in common."""
+
+    name: str = Field(decides=True)
+    """Which one."""
+
+
+class Round(Shape):
+    """A circle."""
+
+    name: str = Field("round", decides=True)
+    """Which one."""
+    radius: float = Field(1.0, gt=0, decides=True)
+    """In metres."""
+    colour: str = Field("red", decides=False)
+    """Seen only."""
+
+
+class Square(Shape):
+    """A square."""
+
+    name: str = Field("square", decides=True)
+    """Which one."""
+    side: float = Field(gt=0, decides=True)
+    """In metres."""
+
+
+class Drawing(StageConfig):
+    """A section."""
+
+    shape: Annotated[Shape, OneOf({"round": Round, "square": Square})] = Field(Round(), decides=True)
+    """What is drawn."""
+    frame: Annotated[Shape, OneOf({"round": Round, "square": Square})] = Field(Round(), decides=False)
+    """What is around it."""
+    size: int = Field(3, decides=True)
+    """How large."""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, Round()),
+        ({"shape": {}}, Round()),
+        ({"shape": {"radius": 2}}, Round(radius=2.0)),
+        ({"shape": {"name": "round", "radius": 2}}, Round(radius=2.0)),
+        ({"shape": {"name": "square", "side": 2}}, Square(side=2.0)),
+        ({"shape": Square(side=2.0)}, Square(side=2.0)),
+    ],
+)
+def test_the_name_chooses_the_class_and_the_first_is_meant_without(given: dict, expected: Shape) -> None:
+    drawing = Drawing.model_validate(given)
+    assert drawing.shape == expected and type(drawing.shape) is type(expected)
+    assert Drawing.model_validate(drawing.model_dump(mode="json")) == drawing
+    assert Drawing.model_validate_json(drawing.model_dump_json()) == drawing
+    assert drawing.model_dump()["shape"] == expected.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "star"}, "^shape: Input should have one of the names round, square .given: .*star"),
+        ({"side": 2}, r"Unknown key 'shape\.side'\.\n.*\n.*The keys here are: name, radius, colour"),
+        ({"name": "square", "sid": 2}, r"^shape\.side: Field required"),
+        ({"name": "square", "side": 2, "radus": 2}, r"Unknown key 'shape\.radus'\.\n.*\n.*The keys here are: name, side"),
+        ({"name": "square", "side": 0}, r"^shape\.side: Input should be greater than 0 \(given: 0\)\n.*\n.*Set shape\.side in the recipe"),
+        ({"name": "square", "side": True}, r"^shape\.side: true or false is not allowed here"),
+    ],
+)
+def test_faults_of_a_choice_name_the_field_as_the_recipe_writes_it(given: dict, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        validated(Drawing, {"shape": given}, "r.yaml: drawing")
+
+
+def test_the_marks_say_what_decides() -> None:
+    assert deciding(Drawing()) == {"shape": {"name": "round", "radius": 1.0}, "size": 3}
+    assert deciding(Drawing(shape=Square(side=2.0), size=4)) == {"shape": {"name": "square", "side": 2.0}, "size": 4}
+    same = (Drawing(shape=Round(colour="blue")), Drawing(frame=Square(side=5.0)))
+    assert all(deciding(other) == deciding(Drawing()) for other in same)
+
+
+def test_a_value_of_another_class_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        Drawing.model_validate({"shape": 3})
