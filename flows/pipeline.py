@@ -19,7 +19,8 @@ import stages
 from stages.core.contract.errors import RecipeError, StageError
 
 if TYPE_CHECKING:
-    from stages.core.contract.declaration import Stage, StageConfig
+    from stages.core.contract.declaration import Stage
+    from stages.settings import StageConfig
 
 
 @dataclass(frozen=True)

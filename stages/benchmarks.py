@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, NamedFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, NamedFiles, Outcome, Packages, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store.names import refuse_name
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     from stages.text.items.tasks import Item

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.report_section import Section, SectionTable, figure, with_error
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.shards import Meter, run_shards
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     from stages.text.match.ngrams import Index

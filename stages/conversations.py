@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.documents import decisions_with
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -19,13 +19,14 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.contract.strict_json import MAX_FILE_BYTES, BadJsonError, parse
 from stages.core.store.external import sha256_file
 from stages.core.store.remote import opened
 from stages.core.tables.parquet import schema, write_rows
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable, types_of
@@ -23,6 +23,7 @@ from stages.core.tables import import_documents
 from stages.core.tables.documents import DOCUMENTS, Ruling, add_books, decisions_with, document_shards, judge_shard
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, collect, run_shards
+from stages.settings import StageConfig
 
 SPANS_CUT = "spans_cut"
 """Why decontaminate changes a document."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, NamedArtifacts, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, NamedArtifacts, Outcome, Stage
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.side_table import types_of
 from stages.core.tables import import_documents
@@ -41,6 +41,7 @@ from stages.core.tables.dedup_tables import (
 from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     import numpy as np

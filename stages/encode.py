@@ -13,11 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.shards import Meter, collect, run_shards
+from stages.settings import StageConfig
 
 SPANS = SideTable(
     "spans", "token_spans", "the tokens of a document",

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError, VerificationError
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,7 +18,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store import external
@@ -27,6 +27,7 @@ from stages.core.tables import import_documents
 from stages.core.tables.documents import DOCUMENTS, decisions_with
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
+from stages.settings import StageConfig
 from stages.text.warc.html import Engine, ParserError
 from stages.text.warc.page_reasons import BROKEN, DAMAGED, PageReason
 

@@ -19,12 +19,13 @@ from typing import Any, Self, TypeVar, cast
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.tables import import_documents
 from stages.core.tables.documents import DOCUMENTS, Ruling, add_books, decisions_with, document_shards, judge_shard, matched_by_pattern
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
+from stages.settings import StageConfig
 from stages.text.quality import rules
 from stages.text.quality.filter_rule import Rule, impossible, thresholds
 from stages.text.quality.stop_words import STOPLISTS, check_code

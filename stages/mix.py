@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, SectionTable
 from stages.core.tables.training_tables import ROW_SPANS
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     import numpy as np

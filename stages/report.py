@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage
 from stages.core.contract.report_section import LineChart, Section, SectionTable, merged, with_error
+from stages.settings import StageConfig
 
 COUNTS = ("in", "kept", "changed", "dropped", "characters out")
 BASELINES = ("unigram", "kneser_ney_3gram")  # of evaluate, in bits per byte on the same documents

@@ -18,12 +18,13 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, NamedFiles, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, NamedFiles, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.store.external import local_path
 from stages.core.tables.jsonl import base_name, parquet_columns, parquet_rows, read_lines, read_records
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.shards import run_in_pool
+from stages.settings import StageConfig
 from stages.text.quality.classifier import MIN_VECTOR_BYTES
 
 MIN_TEXTS = 100

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage
 from stages.core.contract.errors import RecipeError, StageError
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import Artifact, Books, Context, ExternalFiles, NamedFiles, Outcome, Packages, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Books, Context, ExternalFiles, NamedFiles, Outcome, Packages, Stage
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.shards import Meter, collect, run_shards
+from stages.settings import StageConfig
 
 
 class WordsConfig(StageConfig):

@@ -25,7 +25,8 @@ from pydantic import Field
 
 from stages.core.contract.report_section import LineChart, Section, SectionTable
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
+from stages.settings import StageConfig
 
 LENGTHS = SideTable(
     "lengths", "text_lengths", "a document with its length",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flows.pipeline import config_classes, derived, discovered, downstream, models, road, stage_of, upstream
-from stages.core.contract.declaration import EVERY_NODE, Stage, StageConfig
+from stages.core.contract.declaration import EVERY_NODE, Stage
 from stages.core.contract.errors import RecipeError, StageError
+from stages.settings import StageConfig
 from tests.core.toys import run_count
 
 

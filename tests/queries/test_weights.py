@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from flows.cli import main
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError, VerificationError
 from stages.lm.infer.convert import hugging_face_model, hugging_face_name
 from stages.lm.model.config import ModelConfig, write_model_config
@@ -22,6 +22,7 @@ from stages.lm.model.llama import Llama, initial_value
 from stages.lm.train.checkpoint import describe
 from stages.queries import weights
 from stages.queries.weights import compare_weights, group_of, layer_of
+from stages.settings import StageConfig
 from tests.conftest import answered, run_stage
 from tests.queries.test_compare import recorded
 from tests.stages import tiny_model

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage
 from stages.core.contract.errors import LoamError, RecipeError, VerificationError, of_the_disk
 from stages.core.contract.recipe import Runtime
 from stages.core.contract.secrets import refuse_in_settings
@@ -33,6 +33,7 @@ from stages.core.store import external, integrity, key, manifest, manifest_schem
 from stages.core.store.external import sha256_file
 from stages.core.store.lease import lease
 from stages.core.tables.jsonl import base_name
+from stages.settings import StageConfig
 
 SHOWN = 8  # bad records named in the message
 MAX_PROVENANCE = 4000  # characters

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.contract import source_code
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage
 from stages.core.contract.environment import environment, utc_now
 from stages.core.contract.errors import RecipeError, StageError, VerificationError, of_the_disk
 from stages.core.contract.recipe import Runtime
@@ -28,6 +28,7 @@ from stages.core.contract.secrets import redact
 from stages.core.contract.states import NodeState
 from stages.core.store import external, integrity, key, lease, manifest, names
 from stages.core.tables.jsonl import base_name
+from stages.settings import StageConfig
 
 PROGRESS_EVERY_S = 0.5
 

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from stages.core.contract.declaration import ExternalFile, Stage, StageConfig
+from stages.core.contract.declaration import ExternalFile, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.source_code import edited
 from stages.core.store.external import external_fields
+from stages.settings import StageConfig
 
 CODE_DIFFERS = "code differs"
 

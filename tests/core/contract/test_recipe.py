@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flows.pipeline import config_classes
-from stages.core.contract.declaration import StageConfig
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
+from stages.settings import StageConfig
 from tests.core.toys import CountConfig, WordsConfig
 
 

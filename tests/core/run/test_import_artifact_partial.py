@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, StageConfig
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.run import runner
 from stages.core.run.import_artifact import adopt
 from stages.core.store import manifest
+from stages.settings import StageConfig
 from tests.conftest import run_stage
 
 FILES = {"checkpoint/weights": "w", "model.json": "{}", "steps/0": "s", "metrics": "loss 1"}

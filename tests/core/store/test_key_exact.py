@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.contract.declaration import ExternalFile, ExternalFiles, Packages, Stage, StageConfig
+from stages.core.contract.declaration import ExternalFile, ExternalFiles, Packages, Stage
 from stages.core.contract.errors import StageError
 from stages.core.store import key
+from stages.settings import StageConfig
 from tests.core.toys import WORDS, run_words
 
 
