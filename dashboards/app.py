@@ -57,7 +57,7 @@ BODY = """
 
 
 def make_app(home: Path, nodes: Sequence[str], token: str) -> ASGIApp:
-    """The application; `nodes` is the road in order, `token` what it is opened by."""
+    """The application; `nodes` is the pipeline in order, `token` what it is opened by."""
     from fastapi import FastAPI
     from fastapi.responses import HTMLResponse
 

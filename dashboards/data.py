@@ -14,7 +14,7 @@ from stages.text.web.chart import line_chart, thinned
 STATE_CLASS = {
     NodeState.BUILT: "good",
     NodeState.CACHED: "good",
-    NodeState.ADOPTED: "good",
+    NodeState.IMPORTED: "good",
     NodeState.IDENTICAL: "good",
     NodeState.DIFFERS: "wait",
     NodeState.FAILED: "bad",
@@ -23,7 +23,7 @@ STATE_CLASS = {
 
 
 def overview(home: Path, nodes: Sequence[str], run: str = "") -> dict[str, Any]:
-    """Everything the page needs. run: the run to show (the newest without one); nodes: the road, in order."""
+    """Everything the page needs. run: the run to show (the newest without one); nodes: the pipeline, in order."""
     runs = run_rows(home)
     chosen = next((r for r in runs if run in (r["run_id"], r["alias"])), runs[0] if runs else None)
     return {

@@ -1,1 +1,1 @@
-"""When things run: the road as data, the Prefect flows, the command line."""
+"""When things run: the pipeline as data, the Prefect flows, the command line."""

@@ -1,7 +1,7 @@
 """Settings that cannot go together although each is right by itself: found when a recipe is read, before any work.
 
 Every check that hangs on settings alone belongs into a config class or, where it takes several sections, here; a stage checks what
-hangs on the data. Only nodes that run are looked at, not those that an adopted artifact spares. Cost: none to speak of.
+hangs on the data. Only nodes that run are looked at, not those that an imported artifact spares. Cost: none to speak of.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Fault = tuple[str, str, str]
 
 def refuse_contradictions(recipe: Recipe) -> None:
     """Raises RecipeError for the first settings of different sections that cannot go together."""
-    away = spared(recipe.adopt) if recipe.adopt else set()
+    away = spared(recipe.imports) if recipe.imports else set()
     running = {node: config for node, config in recipe.sections.items() if node not in away}
     for fault in _faults(running, recipe.runtime):
         what, setting, do = fault
@@ -80,15 +80,15 @@ def _copies_out_of_sight(running: Sections) -> Iterator[Fault]:
 def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
     training = [node for node in models().values() if node in running]
     ranks, device = runtime.gpus or runtime.cpu_ranks, "gpus" if runtime.gpus else "cpu_ranks"
-    together = ranks * runtime.micro_batch_rows
+    together = ranks * runtime.micro_batch_size
     for node in training:
-        rows = running[node].global_batch_rows
+        rows = running[node].global_batch_size
         if rows % together:
             yield (
-                f"{node}.global_batch_rows {rows:,} is not divisible by runtime.{device} {ranks:,} x runtime.micro_batch_rows "
-                f"{runtime.micro_batch_rows:,} = {together:,}.",
-                f"{node}.global_batch_rows",
-                f"Change one of them, for example {node}.global_batch_rows={-(-rows // together) * together}.",
+                f"{node}.global_batch_size {rows:,} is not divisible by runtime.{device} {ranks:,} x runtime.micro_batch_size "
+                f"{runtime.micro_batch_size:,} = {together:,}.",
+                f"{node}.global_batch_size",
+                f"Change one of them, for example {node}.global_batch_size={-(-rows // together) * together}.",
             )
 
 
@@ -100,11 +100,11 @@ def _warmups(running: Sections) -> Iterator[Fault]:
         if node not in running or running[node].budget.tokens is None:
             continue
         config, seq_len = running[node], running["mix"].seq_len
-        steps = config.budget.in_steps(config.global_batch_rows, seq_len, 0)
+        steps = config.budget.in_steps(config.global_batch_size, seq_len, 0)
         if config.warmup_steps >= steps:
             yield (
                 f"{node}.warmup_steps {config.warmup_steps:,} is not below the {steps:,} steps that {node}.budget.tokens "
-                f"{config.budget.tokens:,} makes of batches of {config.global_batch_rows:,} rows of {seq_len:,} tokens.",
+                f"{config.budget.tokens:,} makes of batches of {config.global_batch_size:,} rows of {seq_len:,} tokens.",
                 f"{node}.warmup_steps",
                 "Warm up for less, or train for longer.",
             )
@@ -113,12 +113,12 @@ def _warmups(running: Sections) -> Iterator[Fault]:
 def _too_few_pairs(running: Sections) -> Iterator[Fault]:
     if "reference" not in running or "dpo" not in running:
         return
-    pairs, rows = running["reference"].max_pairs, running["dpo"].global_batch_rows
+    pairs, rows = running["reference"].max_pairs, running["dpo"].global_batch_size
     if pairs is not None and pairs < rows:
         yield (
             f"reference.max_pairs {pairs:,} is less than one batch of dpo, which has {rows:,} pairs.",
             "reference.max_pairs",
-            "Score more pairs, or lower dpo.global_batch_rows.",
+            "Score more pairs, or lower dpo.global_batch_size.",
         )
 
 

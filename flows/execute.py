@@ -1,4 +1,4 @@
-"""Walking the road: every node in order through `perform`, with the run recorded. Knows nothing of Prefect.
+"""Walking the pipeline: every node in order through `perform`, with the run recorded. Knows nothing of Prefect.
 
 Guarantee: whatever ends the walk, the run's record says so, and the index holds what was published.
 """
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.opened_recipe import Session, refuse_adopted
+from flows.opened_recipe import Session, refuse_imported
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import LoamError, StageError
 from stages.core.contract.secrets import redact, redacted
@@ -61,7 +61,7 @@ def walk(
 
 def again(session: Session, node: str, perform: Perform, command: dict[str, Any], force: bool) -> str:
     """Runs one node on the artifacts that are there; refuses when one it reads is not built."""
-    refuse_adopted(session, [node])
+    refuse_imported(session, [node])
     steps = session.steps(node)
     target = steps[-1]
     ready = {p.node: p.artifact for p in session.plan(node).steps if p.artifact is not None}
@@ -85,10 +85,10 @@ def _one(
     tell: openlineage.Announcer,
 ) -> Artifact:
     home, recipe = session.home, session.recipe
-    if step.node in session.adopted:
-        adopted = session.adopted[step.node]
-        runs.record_node(home, run_id, step.node, NodeState.ADOPTED, manifest.artifact_id(adopted))
-        return adopted
+    if step.node in session.imported:
+        imported = session.imported[step.node]
+        runs.record_node(home, run_id, step.node, NodeState.IMPORTED, manifest.artifact_id(imported))
+        return imported
     inputs = {role: artifacts[read] for role, read in step.reads.items()}
     job = prepare(home, step.node, step.stage, recipe.sections[step.node], recipe.seed, recipe.runtime, inputs)
     tell.node(job, "start")

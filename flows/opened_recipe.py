@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flows.contradictions import nothing_given, refuse_contradictions
-from flows.pipeline import config_classes, downstream, road, spared, stage_of, upstream
+from flows.pipeline import config_classes, downstream, pipeline, spared, stage_of, upstream
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
@@ -19,7 +19,7 @@ from stages.core.index import database
 from stages.core.run import outbox
 from stages.core.store import integrity
 from stages.core.store.home import OTHER_HOME, refuse_odd
-from stages.queries.imported import adopted_artifacts
+from stages.queries.imported import imported_artifacts
 from stages.queries.plan import Plan, Step, make_plan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,25 +27,25 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Session:
-    """A checked recipe and the home it works on. adopted: node -> the artifact that stands in its place."""
+    """A checked recipe and the home it works on. imported: node -> the artifact that stands in its place."""
 
     home: Path
     recipe: Recipe
-    adopted: Mapping[str, Artifact] = field(default_factory=dict)
+    imported: Mapping[str, Artifact] = field(default_factory=dict)
 
     def steps(self, until: str = "") -> list[Step]:
-        """The nodes up to and with `until` (all without it), in road order, without those that only adopted nodes need."""
-        nodes = upstream([until or "report"], self.adopted)
-        if until in spared(self.adopted) - set(self.adopted):
+        """The nodes up to and with `until` (all without it), in pipeline order, without those that only imported nodes need."""
+        nodes = upstream([until or "report"], self.imported)
+        if until in spared(self.imported) - set(self.imported):
             raise RecipeError(
-                f"{until} does not run in this recipe: what needs it is adopted.", where=f"{self.recipe.source}: adopt", do="Take that away to run it."
+                f"{until} does not run in this recipe: what needs it is imported.", where=f"{self.recipe.source}: import", do="Take that away to run it."
             )  # fmt: skip
         return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
 
     def plan(self, until: str = "") -> Plan:
         steps = self.steps(until)
-        plan = make_plan(self.home, self.recipe, steps, self.adopted)
-        empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.adopted])
+        plan = make_plan(self.home, self.recipe, steps, self.imported)
+        empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.imported])
         return replace(plan, missing=(*empty, *plan.missing))
 
 
@@ -68,7 +68,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings, spared)
     outbox.check(checked.runtime.openlineage)
     refuse_contradictions(checked)
-    return Session(folder, checked, adopted_artifacts(folder, checked, {node.name: stage_of(node).output for node in road()}))
+    return Session(folder, checked, imported_artifacts(folder, checked, {node.name: stage_of(node).output for node in pipeline()}))
 
 
 def _recipe_file(recipe: str, home: Path) -> str:
@@ -83,14 +83,14 @@ def _recipe_file(recipe: str, home: Path) -> str:
     return recipe
 
 
-def refuse_adopted(session: Session, nodes: Sequence[str]) -> None:
+def refuse_imported(session: Session, nodes: Sequence[str]) -> None:
     """Raises when a node is to be built in whose place the recipe names an artifact."""
     for node in nodes:
-        if node in session.adopted:
+        if node in session.imported:
             raise RecipeError(
-                f"{node} is adopted ({session.recipe.adopt[node]}), so it is not built.",
-                where=f"{session.recipe.source}: adopt.{node}",
-                do=f"Take adopt.{node} away to build it.",
+                f"{node} is imported ({session.recipe.imports[node]}), so it is not built.",
+                where=f"{session.recipe.source}: import.{node}",
+                do=f"Take import.{node} away to build it.",
             )
 
 
@@ -123,11 +123,11 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
     Raises RecipeError when `start` is not among the plan's nodes, or a node before it is not built.
     """
     upstream(force)
-    refuse_adopted(session, [*force, start])
+    refuse_imported(session, [*force, start])
     if not start:
         return list(force)
     states = {step.node: step.state for step in plan.steps}
-    again = [node.name for node in downstream(start) if node.name in states and node.name not in session.adopted]
+    again = [node.name for node in downstream(start) if node.name in states and node.name not in session.imported]
     if start not in again:
         raise RecipeError(f"--from {start}: the run stops before this node.", do="Take --until away, or name a node before it.")
     missing = [node for node, state in states.items() if state in (NodeState.MISSING, NodeState.WAITING) and node not in again]

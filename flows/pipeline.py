@@ -44,7 +44,7 @@ class Dag:
     models: Mapping[str, str]
 
 
-def road() -> tuple[Node, ...]:
+def pipeline() -> tuple[Node, ...]:
     """All nodes in an order in which every node comes after those it reads."""
     return _dag().nodes
 
@@ -168,15 +168,15 @@ def _matches(declared: str, role: str) -> bool:
 
 def config_classes() -> dict[str, type[StageConfig]]:
     """node -> config class, for reading recipes."""
-    return {node.name: stage_of(node).config for node in road()}
+    return {node.name: stage_of(node).config for node in pipeline()}
 
 
-def upstream(names: Sequence[str], adopted: Collection[str] = ()) -> tuple[Node, ...]:
-    """The named nodes and all they need, in road order. Raises RecipeError for an unknown node.
+def upstream(names: Sequence[str], imported: Collection[str] = ()) -> tuple[Node, ...]:
+    """The named nodes and all they need, in pipeline order. Raises RecipeError for an unknown node.
 
-    An adopted node needs nothing. What a stage can do without (`Stage.optional`) is taken along only where something else needs it.
+    An imported node needs nothing. What a stage can do without (`Stage.optional`) is taken along only where something else needs it.
     """
-    by_name = {node.name: node for node in road()}
+    by_name = {node.name: node for node in pipeline()}
     needed: set[str] = set()
     queue = list(names)
     while queue:
@@ -185,31 +185,31 @@ def upstream(names: Sequence[str], adopted: Collection[str] = ()) -> tuple[Node,
             raise RecipeError(f"There is no node {name!r}.", do=f"The nodes are: {', '.join(by_name)}.")
         if name not in needed:
             needed.add(name)
-            if name not in adopted:
+            if name not in imported:
                 optional = stage_of(by_name[name]).optional
                 queue.extend(read for role, read in by_name[name].inputs.items() if role not in optional)
-    kept = (node for node in road() if node.name in needed)
+    kept = (node for node in pipeline() if node.name in needed)
     return tuple(
-        replace(n, inputs={role: read for role, read in n.inputs.items() if read in needed and n.name not in adopted}) for n in kept
+        replace(n, inputs={role: read for role, read in n.inputs.items() if read in needed and n.name not in imported}) for n in kept
     )
 
 
 def downstream(name: str) -> tuple[Node, ...]:
-    """The named node and all that is made from it, in road order. Raises RecipeError for an unknown node."""
+    """The named node and all that is made from it, in pipeline order. Raises RecipeError for an unknown node."""
     upstream([name])
     reached = {name}
-    for node in road():
+    for node in pipeline():
         if reached & set(node.inputs.values()):
             reached.add(node.name)
-    return tuple(node for node in road() if node.name in reached)
+    return tuple(node for node in pipeline() if node.name in reached)
 
 
-def spared(adopted: Collection[str]) -> set[str]:
-    """The nodes that do not run when these are adopted: they, and what only they need. Raises RecipeError where one stands for nothing."""
-    left = {node.name for node in upstream(["report"], adopted)}
-    useless = [name for name in adopted if name not in left]
+def spared(imported: Collection[str]) -> set[str]:
+    """The nodes that do not run when these are imported: they, and what only they need. Raises RecipeError where one stands for nothing."""
+    left = {node.name for node in upstream(["report"], imported)}
+    useless = [name for name in imported if name not in left]
     if useless:
         raise RecipeError(
-            f"{useless[0]} is adopted, but nothing reads it: what follows it is adopted too.", do=f"Take adopt.{useless[0]} away."
+            f"{useless[0]} is imported, but nothing reads it: what follows it is imported too.", do=f"Take import.{useless[0]} away."
         )
-    return {node.name for node in road() if node.name not in left or node.name in adopted}
+    return {node.name for node in pipeline() if node.name not in left or node.name in imported}

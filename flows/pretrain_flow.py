@@ -1,4 +1,4 @@
-"""The flow `pretrain`: walks the whole road of a recipe, one task per node. Parameters are flat scalars."""
+"""The flow `pretrain`: walks the whole pipeline of a recipe, one task per node. Parameters are flat scalars."""
 
 from __future__ import annotations
 

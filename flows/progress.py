@@ -64,15 +64,15 @@ def progress_text(values: Mapping[str, Any]) -> str:
     return f"{done:,}{share} {values['unit']}{percent}{note}"
 
 
-def books_text(books: Mapping[str, Any] | None) -> str:
+def record_counts_text(record_counts: Mapping[str, Any] | None) -> str:
     """ "1,503 pages in, 1,201 kept, 40 changed, 262 dropped (language 200, no_text 62)"."""
-    if not books:
+    if not record_counts:
         return ""
-    dropped = books["dropped"]
+    dropped = record_counts["dropped"]
     total = sum(dropped.values())
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(dropped.items(), key=lambda item: -item[1])[:4])
-    changed = f", {books['changed']:,} changed" if books["changed"] else ""
-    return f"{books['rows_in']:,} {books['unit']} in, {books['kept']:,} kept{changed}" + (
+    changed = f", {record_counts['changed']:,} changed" if record_counts["changed"] else ""
+    return f"{record_counts['rows_in']:,} {record_counts['unit']} in, {record_counts['kept']:,} kept{changed}" + (
         f", {total:,} dropped ({reasons})" if total else ""
     )
 

@@ -47,7 +47,7 @@ def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
     own = {**prefect_settings(home), "PREFECT_API_URL": url, "LOAM_HOME": str(home), "LOAM_ROOT": str(ROOT)}
     children: list[subprocess.Popen[bytes]] = []
     previous = signal.signal(signal.SIGTERM, _interrupt)
-    _adopt()
+    _import()
     try:
         with main_database(home) as lock:
             environment = {**os.environ, **own, AUTH: home_auth(home, url)}
@@ -85,7 +85,7 @@ def _stop_all(children: list[subprocess.Popen[bytes]]) -> None:
     stop(children)
 
 
-def _adopt() -> None:
+def _import() -> None:
     """Makes the flows of a worker that was killed children of this process, so that they can be waited for."""
     if sys.platform == "linux":
         import ctypes
@@ -94,7 +94,7 @@ def _adopt() -> None:
 
 
 def _bury(ours: set[int]) -> None:
-    """Waits for adopted processes that have ended: until then they stand in the process table, and Prefect takes them for alive."""
+    """Waits for imported processes that have ended: until then they stand in the process table, and Prefect takes them for alive."""
     import psutil
 
     for child in psutil.Process().children():

@@ -1,7 +1,7 @@
-"""The one Prefect task: runs a node through the runner and forwards its logs, progress and books to Prefect.
+"""The one Prefect task: runs a node through the runner and forwards its logs, progress and record counts to Prefect.
 
 One task run per node, named after it. A cached node is shown as Cached. Log lines of training ranks arrive while they train;
-each node leaves a Prefect artifact with a link to its folder and a table of its books, and a progress artifact that moves.
+each node leaves a Prefect artifact with a link to its folder and a table of its record counts, and a progress artifact that moves.
 A node that fails for the network alone (ConnectionError, TimeoutError) is tried again after growing pauses, and goes on from its
 finished shards; nothing else is: a contract error (LoamError) or a fault of the code would only fail again.
 """
@@ -20,10 +20,10 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from flows.progress import WATCHER, books_text, line_of, size_text
+from flows.progress import WATCHER, line_of, record_counts_text, size_text
 from stages.core.contract.errors import StageError
 from stages.core.contract.states import NodeState
-from stages.core.index.schema import book_rows
+from stages.core.index.schema import record_count_rows
 from stages.core.run.runner import Event, Report, Result
 from stages.core.store.runs import read_run
 
@@ -54,7 +54,7 @@ def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
     report(Event("end", node, end_values(result)))
     if result.state == NodeState.CACHED:
         return Completed(name="Cached", data=result, message=result.artifact.path.name)
-    create_markdown_artifact(_markdown(node, result), key=_artifact_key(node), description=f"Books of {node}")
+    create_markdown_artifact(_markdown(node, result), key=_artifact_key(node), description=f"Record counts of {node}")
     return Completed(data=result)
 
 
@@ -81,7 +81,9 @@ def end_values(result: Result) -> dict[str, Any]:
     """What the last line of a node says."""
     manifest = result.artifact.manifest
     figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
-    text = books_text(result.books) or ", ".join([f"{manifest['rows']:,} rows", size_text(manifest["bytes"]), *figures[-4:]])
+    text = record_counts_text(result.record_counts) or ", ".join(
+        [f"{manifest['rows']:,} rows", size_text(manifest["bytes"]), *figures[-4:]]
+    )
     return {"state": result.state, "seconds": result.seconds, "text": text}
 
 
@@ -116,14 +118,12 @@ def _markdown(node: str, result: Result) -> str:
     manifest = result.artifact.manifest
     rows = "".join(
         f"| {entry} | {reason or ''} | {count:,} | {'' if chars is None else f'{chars:,}'} |\n"
-        for entry, reason, count, chars in book_rows(dict(result.books))
+        for entry, reason, count, chars in record_count_rows(dict(result.record_counts))
     )
-    books = f"\n| entry | reason | {result.books['unit']} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
+    record_counts = f"\n| entry | reason | {result.record_counts['unit']} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
     numbers = "".join(f"| {name} | {value} |\n" for name, value in sorted(manifest["summary"].items()))
     summary = f"\n| summary | |\n|---|---|\n{numbers}" if numbers else ""
-    return (
-        f"[{node}/{result.artifact.path.name}]({result.artifact.path.as_uri()}) {result.state} in {result.seconds:.1f} s\n{books}{summary}"
-    )
+    return f"[{node}/{result.artifact.path.name}]({result.artifact.path.as_uri()}) {result.state} in {result.seconds:.1f} s\n{record_counts}{summary}"
 
 
 def _artifact_key(node: str) -> str:

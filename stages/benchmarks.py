@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, NamedFiles, Outcome, Packages, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, NamedFiles, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store.names import refuse_name
@@ -129,10 +129,10 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
     (out / "tasks.json").write_text(json.dumps(tasks, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     chars = sum(len(row["question"]) + len(row["answer"]) for row in rows)
     dropped = {BAD_RECORD: len(bad)} if bad else {}
-    books = Books("items", rows_in=len(rows) + len(bad), kept=len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
+    record_counts = RecordCounts("items", rows_in=len(rows) + len(bad), kept=len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
     summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(t["scored_items"] for t in tasks),
                "item_texts": index.texts, "item_texts_too_short": index.short_texts, "ngrams": len(index.hashes)}  # fmt: skip
-    return Outcome(rows=len(rows), books=books, summary=summary)
+    return Outcome(rows=len(rows), record_counts=record_counts, summary=summary)
 
 
 def _write_index(config: Benchmarks, rows: Sequence[Mapping[str, Any]], folder: Path) -> Index:
@@ -187,10 +187,10 @@ def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, tasks: list
 
 def _add_task(name: str, items: Sequence[Item], limit: int, seed: int, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of one task, and its entry in tasks.json. limit: items to score, chosen by hash of their words."""
-    from stages.text.basics.hash_sampling import draw
+    from stages.text.basics.hash_sampling import hash_value
 
     ids = list(_item_ids(items))
-    scored = set(sorted(ids, key=lambda i: (draw(seed, "scored items", i), i))[:limit])
+    scored = set(sorted(ids, key=lambda i: (hash_value(seed, "scored items", i), i))[:limit])
     kind = items[0].kind
     choice = kind == "multiple_choice"
     asked = [len(item.choices) for item_id, item in zip(ids, items, strict=True) if item_id in scored]
@@ -249,13 +249,13 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
 
 def _choices(questions: Sequence[str], right: Sequence[str], keys: Sequence[str], held: Sequence[Any], seed: int) -> list[Item]:
     """Items with three wrong answers of near length each; the right one's place is drawn."""
-    from stages.text.basics.hash_sampling import draw
+    from stages.text.basics.hash_sampling import hash_value
     from stages.text.items.held_out import wrong_answers
     from stages.text.items.tasks import Item
 
     items = []
     for number, wrong in enumerate(wrong_answers(right, keys, CHOICES - 1, seed)):
-        gold = draw(seed, "place of the right answer", keys[number]) % CHOICES
+        gold = hash_value(seed, "place of the right answer", keys[number]) % CHOICES
         choices = [right[j] for j in wrong]
         choices.insert(gold, right[number])
         question = questions[number]

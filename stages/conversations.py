@@ -79,7 +79,7 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
     if not outcome.rows:
         raise StageError(
             "No conversation is left.",
-            where=f"{ctx.node}: {dict(outcome.books.dropped if outcome.books else {})}",
+            where=f"{ctx.node}: {dict(outcome.record_counts.dropped if outcome.record_counts else {})}",
             do="Give other chat files than the benchmarks themselves.",
         )
     return outcome

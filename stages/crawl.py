@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from stages.core.contract.declaration import Artifact, Books, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.contract.strict_json import MAX_FILE_BYTES, BadJsonError, parse
@@ -46,7 +46,7 @@ PAGES = SideTable(
     },
 )  # fmt: skip
 WRITTEN = frozenset({"warcinfo", "response", "request"})
-MAX_RECORD_BYTES = 1 << 28  # of a crawl that is adopted; the pages of a documentation site are cut at 100 MB, of others at 5 MB by default
+MAX_RECORD_BYTES = 1 << 28  # of a crawl that is imported; the pages of a documentation site are cut at 100 MB, of others at 5 MB by default
 MAX_RATIO = 100.0  # as extract.max_ratio
 DOCS_DATE = "2000-01-01T00:00:00Z"  # the pages follow from package versions, not from a day: a fixed date makes the WARC files reproducible
 
@@ -121,19 +121,19 @@ class CrawlConfig(StageConfig):
 def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes warc/ (own crawls), files.json, identity.jsonl and pages/."""
     files, identity = _given(ctx.files("warcs") if config.warcs else (), config.source)
-    books = Books(unit="urls")
+    record_counts = RecordCounts(unit="urls")
     pages = 0
     for own, limits, visit in _own_crawls(config):
         with visit() as (seeds, addresses, date):
             found, lines, counts = _crawl(seeds, limits, addresses, date, own.source, config.shards, len(files), out, ctx)
         files += found
         identity += lines
-        books = books + counts
+        record_counts = record_counts + counts
         pages += counts.kept
     (out / "files.json").write_text(json.dumps(files, indent=1) + "\n")
     (out / "identity.jsonl").write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in identity))
     summary = {"files": len(files), "bytes": sum(f["bytes"] for f in files), "pages": pages, "sources": len({f["source"] for f in files})}
-    return Outcome(rows=len(identity), books=books if pages else None, summary=summary, identity=("identity.jsonl",))
+    return Outcome(rows=len(identity), record_counts=record_counts if pages else None, summary=summary, identity=("identity.jsonl",))
 
 
 def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -196,7 +196,7 @@ def _crawl(
     first: int,
     out: Path,
     ctx: Context,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Books]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], RecordCounts]:
     """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet."""
     from stages.text.site.crawler import CrawlOutcome, crawl_site
     from stages.text.site.journal import Journal
@@ -234,7 +234,7 @@ def _crawl(
         for name in names
     ]
     dropped = {str(reason): counts[reason] for reason in CrawlOutcome if reason != CrawlOutcome.FETCHED and counts[reason]}
-    return files, identity, Books(unit="urls", rows_in=len(rows), kept=counts[CrawlOutcome.FETCHED], dropped=dropped)
+    return files, identity, RecordCounts(unit="urls", rows_in=len(rows), kept=counts[CrawlOutcome.FETCHED], dropped=dropped)
 
 
 def _file_name(number: int) -> str:
@@ -272,7 +272,7 @@ class _OtherError(Exception):
 def fault(folder: Path) -> str:
     """What is wrong with the files of a crawl; "" where identity.jsonl is what `run` would make of files.json and the WARC files.
 
-    Dates and headers are not compared: nothing made from an adopted crawl goes by identity.jsonl alone (manifest.input_digest).
+    Dates and headers are not compared: nothing made from an imported crawl goes by identity.jsonl alone (manifest.input_digest).
     """
     try:
         with (folder / "identity.jsonl").open("rb") as listed:

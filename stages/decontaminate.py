@@ -20,7 +20,7 @@ from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable, types_of
 from stages.core.tables import import_documents
-from stages.core.tables.documents import DOCUMENTS, Ruling, add_books, decisions_with, document_shards, judge_shard
+from stages.core.tables.documents import DOCUMENTS, Ruling, add_record_counts, decisions_with, document_shards, judge_shard
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, collect, run_shards
 from stages.settings import StageConfig
@@ -78,20 +78,20 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
     collect(shards, "decisions.parquet", out)
     hits = [row for shard in shards for row in read_rows(shard.path / "hits.parquet")]
     write_rows(out / "hits.parquet", schema(**HITS.types), hits)
-    books = add_books([shard.result for shard in shards])
-    rows = books.kept + books.changed
+    record_counts = add_record_counts([shard.result for shard in shards])
+    rows = record_counts.kept + record_counts.changed
     if not rows:
         raise StageError(
             "Decontamination left no document.",
-            where=f"{books.rows_in} documents came in",
+            where=f"{record_counts.rows_in} documents came in",
             do="Set decontaminate.mode to span, or look into the hits: the corpus may be the benchmark itself.",
         )
     summary = {
-        "documents": rows, "text_chars": books.chars_out, "hits": len(hits), "items_found": len({(h["task"], h["item_id"]) for h in hits}),
+        "documents": rows, "text_chars": record_counts.chars_out, "hits": len(hits), "items_found": len({(h["task"], h["item_id"]) for h in hits}),
         "items": len(index.items), "item_texts": index.texts, "item_texts_too_short": index.short_texts,
-        "chars_cut": books.chars_removed,
+        "chars_cut": record_counts.chars_removed,
     }  # fmt: skip
-    return Outcome(rows=rows, books=books, summary=summary)
+    return Outcome(rows=rows, record_counts=record_counts, summary=summary)
 
 
 def clean_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
@@ -157,5 +157,5 @@ STAGE = Stage(
         "the index of the benchmarks; words as under NFKC_Casefold",
     ),
     distributions=("numpy", "numba", "pyarrow"),
-    adopt=import_documents.ADOPTION,
+    importer=import_documents.IMPORTER,
 )

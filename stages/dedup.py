@@ -38,7 +38,7 @@ from stages.core.tables.dedup_tables import (
     write_clusters,
     write_ruling,
 )
-from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard, matched_by_pattern
+from stages.core.tables.documents import Ruling, add_record_counts, document_shards, judge_shard, matched_by_pattern
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.settings import StageConfig
@@ -211,9 +211,9 @@ def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, 
 
     def ruling(row: dict[str, Any]) -> Ruling:
         at = next(rows)
-        reason, kept, likeness = rulings[at].tolist()
+        reason, kept, similarity = rulings[at].tolist()
         if reason:
-            return Ruling(REASONS[reason], signals={"kept_doc_id": kept, "jaccard": likeness})
+            return Ruling(REASONS[reason], signals={"kept_doc_id": kept, "jaccard": similarity})
         if not config.repeats:
             return Ruling()
         pieces = row["text"].split(SEPARATORS[config.repeats.unit])
@@ -319,9 +319,9 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
 
         for edges in decide(buckets, total, first, corpus.known, sets, offsets, config.threshold, verdicts, progress):
             taken[edges.earlier[alike[edges.later]]] = True
-            for later, earlier, likeness in zip(edges.later.tolist(), edges.earlier.tolist(), edges.jaccard.tolist(), strict=True):
+            for later, earlier, similarity in zip(edges.later.tolist(), edges.earlier.tolist(), edges.jaccard.tolist(), strict=True):
                 names = {"doc_id": corpus.ids[later].tobytes(), "kept_doc_id": corpus.ids[earlier].tobytes()}
-                yield names | {"jaccard": likeness, "corpus": corpus.corpus_of(earlier)}
+                yield names | {"jaccard": similarity, "corpus": corpus.corpus_of(earlier)}
 
     write_rows(out / "pairs.parquet", schema(**PAIRS.types), pairs())
     taken |= alike & verdicts.stays
@@ -380,19 +380,19 @@ def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, m
     for name in ("documents.parquet", "decisions.parquet", *(["repeats.parquet"] if config.repeats else []), *SIGNATURE_FILES):
         collect(shards, name, out / "signatures" if name in SIGNATURE_FILES else out)
     (out / SETTINGS).write_text(json.dumps(config.signature_settings()) + "\n")
-    books = add_books([shard.result for shard in shards])
-    exact, near, *old = (books.dropped.get(reason, 0) for reason in REASONS[1:URL_REMOVED])
+    record_counts = add_record_counts([shard.result for shard in shards])
+    exact, near, *old = (record_counts.dropped.get(reason, 0) for reason in REASONS[1:URL_REMOVED])
     proposed, compared, verified = verdicts.counts.tolist()
-    summary = {"documents": books.kept + books.changed, "text_chars": books.chars_out, "exact_duplicates": exact, "near_duplicates": near,
+    summary = {"documents": record_counts.kept + record_counts.changed, "text_chars": record_counts.chars_out, "exact_duplicates": exact, "near_duplicates": near,
                "duplicates_of_existing": sum(old), "pairs_proposed": proposed, "pairs_compared": compared, "pairs_verified": verified,
                "proposed_at_threshold_frac": round(proposed_frac(config.threshold, *config.banding()), 4) if config.near else None}  # fmt: skip
-    summary |= {"chars_of_repeats_cut": books.chars_removed} if config.repeats else {}
+    summary |= {"chars_of_repeats_cut": record_counts.chars_removed} if config.repeats else {}
     if config.remove_copies_of:
         summary |= {
-            "removed_by_url": books.dropped.get(DedupReason.URL_REMOVED, 0),
-            "removed_copies": books.dropped.get(DedupReason.COPY_OF_REMOVED, 0),
+            "removed_by_url": record_counts.dropped.get(DedupReason.URL_REMOVED, 0),
+            "removed_copies": record_counts.dropped.get(DedupReason.COPY_OF_REMOVED, 0),
         } | matched
-    return Outcome(rows=books.kept + books.changed, books=books, summary=summary)
+    return Outcome(rows=record_counts.kept + record_counts.changed, record_counts=record_counts, summary=summary)
 
 
 STAGE = Stage(
@@ -409,5 +409,5 @@ STAGE = Stage(
         "pages to remove by recipe, with their copies",
     ),
     distributions=("datasketch", "xxhash", "numpy", "numba", "pyarrow"),
-    adopt=import_documents.ADOPTION,
+    importer=import_documents.IMPORTER,
 )

@@ -58,7 +58,7 @@ def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
     parts = _encode(inputs, shape, ctx)
     pad = pairs.token_id(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")), PAD)
     files = {
-        part: pairs.write_pair_rows(ctx.scratch / "data" / part, encoded, shape.max_positions, pad, references)
+        part: pairs.write_pair_rows(ctx.scratch / "data" / part, encoded, shape.max_position_embeddings, pad, references)
         for part, (encoded, references) in parts.items()
         if encoded.records or part == "train"
     }
@@ -89,7 +89,7 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     parts = {}
     for part in ("train", "validation"):
         scored = [r for r in records if r["split"] == part and r["doc_id"] in known]
-        encoded = pairs.encode_pairs(scored, render, shape.max_positions)
+        encoded = pairs.encode_pairs(scored, render, shape.max_position_embeddings)
         references = np.zeros((len(encoded.records), 2))
         for number, record in enumerate(encoded.records):
             row = known[record["doc_id"]]
@@ -112,7 +112,7 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
 def _summary(trained: training.Trained) -> training.Summary:
     summary: training.Summary = {
         "steps": trained.job.steps,
-        "passes": trained.passes,
+        "epochs": trained.epochs,
         "pairs": trained.job.phases[0].rows,
         "validation_pairs": int(trained.last_evaluation("validation_units") or 0),
         "final_loss": trained.final_loss,
@@ -138,5 +138,5 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,
-    adopt=training.IMPORT_MODEL,
+    importer=training.IMPORT_MODEL,
 )

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
@@ -52,17 +52,17 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     shards = run_shards(encode_shard, tasks, ctx, "encode")
     collect(shards, "tokens.bin", out)
     collect(shards, "spans.parquet", out)
-    books = sum((Books(**shard.result["books"]) for shard in shards), Books())
-    if not books.rows_in:
+    record_counts = sum((RecordCounts(**shard.result["record_counts"]) for shard in shards), RecordCounts())
+    if not record_counts.rows_in:
         raise StageError("There are no documents to encode.", where="documents", do="Look at the drop reasons of the stages before.")
     counts = [shard.result["tokens"] for shard in shards]
     described = {"dtype": dtype, "vocab_size": vocab_size, "shards": [{"tokens": n} for n in counts]}
     described |= {"bos": ids[BOS], "eos": ids[EOS], "pad": ids[PAD]}
     (out / "tokens.json").write_text(json.dumps(described, indent=1) + "\n")
     text_bytes = sum(shard.result["bytes"] for shard in shards)
-    summary = {"documents": books.rows_in, "tokens": sum(counts), "bytes": text_bytes}
+    summary = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
     summary["bytes_per_token"] = round(text_bytes / sum(counts), 4)
-    return Outcome(rows=books.rows_in, tokens=sum(counts), books=books, summary=summary)
+    return Outcome(rows=record_counts.rows_in, tokens=sum(counts), record_counts=record_counts, summary=summary)
 
 
 def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, 
                 meter.add(1, size)
                 chars += len(row["text"])
     write_rows(folder / "spans.parquet", schema(**SPANS.types), spans)
-    books = Books(rows_in=len(spans), kept=len(spans), chars_in=chars, chars_out=chars)
-    return {"tokens": start, "bytes": text_bytes, "books": asdict(books)}
+    record_counts = RecordCounts(rows_in=len(spans), kept=len(spans), chars_in=chars, chars_out=chars)
+    return {"tokens": start, "bytes": text_bytes, "record_counts": asdict(record_counts)}
 
 
 def _batches(path: Path, size: int = 64) -> Iterator[list[dict[str, Any]]]:

@@ -90,7 +90,7 @@ def _score_tasks(
     if not items:
         return [], []
     lm = make_lm(
-        model, tokenizer, max_length, ctx.runtime.eval_batch_rows, lambda done, total: ctx.progress(done, total, "requests", "tasks")
+        model, tokenizer, max_length, ctx.runtime.eval_batch_size, lambda done, total: ctx.progress(done, total, "requests", "tasks")
     )
     found = run_tasks(lm, items, {name: task["kind"] for name, task in described.items()}, config.chat)
     scores: list[dict[str, Any]] = []
@@ -124,7 +124,7 @@ def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context
             parts.append(window)
             owner.append(number)
     scored = token_logprobs(
-        model, parts, ctx.runtime.eval_batch_rows, lambda done, total: ctx.progress(done, total, "windows", "validation")
+        model, parts, ctx.runtime.eval_batch_size, lambda done, total: ctx.progress(done, total, "windows", "validation")
     )
     return np.bincount(owner, weights=[-float(logp.sum()) for logp, _ in scored], minlength=len(validation.ids))
 

@@ -88,7 +88,7 @@ def _compare(shape: Any, weights: dict[str, Tensor], config: ExportConfig, out: 
     ours = build(shape, weights).to(dtype)
     theirs = AutoModelForCausalLM.from_pretrained(out, local_files_only=True, dtype=dtype)
     generator = torch.Generator().manual_seed(ctx.seed)
-    length = min(CHECK_TOKENS, shape.max_positions)
+    length = min(CHECK_TOKENS, shape.max_position_embeddings)
     tokens = torch.randint(shape.vocab_size, (CHECK_ROWS, length), generator=generator)
     return largest_difference(ours, theirs, tokens)
 

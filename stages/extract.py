@@ -18,7 +18,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Adoption, Artifact, Books, Context, ExternalFile, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store import external
@@ -100,20 +100,20 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
             ctx.drop(f"a record is {bad['reason']}", bad["where"], bad["url"])
     renamed = _publish(shards, files, out)
     write_rows(out / "files.parquet", schema(**FILES.types), (row for shard in shards for row in shard.result["file"]))
-    books = sum((Books(**shard.result["books"]) for shard in shards), Books(unit="records"))
-    documents = books.kept
+    record_counts = sum((RecordCounts(**shard.result["record_counts"]) for shard in shards), RecordCounts(unit="records"))
+    documents = record_counts.kept
     if not documents:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(books.dropped.items()))
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(record_counts.dropped.items()))
         raise StageError(
             "No page of the crawl gave any text.",
-            where=f"{len(files)} WARC files, {books.rows_in} records ({reasons})",
+            where=f"{len(files)} WARC files, {record_counts.rows_in} records ({reasons})",
             do="Check that the files hold HTML responses, and extract.statuses and extract.mimes.",
         )
-    summary = {"files": len(files), "documents": documents, "text_chars": books.chars_out, "duplicate_record_ids": renamed}
-    return Outcome(rows=documents, books=books, summary=summary)
+    summary = {"files": len(files), "documents": documents, "text_chars": record_counts.chars_out, "duplicate_record_ids": renamed}
+    return Outcome(rows=documents, record_counts=record_counts, summary=summary)
 
 
-def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
+def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """Documents of a user's own; the filter that follows asks for their language, so it is detected where a row names none."""
     from stages.text.warc.language_id import detect_language
 
@@ -160,7 +160,7 @@ def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
         of_file | {"reason": reason or None, "records": total[0], "chars_in": total[1], "chars_out": total[2]}
         for reason, total in sorted(totals.items())
     ]
-    return {"books": asdict(_books(totals)), "bad": bad, "rows": totals.get("", [0])[0], "file": rows}
+    return {"record_counts": asdict(_record_counts(totals)), "bad": bad, "rows": totals.get("", [0])[0], "file": rows}
 
 
 def _failed(where: str, error: BaseException) -> StageError:
@@ -171,11 +171,11 @@ def _failed(where: str, error: BaseException) -> StageError:
     )
 
 
-def _books(totals: Mapping[str, list[int]]) -> Books:
+def _record_counts(totals: Mapping[str, list[int]]) -> RecordCounts:
     """totals: reason ("" = kept) -> records, characters in, characters out."""
     kept = totals.get("", [0, 0, 0])
     dropped = {reason: total for reason, total in totals.items() if reason}
-    return Books(
+    return RecordCounts(
         unit="records",
         rows_in=sum(total[0] for total in totals.values()),
         kept=kept[0],
@@ -317,5 +317,5 @@ STAGE = Stage(
         "reasons are spelled in snake_case",
     ),
     distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
-    adopt=Adoption(import_documents.PATTERNS, adopt),
+    importer=Importer(import_documents.PATTERNS, import_files),
 )

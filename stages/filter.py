@@ -22,7 +22,15 @@ from pydantic import Field, create_model, field_validator, model_validator
 from stages.core.contract.declaration import Artifact, Context, ExternalFiles, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.tables import import_documents
-from stages.core.tables.documents import DOCUMENTS, Ruling, add_books, decisions_with, document_shards, judge_shard, matched_by_pattern
+from stages.core.tables.documents import (
+    DOCUMENTS,
+    Ruling,
+    add_record_counts,
+    decisions_with,
+    document_shards,
+    judge_shard,
+    matched_by_pattern,
+)
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.settings import StageConfig
@@ -235,10 +243,10 @@ def run(config: FilterSettings, inputs: Mapping[str, Artifact], out: Path, ctx: 
     paths = document_shards(inputs["documents"].path)
     tasks = [{"path": str(path), "tools": tools} for path in paths]
     shards = run_shards(filter_file, tasks, ctx, "filter", [path.stat().st_size for path in paths])
-    books = add_books([shard.result for shard in shards])
-    rows = books.kept + books.changed
+    record_counts = add_record_counts([shard.result for shard in shards])
+    rows = record_counts.kept + record_counts.changed
     if not rows:
-        worst = sorted(books.dropped.items(), key=lambda item: -item[1])[:5]
+        worst = sorted(record_counts.dropped.items(), key=lambda item: -item[1])[:5]
         raise StageError(
             "The filter dropped every document.",
             where=", ".join(f"{reason} {count}" for reason, count in worst) or "no documents came in",
@@ -246,13 +254,13 @@ def run(config: FilterSettings, inputs: Mapping[str, Artifact], out: Path, ctx: 
         )
     collect(shards, "documents.parquet", out)
     collect(shards, "decisions.parquet", out)
-    summary = {"documents": rows, "text_chars": books.chars_out, "kept_frac": round(rows / books.rows_in, 4)}
+    summary = {"documents": rows, "text_chars": record_counts.chars_out, "kept_frac": round(rows / record_counts.rows_in, 4)}
     removed = matched_by_pattern(settings["url"]["remove"], [shard.result["removed"] for shard in shards], "filter.url.remove", ctx)
-    return Outcome(rows=rows, books=books, summary={**summary, **_counted(shards), **removed})
+    return Outcome(rows=rows, record_counts=record_counts, summary={**summary, **_counted(shards), **removed})
 
 
 def _counted(shards: list[Shard]) -> dict[str, float | int]:
-    """What the shards counted beside the books: replacements and repairs in kept documents; the share that scored high enough."""
+    """What the shards counted beside the record counts: replacements and repairs in kept documents; the share that scored high enough."""
     total: dict[str, int] = {}
     for shard in shards:
         for name, count in shard.result["counts"].items():
@@ -339,5 +347,5 @@ STAGE = Stage(
         "stop words of each text's own language",
     ),
     distributions=("datatrove", "spacy", "pyarrow", "py3langid", "tldextract", "ftfy", "fasttext-numpy2-wheel", "jusText"),
-    adopt=import_documents.ADOPTION,
+    importer=import_documents.IMPORTER,
 )

@@ -81,7 +81,7 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     if validation in (0, outcome.rows):
         raise StageError(
             f"{outcome.rows} pairs are left, {validation} of them for validation; both parts need some.",
-            where=f"{ctx.node}: dropped {dict(outcome.books.dropped if outcome.books else {})}",
+            where=f"{ctx.node}: dropped {dict(outcome.record_counts.dropped if outcome.record_counts else {})}",
             do="Give more pairs, or another preferences.validation_frac.",
         )
     return outcome

@@ -1,6 +1,6 @@
 """pretrain: trains a Llama-style model from its seed on the rows of the mixture.
 
-Guarantee: the steps side table names the row of every trained position; a killed run goes on from its last resume point
+Guarantee: the steps side table names the row of every trained position; a killed run goes on from its last snapshot
 with the same curve. The artifact's identity is the weights, the shape and the order, never the clock.
 Cost: 6 FLOPs per matmul parameter and token, plus attention (lm/model/flops). Source: Llama 3 (arXiv 2407.21783).
 """
@@ -34,21 +34,21 @@ NAMED_DOCUMENTS = 8  # of a bad batch
 class Model(StageConfig):
     """The shape of the model; its vocabulary comes from the tokenizer, its context from the mixture's seq_len."""
 
-    depth: int = Field(ge=1, le=10_000)
+    num_hidden_layers: int = Field(ge=1, le=10_000)
     """Transformer blocks."""
-    width: int = Field(ge=1, le=1 << 20)
+    hidden_size: int = Field(ge=1, le=1 << 20)
     """Channels of the residual stream."""
-    heads: int = Field(ge=1)
+    num_attention_heads: int = Field(ge=1)
     """Attention heads; width / heads must be even."""
-    kv_heads: int = Field(ge=1)
+    num_key_value_heads: int = Field(ge=1)
     """Key-value heads (grouped-query attention, arXiv 2305.13245); divides heads."""
-    ffn_width: int = Field(ge=1, le=1 << 24)
+    intermediate_size: int = Field(ge=1, le=1 << 24)
     """Channels inside the SwiGLU feed-forward."""
     rope_theta: float = Field(10_000.0, ge=1, le=1e30)
     """Base of the rotary frequencies (arXiv 2104.09864); 500,000 in Llama 3."""
-    norm_eps: float = Field(1e-5, gt=0, lt=1)
+    rms_norm_eps: float = Field(1e-5, gt=0, lt=1)
     """Epsilon of RMSNorm, as in Llama."""
-    tied_embeddings: bool = False
+    tie_word_embeddings: bool = False
     """Whether the output head shares the embedding table, as in small Llama 3.2 models."""
     qk_norm: bool = False
     """RMSNorm on queries and keys, as in Qwen3; exported as Qwen3ForCausalLM."""
@@ -57,7 +57,7 @@ class Model(StageConfig):
     def _can_be_built(self) -> Model:
         from stages.lm.model.config import ModelConfig
 
-        ModelConfig(vocab_size=1, max_positions=1, **self.model_dump())  # raises ShapeError, which is a ValueError
+        ModelConfig(vocab_size=1, max_position_embeddings=1, **self.model_dump())  # raises ShapeError, which is a ValueError
         return self
 
 
@@ -81,15 +81,15 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     from stages.lm.model.config import ModelConfig
 
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
-    shape = ModelConfig(vocab_size=vocab_size, max_positions=mix["seq_len"], **config.model.model_dump())
+    shape = ModelConfig(vocab_size=vocab_size, max_position_embeddings=mix["seq_len"], **config.model.model_dump())
     train, validation = _rows(inputs, "train", mix["seq_len"]), _rows(inputs, "validation", mix["seq_len"])
     phases = _phases(mix)
     rows = sum(phase.rows for phase in phases)
-    if rows < config.global_batch_rows:
+    if rows < config.global_batch_size:
         raise StageError(
-            f"The mixture has {rows} rows of {mix['seq_len']} tokens, not enough for one global batch of {config.global_batch_rows}.",
-            where=f"{ctx.node}.global_batch_rows",
-            do="Use more data or a smaller global_batch_rows.",
+            f"The mixture has {rows} rows of {mix['seq_len']} tokens, not enough for one global batch of {config.global_batch_size}.",
+            where=f"{ctx.node}.global_batch_size",
+            do="Use more data or a smaller global_batch_size.",
         )
     return training.Prepared(shape, train, validation if len(RowReader(validation)) else None, phases)
 
@@ -107,8 +107,8 @@ def _summary(trained: training.Trained, mix: dict[str, Any]) -> training.Summary
         "parameters": flops.parameter_count(job.model),
         "steps": job.steps,
         "tokens": trained.tokens,
-        "passes": trained.passes,
-        "rows_left_over_per_pass": trained.order.rows_left_over,
+        "epochs": trained.epochs,
+        "sequences_left_over_per_epoch": trained.order.sequences_left_over,
         "flops": flops.flops_per_token(job.model, job.train.seq_len) * trained.tokens,
         "final_loss": trained.final_loss,
         "validation_loss": validation_loss,
@@ -172,10 +172,10 @@ def report_section(artifact: Artifact) -> Section:
         ("tokens trained on", f"{summary['tokens']:,}"),
         ("training FLOPs", f"{summary['flops']:.2e}"),
     )
-    passes = (
-        f"pretrain read the mixture {figure(summary['passes'])} times: a source was trained on for so many times its epochs in the mixture."
+    epochs = (
+        f"pretrain read the mixture {figure(summary['epochs'])} times: a source was trained on for so many times its epochs in the mixture."
     )
-    return replace(found, cards=cards, paragraphs=(passes,))
+    return replace(found, cards=cards, paragraphs=(epochs,))
 
 
 STAGE = Stage(
@@ -192,5 +192,5 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,
     uses_gpus=True,
-    adopt=training.IMPORT_MODEL,
+    importer=training.IMPORT_MODEL,
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stages import training
-from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.lm.train.training_settings import ScoringSettings
@@ -56,16 +56,16 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
 
     records = list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet"))
     chosen = pairs.choose(records, config.max_pairs)
-    encoded = pairs.encode_pairs(chosen, render, shape.max_positions)
+    encoded = pairs.encode_pairs(chosen, render, shape.max_position_embeddings)
     if not encoded.records:
         raise StageError(
-            f"None of {len(records)} preference pairs fits the context of {shape.max_positions} tokens (prompt and answer together).",
+            f"None of {len(records)} preference pairs fits the context of {shape.max_position_embeddings} tokens (prompt and answer together).",
             where=f"node {ctx.node}",
             do="Use shorter pairs, or a model with a longer context.",
         )
     job = Job(
         model=shape, settings=config, machine=training.machine(ctx), seed=ctx.seed, scratch=str(ctx.scratch), out=str(out),
-        train=pairs.write_pair_rows(ctx.scratch / "data", encoded, shape.max_positions, pairs.token_id(tokenizer, chat.PAD)),
+        train=pairs.write_pair_rows(ctx.scratch / "data", encoded, shape.max_position_embeddings, pairs.token_id(tokenizer, chat.PAD)),
         init_from=str(inputs["checkpoint"].path / "checkpoint"),
     )  # fmt: skip
     training.run_ranks(job, ctx)
@@ -85,12 +85,12 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     return Outcome(
         rows=len(rows),
         tokens=int(found[:, 2:].sum()),
-        books=_books(records, chosen, encoded),
+        record_counts=_record_counts(records, chosen, encoded),
         summary={"pairs": len(rows), "logprob_accuracy": higher / len(rows), "left_out": len(encoded.dropped)},
     )
 
 
-def _books(records: list[dict[str, Any]], chosen: list[dict[str, Any]], encoded: Any) -> Books:
+def _record_counts(records: list[dict[str, Any]], chosen: list[dict[str, Any]], encoded: Any) -> RecordCounts:
     from stages.lm.data.pairs import ExampleReason
 
     def chars(record: dict[str, Any]) -> int:
@@ -104,7 +104,7 @@ def _books(records: list[dict[str, Any]], chosen: list[dict[str, Any]], encoded:
     for record, reason in encoded.dropped:
         lost[reason] = lost.get(reason, 0) + chars(record)
     total = sum(chars(record) for record in records)
-    return Books("pairs", len(records), len(encoded.records), 0, counts, total, total - sum(lost.values()), 0, lost)
+    return RecordCounts("pairs", len(records), len(encoded.records), 0, counts, total, total - sum(lost.values()), 0, lost)
 
 
 STAGE = Stage(

@@ -145,18 +145,18 @@ def _counts(inputs: Mapping[str, Artifact]) -> tuple[dict[str, str], ...]:
     """What came in and what became of it, of every node that counts records."""
     rows = []
     for node, artifact in inputs.items():
-        books = artifact.manifest["books"]
-        if books:
-            dropped = sorted(books["dropped"].items(), key=lambda item: (-item[1], item[0]))
+        record_counts = artifact.manifest["record_counts"]
+        if record_counts:
+            dropped = sorted(record_counts["dropped"].items(), key=lambda item: (-item[1], item[0]))
             rows.append(
                 {
                     "node": node,
-                    "unit": books["unit"],
-                    "in": f"{books['rows_in']:,}",
-                    "kept": f"{books['kept']:,}",
-                    "changed": f"{books['changed']:,}",
-                    "dropped": f"{sum(books['dropped'].values()):,}",
-                    "characters out": f"{books['chars_out']:,}",
+                    "unit": record_counts["unit"],
+                    "in": f"{record_counts['rows_in']:,}",
+                    "kept": f"{record_counts['kept']:,}",
+                    "changed": f"{record_counts['changed']:,}",
+                    "dropped": f"{sum(record_counts['dropped'].values()):,}",
+                    "characters out": f"{record_counts['chars_out']:,}",
                     "by reason": ", ".join(f"{reason} {count:,}" for reason, count in dropped if count),
                 }
             )
@@ -173,7 +173,7 @@ def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
             "tokens": f"{a.manifest['tokens']:,}" if a.manifest["tokens"] else "",
             "MB": f"{a.manifest['bytes'] / 1e6:,.2f}",
             "seconds": f"{_seconds(a):.1f}",
-            "built by": f"adopted: {a.manifest['adopted']['provenance']}" if "adopted" in a.manifest else a.manifest["run_id"],
+            "built by": f"imported: {a.manifest['imported']['provenance']}" if "imported" in a.manifest else a.manifest["run_id"],
         }
         for node, a in inputs.items()
     ]
@@ -182,7 +182,7 @@ def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
 def _environment(inputs: Mapping[str, Artifact]) -> dict[str, str]:
     """Where the first model trained here was trained (without one, where the first artifact was made), and every package version that decided bytes."""
     trained = [artifact for artifact in inputs.values() if artifact.manifest["kind"] == "checkpoint"] or list(inputs.values())
-    first = next((artifact for artifact in trained if "adopted" not in artifact.manifest), trained[0])
+    first = next((artifact for artifact in trained if "imported" not in artifact.manifest), trained[0])
     about, hardware = first.manifest["environment"], first.manifest["environment"]["hardware"]
     packages = {k: v for a in inputs.values() for k, v in a.manifest["environment"]["packages"].items()}
     return {

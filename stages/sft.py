@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages import training
-from stages.core.contract.declaration import Artifact, Books, Context, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.training_tables import METRICS, ROW_SPANS, STEPS, training_section
@@ -58,8 +58,8 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     spans = {part: (ROW_SPANS.types, pairs.row_span_rows(part, encoded, row_of[part])) for part, encoded in parts.items()}
     data = training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans)
     trained = training.train(config, data, machine, inputs, out, ctx)
-    books = _books_and_decisions(train, validation, out)
-    return training.publish(trained, out, _summary(trained, len(train.items)), books, ("decisions",))
+    record_counts = _record_counts_and_decisions(train, validation, out)
+    return training.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> tuple[Encoded, Encoded, dict[str, np.ndarray]]:
@@ -85,10 +85,10 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
         return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 
     split = {
-        part: pairs.encode_conversations([r for r in records if r["split"] == part], render, shape.max_positions)
+        part: pairs.encode_conversations([r for r in records if r["split"] == part], render, shape.max_position_embeddings)
         for part in ("train", "validation")
     }
-    row_of = {part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), shape.max_positions) for part, e in split.items()}
+    row_of = {part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), shape.max_position_embeddings) for part, e in split.items()}
     for part, encoded in split.items():
         dropped = ", ".join(f"{n} {reason}" for reason, n in encoded.reasons().items())
         ctx.log(
@@ -110,14 +110,14 @@ def _write_rows(
     pad = token_id(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")), PAD)
     parts = {"train": train, "validation": validation}
     return {
-        part: write_row_files(ctx.scratch / "data" / part, encoded.items, row_of[part], shape.max_positions, pad)
+        part: write_row_files(ctx.scratch / "data" / part, encoded.items, row_of[part], shape.max_position_embeddings, pad)
         for part, encoded in parts.items()
         if encoded.items or part == "train"
     }
 
 
-def _books_and_decisions(train: Encoded, validation: Encoded, out: Path) -> Books:
-    """One decision per conversation; the books count conversations and the characters of their messages."""
+def _record_counts_and_decisions(train: Encoded, validation: Encoded, out: Path) -> RecordCounts:
+    """One decision per conversation; the record counts count conversations and the characters of their messages."""
     from stages.core.tables import parquet
 
     kept = [(record, "kept", None) for encoded in (train, validation) for record in encoded.records]
@@ -134,15 +134,15 @@ def _books_and_decisions(train: Encoded, validation: Encoded, out: Path) -> Book
         counts[row["reason"]] = counts.get(row["reason"], 0) + 1
         chars[row["reason"]] = chars.get(row["reason"], 0) + row["chars"]
     total = sum(row["chars"] for row in rows)
-    return Books("conversations", len(rows), len(kept), 0, counts, total, total - sum(chars.values()), 0, chars)
+    return RecordCounts("conversations", len(rows), len(kept), 0, counts, total, total - sum(chars.values()), 0, chars)
 
 
 def _summary(trained: training.Trained, conversations: int) -> training.Summary:
     return {
         "steps": trained.job.steps,
-        "passes": trained.passes,
+        "epochs": trained.epochs,
         "conversations": conversations,
-        "rows_left_over_per_pass": trained.order.rows_left_over,
+        "sequences_left_over_per_epoch": trained.order.sequences_left_over,
         "final_loss": trained.final_loss,
         "validation_loss_before": trained.first_evaluation("validation_loss"),
         "validation_loss": trained.last_evaluation("validation_loss"),
@@ -167,5 +167,5 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,
-    adopt=training.IMPORT_MODEL,
+    importer=training.IMPORT_MODEL,
 )

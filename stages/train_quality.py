@@ -59,7 +59,7 @@ class TrainQuality(StageConfig):
     """Longest word n-gram (DCLM: 2). At 1 fastText has no buckets, and vectors of words alone are too small to be initialised."""
     buckets: int = Field(200_000, ge=1, le=2**31 - 1)
     """Rows for hashed n-grams: 51 MB at 64 dimensions (fastText's default is 2,000,000)."""
-    passes: int = Field(5, ge=1, le=10_000)
+    epochs: int = Field(5, ge=1, le=10_000)
     """Epochs (fastText's default)."""
     learning_rate: float = Field(0.1, gt=0)
     """fastText's default for classifiers."""
@@ -109,7 +109,7 @@ def _train(lines: Path, model: Path, config: TrainQuality, ctx: Context) -> None
     """In a process of its own; stages/text/quality/classifier.py says why."""
     from stages.text.quality.classifier import DivergedError, train
 
-    shape = (config.dimensions, config.ngrams, config.buckets, config.passes, config.learning_rate, config.min_count, ctx.seed % 2**31)
+    shape = (config.dimensions, config.ngrams, config.buckets, config.epochs, config.learning_rate, config.min_count, ctx.seed % 2**31)
     try:
         run_in_pool([partial(train, lines, model, *shape)], 1, "train_quality")
     except DivergedError as error:
@@ -140,13 +140,13 @@ def _finish(out: Path, about: dict[str, Any], rows: int = 0) -> Outcome:
 
 def _positives(config: TrainQuality, ctx: Context) -> list[str]:
     """The given texts, long enough, each once, at most max_texts by hash."""
-    from stages.text.basics.hash_sampling import draw
+    from stages.text.basics.hash_sampling import hash_value
 
     texts: dict[str, None] = {}
     for number, file in enumerate(ctx.files("positives")):
         ctx.progress(number, len(ctx.files("positives")), "files", "reading positives")
         texts |= dict.fromkeys(text for text in _texts(file, config, ctx) if len(text) >= config.min_chars)
-    return sorted(texts, key=lambda text: draw(ctx.seed, "quality positives", text))[: config.max_texts]
+    return sorted(texts, key=lambda text: hash_value(ctx.seed, "quality positives", text))[: config.max_texts]
 
 
 def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[str]:
@@ -188,7 +188,7 @@ def _column(path: Path, file: ExternalFile, column: str) -> Iterator[str]:
 def _ordinary(documents: Path, config: TrainQuality, wanted: int, ctx: Context, positives: set[str]) -> list[str]:
     """As many documents of the crawl as wanted, chosen by hash of their text; no positive is among them."""
     from stages.core.tables.documents import document_shards
-    from stages.text.basics.hash_sampling import draw
+    from stages.text.basics.hash_sampling import hash_value
 
     chosen: dict[int, str] = {}
     limit = min(wanted, config.max_texts)
@@ -200,7 +200,7 @@ def _ordinary(documents: Path, config: TrainQuality, wanted: int, ctx: Context, 
             text = row["text"]
             if len(text) < config.min_chars or (config.languages and row["lang"] not in config.languages):
                 continue
-            place = draw(ctx.seed, "quality sample", text)
+            place = hash_value(ctx.seed, "quality sample", text)
             if place < highest and text not in positives:
                 chosen[place] = text
                 if len(chosen) > limit + limit // 4 + 16:  # now and then, not for every document
@@ -221,12 +221,12 @@ def _refuse_too_few(positives: Sequence[str], ordinary: Sequence[str], config: T
 
 def _split(texts: list[tuple[str, str]], config: TrainQuality, ctx: Context) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """(to train on, held out), each in the order of a hash: fastText reads its file from front to back."""
-    from stages.text.basics.hash_sampling import draw, is_drawn
+    from stages.text.basics.hash_sampling import hash_value, is_sampled
 
     train: list[tuple[str, str]] = []
     held_out: list[tuple[str, str]] = []
-    for label, text in sorted(texts, key=lambda pair: draw(ctx.seed, "quality order", pair[1])):
-        (held_out if is_drawn(ctx.seed, "quality held out", text, config.held_out_frac) else train).append((label, text))
+    for label, text in sorted(texts, key=lambda pair: hash_value(ctx.seed, "quality order", pair[1])):
+        (held_out if is_sampled(ctx.seed, "quality held out", text, config.held_out_frac) else train).append((label, text))
     return train, held_out
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, Stage
 from stages.core.contract.errors import RecipeError, StageError
 from stages.settings import StageConfig
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 MEASURED_BYTES = 4_000_000
-ADOPTED = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+IMPORTABLE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 class TrainTokenizer(StageConfig):
@@ -76,7 +76,7 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
     )
 
 
-def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
+def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """A tokenizer of a user's own: tokenizer.json as it is, beside it Loam's tokenizer_config.json, which must not contradict theirs."""
     from stages.core.run.confined import ConfinedError, confined
     from stages.text.tokens import tokenizer_check
@@ -86,15 +86,15 @@ def adopt(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     if "tokenizer.json" not in found:
         raise RecipeError("There is no tokenizer.json.", where=files[0].uri, do="Save the tokenizer as a fast one of Hugging Face.")
     try:
-        judged = confined(tokenizer_check.judge_files, *(str(found.get(name, "")) for name in ADOPTED))
+        judged = confined(tokenizer_check.judge_files, *(str(found.get(name, "")) for name in IMPORTABLE))
         faults = judged["faults"]
     except ConfinedError as error:
         faults = [f"It {error}."]
     if faults:
         raise RecipeError(
-            "The road cannot use this tokenizer:" + "".join(f"\n  - {fault}" for fault in faults),
+            "The pipeline cannot use this tokenizer:" + "".join(f"\n  - {fault}" for fault in faults),
             where=str(found["tokenizer.json"]),
-            do="Mend it with the tokenizers library, then adopt it; or train one of your own.",
+            do="Mend it with the tokenizers library, then import it; or train one of your own.",
         )
     (out / "tokenizer.json").write_bytes(found["tokenizer.json"].read_bytes())
     write_config(out)
@@ -107,14 +107,14 @@ def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray],
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from stages.text.basics.hash_sampling import draws, lowest
+    from stages.text.basics.hash_sampling import hash_values, lowest
 
     numbers, sizes, counts = [], [], []
     for path in files:
         with pq.ParquetFile(path) as file:
             counts.append(file.metadata.num_rows)
             for batch in file.iter_batches(columns=["doc_id", "text"]):
-                numbers.append(draws(seed, "tokenizer sample", batch.column("doc_id").storage.to_pylist()))
+                numbers.append(hash_values(seed, "tokenizer sample", batch.column("doc_id").storage.to_pylist()))
                 sizes.append(np.asarray(pc.binary_length(batch.column("text"))).astype(np.int64))
     if not numbers:
         return [], 0, 0
@@ -146,5 +146,5 @@ STAGE = Stage(
     does="byte-level BPE with chat tokens and template",
     versions=("first version",),
     distributions=("tokenizers",),
-    adopt=Adoption(ADOPTED, adopt),
+    importer=Importer(IMPORTABLE, import_files),
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.core.contract.declaration import Adoption, Artifact, Books, Context, ExternalFile, Outcome
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.training_tables import STEPS
 
@@ -56,8 +56,8 @@ class Trained:
     row_spans: Mapping[str, Table]
 
     @property
-    def passes(self) -> float:
-        return round(self.job.steps / self.order.steps_per_pass, 3)
+    def epochs(self) -> float:
+        return round(self.job.steps / self.order.steps_per_epoch, 3)
 
     @property
     def tokens(self) -> int:
@@ -94,7 +94,7 @@ def train(
         settings: The stage's section of the recipe.
         data: The rows, and what to start from.
         machine: From `machine`.
-        inputs: Those that decide the rows; their digests are in the fingerprint of resume points.
+        inputs: Those that decide the rows; their digests are in the fingerprint of snapshots.
         out: Where the checkpoint is put.
         ctx: The stage's context.
         named: What to say, beside the node, of rows that cannot be trained on.
@@ -106,11 +106,11 @@ def train(
     from stages.lm.train.job import Job
 
     with _refusals(ctx, named):
-        order = Order(data.phases, ctx.seed, settings.global_batch_rows)
+        order = Order(data.phases, ctx.seed, settings.global_batch_size)
     job = Job(
         model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=ctx.seed,
         scratch=str(ctx.scratch), out=str(out), phases=data.phases, init_from=data.init_from,
-        steps=settings.budget.in_steps(settings.global_batch_rows, data.model.max_positions, order.steps_per_pass),
+        steps=settings.budget.in_steps(settings.global_batch_size, data.model.max_position_embeddings, order.steps_per_epoch),
         data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)),
     )  # fmt: skip
     return Trained(job, order, run_ranks(job, ctx, named), data.row_spans)
@@ -136,14 +136,16 @@ def _refusals(ctx: Context, named: Callable[[list[int]], str]) -> Iterator[None]
         raise StageError(str(error), where=where, do=training_run.remedy(error, ctx.scratch)) from error
 
 
-def publish(trained: Trained, out: Path, summary: Summary, books: Books | None = None, identity: tuple[str, ...] = ()) -> Outcome:
+def publish(
+    trained: Trained, out: Path, summary: Summary, record_counts: RecordCounts | None = None, identity: tuple[str, ...] = ()
+) -> Outcome:
     """Writes model.json, metrics.jsonl, metrics.parquet, steps/ and row_spans/ beside the checkpoint.
 
     Args:
         trained: What `train` returned.
         out: The artifact's folder.
         summary: The stage's own figures. Metrics of the loss that it does not name are added (see `_with_metrics`).
-        books: Record counts, where the stage keeps or drops records.
+        record counts: Record counts, where the stage keeps or drops records.
         identity: Files of the stage's own that the digest counts.
     """
     from stages.lm.model.config import write_model_config
@@ -155,9 +157,9 @@ def publish(trained: Trained, out: Path, summary: Summary, books: Books | None =
     _write_tables(out, trained.lines, steps, trained.row_spans)
     spans = ("row_spans",) if trained.row_spans else ()
     return Outcome(
-        rows=job.steps * job.training.global_batch_rows,
+        rows=job.steps * job.training.global_batch_size,
         tokens=trained.tokens,
-        books=books,
+        record_counts=record_counts,
         summary=_with_metrics(summary, trained),
         identity=("checkpoint", "model.json", "steps", *spans, *identity),
     )
@@ -207,9 +209,9 @@ def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> O
         raise RecipeError(str(error), where=str(Path(found["config.json"].uri).parent), do="Only such a model can be trained on.") from None
     _write_tables(out, [], (STEPS.types, ()), {})
     tokenizer = {"tokenizer_sha256": found["tokenizer.json"].sha256} if "tokenizer.json" in found else {}
-    none = {"steps": 0, "tokens": 0, "passes": 0.0, "flops": 0.0, "ranks": 0}
+    none = {"steps": 0, "tokens": 0, "epochs": 0.0, "flops": 0.0, "ranks": 0}
     return Outcome(rows=figures["parameters"], summary={**none, **figures, **tokenizer}, identity=("checkpoint", "model.json", "steps"))
 
 
-IMPORT_MODEL = Adoption(("config.json", "*.safetensors", "tokenizer.json"), _import_model)
+IMPORT_MODEL = Importer(("config.json", "*.safetensors", "tokenizer.json"), _import_model)
 """How a checkpoint is made of a Hugging Face model folder. The tokenizer is only noted, to be compared with the pipeline's."""

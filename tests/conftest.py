@@ -16,7 +16,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 
-from flows.pipeline import road, stage_of
+from flows.pipeline import pipeline, stage_of
 from stages.core.contract.declaration import Artifact, Stage
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.run.runner import Event, prepare, run_node
@@ -31,7 +31,7 @@ LONGER_S = {"tiny_home": 1800, "server": 900}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives time to what runs the whole road or a real server: a limit holds for the fixtures that a test is the first to ask for."""
+    """Gives time to what runs the whole pipeline or a real server: a limit holds for the fixtures that a test is the first to ask for."""
     for item in items:
         names = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
         longer = [seconds for name, seconds in LONGER_S.items() if name in names]
@@ -88,9 +88,9 @@ def run_stage(
     events: list[Event] | None = None,
     force: bool = False,
 ) -> Artifact:
-    """Runs a stage as the road would and returns its published artifact. External files are named in `config` by path."""
+    """Runs a stage as the pipeline would and returns its published artifact. External files are named in `config` by path."""
     if any("{" in role for role in stage.inputs):  # the DAG says which roles these are
-        stage = stage_of(next(node for node in road() if node.stage_name == stage.name))
+        stage = stage_of(next(node for node in pipeline() if node.stage_name == stage.name))
     checked = validated(stage.config, dict(config), f"test: {stage.name}")
     run = Runtime.model_validate({"workers": 1, "cpu_ranks": 1} | dict(runtime or {}))
     job = prepare(home, node or stage.name, stage, checked, seed, run, inputs)

@@ -25,9 +25,9 @@ def recipes(context: CompletionContext) -> list[str]:
 
 def nodes(context: CompletionContext) -> list[str]:
     """The nodes of the DAG in order."""
-    from flows.pipeline import road
+    from flows.pipeline import pipeline
 
-    return [node.name for node in road()]
+    return [node.name for node in pipeline()]
 
 
 def artifacts(context: CompletionContext) -> list[str]:

@@ -1,4 +1,4 @@
-"""The part of `loam lineage` that keeps a home in order: names, verification, the index, adopted artifacts, removal."""
+"""The part of `loam lineage` that keeps a home in order: names, verification, the index, imported artifacts, removal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reindex(*, common: Common = COMMON) -> int:
     return 0
 
 
-def adopt(
+def import_artifact(
     node: Node,
     paths: Annotated[tuple[str, ...], Parameter(help="files, a folder of them, or the folder of an artifact")],
     /,
@@ -72,19 +72,19 @@ def adopt(
 
     declared, home = upstream([node])[-1], common.folder()
     refuse_taken(home, name)
-    result = adopting.adopt(home, declared.name, stage_of(declared), paths, provenance, lambda event: None)
+    result = adopting.import_artifact(home, declared.name, stage_of(declared), paths, provenance, lambda event: None)
     artifact = manifest.artifact_id(result.artifact)
     if name:
         give_name(home, name, artifact)
     record = result.artifact.manifest
-    stated = record.get("adopted", {}).get("provenance", "")
+    stated = record.get("imported", {}).get("provenance", "")
 
     def show() -> None:
         say(f"{artifact}  {record['kind']}, {record['rows']:,} rows, {size_text(record['bytes'])}")
         if result.state == "cached":
             say("was here already" + (f", with the provenance: {stated}" if stated else ", built by a run"))
-        say(f"in a recipe   adopt: {{{declared.name}: {name or artifact}}}")
-        say(f"or            --set adopt.{declared.name}={name or artifact}")
+        say(f"in a recipe   import: {{{declared.name}: {name or artifact}}}")
+        say(f"or            --set import.{declared.name}={name or artifact}")
 
     answer(common, {"artifact": artifact, "state": result.state, "name": name, "provenance": stated}, show)
     return 0
@@ -115,6 +115,6 @@ COMMANDS = (
     Command(name, ("loam lineage name dpo-4 best", "loam lineage name dpo-5 best --move")),
     Command(verify, ("loam lineage verify", "loam lineage verify dedup-3")),
     Command(reindex, ("loam lineage reindex",)),
-    Command(adopt, ("loam lineage adopt dedup /data/corpus --provenance 'own crawl, CC-BY' --as corpus",)),
+    Command(import_artifact, ("loam lineage import dedup /data/corpus --provenance 'own crawl, CC-BY' --as corpus",)),
     Command(gc, ("loam lineage gc", "loam lineage gc --keep-runs 3 --yes")),
 )

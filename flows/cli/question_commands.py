@@ -92,10 +92,10 @@ def _print_weights(found: dict[str, Any]) -> None:
 
 def what_if(artifact: ArtifactName, /, *, settings: Settings = (), common: Common = COMMON) -> int:
     """What the filter would keep at other thresholds, from the stored signals."""
-    from flows.pipeline import road, stage_of
+    from flows.pipeline import pipeline, stage_of
     from stages.queries import what_if as asking
 
-    declared = next(stage_of(node) for node in road() if node.name == "filter")
+    declared = next(stage_of(node) for node in pipeline() if node.name == "filter")
     rows = asking.what_if(common.folder(), artifact, declared, settings)
 
     def show() -> None:

@@ -99,12 +99,12 @@ def stage(
     common: Common = COMMON,
 ) -> int:
     """Run one node of a recipe again."""
-    from flows.opened_recipe import open_session, refuse_adopted
+    from flows.opened_recipe import open_session, refuse_imported
     from flows.pipeline import upstream
 
     upstream([node])
     session = open_session(recipe, settings, common.home)
-    refuse_adopted(session, [node])
+    refuse_imported(session, [node])
     _start_prefect(session.home)
     from flows import stage_flow as stage_flow
     from flows.progress import watching

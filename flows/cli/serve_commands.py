@@ -20,9 +20,9 @@ def dashboard(
 ) -> int:
     """The web dashboard on 127.0.0.1; prints the URL that opens it."""
     from dashboards import app
-    from flows.pipeline import road
+    from flows.pipeline import pipeline
 
-    nodes = [node.name for node in road()]
+    nodes = [node.name for node in pipeline()]
     app.serve(
         common.folder(),
         nodes,

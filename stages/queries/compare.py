@@ -1,4 +1,4 @@
-"""What differs between two artifacts, and between two runs: key parts, books, results. Read-only, from manifests and the index."""
+"""What differs between two artifacts, and between two runs: key parts, record counts, results. Read-only, from manifests and the index."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Row]:
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What is worth comparing of a manifest: key parts, sizes, books, summary, code; nothing that a clock wrote."""
+    """What is worth comparing of a manifest: key parts, sizes, record counts, summary, code; nothing that a clock wrote."""
     chosen = {
         "": record["key_parts"],
         "rows": record["rows"],
         "tokens": record["tokens"],
-        "books": record["books"],
+        "record_counts": record["record_counts"],
         "summary": record["summary"],
         "digest": record["digest"][:12],
         "code": record["code"]["stage"][:12],

@@ -19,12 +19,12 @@ CHECKPOINTS = ("pretrain", "sft", "dpo")
 TOKENIZER = "train_tokenizer"
 
 
-def adopted_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> dict[str, Artifact]:
-    """node -> artifact, for the nodes of the recipe's section `adopt`. kinds: node -> kind that it makes. Raises RecipeError."""
-    given = names.all_names(home) if recipe.adopt else {}
-    adopted = {}
-    for node, name in recipe.adopt.items():
-        place = f"{recipe.source}: adopt.{node}"
+def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> dict[str, Artifact]:
+    """node -> artifact, for the nodes of the recipe's section `import`. kinds: node -> kind that it makes. Raises RecipeError."""
+    given = names.all_names(home) if recipe.imports else {}
+    imported = {}
+    for node, name in recipe.imports.items():
+        place = f"{recipe.source}: import.{node}"
         artifact_id = _artifact_id(home, given.get(name, name))
         path = home / "artifacts" / artifact_id
         if len(Path(artifact_id).parts) != 2 or not (path / manifest.NAME).is_file():
@@ -36,11 +36,11 @@ def adopted_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> d
                 where=place,
                 do=_choices(home, node, kinds[node]),
             )
-        adopted[node] = artifact
+        imported[node] = artifact
     for node in CHECKPOINTS:
-        if node in adopted:
-            _refuse_other_tokenizer(recipe, node, adopted[node], adopted.get(TOKENIZER))
-    return adopted
+        if node in imported:
+            _refuse_other_tokenizer(recipe, node, imported[node], imported.get(TOKENIZER))
+    return imported
 
 
 def _artifact_id(home: Path, name: str) -> str:
@@ -52,40 +52,40 @@ def _artifact_id(home: Path, name: str) -> str:
 
 
 def _choices(home: Path, node: str, kind: str) -> str:
-    """What could be named instead: adopted artifacts of the kind first."""
-    sql = "SELECT artifact_id FROM artifact WHERE kind = ? ORDER BY json_exists(key_parts, 'adopted') DESC, artifact_id LIMIT 5"
+    """What could be named instead: imported artifacts of the kind first."""
+    sql = "SELECT artifact_id FROM artifact WHERE kind = ? ORDER BY json_exists(key_parts, 'imported') DESC, artifact_id LIMIT 5"
     found = [str(row[0]) for row in database.query(home, sql, [kind])[1]] if (home / "artifacts").is_dir() else []
     known = f", or name one of: {', '.join(found)}" if found else ""
-    return f"Adopt files with `loam lineage adopt {node} PATH --provenance TEXT`{known}."
+    return f"Import files with `loam lineage import {node} PATH --provenance TEXT`{known}."
 
 
 def _refuse_other_tokenizer(recipe: Recipe, node: str, checkpoint: Artifact, tokenizer: Artifact | None) -> None:
-    """Raises when the ids of an adopted checkpoint cannot be those of the road's tokenizer, as far as that is known beforehand.
+    """Raises when the ids of an imported checkpoint cannot be those of the pipeline's tokenizer, as far as that is known beforehand.
 
     A checkpoint that Loam trained names its tokenizer in its inputs, which the runner compares.
     """
-    name, where = manifest.artifact_id(checkpoint), f"{recipe.source}: adopt"
+    name, where = manifest.artifact_id(checkpoint), f"{recipe.source}: import"
     size = json.loads((checkpoint.path / "model.json").read_text(encoding="utf-8"))["vocab_size"]
     if tokenizer is None:
         if not checkpoint.manifest["inputs"]:
             raise RecipeError(
-                f"{node} is adopted, so its tokenizer cannot be trained here: the checkpoint has ids of its own.",
+                f"{node} is imported, so its tokenizer cannot be trained here: the checkpoint has ids of its own.",
                 where=where,
-                do=f"Adopt the tokenizer of that model as {TOKENIZER} too.",
+                do=f"Import the tokenizer of that model as {TOKENIZER} too.",
             )
         theirs = getattr(recipe.sections[TOKENIZER], "vocab_size")  # noqa: B009 - a stage's config is known by name only here
     else:
         theirs = tokenizer.summary["vocab_size"]
     if theirs != size:
         raise RecipeError(
-            f"The checkpoint {name} has a vocabulary of {size:,}, the road's tokenizer one of {theirs:,}.",
+            f"The checkpoint {name} has a vocabulary of {size:,}, the pipeline's tokenizer one of {theirs:,}.",
             where=where,
-            do="Adopt the tokenizer that the model was trained with.",
+            do="Import the tokenizer that the model was trained with.",
         )
     noted = checkpoint.summary.get("tokenizer_sha256")
     if tokenizer and noted and noted not in {f["sha256"] for f in tokenizer.manifest["files"]}:
         raise RecipeError(
             f"The checkpoint {name} came with another tokenizer.json than that of {manifest.artifact_id(tokenizer)}.",
             where=where,
-            do=f"Adopt {TOKENIZER} from the folder that the checkpoint came from.",
+            do=f"Import {TOKENIZER} from the folder that the checkpoint came from.",
         )

@@ -51,7 +51,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """steps in road order; missing: what this machine or folder does not have, one sentence each."""
+    """steps in pipeline order; missing: what this machine or folder does not have, one sentence each."""
 
     steps: tuple[Planned, ...]
     missing: tuple[str, ...] = field(default=())
@@ -62,20 +62,20 @@ class Plan:
         return all(step.state in READY for step in self.steps)
 
 
-def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], adopted: Mapping[str, Artifact] = MappingProxyType({})) -> Plan:
+def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mapping[str, Artifact] = MappingProxyType({})) -> Plan:
     """Looks every node up without running anything. Missing external inputs and GPUs are collected in `missing`.
 
-    adopted: artifacts that stand in place of nodes.
+    imported: artifacts that stand in place of nodes.
     """
     planned: dict[str, Planned] = {}
-    missing = missing_devices(recipe, [s.node for s in steps if s.node not in adopted])
+    missing = missing_devices(recipe, [s.node for s in steps if s.node not in imported])
     for step in steps:
-        if step.node in adopted:
-            artifact = adopted[step.node]
-            why = artifact.manifest.get("adopted", {}).get("provenance", f"built by {artifact.manifest['run_id']}")
+        if step.node in imported:
+            artifact = imported[step.node]
+            why = artifact.manifest.get("imported", {}).get("provenance", f"built by {artifact.manifest['run_id']}")
             wrong = manifest.glance(artifact)
-            why_adopted = tuple(wrong) or (f"{recipe.adopt[step.node]}: {why}",)
-            planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.ADOPTED, why_adopted, artifact)
+            why_imported = tuple(wrong) or (f"{recipe.imports[step.node]}: {why}",)
+            planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.IMPORTED, why_imported, artifact)
             continue
         config = recipe.sections[step.node]
         try:
@@ -122,9 +122,9 @@ def why_miss(home: Path, job: Job) -> list[str]:
             VerificationError, FileNotFoundError, KeyError, ValueError
         ):  # damaged or collected meanwhile: `lineage verify` names it
             earlier = manifest.read_artifact(path).manifest
-            if "adopted" in earlier and earlier["key"] == job.key:
-                return [f"{job.node}/{path.name} is adopted, so it stands only where the recipe's section adopt names it"]
-            if "adopted" in earlier:
+            if "imported" in earlier and earlier["key"] == job.key:
+                return [f"{job.node}/{path.name} is imported, so it stands only where the recipe's section import names it"]
+            if "imported" in earlier:
                 continue  # a user's files are no earlier state of this recipe
             compared.append((_differences(job, earlier), int(earlier["alias"].rpartition("-")[2])))
     if not compared:
@@ -163,7 +163,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     rows = []
     if shape is not None:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
-        rows += _pretraining(recipe, shape) if "pretrain" not in recipe.adopt else []
+        rows += _pretraining(recipe, shape) if "pretrain" not in recipe.imports else []
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
     mix = built.get("mix")
@@ -179,23 +179,23 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
 
 
 def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig | None:
-    """The shape of the model: that of the adopted checkpoint, or what the recipe makes; None where an adopted part lies beyond the plan."""
+    """The shape of the model: that of the imported checkpoint, or what the recipe makes; None where an imported part lies beyond the plan."""
     from stages.lm.model.config import ModelConfig, read_model_config
 
-    adopted = {node: built.get(node) for node in recipe.adopt}
-    if "pretrain" in adopted:
-        return read_model_config(adopted["pretrain"].path / "model.json") if adopted["pretrain"] else None
+    imported = {node: built.get(node) for node in recipe.imports}
+    if "pretrain" in imported:
+        return read_model_config(imported["pretrain"].path / "model.json") if imported["pretrain"] else None
     pretrain: Any = recipe.sections["pretrain"]
     mix, tokenizer = recipe.sections.get("mix"), recipe.sections.get("train_tokenizer")
     seq_len = getattr(mix, "seq_len", None)  # a stage's config is known by name only here
-    if "mix" in adopted:
-        seq_len = json.loads((adopted["mix"].path / "mix.json").read_text())["seq_len"] if adopted["mix"] else None
+    if "mix" in imported:
+        seq_len = json.loads((imported["mix"].path / "mix.json").read_text())["seq_len"] if imported["mix"] else None
     vocab_size = getattr(tokenizer, "vocab_size", None)
-    if "train_tokenizer" in adopted:
-        vocab_size = adopted["train_tokenizer"].summary["vocab_size"] if adopted["train_tokenizer"] else None
+    if "train_tokenizer" in imported:
+        vocab_size = imported["train_tokenizer"].summary["vocab_size"] if imported["train_tokenizer"] else None
     if seq_len is None or vocab_size is None:
         return None
-    return ModelConfig(vocab_size=vocab_size, max_positions=seq_len, **pretrain.model.model_dump())
+    return ModelConfig(vocab_size=vocab_size, max_position_embeddings=seq_len, **pretrain.model.model_dump())
 
 
 def _state_tensors(recipe: Recipe) -> int:
@@ -212,7 +212,7 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
 
     pretrain: Any = recipe.sections["pretrain"]
     ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
-    budget, batch, seq_len = pretrain.budget, pretrain.global_batch_rows, shape.max_positions
+    budget, batch, seq_len = pretrain.budget, pretrain.global_batch_size, shape.max_position_embeddings
     rows = []
     if budget.epochs is None:
         tokens = budget.in_steps(batch, seq_len, 0) * batch * seq_len
@@ -222,7 +222,7 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
             hours = work / (400e12 * 3600)
             rows.append(("GPU hours at 400 TFLOP/s", f"{hours:,.0f} ({hours / ranks / 24:.1f} days on {ranks} GPUs)"))
     memory = flops.training_memory_bytes(
-        shape, ranks, recipe.runtime.micro_batch_rows, seq_len, pretrain.precision, recipe.runtime.activation_checkpointing,
+        shape, ranks, recipe.runtime.micro_batch_size, seq_len, pretrain.precision, recipe.runtime.activation_checkpointing,
         len(pretrain.optimizer.tensors()),
     )  # fmt: skip
     return [*rows, ("memory per rank", f"about {memory / 2**30:.2f} GiB on {ranks} ranks")]

@@ -18,7 +18,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database
 from stages.queries.drop_evidence import evidence
 
-ROAD = ("extract", "filter", "dedup", "decontaminate")
+PIPELINE = ("extract", "filter", "dedup", "decontaminate")
 STARTS = ("pretrain", "mix", "encode", "decontaminate", "dedup", "filter", "extract")  # where an answer starts, the first that is there
 
 
@@ -43,14 +43,14 @@ class Start:
 
     @property
     def judged(self) -> list[str]:
-        """What judged documents; where a stage was adopted, the documents begin there."""
-        return [self.of[node, "decisions"] for node in ROAD if (node, "decisions") in self.of]
+        """What judged documents; where a stage was imported, the documents begin there."""
+        return [self.of[node, "decisions"] for node in PIPELINE if (node, "decisions") in self.of]
 
 
 def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = False) -> Start:
     """Where an answer starts. run: a run; its checkpoint, or how far it came. checkpoint: an artifact by any name.
 
-    Without both: the newest pretrained checkpoint, or the newest artifact of the node furthest down the road. What was adopted without the
+    Without both: the newest pretrained checkpoint, or the newest artifact of the node furthest down the pipeline. What was imported without the
     documents it was made from is passed over, unless only a checkpoint can answer (`trained`).
     Raises StageError when there is no such run or artifact, or a run without any.
     """
@@ -59,7 +59,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
     elif run:
         found = _of_run(home, database.run_id_of(home, run), run)
     else:
-        found = next((name for node in STARTS if (name := _newest(home, node, made=node not in ROAD and not trained))), "")
+        found = next((name for node in STARTS if (name := _newest(home, node, made=node not in PIPELINE and not trained))), "")
         if not found:
             raise StageError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
     return database.asking(home, lambda ask: _followed(ask, found, run))
@@ -85,7 +85,7 @@ def trace_url(home: Path, of: Start, url: str) -> list[dict[str, Any]]:
 
 
 def trace_doc(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
-    """One document: its verdicts in road order with their evidence, its token spans, and the rows and steps of pretraining that held it.
+    """One document: its verdicts in pipeline order with their evidence, its token spans, and the rows and steps of pretraining that held it.
 
     Raises RecipeError for what is no doc_id, StageError when it is not recorded.
     """
@@ -113,7 +113,7 @@ def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
     if pretrain:
         ((first, last),) = database.query(home, "SELECT min(step), max(step) FROM steps WHERE contains(file, ?)", [pretrain])[1]
     if first is None:
-        raise StageError("Pretraining took no step here: its checkpoint was adopted.", where=trained, do="Look where it was trained.")
+        raise StageError("Pretraining took no step here: its checkpoint was imported.", where=trained, do="Look where it was trained.")
     if ("mix", "row_spans") not in of.of or not of.judged:
         what = f"What {of.alias} was made from is not all in this home: {', '.join(of.gone) or 'no mixture or documents'}."
         raise StageError(what, where=str(home), do="Look where it was trained, or run its recipe again.")
@@ -141,7 +141,7 @@ def _newest(home: Path, node: str, made: bool) -> str:
 
 
 def _of_run(home: Path, run_id: str, name: str) -> str:
-    """The artifact of a run that is furthest down the road."""
+    """The artifact of a run that is furthest down the pipeline."""
     sql = "SELECT n.node, artifact_id FROM node_run n JOIN artifact USING (artifact_id) WHERE n.run_id = ? ORDER BY ordinal"
     there: dict[str, str] = dict(database.query(home, sql, [run_id])[1])
     for node in STARTS:
@@ -198,7 +198,7 @@ def _document(ask: database.Ask, home: Path, of: Start, doc_id: str) -> dict[str
     decisions = []
     if of.judged:
         sql = f"SELECT * FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
-        decisions = _dicts(ask(sql, [*of.judged, doc_id, list(ROAD)]))
+        decisions = _dicts(ask(sql, [*of.judged, doc_id, list(PIPELINE)]))
     if not decisions:
         raise StageError(
             f"No document {doc_id} is recorded in what {of.alias} was made from.",

@@ -176,9 +176,9 @@ def _model_config(folder: Path) -> dict[str, Any]:
     """config.json in our words, so that it can be held against a checkpoint's model.json."""
     given = json.loads((folder / "config.json").read_text())
     names = {
-        "vocab_size": "vocab_size", "num_hidden_layers": "depth", "hidden_size": "width", "num_attention_heads": "heads",
-        "num_key_value_heads": "kv_heads", "intermediate_size": "ffn_width", "max_position_embeddings": "max_positions",
-        "rms_norm_eps": "norm_eps", "tie_word_embeddings": "tied_embeddings",
+        "vocab_size": "vocab_size", "num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads",
+        "num_key_value_heads": "num_key_value_heads", "intermediate_size": "intermediate_size", "max_position_embeddings": "max_position_embeddings",
+        "rms_norm_eps": "rms_norm_eps", "tie_word_embeddings": "tie_word_embeddings",
     }  # fmt: skip
     found = {ours: given[name] for name, ours in names.items() if name in given}
     rope = given.get("rope_parameters") or {}

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.pipeline import road, stage_of
+from flows.pipeline import pipeline, stage_of
 from stages.core.contract.source_code import DIGITS, PROJECT, RECORD, code_digest
 
 Lines = dict[str, list[dict[str, Any]]]
@@ -26,7 +26,7 @@ def recorded(path: Path = RECORD) -> Lines:
 
 def today() -> dict[str, dict[str, Any]]:
     """stage -> the line that it would have now: version, code digest, last line of its versions."""
-    stages = {stage.name: stage for stage in map(stage_of, road())}
+    stages = {stage.name: stage for stage in map(stage_of, pipeline())}
     return {
         name: {"version": stage.version, "code": code_digest(*stage.modules)[:DIGITS], "entry": stage.versions[-1]}
         for name, stage in sorted(stages.items())

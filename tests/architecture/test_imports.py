@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.pipeline import road
+from flows.pipeline import pipeline
 from stages.core.contract.source_code import PROJECT, imports_of, reached
 
 HEAVY = {
@@ -22,7 +22,7 @@ HEAVY = {
     "datasketch", "datasets", "prefect", "fastwarc", "resiliparse", "warcio", "httpx", "uvicorn", "fastapi", "jinja2", "rich",
     "safetensors", "tiktoken", "scipy", "pandas", "yaml", "fsspec",
 }  # fmt: skip
-STAGES = {node.stage_name for node in road()}
+STAGES = {node.stage_name for node in pipeline()}
 
 
 def modules() -> list[str]:

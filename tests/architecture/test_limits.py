@@ -14,7 +14,7 @@ def test_every_test_has_a_limit(pytestconfig: pytest.Config) -> None:
     assert 0 < float(pytestconfig.getini("timeout")) <= 300 and pytestconfig.pluginmanager.hasplugin("timeout")
 
 
-def test_what_runs_the_whole_road_has_a_longer_one(request: pytest.FixtureRequest) -> None:
+def test_what_runs_the_whole_pipeline_has_a_longer_one(request: pytest.FixtureRequest) -> None:
     by_name = {item.name: item for item in request.session.items}
     assert not list(request.node.iter_markers("timeout")), "this test has the limit of all"
     for item in by_name.values():

@@ -25,7 +25,7 @@ PROSE = """The old house of the baker was painted by the men that live near the 
 To be honest, nobody could have known how long the winter would last with so little wood.
 Children of the village went to school on foot and came back with stories and snow.
 A letter had been lying on the table since Monday, unread and covered with flour.
-She asked whether that road might lead to the harbour where big ships are built.
+She asked whether that pipeline might lead to the harbour where big ships are built.
 When the doctor arrived he brought apples, two newspapers and a very small dog."""
 
 TOY = """
@@ -65,7 +65,7 @@ def main(home, texts):
     return {
         "default": STAGE.config().gopher_quality.max_shouts, "help": field.description, "refused": refused,
         "decisions": [[row["reason"], row["shouts_per_char"]] for row in read_rows(found.path / "decisions" / "00000.parquet")],
-        "books": found.manifest["books"]["dropped"],
+        "record counts": found.manifest["record counts"]["dropped"],
         "what_if": what_if(home, f"filter/{found.path.name}", STAGE, ["filter.gopher_quality.max_shouts=0.5"]),
         "readme": [row for row in rules() if "max_shouts" in row[1]],
     }
@@ -106,7 +106,7 @@ def test_a_new_rule_and_its_signal_are_in_the_decisions(toy: dict[str, Any]) -> 
     loud = PROSE.replace(".", "!!")
     less = PROSE.replace(".\n", "!\n")
     assert toy["decisions"] == [[None, 0.0], ["gopher_quality.too_loud", 12 / len(loud)], [None, 5 / len(less)]]
-    assert toy["books"] == {"gopher_quality.too_loud": 1}
+    assert toy["record_counts"] == {"gopher_quality.too_loud": 1}
 
 
 def test_a_new_rule_is_in_the_answer_of_what_if(toy: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from flows.pipeline import config_classes, road, stage_of
+from flows.pipeline import config_classes, pipeline, stage_of
 from stages.core.contract.recipe import Runtime, load_recipe
 from stages.core.contract.source_code import PROJECT
 from stages.core.index.schema import TAKEN
@@ -17,7 +17,7 @@ from stages.core.tables.parquet import schema
 from stages.settings import OneOf
 from tests.architecture.write_docs import written
 
-STAGES = sorted({node.stage_name for node in road()})
+STAGES = sorted({node.stage_name for node in pipeline()})
 
 
 def models(config: type[BaseModel]) -> list[type[BaseModel]]:
@@ -36,7 +36,7 @@ def models(config: type[BaseModel]) -> list[type[BaseModel]]:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_every_setting_has_a_docstring(name: str) -> None:
-    config = stage_of(next(n for n in road() if n.stage_name == name)).config
+    config = stage_of(next(n for n in pipeline() if n.stage_name == name)).config
     for model in models(config):
         assert model.__doc__, model
         for field, info in model.model_fields.items():
@@ -50,7 +50,7 @@ def test_every_runtime_setting_has_a_docstring() -> None:
 @pytest.mark.parametrize("name", STAGES)
 def test_every_stage_has_a_test_and_a_declaration(name: str) -> None:
     assert (PROJECT / "tests" / "stages" / f"test_{name}.py").is_file()
-    stage = stage_of(next(n for n in road() if n.stage_name == name))
+    stage = stage_of(next(n for n in pipeline() if n.stage_name == name))
     assert stage.run.__module__ == f"stages.{name}" and stage.run.__doc__
     for distribution in stage.distributions:
         metadata.version(distribution)
@@ -60,7 +60,7 @@ def test_every_stage_has_a_test_and_a_declaration(name: str) -> None:
 def test_recipes_load_with_settings_for_every_node(recipe: str) -> None:
     given = ["crawl.warcs=[crawl/a.warc.gz]"] if recipe == "small" else []  # its paths come from the command line
     loaded = load_recipe(recipe, config_classes(), given)
-    assert set(loaded.sections) == {node.name for node in road()} and loaded.name == recipe and loaded.description
+    assert set(loaded.sections) == {node.name for node in pipeline()} and loaded.name == recipe and loaded.description
 
 
 def test_the_documents_say_what_the_stages_declare() -> None:
@@ -70,7 +70,7 @@ def test_the_documents_say_what_the_stages_declare() -> None:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_says_what_it_does_and_what_its_tables_mean(name: str) -> None:
-    stage = stage_of(next(n for n in road() if n.stage_name == name))
+    stage = stage_of(next(n for n in pipeline() if n.stage_name == name))
     assert stage.does and "|" not in stage.does and "\n" not in stage.does
     assert len({table.name for table in stage.tables}) == len(stage.tables)
     for table in stage.tables:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from flows.pipeline import road, stage_of
+from flows.pipeline import pipeline, stage_of
 from stages.core.contract.source_code import PROJECT
 
 BEGIN, END = "<!-- stages: written by `make docs` -->\n", "<!-- /stages -->"
@@ -21,9 +21,9 @@ What `loam lineage sql` shows of the side tables of artifacts; written by `make 
 
 def stage_table() -> str:
     """The README's table: a row per stage, in DAG order."""
-    kinds = {node.name: stage_of(node).output for node in road()}
+    kinds = {node.name: stage_of(node).output for node in pipeline()}
     rows = ["| stage | reads | writes | what it does |", "|---|---|---|---|"]
-    for name, node in {node.stage_name: node for node in road()}.items():
+    for name, node in {node.stage_name: node for node in pipeline()}.items():
         stage = stage_of(node)
         reads = "everything" if stage.sections else ", ".join(dict.fromkeys(kinds[read] for read in node.inputs.values())) or "nothing"
         rows.append(f"| `{name}` | {reads} | {stage.output} | {stage.does} |")
@@ -39,7 +39,7 @@ def readme(text: str) -> str:
 def views() -> str:
     """VIEWS.md: of every view the tables behind it, and their columns; a table that several stages declare alike stands once."""
     found: dict[str, dict[str, list[str]]] = {}
-    for stage in {node.stage_name: stage_of(node) for node in road()}.values():
+    for stage in {node.stage_name: stage_of(node) for node in pipeline()}.values():
         for table in stage.tables:
             lines = [f"A row is {table.about}.", "", "| column | type | |", "|---|---|---|"]
             lines += [f"| `{name}` | {column.type} | {column.about} |" for name, column in table.columns.items()]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows.pipeline import road
+from flows.pipeline import pipeline
 from stages.core.index import database
 from stages.core.store import runs
 from stages.queries import lineage as ask
@@ -61,7 +61,7 @@ def measure(home: Path, artifacts: int, rows: int) -> dict[str, str]:
     found["index file"] = f"{(home / database.FILE).stat().st_size / 1e6:.1f} MB"
     middle = made.runs // 2
     report, crawl = artifact_name("report", middle), artifact_name("crawl", middle)
-    assert len(ask.up(home, report)) == len(road()) - 1 and len(ask.down(home, crawl)) > len(road())
+    assert len(ask.up(home, report)) == len(pipeline()) - 1 and len(ask.down(home, crawl)) > len(pipeline())
     found["up (from a report)"] = best(lambda: ask.up(home, report))
     found["up (from the node `report`)"] = best(lambda: ask.up(home, "report"))
     found["down (from a crawl)"] = best(lambda: ask.down(home, crawl))

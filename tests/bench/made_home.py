@@ -1,7 +1,7 @@
 """A home of any size with manifests, run records and Parquet side tables in the real format, for the benchmark of the index.
 
-The shape is that of work on one recipe: a run has every node of the road; the corpus is shared by 20 runs, the data behind
-it by 4, the base model by 2, the rest is each run's own. What has no decisions in the real road has none here.
+The shape is that of work on one recipe: a run has every node of the pipeline; the corpus is shared by 20 runs, the data behind
+it by 4, the base model by 2, the rest is each run's own. What has no decisions in the real pipeline has none here.
 Cost: about 0.1 ms per artifact and 0.5 us per document row; nothing is fsynced.
 """
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flows.pipeline import road
+from flows.pipeline import pipeline
 from stages.core.contract.environment import environment
 
 SHARED_BY = {"crawl": 20, "benchmarks": 20, "conversations": 20, "preferences": 20, "extract": 20} | dict.fromkeys(
@@ -44,7 +44,7 @@ def make_home(home: Path, artifacts: int, rows: int, first_run: int = 0, seed: i
 
     first_run: the number of the first run, to add to a home.
     """
-    shape = road()
+    shape = pipeline()
     planned = list(_planned(artifacts, first_run))
     deciding = sum(node in DECIDES for _, node in planned)
     per_file = rows // deciding if deciding else 0
@@ -83,7 +83,7 @@ def document(corpus: int, number: int) -> tuple[str, str]:
 def _planned(artifacts: int, first_run: int) -> Iterator[tuple[int, str]]:
     left, run = artifacts, first_run
     while left:
-        for node in (n.name for n in road()):
+        for node in (n.name for n in pipeline()):
             if run % SHARED_BY.get(node, 1) == 0 or run == first_run:
                 if (run // SHARED_BY.get(node, 1)) * SHARED_BY.get(node, 1) < first_run:
                     continue  # an earlier call wrote it
@@ -110,7 +110,7 @@ def _template(node: str) -> str:
         "version": 2, "version_notes": ["first", "second"], "config": config, "seed": 1,
         "key_parts": {"node": node, "version": 2, "config": config, "seed": 1, "files": {}, "packages": {}, "inputs": "@digests@"},
         "inputs": "@inputs@", "external": {}, "rows": 1000, "tokens": 0,
-        "books": {"unit": "documents", "rows_in": 1000, "kept": 800, "changed": 100, "dropped": {"language": 60, "short": 40},
+        "record_counts": {"unit": "documents", "rows_in": 1000, "kept": 800, "changed": 100, "dropped": {"language": 60, "short": 40},
                   "chars_in": 900000, "chars_out": 700000, "chars_removed": 1000, "chars_dropped": {"language": 150000, "short": 49000}},
         "summary": {f"metric_{i}": 0.5 + i for i in range(8)},
         "files": "@files@", "tables": {"decisions": "decisions", "row_spans": "row_spans", "steps": "steps"}, "bytes": 123456, "run_id": "@run@",

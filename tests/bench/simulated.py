@@ -12,7 +12,7 @@ import numpy as np
 
 from stages.core.tables.parquet import schema
 
-BANDS, ROWS, SHARD, SHINGLES, LIKENESS = 22, 5, 250_000, 100, 0.9
+BANDS, ROWS, SHARD, SHINGLES, SIMILARITY = 22, 5, 250_000, 100, 0.9
 COPIES, BOILERPLATE, EXACT = 0.30, 0.02, 0.05  # shares of the documents
 DIFFERENT = 3  # of 100 shingles: J of a copy to its base 97 / 103, of two copies at least 94 / 106
 

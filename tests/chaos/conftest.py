@@ -1,4 +1,4 @@
-"""A Prefect server that many short runs share, and the home of a small road that was never killed."""
+"""A Prefect server that many short runs share, and the home of a small pipeline that was never killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flows.prefect_access import AUTH, new_auth
 from flows.prefect_environment import prefect_settings
 from flows.prefect_server import api_url, main_database, start_server, stop, wait_until_healthy
 from stages.processes import free_port
-from tests.chaos.road import outcome, remains, shared_environment, wait_until_gone, words
+from tests.chaos.pipeline import outcome, remains, shared_environment, wait_until_gone, words
 from tests.conftest import PROJECT
 
 
@@ -47,7 +47,7 @@ def never_killed(tmp_path_factory: pytest.TempPathFactory, shared_server: dict[s
 @pytest.fixture
 def mark() -> Iterator[str]:
     """The mark of one test's processes; what is left of them at its end is ended, whatever the test found."""
-    from tests.chaos.road import processes
+    from tests.chaos.pipeline import processes
 
     value = uuid.uuid4().hex
     yield value

@@ -1,4 +1,4 @@
-"""A whole road that takes less than a minute, and what its end and its remains look like. Shared by the chaos tests."""
+"""A whole pipeline that takes less than a minute, and what its end and its remains look like. Shared by the chaos tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
-from flows.pipeline import road, stage_of
+from flows.pipeline import pipeline, stage_of
 from stages.core.store import lease
 from tests.conftest import PROJECT
 
@@ -25,17 +25,17 @@ SETTINGS = {
     "benchmarks.docstrings.packages": "[networkx]", "benchmarks.docstrings.items": "40", "train_tokenizer.vocab_size": "600",
     "mix.seq_len": "128", "mix.max_validation_documents": "8", "conversations.docstrings.what": "100",
     "conversations.docstrings.complete": "400", "preferences.docstrings.what": "60", "preferences.docstrings.complete": "120",
-    "pretrain.model": "{depth: 2, width: 32, heads: 2, kv_heads: 2, ffn_width: 64, tied_embeddings: true}",
+    "pretrain.model": "{num_hidden_layers: 2, hidden_size: 32, num_attention_heads: 2, num_key_value_heads: 2, intermediate_size: 64, tie_word_embeddings: true}",
     "pretrain.budget.steps": "30", "pretrain.warmup_steps": "5", "pretrain.eval_every_steps": "15",
-    "pretrain.checkpoint_every_steps": "5", "pretrain.max_validation_rows": "16", "sft.budget.steps": "20", "sft.warmup_steps": "5",
-    "sft.eval_every_steps": "10", "sft.checkpoint_every_steps": "5", "sft.max_validation_rows": "16", "reference.max_pairs": "60",
+    "pretrain.checkpoint_every_steps": "5", "pretrain.max_validation_sequences": "16", "sft.budget.steps": "20", "sft.warmup_steps": "5",
+    "sft.eval_every_steps": "10", "sft.checkpoint_every_steps": "5", "sft.max_validation_sequences": "16", "reference.max_pairs": "60",
     "dpo.budget.steps": "6", "dpo.warmup_steps": "2", "dpo.eval_every_steps": "3", "dpo.checkpoint_every_steps": "2",
-    "dpo.max_validation_rows": "16",
+    "dpo.max_validation_sequences": "16",
 }  # fmt: skip
 
 
 def words(home: Path, *more: str, settings: Mapping[str, str] = SETTINGS) -> list[str]:
-    """The words of `loam run` on the small road."""
+    """The words of `loam run` on the small pipeline."""
     return ["run", "tiny", *more, *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")), "--home", str(home)]
 
 
@@ -82,7 +82,7 @@ def held(home: Path) -> list[str]:
 
 def outcome(home: Path) -> dict[str, Any]:
     """Node -> digest for data nodes, every recorded loss for nodes that train, every score for the report."""
-    deterministic = {node.name: stage_of(node).deterministic for node in road()}
+    deterministic = {node.name: stage_of(node).deterministic for node in pipeline()}
     found: dict[str, Any] = {}
     for path in sorted(home.glob("artifacts/*/*/manifest.json")):
         record = json.loads(path.read_text())

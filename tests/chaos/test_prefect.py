@@ -1,7 +1,7 @@
 """Prefect server and worker for real: a deployment's run is cancelled, its process killed, its worker killed, all of it killed.
 
 Each time the process table is looked at: nothing works on, nothing is held, the run's record says what happened, and the same
-deployment started again goes on from the last resume point and finishes. What becomes of a flow whose worker dies: it ends with
+deployment started again goes on from the last snapshot and finishes. What becomes of a flow whose worker dies: it ends with
 it, as if it had been cancelled, since nobody could see or stop it any more.
 """
 
@@ -24,7 +24,7 @@ import pytest
 
 from stages.core.store import lease, runs
 from stages.processes import free_port
-from tests.chaos.road import MARK, SETTINGS, alive, held, processes, shared_environment, wait_until_gone
+from tests.chaos.pipeline import MARK, SETTINGS, alive, held, processes, shared_environment, wait_until_gone
 from tests.conftest import PROJECT
 from tests.served import ask, client_environment
 
@@ -82,7 +82,7 @@ def serve(home: Path, mark: str) -> Iterator[Serve]:
 
 
 def begin(serve: Serve, until: str, **settings: str) -> str:
-    """Starts a run of the deployment pretrain/tiny on the small road; returns the id of the flow run."""
+    """Starts a run of the deployment pretrain/tiny on the small pipeline; returns the id of the flow run."""
     text = shlex.join(f"{key}={value}" for key, value in (LONGER | {k.replace("__", "."): v for k, v in settings.items()}).items())
     command = [sys.executable, "-m", "prefect", "deployment", "run", "pretrain/tiny", "-p", f"set={text}", "-p", f"until={until}"]
     done = subprocess.run(command, env=serve.environment, cwd=PROJECT, capture_output=True, text=True, check=True)
@@ -116,10 +116,10 @@ def wait_for(what: str, true: Callable[[], Any], within_s: float = 240) -> float
 
 
 def in_mid_training(serve: Serve, run: str) -> list[psutil.Process]:
-    """Waits until a first resume point stands and the ranks train on; returns the processes of the run."""
+    """Waits until a first snapshot stands and the ranks train on; returns the processes of the run."""
     wait_for("the ranks", lambda: len(of(below(run), "stages.lm.train.rank")) == 2)
     (key,) = [path.name for path in (serve.home / "leases").iterdir() if lease.held_by(path)]
-    wait_for("a resume point", lambda: list(serve.home.glob(f"scratch/{key}/work/**/resume/*/checkpoint.json")))
+    wait_for("a snapshot", lambda: list(serve.home.glob(f"scratch/{key}/work/**/resume/*/checkpoint.json")))
     found = below(run)
     assert len(of(found, "stages.lm.train.rank")) == 2 and key.startswith("pretrain-")
     return found
@@ -140,7 +140,7 @@ def newest(home: Path) -> dict[str, Any]:
 
 
 def goes_on(serve: Serve, until: str, **settings: str) -> None:
-    """The same deployment again: from the last resume point to the end."""
+    """The same deployment again: from the last snapshot to the end."""
     run = begin(serve, until, **settings)
     wait_for("the end of the rerun", lambda: serve.state(run)["type"] in ("COMPLETED", "FAILED", "CRASHED"))
     assert serve.state(run)["type"] == "COMPLETED", (serve.state(run), serve.lines(run)[-10:])

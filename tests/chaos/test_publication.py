@@ -12,7 +12,7 @@ import pytest
 
 from stages.core.index import database
 from stages.core.store import manifest
-from tests.chaos.road import held, remains
+from tests.chaos.pipeline import held, remains
 from tests.conftest import PROJECT
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]

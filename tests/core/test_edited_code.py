@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.pipeline import road, stage_of
+from flows.pipeline import pipeline, stage_of
 from stages.core.contract import source_code
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.run.runner import Job, find_hit, prepare
@@ -90,7 +90,7 @@ def test_scratch_is_of_one_code(tmp_path: Path, record: dict[str, list[dict]], m
     assert (artifact.path / "word" / "00000.txt").read_text() == "alpha"
 
 
-@pytest.mark.parametrize("node", [node for node in road() if "@" not in node.name], ids=lambda node: node.name)
+@pytest.mark.parametrize("node", [node for node in pipeline() if "@" not in node.name], ids=lambda node: node.name)
 def test_a_stage_reaches_nothing_that_only_asks_or_walks(node: object) -> None:
     reached = source_code.reached(stage_of(node).run.__module__)
     assert not [m for m in reached if m.split(".")[0] != "stages" or m.startswith("stages.queries")]
@@ -132,7 +132,7 @@ def test_sources_are_parsed_once_per_home(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_record_that_ships_lists_lines(tmp_path: Path) -> None:
-    names = {stage_of(node).name for node in road()}
+    names = {stage_of(node).name for node in pipeline()}
     assert set(source_code.recorded()) == names
     assert all(
         {"version", "code", "entry"} == set(line) and len(line["code"]) == source_code.DIGITS

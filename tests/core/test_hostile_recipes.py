@@ -198,7 +198,7 @@ def test_aliases_are_copies(tmp_path: Path) -> None:
         ("", "is not node.key=value"),
         ("name.x=1", "name {'x': 1} is no text (dict)"),
         ("seed.x=1", "seed is {'x': 1}"),
-        ("adopt=3", "The section is 3"),
+        ("import=3", "The section is 3"),
         ("runtime=[]", "The section is []"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import Artifact, Books, Context, ExternalFiles, NamedFiles, Outcome, Packages, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFiles, NamedFiles, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.shards import Meter, collect, run_shards
 from stages.settings import StageConfig
@@ -29,7 +29,7 @@ class WordsConfig(StageConfig):
     fail_at: str = ""
     """A word at which the shard fails while the file named by LOAM_TEST_FAIL exists."""
     unbalanced: bool = False
-    """Whether the books are wrong on purpose."""
+    """Whether the record counts are wrong on purpose."""
 
 
 class CountConfig(StageConfig):
@@ -63,8 +63,8 @@ def run_words(config: WordsConfig, inputs: Mapping[str, Artifact], out: Path, ct
     shards = run_shards(write_word, [{"word": w, "fail": switch if w == config.fail_at else ""} for w in kept], ctx, "words")
     collect(shards, "word.txt", out)
     chars = sum(s.result["chars"] for s in shards)
-    books = Books("words", len(words), len(kept), 0, {"empty": len(words) - len(kept)}, chars, chars + config.unbalanced)
-    return Outcome(rows=len(kept), books=books, summary={"longest": max(map(len, kept))})
+    record_counts = RecordCounts("words", len(words), len(kept), 0, {"empty": len(words) - len(kept)}, chars, chars + config.unbalanced)
+    return Outcome(rows=len(kept), record_counts=record_counts, summary={"longest": max(map(len, kept))})
 
 
 def run_count(config: CountConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:

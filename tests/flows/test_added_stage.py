@@ -174,7 +174,7 @@ def test_it_runs_and_its_table_and_section_are_seen(data_half: Path) -> None:
     texts = data_half / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": "word " * count}) + "\n" for count in (3, 9, 27)))
     (data_half / "toy.yaml").write_text(RECIPE + SECTION)
-    loam(data_half, "lineage", "adopt", "extract", str(texts), "--provenance", "Made for a test.", "--as", "texts")
+    loam(data_half, "lineage", "import", "extract", str(texts), "--provenance", "Made for a test.", "--as", "texts")
     loam(data_half, "run", "toy.yaml")
     sql = "SELECT node, bins FROM text_lengths ORDER BY bins"
     wanted = [{"node": "lengths", "bins": count * 5 // 10} for count in (3, 9, 27)]

@@ -1,4 +1,4 @@
-"""Adopted artifacts in a recipe: what then runs, what is refused, and a small road on a corpus and a tokenizer of one's own."""
+"""Imported artifacts in a recipe: what then runs, what is refused, and a small pipeline on a corpus and a tokenizer of one's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from flows.cli import main
 from flows.execute import again, walk
 from flows.opened_recipe import Session, forced_nodes, open_session
-from flows.pipeline import road, spared, upstream
+from flows.pipeline import pipeline, spared, upstream
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError
 from stages.core.store import manifest, runs
@@ -23,7 +23,7 @@ from tests.stages import tiny_model
 RECIPE = """
 name: mine
 seed: 1
-runtime: {workers: 1, cpu_ranks: 1, micro_batch_rows: 4}
+runtime: {workers: 1, cpu_ranks: 1, micro_batch_size: 4}
 benchmarks: {docstrings: {packages: [networkx], items: 5}}
 conversations: {docstrings: {}}
 preferences: {docstrings: {}}
@@ -31,7 +31,7 @@ train_tokenizer: {vocab_size: 300}
 mix: {seq_len: 64, validation_frac: 0.1}
 sft: &training
   budget: {steps: 2}
-  global_batch_rows: 4
+  global_batch_size: 4
   learning_rate: 0.001
   warmup_steps: 1
   eval_every_steps: 0
@@ -39,14 +39,15 @@ sft: &training
 dpo: *training
 """
 PRETRAIN = (
-    "pretrain={model: {depth: 1, width: 16, heads: 2, kv_heads: 1, ffn_width: 32}, budget: {steps: 2}, global_batch_rows: 4, "
+    "pretrain={model: {num_hidden_layers: 1, hidden_size: 16, num_attention_heads: 2, num_key_value_heads: 1, intermediate_size: 32}, "
+    "budget: {steps: 2}, global_batch_size: 4, "
     "learning_rate: 0.01, warmup_steps: 1, eval_every_steps: 0, checkpoint_every_steps: 0}"
 )
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with an adopted corpus (named animals), tokenizer and model of 310 ids (named tok, base), and a recipe beside it."""
+    """A home with an imported corpus (named animals), tokenizer and model of 310 ids (named tok, base), and a recipe beside it."""
     (tmp_path / "mine.yaml").write_text(RECIPE)
     corpus = tmp_path / "animals.jsonl"
     corpus.write_text(
@@ -56,7 +57,7 @@ def home(tmp_path: Path) -> Path:
     for node, path, name in (("decontaminate", corpus, "animals"), ("train_tokenizer", model, "tok"), ("pretrain", model, "base")):
         words = [
             "lineage",
-            "adopt",
+            "import",
             node,
             str(path),
             "--provenance",
@@ -70,9 +71,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def opened(home: Path, adopt: Mapping[str, str] | None = None, *settings: str) -> Session:
+def opened(home: Path, import_artifact: Mapping[str, str] | None = None, *settings: str) -> Session:
     return open_session(
-        str(home.parent / "mine.yaml"), [*settings, *(f"adopt.{node}={name}" for node, name in (adopt or {}).items())], str(home)
+        str(home.parent / "mine.yaml"), [*settings, *(f"import.{node}={name}" for node, name in (import_artifact or {}).items())], str(home)
     )
 
 
@@ -82,7 +83,7 @@ def walked(session: Session, until: str) -> dict[str, Any]:
     return runs.read_run(session.home, run_id)
 
 
-def test_upstream_of_a_road_with_adopted_nodes() -> None:
+def test_upstream_of_a_pipeline_with_imported_nodes() -> None:
     data = {"crawl", "extract", "train_quality", "filter", "dedup"}
     assert spared(()) == set()
     assert spared(["decontaminate"]) == data | {"decontaminate"}
@@ -90,44 +91,44 @@ def test_upstream_of_a_road_with_adopted_nodes() -> None:
     assert spared(["train_tokenizer", "pretrain"]) == {"train_tokenizer", "pretrain"}  # evaluation reads tokens and mixture all the same
     assert spared(["dpo", "sft"]) == {"dpo", "sft", "reference"}
     report = upstream(["report"], ["decontaminate"])[-1]
-    assert set(report.inputs) == {node.name for node in road()} - data - {"report"}
+    assert set(report.inputs) == {node.name for node in pipeline()} - data - {"report"}
     assert [n.name for n in upstream(["encode"], ["decontaminate"])] == ["decontaminate", "train_tokenizer", "encode"]
-    with pytest.raises(RecipeError, match="crawl is adopted, but nothing reads it"):
+    with pytest.raises(RecipeError, match="crawl is imported, but nothing reads it"):
         spared(["crawl", "decontaminate"])
 
 
-def test_the_plan_shows_what_is_adopted_and_leaves_out_what_nothing_needs(home: Path) -> None:
+def test_the_plan_shows_what_is_imported_and_leaves_out_what_nothing_needs(home: Path) -> None:
     plan = opened(home, {"decontaminate": "animals", "train_tokenizer": "tok", "pretrain": "base"}).plan("encode")
     states = {step.node: (step.state, step.why) for step in plan.steps}
     assert states == {
-        "decontaminate": ("adopted", ("animals: Made for a test: animals",)),
-        "train_tokenizer": ("adopted", ("tok: Made for a test: tok",)),
+        "decontaminate": ("imported", ("animals: Made for a test: animals",)),
+        "train_tokenizer": ("imported", ("tok: Made for a test: tok",)),
         "encode": ("missing", ("not built yet",)),
     }
     assert len(opened(home, {"decontaminate": "animals"}, PRETRAIN).plan().steps) == 19
 
 
 def test_the_plan_command_takes_the_size_of_the_model_from_the_checkpoint(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--set", "adopt={decontaminate: animals, train_tokenizer: tok, pretrain: base}", "--home", str(home)]
+    words = ["--set", "import={decontaminate: animals, train_tokenizer: tok, pretrain: base}", "--home", str(home)]
     assert main(["plan", str(home.parent / "mine.yaml"), *words, "--json"]) == 0
     printed = capsys.readouterr().out
     plan = answered(printed[printed.index("{\n") :])
     assert plan["size"]["parameters"].startswith("38,") and "pretraining tokens" not in plan["size"]
-    assert {s["node"] for s in plan["steps"] if s["state"] == "adopted"} == {"decontaminate", "train_tokenizer", "pretrain"}
+    assert {s["node"] for s in plan["steps"] if s["state"] == "imported"} == {"decontaminate", "train_tokenizer", "pretrain"}
 
 
-def test_a_road_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home(home: Path, tmp_path: Path) -> None:
+def test_a_pipeline_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home(home: Path, tmp_path: Path) -> None:
     first = walked(opened(home, {"decontaminate": "animals"}, PRETRAIN), "encode")
     assert [(n["node"], n["state"]) for n in first["nodes"]] == [
-        ("decontaminate", "adopted"),
+        ("decontaminate", "imported"),
         ("train_tokenizer", "built"),
         ("encode", "built"),
     ]
-    assert first["resolved"]["adopt"] == {"decontaminate": "animals"} and "crawl" not in first["resolved"]
+    assert first["resolved"]["import"] == {"decontaminate": "animals"} and "crawl" not in first["resolved"]
     made = {n["node"]: home / "artifacts" / n["artifact"] for n in first["nodes"]}
     other = tmp_path / "other"
     for node in ("decontaminate", "train_tokenizer"):
-        assert main(["lineage", "adopt", node, str(made[node]), "--provenance", "from my other home", "--home", str(other)]) == 0
+        assert main(["lineage", "import", node, str(made[node]), "--provenance", "from my other home", "--home", str(other)]) == 0
     names = {node: f"{node}/{made[node].name}" for node in ("decontaminate", "train_tokenizer")}
     second = walked(opened(other, names, PRETRAIN), "encode")
     assert second["nodes"][-1]["artifact"] == first["nodes"][-1]["artifact"]  # the same key in both homes
@@ -141,18 +142,18 @@ def test_a_road_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home(hom
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (["adopt=animals"], "The section is 'animals'"),
-        (["adopt.decontaminat=animals"], r"adopt names 'decontaminat', which is no node\.[\s\S]*Did you mean 'decontaminate'"),
-        (["adopt.decontaminate=7", PRETRAIN], "adopt.decontaminate is 7"),
+        (["import=animals"], "The section is 'animals'"),
+        (["import.decontaminat=animals"], r"import names 'decontaminat', which is no node\.[\s\S]*Did you mean 'decontaminate'"),
+        (["import.decontaminate=7", PRETRAIN], "import.decontaminate is 7"),
         (
-            ["adopt.decontaminate=foxes", PRETRAIN],
-            r"There is no artifact 'foxes' in [\s\S]*loam lineage adopt decontaminate PATH[\s\S]*name one of: decontaminate/",
+            ["import.decontaminate=foxes", PRETRAIN],
+            r"There is no artifact 'foxes' in [\s\S]*loam lineage import decontaminate PATH[\s\S]*name one of: decontaminate/",
         ),
-        (["adopt.decontaminate=../names", PRETRAIN], "There is no artifact"),
-        (["adopt.decontaminate=tok", PRETRAIN], "tok is an artifact of kind tokenizer, but decontaminate makes documents"),
-        (["adopt={decontaminate: animals, pretrain: base}"], "pretrain is adopted, so its tokenizer cannot be trained here"),
-        (["adopt={crawl: tok, decontaminate: animals}"], "crawl is adopted, but nothing reads it"),
-        (["adopt.decontaminate=animals"], "budget: has no default"),  # pretrain runs, so its section is needed
+        (["import.decontaminate=../names", PRETRAIN], "There is no artifact"),
+        (["import.decontaminate=tok", PRETRAIN], "tok is an artifact of kind tokenizer, but decontaminate makes documents"),
+        (["import={decontaminate: animals, pretrain: base}"], "pretrain is imported, so its tokenizer cannot be trained here"),
+        (["import={crawl: tok, decontaminate: animals}"], "crawl is imported, but nothing reads it"),
+        (["import.decontaminate=animals"], "budget: has no default"),  # pretrain runs, so its section is needed
         ([], "crawl"),
     ],
 )
@@ -163,13 +164,13 @@ def test_what_cannot_be_used_is_refused_before_any_work(home: Path, settings: Se
     assert sorted(home.rglob("*")) == before
 
 
-def test_what_is_asked_of_an_adopted_checkpoint_and_corpus(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_asked_of_an_imported_checkpoint_and_corpus(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     walked(opened(home, {"decontaminate": "animals", "train_tokenizer": "tok", "pretrain": "base"}), "export@base")
     capsys.readouterr()
     assert main(["trace", "--step", "1", "--home", str(home)]) == 1
-    assert "Pretraining took no step here: its checkpoint was adopted" in capsys.readouterr().err
+    assert "Pretraining took no step here: its checkpoint was imported" in capsys.readouterr().err
     assert main(["lineage", "runs", "--json", "--home", str(home)]) == 0
-    assert answered(capsys.readouterr().out)[0]["built"] == 1  # the export; the adopted nodes were not built
+    assert answered(capsys.readouterr().out)[0]["built"] == 1  # the export; the imported nodes were not built
     first = next(read_rows(next((home / "artifacts" / "decontaminate").glob("*/documents/00000.parquet"))))
     walked(opened(home, {"decontaminate": "animals"}, PRETRAIN), "train_tokenizer")
     assert main(["trace", "--doc", str(first["doc_id"]), "--home", str(home)]) == 0
@@ -180,7 +181,7 @@ def test_an_artifact_of_one_node_stands_in_place_of_another_of_its_kind(home: Pa
     corpus.write_text(
         "".join(json.dumps({"text": f"{text} {i}", "url": f"http://x/{i}"}) + "\n" for i, text in enumerate(tiny_model.TEXTS * 4))
     )
-    assert main(["lineage", "adopt", "dedup", str(corpus), "--provenance", "x", "--as", "deduped", "--home", str(home)]) == 0
+    assert main(["lineage", "import", "dedup", str(corpus), "--provenance", "x", "--as", "deduped", "--home", str(home)]) == 0
     record = walked(opened(home, {"decontaminate": "deduped"}, PRETRAIN), "encode")
     assert record["nodes"][0]["node"] == "decontaminate" and record["nodes"][0]["artifact"].startswith("dedup/")
     capsys.readouterr()
@@ -188,40 +189,40 @@ def test_an_artifact_of_one_node_stands_in_place_of_another_of_its_kind(home: Pa
     assert "tokens at" in capsys.readouterr().out
 
 
-def test_null_takes_an_adoption_away_again(home: Path) -> None:
+def test_null_takes_an_import_away_again(home: Path) -> None:
     with (home.parent / "mine.yaml").open("a") as file:
-        file.write('adopt: {decontaminate: animals, "export@base": nothing}\n')
-    assert set(opened(home, {"export@base": "null"}, PRETRAIN).adopted) == {"decontaminate"}
+        file.write('import: {decontaminate: animals, "export@base": nothing}\n')
+    assert set(opened(home, {"export@base": "null"}, PRETRAIN).imported) == {"decontaminate"}
 
 
-def adopt_again(home: Path, node: str, path: Path, name: str) -> Artifact:
-    assert main(["lineage", "adopt", node, str(path), "--provenance", "x", "--as", name, "--home", str(home)]) == 0
-    return opened(home, {node: name}, PRETRAIN, "crawl.warcs=[x]").adopted[node]
+def import_again(home: Path, node: str, path: Path, name: str) -> Artifact:
+    assert main(["lineage", "import", node, str(path), "--provenance", "x", "--as", name, "--home", str(home)]) == 0
+    return opened(home, {node: name}, PRETRAIN, "crawl.warcs=[x]").imported[node]
 
 
 def test_a_checkpoint_and_a_tokenizer_that_do_not_fit_are_refused(home: Path, tmp_path: Path) -> None:
-    adopt_again(home, "train_tokenizer", tiny_model.write(tmp_path / "smaller", vocab_size=300), "small")
-    with pytest.raises(RecipeError, match=r"The checkpoint pretrain/\w+ has a vocabulary of 310, the road's tokenizer one of 300"):
+    import_again(home, "train_tokenizer", tiny_model.write(tmp_path / "smaller", vocab_size=300), "small")
+    with pytest.raises(RecipeError, match=r"The checkpoint pretrain/\w+ has a vocabulary of 310, the pipeline's tokenizer one of 300"):
         opened(home, {"decontaminate": "animals", "pretrain": "base", "train_tokenizer": "small"})
     same = tiny_model.write(tmp_path / "same")
     raw = json.loads((same / "tokenizer.json").read_text())
     (same / "tokenizer.json").write_text(json.dumps(raw))  # other bytes: it may be another tokenizer
-    adopt_again(home, "train_tokenizer", same, "same")
+    import_again(home, "train_tokenizer", same, "same")
     with pytest.raises(RecipeError, match=r"came with another tokenizer.json than that of train_tokenizer/\w+"):
         opened(home, {"decontaminate": "animals", "pretrain": "base", "train_tokenizer": "same"})
 
 
-def test_an_adopted_or_spared_node_is_not_run_by_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_imported_or_spared_node_is_not_run_by_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = opened(home, {"decontaminate": "animals"}, PRETRAIN)
-    with pytest.raises(RecipeError, match="extract does not run in this recipe: what needs it is adopted"):
+    with pytest.raises(RecipeError, match="extract does not run in this recipe: what needs it is imported"):
         session.steps("extract")
-    with pytest.raises(RecipeError, match=r"decontaminate is adopted \(animals\), so it is not built"):
+    with pytest.raises(RecipeError, match=r"decontaminate is imported \(animals\), so it is not built"):
         again(session, "decontaminate", lambda node, perform: perform(lambda event: None), {}, False)
     plan = session.plan()
     for start, force in (("decontaminate", []), ("", ["decontaminate"])):
-        with pytest.raises(RecipeError, match="decontaminate is adopted"):
+        with pytest.raises(RecipeError, match="decontaminate is imported"):
             forced_nodes(session, plan, start, force)
-    words = ["--set", "adopt.decontaminate=animals", "--set", PRETRAIN, "--home", str(home)]
+    words = ["--set", "import.decontaminate=animals", "--set", PRETRAIN, "--home", str(home)]
     capsys.readouterr()
     assert main(["stage", "decontaminate", str(home.parent / "mine.yaml"), *words]) == 2
     assert "so it is not built" in capsys.readouterr().err
@@ -229,13 +230,13 @@ def test_an_adopted_or_spared_node_is_not_run_by_name(home: Path, capsys: pytest
 
 def test_the_command_says_how_to_use_what_it_took(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    words = ["lineage", "adopt", "decontaminate", str(home.parent / "animals.jsonl"), "--provenance", "again", "--home", str(home)]
+    words = ["lineage", "import", "decontaminate", str(home.parent / "animals.jsonl"), "--provenance", "again", "--home", str(home)]
     assert main(words) == 0
     first, second, third, fourth = capsys.readouterr().out.splitlines()
     name = first.split()[0]
     assert name.startswith("decontaminate/") and "documents, 128 rows" in first
     assert second == "was here already, with the provenance: Made for a test: animals"
-    assert third == f"in a recipe   adopt: {{decontaminate: {name}}}" and fourth.endswith(f"--set adopt.decontaminate={name}")
+    assert third == f"in a recipe   import: {{decontaminate: {name}}}" and fourth.endswith(f"--set import.decontaminate={name}")
     assert main([*words, "--as", "tok"]) == 2 and "The name 'tok' is taken" in capsys.readouterr().err
     assert main([*words[:2], "decontaminat", *words[3:]]) == 2 and "There is no node 'decontaminat'" in capsys.readouterr().err
     assert main(["lineage", "show", name, "--home", str(home)]) == 0 and "Made for a test: animals" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The command line: exit codes and messages. Help and JSON of every command are in test_cli_commands.py, a real run in test_tiny_road.py."""
+"""The command line: exit codes and messages. Help and JSON of every command are in test_cli_commands.py, a real run in test_tiny_pipeline.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from flows.cli import main
 from flows.opened_recipe import split_settings
-from flows.pipeline import road
-from flows.progress import books_text, progress_text, size_text
+from flows.pipeline import pipeline
+from flows.progress import progress_text, record_counts_text, size_text
 from stages.core.contract.errors import RecipeError
 from tests.conftest import answered, loam
 
@@ -61,13 +61,13 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["lineage"], "No command is named", "loam lineage --help"),
         (["rn", "tiny"], 'Unknown command "rn". Did you mean "run"?', "loam --help"),
         (["--help", "rn"], 'Unknown command "rn". Did you mean "run"?', "loam --help"),
-        (["lineage", "adpt"], 'Unknown command "adpt". Did you mean "adopt"?', "loam lineage --help"),
+        (["lineage", "adpt"], 'Unknown command "adpt". Did you mean "import"?', "loam lineage --help"),
         (["run", "tiny", "--form", "dedup"], "Unknown option: --form. Did you mean --from?", "loam run --help"),
         (["lineage", "gc", "--keep-run", "2"], "Did you mean --keep-runs?", "loam lineage gc --help"),
         (["lineage", "runs", "--no-json"], "Unknown option: --no-json", "loam lineage runs --help"),
         (["run"], "RECIPE requires an argument", "loam run --help"),
         (["run", "tiny", "more"], "more", "loam run --help"),
-        (["lineage", "adopt", "dedup", "x"], "--provenance requires an argument", "loam lineage adopt --help"),
+        (["lineage", "import", "dedup", "x"], "--provenance requires an argument", "loam lineage import --help"),
         (["trace"], "follows one thing at a time", "exactly one of --url, --doc and --step"),
         (["trace", "--step", "1", "--url", "x"], "follows one thing at a time", "exactly one of --url, --doc and --step"),
         (["trace", "--step", "1", "--run", "a", "--checkpoint", "b"], "--run and --checkpoint exclude each other", "Name the run"),
@@ -123,7 +123,7 @@ def test_the_plan_of_a_fresh_home_names_every_node(tmp_path: Path) -> None:
     done = loam("plan", "tiny", "--json", home=tmp_path)
     plan = answered(done.stdout, "plan")
     states = {s["node"]: s["state"] for s in plan["steps"]}
-    assert states["crawl"] == "missing" and states["report"] == "waiting" and list(states) == [node.name for node in road()]
+    assert states["crawl"] == "missing" and states["report"] == "waiting" and list(states) == [node.name for node in pipeline()]
     assert "parameters" in plan["size"] and plan["missing"] == []
 
 
@@ -161,10 +161,10 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and "Broken" not in done.stderr
 
 
-def test_texts_of_progress_books_and_sizes() -> None:
+def test_texts_of_progress_record_counts_and_sizes() -> None:
     assert progress_text({"done": 5, "total": 20, "unit": "pages", "note": "x"}) == "5 of 20 pages, 25 %, x"
-    books = {"unit": "pages", "rows_in": 10, "kept": 5, "changed": 1, "dropped": {"a": 1, "b": 3}}
-    assert books_text(books) == "10 pages in, 5 kept, 1 changed, 4 dropped (b 3, a 1)"
+    record_counts = {"unit": "pages", "rows_in": 10, "kept": 5, "changed": 1, "dropped": {"a": 1, "b": 3}}
+    assert record_counts_text(record_counts) == "10 pages in, 5 kept, 1 changed, 4 dropped (b 3, a 1)"
     assert [size_text(n) for n in (12, 12_000, 3_400_000_000)] == ["12 bytes", "12.0 KB", "3.4 GB"]
 
 

@@ -29,8 +29,8 @@ PAGE = """A river begins where the rain of a wide country comes together, and it
 In spring the water is high, brown and fast, and the people who live beside it keep their boats on the grass.
 By the middle of summer you can walk across at the old mill, and children look for small fish between the stones.
 Nobody here remembers a year without a flood, but the houses stand on the hill, so most of us only lose some fences.
-When the leaves fall, the ferry stops for the winter and the road over the bridge is the only way to the other side.
-My grandfather wrote down the height of the water every morning for forty years, and I still have all of his books."""
+When the leaves fall, the ferry stops for the winter and the pipeline over the bridge is the only way to the other side.
+My grandfather wrote down the height of the water every morning for forty years, and I still have all of his record counts."""
 SMALL = ("tiny", "--set", "crawl.docs.packages=[datasketch]")
 
 
@@ -136,7 +136,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "lineage name": ("mix-1", "other"),
     "lineage verify": (),
     "lineage reindex": (),
-    "lineage adopt": ("dedup", "{parent}/mine.jsonl", "--provenance", "my own"),
+    "lineage import": ("dedup", "{parent}/mine.jsonl", "--provenance", "my own"),
     "lineage gc": (),
 }
 SERVERS = {"dashboard", "serve"}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flows.pipeline import road
+from flows.pipeline import pipeline
 from stages.core.contract.errors import StageError
 from tests.conftest import PROJECT, answered, loam
 from tests.served import ask, client_environment
@@ -60,13 +60,13 @@ def newest_run(home: Path, flow: str) -> dict[str, Any]:
     return found(home, "flow_runs", flows={"name": {"any_": [flow]}}, sort="START_TIME_DESC", limit=1)[0]
 
 
-def test_the_whole_road_as_a_deployment_shows_one_cached_task_per_node_and_links_the_report(
+def test_the_whole_pipeline_as_a_deployment_shows_one_cached_task_per_node_and_links_the_report(
     server: dict[str, str], tiny_home: Path
 ) -> None:
     deploy(server, "pretrain/full", "-p", "recipe=tiny")
     run = newest_run(tiny_home, "pretrain")
     tasks = found(tiny_home, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
-    assert sorted(t["name"] for t in tasks) == sorted(node.name for node in road())
+    assert sorted(t["name"] for t in tasks) == sorted(node.name for node in pipeline())
     assert {t["state_name"] for t in tasks} == {"Cached"}
     (link,) = [a for a in found(tiny_home, "artifacts", flow_runs={"id": {"any_": [run["id"]]}}) if a["key"] == "report"]
     (report,) = tiny_home.glob("artifacts/report/*/report.html")
@@ -82,14 +82,14 @@ def test_every_parameter_is_described_and_the_example_schedule_sleeps(server: di
         assert deployment["description"] and [s["active"] for s in deployment["schedules"]] == [False] * (name == "pretrain/small")
 
 
-def test_one_node_again_as_a_deployment_is_built_and_leaves_its_books(server: dict[str, str], tiny_home: Path) -> None:
+def test_one_node_again_as_a_deployment_is_built_and_leaves_its_record_counts(server: dict[str, str], tiny_home: Path) -> None:
     deploy(server, "stage/any", "-p", "node=dedup", "-p", "recipe=tiny")
     run = newest_run(tiny_home, "stage")
     tasks = found(tiny_home, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
     assert [(t["name"], t["state_name"]) for t in tasks] == [("dedup", "Completed")]
     artifacts = found(tiny_home, "artifacts", flow_runs={"id": {"any_": [run["id"]]}})
-    books = next(a for a in artifacts if a["key"] == "dedup")
-    assert "exact_duplicate" in books["data"] and "file://" in books["data"]
+    record_counts = next(a for a in artifacts if a["key"] == "dedup")
+    assert "exact_duplicate" in record_counts["data"] and "file://" in record_counts["data"]
     runs = answered(loam("lineage", "runs", "--json", home=tiny_home).stdout)
     assert runs[0]["state"] == "done" and runs[0]["built"] == 1
 

@@ -51,7 +51,7 @@ QUESTIONS = (
     ("lineage", "names"), ("lineage", "diff", "words-1", "words-2"), ("lineage", "verify"), ("lineage", "reindex"), ("lineage", "gc"),
     ("lineage", "name", "words-1", "other", "--move"), ("compare", "toy-1", "toy-2"), ("trace", "--url", "x"), ("report",), ("plan", "toy-1"),
     ("lineage", "why", "crawl", "toy-1"), ("lineage", "affected", "--url-pattern", "x"), ("what-if", "words"), ("plan", "tiny", "--until", "crawl"),
-    ("lineage", "adopt", "dedup", "{home}/artifacts/words", "--provenance", "x"),
+    ("lineage", "import", "dedup", "{home}/artifacts/words", "--provenance", "x"),
 )  # fmt: skip
 RECORDS = (
     "artifacts/*/*/manifest.json",
@@ -149,7 +149,7 @@ def test_a_damaged_index(home: Path, data: st.DataObject) -> None:
 COMMANDS = (
     ("plan",), ("plan", "tiny"), ("lineage", "runs"), ("lineage", "show"), ("lineage", "up"), ("lineage", "down"), ("lineage", "names"),
     ("lineage", "name"), ("lineage", "diff"), ("lineage", "affected"), ("lineage", "why"), ("lineage", "verify"), ("lineage", "gc"), ("lineage",),
-    ("lineage", "adopt"), ("compare",), ("trace",), ("what-if",), ("report",), (), ("dashboard", "--help"), ("serve", "--help"), ("run", "--help"),
+    ("lineage", "import"), ("compare",), ("trace",), ("what-if",), ("report",), (), ("dashboard", "--help"), ("serve", "--help"), ("run", "--help"),
 )  # fmt: skip
 OPTIONS = (
     "--json",
@@ -174,7 +174,7 @@ def test_arguments(home: Path, data: st.DataObject) -> None:
     words = list(data.draw(st.sampled_from(COMMANDS)))
     for _ in range(data.draw(st.integers(0, 3))):
         words += [data.draw(st.sampled_from(OPTIONS)), data.draw(WORD)] if data.draw(st.booleans()) else [data.draw(WORD)]
-    if words[:2] in (["lineage", "name"], ["lineage", "adopt"]):
+    if words[:2] in (["lineage", "name"], ["lineage", "import"]):
         with as_before(home):
             holds([*words, "--home", str(home)])
     else:

@@ -1,10 +1,10 @@
-"""The road as data: a DAG that follows from what the stages declare."""
+"""The pipeline as data: a DAG that follows from what the stages declare."""
 
 from __future__ import annotations
 
 import pytest
 
-from flows.pipeline import config_classes, derived, discovered, downstream, models, road, stage_of, upstream
+from flows.pipeline import config_classes, derived, discovered, downstream, models, pipeline, stage_of, upstream
 from stages.core.contract.declaration import EVERY_NODE, Stage
 from stages.core.contract.errors import RecipeError, StageError
 from stages.settings import StageConfig
@@ -13,14 +13,14 @@ from tests.core.toys import run_count
 
 def test_every_node_comes_after_those_it_reads() -> None:
     seen: set[str] = set()
-    for node in road():
+    for node in pipeline():
         assert set(node.inputs.values()) <= seen, node
         seen.add(node.name)
-    assert len(seen) == len(road())
+    assert len(seen) == len(pipeline())
 
 
 def test_one_line_is_followed_to_its_end_and_files_given_by_hand_come_before_the_crawl() -> None:
-    order = [node.name for node in road()]
+    order = [node.name for node in pipeline()]
     assert order.index("preferences") < order.index("crawl"), "what is wrong with given files shows before the long work"
     assert order[order.index("crawl") :][:3] == ["crawl", "extract", "train_quality"]
     assert [n for n in order if n.startswith("evaluate")] == [f"evaluate@{model}" for model in ("base", "sft", "dpo")], (
@@ -28,7 +28,7 @@ def test_one_line_is_followed_to_its_end_and_files_given_by_hand_come_before_the
     )
 
 
-@pytest.mark.parametrize("node", road(), ids=lambda n: n.name)
+@pytest.mark.parametrize("node", pipeline(), ids=lambda n: n.name)
 def test_roles_fit_the_stage(node) -> None:
     stage = stage_of(node)
     assert stage.name == node.stage_name and dict(stage.inputs) == dict(node.inputs)
@@ -84,22 +84,22 @@ def test_a_stage_has_the_name_of_its_module(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_model_is_exported_and_evaluated() -> None:
-    names = {node.name for node in road()}
+    names = {node.name for node in pipeline()}
     for model, trained in models().items():
         assert {f"export@{model}", f"evaluate@{model}", trained} <= names
 
 
 def test_upstream_of_a_node_is_what_it_needs() -> None:
     assert [n.name for n in upstream(["dedup"])] == ["crawl", "extract", "train_quality", "filter", "dedup"]
-    assert {n.name for n in upstream(["report"])} == {n.name for n in road()} == set(config_classes())
+    assert {n.name for n in upstream(["report"])} == {n.name for n in pipeline()} == set(config_classes())
     with pytest.raises(RecipeError, match="There is no node 'dedpu'") as caught:
         upstream(["dedpu"])
     assert "decontaminate" in str(caught.value)
 
 
 def test_downstream_is_what_upstream_says_from_the_other_end() -> None:
-    for node in road():
+    for node in pipeline():
         made = {n.name for n in downstream(node.name)}
-        assert made == {n.name for n in road() if node.name in {u.name for u in upstream([n.name])}}
+        assert made == {n.name for n in pipeline() if node.name in {u.name for u in upstream([n.name])}}
     with pytest.raises(RecipeError, match="There is no node 'dedpu'"):
         downstream("dedpu")

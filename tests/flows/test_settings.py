@@ -84,23 +84,23 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
             if node in ("runtime", "mix", "train_tokenizer", "pretrain"):
                 training_size(with_it, Plan((), ()))
             if node == "pretrain" and path[0] == "model":
-                ModelConfig(vocab_size=4096, max_positions=256, **made.model.model_dump())
+                ModelConfig(vocab_size=4096, max_position_embeddings=256, **made.model.model_dump())
 
 
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (["pretrain.model.heads=7"], "model.width 128 is not divisible by model.heads 7"),
-        (["pretrain.model.kv_heads=3"], "model.heads 4 is not divisible by model.kv_heads 3"),
-        (["pretrain.model.width=12"], "A head has 3 channels"),
+        (["pretrain.model.num_attention_heads=7"], "model.hidden_size 128 is not divisible by model.num_attention_heads 7"),
+        (["pretrain.model.num_key_value_heads=3"], "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
+        (["pretrain.model.hidden_size=12"], "A head has 3 channels"),
         (["pretrain.optimizer.betas=[0.9, 1.0]"], "optimizer.betas.1: Input should be less than 1"),
         (["pretrain.optimizer={name: adam}"], "optimizer: Input should have one of the names adamw"),
         (["pretrain.loss={name: dpo}"], "loss: Input should have one of the names next_token"),
         (["dpo.loss.beta=0"], "loss.beta: Input should be greater than 0"),
-        (["pretrain.global_batch_rows=12"], "pretrain.global_batch_rows 12 is not divisible by runtime.cpu_ranks 2 x"),
-        (["sft.global_batch_rows=4"], "sft.global_batch_rows 4 is not divisible"),
-        (["dpo.global_batch_rows=20"], "dpo.global_batch_rows 20 is not divisible"),
-        (["runtime.gpus=3", "runtime.micro_batch_rows=1"], "is not divisible by runtime.gpus 3"),
+        (["pretrain.global_batch_size=12"], "pretrain.global_batch_size 12 is not divisible by runtime.cpu_ranks 2 x"),
+        (["sft.global_batch_size=4"], "sft.global_batch_size 4 is not divisible"),
+        (["dpo.global_batch_size=20"], "dpo.global_batch_size 20 is not divisible"),
+        (["runtime.gpus=3", "runtime.micro_batch_size=1"], "is not divisible by runtime.gpus 3"),
         (["pretrain.budget={tokens: 61440}"], "pretrain.warmup_steps 30 is not below the 30 steps"),
         (["sft.budget={tokens: 100}"], "sft.warmup_steps 10 is not below the 1 steps"),
         (["pretrain.warmup_steps=300"], "warmup_steps 300 must be below budget.steps 300"),
@@ -148,7 +148,7 @@ def test_what_hangs_on_settings_alone_is_refused_on_load(settings: list[str], wh
         ["preferences.validation_frac=0.05"],
         ["train_quality.positives=[a/*, b.JSONL.gz, c.*, d.txt, e.parquet]"],
         ["filter.gopher_quality={enabled: false, min_doc_words: 200000}"],
-        ["pretrain.model.width=16", "pretrain.model.heads=8", "pretrain.model.kv_heads=8"],
+        ["pretrain.model.hidden_size=16", "pretrain.model.num_attention_heads=8", "pretrain.model.num_key_value_heads=8"],
     ],
 )
 def test_what_is_right_by_a_hair_is_taken(settings: list[str]) -> None:
@@ -161,15 +161,17 @@ def test_the_recipes_are_free_of_contradictions(name: str) -> None:
 
 
 def test_nodes_that_do_not_run_contradict_nobody() -> None:
-    recipe = replace(changed("mix.weights={docs: 1}", "mix.total_tokens=1000"), adopt={"decontaminate": "a"})
+    recipe = replace(changed("mix.weights={docs: 1}", "mix.total_tokens=1000"), import_artifact={"decontaminate": "a"})
     crawl = recipe.sections["crawl"].model_copy(update={"docs": None, "warcs": ("x",)})
     refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}))
     with pytest.raises(RecipeError, match="no source of the crawl"):
-        refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}, adopt={}))
-    odd = replace(recipe, adopt={"pretrain": "p", "sft": "s", "dpo": "d"}, runtime=recipe.runtime.model_copy(update={"cpu_ranks": 7}))
+        refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}, import_artifact={}))
+    odd = replace(
+        recipe, import_artifact={"pretrain": "p", "sft": "s", "dpo": "d"}, runtime=recipe.runtime.model_copy(update={"cpu_ranks": 7})
+    )
     refuse_contradictions(odd)
     with pytest.raises(RecipeError, match="not divisible by runtime.cpu_ranks 7"):
-        refuse_contradictions(replace(odd, adopt={"pretrain": "p"}))
+        refuse_contradictions(replace(odd, import_artifact={"pretrain": "p"}))
 
 
 def test_a_node_without_anything_to_read_is_lacking_where_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,6 +189,6 @@ def test_a_node_without_anything_to_read_is_lacking_where_it_runs(tmp_path: Path
 
 
 def test_plan_refuses_a_shape_that_cannot_be_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "tiny", "--home", str(tmp_path / "home"), "--set", "pretrain.model.heads=7"]) == 2
-    assert capsys.readouterr().err.startswith("loam: model: model.width 128 is not divisible by model.heads 7")
+    assert main(["plan", "tiny", "--home", str(tmp_path / "home"), "--set", "pretrain.model.num_attention_heads=7"]) == 2
+    assert capsys.readouterr().err.startswith("loam: model: model.hidden_size 128 is not divisible by model.num_attention_heads 7")
     assert not (tmp_path / "home").exists()

@@ -83,7 +83,9 @@ def test_a_network_that_stays_away_is_one_clear_error(quick: None) -> None:
     assert "toy could not read over the network, 4 times." in str(caught.value) and "no answer in 30 s" in str(caught.value)
 
 
-@pytest.mark.parametrize("error", [StageError("the books do not balance"), RuntimeError("a fault of the code"), FileNotFoundError("gone")])
+@pytest.mark.parametrize(
+    "error", [StageError("the record counts do not balance"), RuntimeError("a fault of the code"), FileNotFoundError("gone")]
+)
 def test_nothing_else_is_tried_again(quick: None, error: Exception) -> None:
     tries: list[int] = []
     with pytest.raises(type(error), match=str(error)):

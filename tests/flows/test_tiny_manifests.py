@@ -1,10 +1,10 @@
-"""Loam's own manifests, of every kind that the road makes, keep the schema and contradict nothing."""
+"""Loam's own manifests, of every kind that the pipeline makes, keep the schema and contradict nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from flows.pipeline import road, stage_of
+from flows.pipeline import pipeline, stage_of
 from stages.core.store import manifest_schema
 
 
@@ -15,4 +15,4 @@ def test_every_manifest_of_a_whole_run_is_as_one_of_others_must_be(tiny_home: Pa
         assert manifest_schema.misplaced(record, path.parent.parent.name, path.parent.name) == ""
         assert manifest_schema.contradictions(record) == [], path
         kinds.add(record["kind"])
-    assert kinds == {stage_of(node).output for node in road()}
+    assert kinds == {stage_of(node).output for node in pipeline()}

@@ -56,14 +56,14 @@ class Curve:
 
 
 def model_of(shape: dict[str, Any]) -> Any:
-    """transformers' model of a shape: vocab, depth, width, heads, kv_heads, ffn, context, theta, eps, tied, qk_norm."""
+    """transformers' model of a shape: vocab, depth, width, heads, num_key_value_heads, ffn, context, theta, eps, tied, qk_norm."""
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
     config, kind = (Qwen3Config, Qwen3ForCausalLM) if shape["qk_norm"] else (LlamaConfig, LlamaForCausalLM)
     return kind(
         config(
-            vocab_size=shape["vocab"], num_hidden_layers=shape["depth"], hidden_size=shape["width"], num_attention_heads=shape["heads"],
-            num_key_value_heads=shape["kv_heads"], head_dim=shape["width"] // shape["heads"], intermediate_size=shape["ffn"],
+            vocab_size=shape["vocab"], num_hidden_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"], num_attention_heads=shape["num_attention_heads"],
+            num_key_value_heads=shape["num_key_value_heads"], head_dim=shape["hidden_size"] // shape["num_attention_heads"], intermediate_size=shape["ffn"],
             max_position_embeddings=shape["context"], rms_norm_eps=shape["eps"], tie_word_embeddings=shape["tied"],
             rope_parameters={"rope_type": "default", "rope_theta": shape["theta"]}, attention_dropout=0.0,
         )
@@ -79,7 +79,7 @@ def random_weights(model: Any, seed: int) -> dict[str, Tensor]:
     }
 
 
-def seeded_weights(model: Any, seed: int, depth: int) -> dict[str, Tensor]:
+def seeded_weights(model: Any, seed: int, num_hidden_layers: int) -> dict[str, Tensor]:
     """The initial values that a seed stands for: ones for norms, else normal with 1 / sqrt(fan-in), less for what writes to the residual."""
     values = {}
     for name, p in model.named_parameters():
@@ -88,7 +88,7 @@ def seeded_weights(model: Any, seed: int, depth: int) -> dict[str, Tensor]:
             continue
         std = 1 / math.sqrt(p.shape[-1])
         if "o_proj" in name or "down_proj" in name:
-            std /= math.sqrt(2 * depth)
+            std /= math.sqrt(2 * num_hidden_layers)
         number = int.from_bytes(hashlib.sha256(f"{seed} {our_name(name)}".encode()).digest()[:8], "little") >> 1
         values[name] = torch.empty(p.shape).normal_(0.0, std, generator=torch.Generator().manual_seed(number))
     return values

@@ -28,9 +28,10 @@ from tests.golden import oracle
 from tests.lm.made import changed, training
 
 STEPS, EVERY, EVAL, BATCH, CONTEXT = 12, 6, 5, 8, 32
-CLIPPED = {"vocab": 61, "depth": 2, "width": 24, "heads": 4, "kv_heads": 2, "ffn": 40, "context": CONTEXT, "theta": 1e4, "eps": 1e-5,
+CLIPPED = {"vocab": 61, "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,
+     "ffn": 40, "context": CONTEXT, "theta": 1e4, "eps": 1e-5,
            "tied": True, "qk_norm": False}  # fmt: skip
-UNCLIPPED = {**CLIPPED, "heads": 3, "kv_heads": 1, "theta": 100.0, "eps": 1e-3, "tied": False, "qk_norm": True}
+UNCLIPPED = {**CLIPPED, "num_attention_heads": 3, "num_key_value_heads": 1, "theta": 100.0, "eps": 1e-3, "tied": False, "qk_norm": True}
 SETTINGS = {
     "clipped": oracle.Settings(STEPS, BATCH, 3, ((0, 43),), 1e-2, 0.1, 3, clip=0.5, eval_at=(0, 5, 10, STEPS)),
     "unclipped": oracle.Settings(STEPS, BATCH, 4, ((2, 17), (19, 23)), 3e-3, 0.3, 2, weight_decay=0.5, decay_embeddings=True,
@@ -93,22 +94,23 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, A
     rows, held_out = made_rows(43, 5, masked), made_rows(7, 6, masked)
     dtype = "uint16" if masked else "uint32"
     model = oracle.model_of(shape)
-    weights = oracle.seeded_weights(model, settings.seed, shape["depth"]) if seeded else oracle.random_weights(model, 11)
+    weights = oracle.seeded_weights(model, settings.seed, shape["num_hidden_layers"]) if seeded else oracle.random_weights(model, 11)
     model.load_state_dict(weights, strict=False)
     ours = {oracle.our_name(name): tensor for name, tensor in weights.items()}
     checkpoint.write_fresh(
         folder / "init", {n: list(t.shape) for n, t in ours.items()}, lambda n, begin, end: ours[n].flatten()[begin:end], 5_000
     )
     some = 512 if masked else 5
-    config = ModelConfig(shape["vocab"], shape["depth"], shape["width"], shape["heads"], shape["kv_heads"], shape["ffn"], CONTEXT,
+    config = ModelConfig(shape["vocab"], shape["num_hidden_layers"], shape["hidden_size"], shape["num_attention_heads"], shape["num_key_value_heads"],
+    shape["ffn"], CONTEXT,
                          shape["theta"], shape["eps"], shape["tied"], shape["qk_norm"])  # fmt: skip
     job = Job(
         model=config, train=write_rows(folder / "train", rows, dtype, masked),
         validation=write_rows(folder / "validation", held_out, dtype, masked), machine=machine, seed=settings.seed, scratch="", out="",
         phases=tuple(Phase(*phase) for phase in settings.phases), init_from="" if seeded else str(folder / "init"), steps=STEPS,
         settings=training(
-            global_batch_rows=BATCH, learning_rate=settings.peak, min_lr_frac=settings.floor_frac, warmup_steps=settings.warmup,
-            eval_every_steps=EVAL, checkpoint_every_steps=EVERY, max_validation_rows=some, **optim,
+            global_batch_size=BATCH, learning_rate=settings.peak, min_lr_frac=settings.floor_frac, warmup_steps=settings.warmup,
+            eval_every_steps=EVAL, checkpoint_every_steps=EVERY, max_validation_sequences=some, **optim,
         ),
     )  # fmt: skip
     read = held_out if masked else [held_out[row] for row in (0, 1, 2, 4, 5)]  # five evenly spaced ones of seven
@@ -117,12 +119,12 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, A
 
 @pytest.fixture(scope="module")
 def clipped(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return made_case(tmp_path_factory.mktemp("clipped"), "clipped", CLIPPED, {"clip": 0.5}, Machine(1, "cpu", 8, 2))
+    return made_case(tmp_path_factory.mktemp("clipped"), "clipped", CLIPPED, {"max_grad_norm": 0.5}, Machine(1, "cpu", 8, 2))
 
 
 @pytest.fixture(scope="module")
 def unclipped(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    optim = {"weight_decay": 0.5, "optimizer": {"betas": (0.8, 0.99), "eps": 1e-4}, "clip": 0.0, "decay_embeddings": True}
+    optim = {"weight_decay": 0.5, "optimizer": {"betas": (0.8, 0.99), "eps": 1e-4}, "max_grad_norm": 0.0, "decay_embeddings": True}
     return made_case(tmp_path_factory.mktemp("unclipped"), "unclipped", UNCLIPPED, optim, Machine(2, "cpu", 2, 2))
 
 
@@ -144,7 +146,7 @@ class Ran:
 def run(job: Job, folder: Path, ranks: int, micro: int) -> Ran:
     held = []
     shutil.rmtree(folder / "out", ignore_errors=True)
-    machine = replace(job.machine, ranks=ranks, micro_batch_rows=micro)
+    machine = replace(job.machine, ranks=ranks, micro_batch_size=micro)
     launch(
         replace(job, machine=machine, scratch=str(folder), out=str(folder / "out")),
         lambda _, event: held.append(event) if event["kind"] == "partition" else None,
@@ -189,7 +191,7 @@ def test_two_ranks_with_accumulation_and_without_clipping_follow_the_oracle(uncl
 
 def test_accumulation_from_the_seed_with_recomputed_activations(tmp_path: Path) -> None:
     machine = Machine(1, "cpu", 2, 2, activation_checkpointing=True)
-    case = made_case(tmp_path / "case", "clipped", CLIPPED, {"clip": 0.5}, machine, seeded=True)
+    case = made_case(tmp_path / "case", "clipped", CLIPPED, {"max_grad_norm": 0.5}, machine, seeded=True)
     follows(run(case.job, tmp_path / "run", 1, 2), case.curve)
 
 
@@ -201,7 +203,7 @@ def test_parameters_are_really_partitioned(two: Ran) -> None:
 
 
 def test_what_is_left_behind(one: Ran, two: Ran) -> None:
-    """The lines in order, the last two resume points, and the final checkpoint with the optimizer's own count of its steps."""
+    """The lines in order, the last two snapshots, and the final checkpoint with the optimizer's own count of its steps."""
     for ran, ranks in ((one, 1), (two, 2)):
         assert [line["step"] for line in ran.lines if "loss" in line] == list(range(1, STEPS + 1))
         assert sorted(path.name for path in (ran.folder / "resume").iterdir()) == [f"step-{n:010d}" for n in (EVERY, STEPS)]
@@ -213,7 +215,7 @@ def test_what_is_left_behind(one: Ran, two: Ran) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (1, 2), (2, 1)])
 def test_resume(clipped: Case, unclipped: Case, one: Ran, two: Ran, tmp_path: Path, before: int, after: int) -> None:
-    """A run whose last resume point is gone goes on from the one before, with the same curve and no doubled step."""
+    """A run whose last snapshot is gone goes on from the one before, with the same curve and no doubled step."""
     job, source = (clipped.job, one) if before == 1 else (unclipped.job, two)
     shutil.copytree(source.folder, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "resume" / f"step-{STEPS:010d}")
@@ -245,7 +247,7 @@ def test_resume_in_bf16_restores_the_low_precision_copies_too(clipped: Case, tmp
     assert any(not torch.equal(tensor, tensor.bfloat16().float()) for tensor in wanted.values())  # the masters are fp32
 
 
-def test_a_damaged_resume_point_is_passed_over(clipped: Case, one: Ran, tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_passed_over(clipped: Case, one: Ran, tmp_path: Path) -> None:
     shutil.copytree(one.folder, tmp_path / "again")
     root = tmp_path / "again" / "resume"
     shard = root / f"step-{STEPS:010d}" / "shards" / "00000.safetensors"
@@ -265,7 +267,7 @@ def test_a_damaged_resume_point_is_passed_over(clipped: Case, one: Ran, tmp_path
         checkpoint.verify(root / f"step-{STEPS:010d}")
 
 
-def test_a_resume_point_of_another_job_is_not_used(clipped: Case, one: Ran) -> None:
+def test_a_snapshot_of_another_job_is_not_used(clipped: Case, one: Ran) -> None:
     said: list[str] = []
     assert checkpoint.latest_good(one.folder / "resume", changed(clipped.job, learning_rate=1.0).fingerprint(), said.append) is None
     assert "is of another job (model, data or settings differ)" in said[0]

@@ -23,7 +23,7 @@ def small_job(folder: Path, machine: Machine, steps: int) -> Job:
     items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]
     rows = write_row_files(folder / "rows", items, np.arange(8), 16, 0)
     return Job(
-        model=ModelConfig(11, 1, 8, 2, 1, 8, 16), settings=training(global_batch_rows=4, learning_rate=1e-3), train=rows, machine=machine,
+        model=ModelConfig(11, 1, 8, 2, 1, 8, 16), settings=training(global_batch_size=4, learning_rate=1e-3), train=rows, machine=machine,
         seed=1, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, 8),), steps=steps,
     )  # fmt: skip
 

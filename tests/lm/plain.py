@@ -93,7 +93,7 @@ def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], st
 
 @dataclass
 class Observed:
-    """Everything that a job's run shows: its metrics lines, resume points, weights at the end, DeepSpeed's settings."""
+    """Everything that a job's run shows: its metrics lines, snapshots, weights at the end, DeepSpeed's settings."""
 
     lines: list[dict[str, Any]]
     saved: list[int] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Observed:
 
 
 def run(job: Job, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | None = None) -> Observed:
-    """Trains. start: as if a resume point of that many steps had been found, with the job's first weights."""
+    """Trains. start: as if a snapshot of that many steps had been found, with the job's first weights."""
     saved: list[int] = []
     monkeypatch.setattr(trainer, "assign", assign)
     monkeypatch.setattr(trainer, "save", lambda _, step: saved.append(step))

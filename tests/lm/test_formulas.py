@@ -17,7 +17,15 @@ from stages.lm.model.llama import Llama, initial_value, rotate, rotation_at
 from stages.lm.train.schedule_cosine import Cosine
 from tests.golden import oracle
 
-LEGEND = {"vocab_size": 97, "depth": 3, "width": 48, "heads": 4, "kv_heads": 2, "ffn_width": 80, "max_positions": 64}
+LEGEND = {
+    "vocab_size": 97,
+    "num_hidden_layers": 3,
+    "hidden_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 80,
+    "max_position_embeddings": 64,
+}
 
 
 @given(st.integers(1, 40), st.integers(0, 39), st.floats(0, 1), st.floats(1e-6, 1))
@@ -48,8 +56,18 @@ def test_the_spread_of_initial_values() -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_initial_values_are_a_function_of_seed_and_name(tied: bool) -> None:
-    config = ModelConfig(**LEGEND, tied_embeddings=tied, qk_norm=True)
-    shape = {"vocab": 97, "depth": 3, "width": 48, "heads": 4, "kv_heads": 2, "ffn": 80, "context": 64, "theta": 1e4, "eps": 1e-5}
+    config = ModelConfig(**LEGEND, tie_word_embeddings=tied, qk_norm=True)
+    shape = {
+        "vocab": 97,
+        "num_hidden_layers": 3,
+        "hidden_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "ffn": 80,
+        "context": 64,
+        "theta": 1e4,
+        "eps": 1e-5,
+    }
     expected = oracle.seeded_weights(oracle.model_of(shape | {"tied": tied, "qk_norm": True}), 2**40 + 3, 3)
     shapes = {name: tuple(param.shape) for name, param in Llama(config).named_parameters()}
     assert {oracle.our_name(name): tuple(tensor.shape) for name, tensor in expected.items()} == shapes
@@ -77,10 +95,10 @@ def test_rotation_is_by_position_times_frequency(theta: float) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"depth": 0}, "model.depth is 0; it must be at least 1"),
-        ({"heads": 5}, "model.width 48 is not divisible by model.heads 5"),
-        ({"width": 44}, "A head has 11 channels, which RoPE cannot rotate in pairs"),
-        ({"kv_heads": 3}, "model.heads 4 is not divisible by model.kv_heads 3"),
+        ({"num_hidden_layers": 0}, "model.num_hidden_layers is 0; it must be at least 1"),
+        ({"num_attention_heads": 5}, "model.hidden_size 48 is not divisible by model.num_attention_heads 5"),
+        ({"hidden_size": 44}, "A head has 11 channels, which RoPE cannot rotate in pairs"),
+        ({"num_key_value_heads": 3}, "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
     ],
 )
 def test_shapes_that_cannot_be_built(change: dict, message: str) -> None:
@@ -89,16 +107,16 @@ def test_shapes_that_cannot_be_built(change: dict, message: str) -> None:
 
 
 def test_a_shape_goes_through_its_file(tmp_path: Path) -> None:
-    shape = ModelConfig(**LEGEND, rope_theta=7.0, norm_eps=0.5, tied_embeddings=True, qk_norm=True)
+    shape = ModelConfig(**LEGEND, rope_theta=7.0, rms_norm_eps=0.5, tie_word_embeddings=True, qk_norm=True)
     write_model_config(shape, tmp_path / "model.json")
     assert read_model_config(tmp_path / "model.json") == shape
 
 
 @pytest.mark.parametrize(
-    ("dtype", "width", "ids"), [("uint16", 2, [1, 258, 65_535, 0]), ("uint32", 4, [1, 258, 65_536, 70_000, 2**24 + 5])]
+    ("dtype", "hidden_size", "ids"), [("uint16", 2, [1, 258, 65_535, 0]), ("uint32", 4, [1, 258, 65_536, 70_000, 2**24 + 5])]
 )
-def test_tokens_are_little_endian(tmp_path: Path, dtype: str, width: int, ids: list[int]) -> None:
-    (tmp_path / "t.bin").write_bytes(b"".join(i.to_bytes(width, "little") for i in ids))
+def test_tokens_are_little_endian(tmp_path: Path, dtype: str, hidden_size: int, ids: list[int]) -> None:
+    (tmp_path / "t.bin").write_bytes(b"".join(i.to_bytes(hidden_size, "little") for i in ids))
     np.save(tmp_path / "pieces.npy", np.array([[0, 0, len(ids)]]))
     np.save(tmp_path / "rows.npy", np.array([0, 1]))
     files = RowFiles((str(tmp_path / "t.bin"),), dtype, str(tmp_path / "pieces.npy"), str(tmp_path / "rows.npy"), 8, 0)

@@ -2,7 +2,7 @@
 
 A module's tests are those named here, the most specific first, then every other test file that imports it by name, the slow ones last. Never the record
 of the code's digests (tests/architecture): any edit of a stage dies there, which proves nothing; nor what starts a server, a browser or the
-whole road.
+whole pipeline.
 """
 
 from __future__ import annotations

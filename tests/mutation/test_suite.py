@@ -156,6 +156,6 @@ def test_an_orphan_is_gone():
 
 
 def test_orphans_of_a_test_are_waited_for(tmp_path: Path) -> None:
-    """They are adopted by the process that forks, and would stand in the process table as if alive."""
+    """They are imported by the process that forks, and would stand in the process table as if alive."""
     result, said = ran(toy(tmp_path, TEST + ORPHAN), size=1)
     assert result["sample"] == 1 and any("2 tests" in line for line in said)

@@ -101,7 +101,7 @@ def listen(job: dict[str, Any], pid: int, pipe: int) -> tuple[str, str, dict[str
 
 
 def bury(pid: int, leave: bool = False) -> int | None:
-    """Waits for adopted processes that have ended, which tests take for alive until then; the status of `pid` if it ended too.
+    """Waits for imported processes that have ended, which tests take for alive until then; the status of `pid` if it ended too.
 
     leave: lets `pid` itself stand, since its pipe may hold more.
     """

@@ -13,7 +13,7 @@ from stages import dedup
 from stages import filter as filter_stage
 from stages.core.contract.errors import StageError
 from stages.core.index import database
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from stages.queries.affected import affected
 from tests.conftest import answered, loam, run_stage
 from tests.queries.two_runs import FOREIGN, MIRROR, SITE, make_two_runs
@@ -104,7 +104,9 @@ def compared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "http://4/other": [*common[:350], *ends["other"]], "http://5/copy": common, "http://6/z": [*common[:350], *ends["other"]],
     }  # fmt: skip
     lines = [{"url": url, "text": " ".join(words), "lang": "en", "lang_score": 1.0} for url, words in texts.items()]
-    made = adopt(home, "filter", filter_stage.STAGE, [jsonl(home.parent / "pages.jsonl", lines)], "made for a test", lambda event: None)
+    made = import_artifact(
+        home, "filter", filter_stage.STAGE, [jsonl(home.parent / "pages.jsonl", lines)], "made for a test", lambda event: None
+    )
     run_stage(dedup.STAGE, {"threshold": 0.7, "bands": 60, "rows": 3}, {"documents": made.artifact}, home)
     database.update(home)
     return home

@@ -93,7 +93,7 @@ def test_gc_keeps_what_the_newest_run_of_each_recipe_needs(tmp_path: Path, capsy
     assert main(["lineage", "gc", "--keep-runs", "0", "--home", str(home)]) == 2
 
 
-def test_gc_does_not_take_a_run_that_stopped_early_for_the_whole_road(tmp_path: Path) -> None:
+def test_gc_does_not_take_a_run_that_stopped_early_for_the_whole_pipeline(tmp_path: Path) -> None:
     home = tmp_path / "home"
     recorded(home, "toy", *branch(home, ["a"]))
     recorded(home, "toy", *branch(home, ["b"])[:1], until="words")

@@ -94,5 +94,5 @@ def test_an_artifact_with_a_file_that_is_gone_is_damaged_and_no_hit(tmp_path: Pa
     found = planned(tmp_path)
     assert [s.state for s in found.steps] == ["damaged", "cached"] and not found.complete
     assert found.steps[0].why == (f"{words.path / 'word' / '00001.txt'}: missing",) and found.steps[0].artifact is not None
-    adopted = make_plan(tmp_path / "home", recipe(tmp_path), STEPS, {"words": words})
-    assert [s.state for s in adopted.steps] == ["damaged", "cached"]
+    imported = make_plan(tmp_path / "home", recipe(tmp_path), STEPS, {"words": words})
+    assert [s.state for s in imported.steps] == ["damaged", "cached"]

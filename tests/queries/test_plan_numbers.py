@@ -26,7 +26,7 @@ from stages.train_tokenizer import TrainTokenizer
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS
 
-SHAPE = "{depth: 4, width: 64, heads: 4, kv_heads: 2, ffn_width: 128}"
+SHAPE = "{num_hidden_layers: 4, hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 128}"
 RECIPE = f"""
 name: toy
 mix: {{seq_len: 128}}
@@ -34,12 +34,12 @@ train_tokenizer: {{vocab_size: 3000}}
 pretrain:
   model: {SHAPE}
   budget: {{steps: 100}}
-  global_batch_rows: 8
+  global_batch_size: 8
   learning_rate: 0.001
   warmup_steps: 1
   eval_every_steps: 0
   checkpoint_every_steps: 0
-runtime: {{micro_batch_rows: 64, cpu_ranks: 2}}
+runtime: {{micro_batch_size: 64, cpu_ranks: 2}}
 """
 CLASSES = {"train_tokenizer": TrainTokenizer, "mix": Mix, "pretrain": PretrainConfig}
 
@@ -89,7 +89,7 @@ def test_a_budget_in_tokens_is_rounded_up_to_steps_and_one_in_epochs_has_no_numb
 
 def test_gpus_give_hours_and_share_the_memory(tmp_path: Path) -> None:
     """1e16 tokens cost 2.43e22 FLOPs: 16,875 hours at 4e14 a second, over six GPUs 117.2 days."""
-    settings = ("runtime.gpus=6", "pretrain.budget={tokens: 1000000000}", "runtime.micro_batch_rows=1")
+    settings = ("runtime.gpus=6", "pretrain.budget={tokens: 1000000000}", "runtime.micro_batch_size=1")
     found = dict(size(tmp_path, *settings))
     assert found["GPU hours at 400 TFLOP/s"] == "0 (0.0 days on 6 GPUs)" and found["memory per rank"].endswith("GiB on 6 ranks")
     found = dict(size(tmp_path, *settings[:1], "pretrain.budget={tokens: 10000000000000000}"))
@@ -118,27 +118,35 @@ def test_what_is_built_is_summed_up_and_a_mixture_gives_its_sources(tmp_path: Pa
     assert found[0] == ("parameters", "532,032 (339,456 in matrix products)"), "a hit is what the recipe says"
 
 
-def test_an_adopted_part_gives_its_own_numbers(tmp_path: Path) -> None:
+def test_an_imported_part_gives_its_own_numbers(tmp_path: Path) -> None:
     """4 * 36,864 + 1,000 * 64 weights multiply a token where the tokenizer has 1,000 words; twice the context doubles the attention."""
     tokenizer = artifact(tmp_path / "tokenizer")
-    found = dict(size(tmp_path, "adopt.train_tokenizer=x", train_tokenizer=tokenizer))
+    found = dict(size(tmp_path, "import.train_tokenizer=x", train_tokenizer=tokenizer))
     assert found["parameters"] == "276,032 (211,456 in matrix products)"
     mixed = artifact(tmp_path / "mix", mix={"seq_len": 256, "sources": {}})
-    found = dict(size(tmp_path, "adopt.mix=x", mix=mixed))
+    found = dict(size(tmp_path, "import.mix=x", mix=mixed))
     assert found["parameters"].startswith("532,032") and found["pretraining tokens"] == "204,800 (at most)"
 
 
-def test_an_adopted_checkpoint_is_counted_as_it_is_and_not_trained(tmp_path: Path) -> None:
-    shape = {"vocab_size": 100, "depth": 1, "width": 8, "heads": 2, "kv_heads": 1, "ffn_width": 16, "max_positions": 32}
-    found = size(tmp_path, "adopt.pretrain=x", pretrain=artifact(tmp_path / "pretrain", model=shape))
+def test_an_imported_checkpoint_is_counted_as_it_is_and_not_trained(tmp_path: Path) -> None:
+    shape = {
+        "vocab_size": 100,
+        "num_hidden_layers": 1,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 16,
+        "max_position_embeddings": 32,
+    }
+    found = size(tmp_path, "import.pretrain=x", pretrain=artifact(tmp_path / "pretrain", model=shape))
     assert found == [
         ("parameters", "2,200 (1,376 in matrix products)"), ("one checkpoint", "0.0 MB"), ("built so far", "1 of 3 nodes in 5 s, 1.5 MB"),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("node", ["mix", "train_tokenizer", "pretrain"])
-def test_an_adopted_part_that_is_not_known_leaves_the_size_open(tmp_path: Path, node: str) -> None:
-    assert size(tmp_path, f"adopt.{node}=x") == []
+def test_an_imported_part_that_is_not_known_leaves_the_size_open(tmp_path: Path, node: str) -> None:
+    assert size(tmp_path, f"import.{node}=x") == []
 
 
 # -- what stands in a plan ---------------------------------------------------------------------------------------------------------
@@ -153,15 +161,15 @@ JOIN = dataclasses.replace(COUNT, name="join", inputs=dict.fromkeys(("words", "b
 STEPS = [Step("words", {}, WORDS), Step("count", {"words": "words"}, COUNT)]
 
 
-def test_an_adopted_artifact_is_named_with_where_it_comes_from(tmp_path: Path) -> None:
+def test_an_imported_artifact_is_named_with_where_it_comes_from(tmp_path: Path) -> None:
     built = run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
-    given = make_plan(tmp_path / "home", toys(tmp_path, "adopt.words=my-words"), STEPS, {"words": built})
+    given = make_plan(tmp_path / "home", toys(tmp_path, "import.words=my-words"), STEPS, {"words": built})
     assert [(s.node, s.state, s.why) for s in given.steps] == [
-        ("words", "adopted", ("my-words: built by test-run",)), ("count", "missing", ("not built yet",)),
+        ("words", "imported", ("my-words: built by test-run",)), ("count", "missing", ("not built yet",)),
     ]  # fmt: skip
     assert given.steps[0].artifact is built and given.steps[0].job is None and not given.complete
-    foreign = Artifact(built.path, {**built.manifest, "adopted": {"provenance": "files of mine"}})
-    given = make_plan(tmp_path / "home", toys(tmp_path, "adopt.words=my-words"), STEPS[:1], {"words": foreign})
+    foreign = Artifact(built.path, {**built.manifest, "imported": {"provenance": "files of mine"}})
+    given = make_plan(tmp_path / "home", toys(tmp_path, "import.words=my-words"), STEPS[:1], {"words": foreign})
     assert given.steps[0].why == ("my-words: files of mine",) and given.complete
 
 
@@ -195,7 +203,7 @@ def test_an_error_that_is_none_of_the_recipe_is_raised(tmp_path: Path) -> None:
         make_plan(tmp_path / "home", toys(tmp_path), [Step("words", {}, broken)])
 
 
-def test_lacks_begin_with_the_devices_and_leave_adopted_training_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lacks_begin_with_the_devices_and_leave_imported_training_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "gpus", list)
     (tmp_path / "t.yaml").write_text("name: toy\nruntime: {gpus: 2}\nadopt: {sft: x}\n")
     wants = load_recipe(str(tmp_path / "t.yaml"), {"sft": WORDS.config}, spared=lambda _: ())
@@ -214,16 +222,16 @@ def test_of_equally_near_artifacts_the_newest_explains_a_miss(tmp_path: Path) ->
     assert make_plan(tmp_path / "home", toys(tmp_path), STEPS).steps[0].why == ("config.max_bad_records: 11 -> 0",)
 
 
-def test_an_artifact_that_was_taken_away_or_adopted_explains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_artifact_that_was_taken_away_or_imported_explains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, made = tmp_path / "home", run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
     path = made.path / "manifest.json"
     manifest = json.loads(path.read_text())
     monkeypatch.setattr(plan, "find_hit", lambda home, job: None)
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("its artifact was removed",)
-    path.write_text(json.dumps({**manifest, "adopted": {"provenance": "mine"}}))
-    said = f"words/{made.path.name} is adopted, so it stands only where the recipe's section adopt names it"
+    path.write_text(json.dumps({**manifest, "imported": {"provenance": "mine"}}))
+    said = f"words/{made.path.name} is imported, so it stands only where the recipe's section import names it"
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == (said,)
-    path.write_text(json.dumps({**manifest, "adopted": {"provenance": "mine"}, "key": "0" * 64}))
+    path.write_text(json.dumps({**manifest, "imported": {"provenance": "mine"}, "key": "0" * 64}))
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("not built yet",)
 
 

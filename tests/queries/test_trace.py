@@ -98,13 +98,13 @@ def test_without_pretraining_the_furthest_node_is_asked(home: Path, tmp_path: Pa
     assert trace.start(copied).alias == "mix-3"
 
 
-def test_an_adopted_checkpoint_without_documents_is_passed_over(home: Path, tmp_path: Path) -> None:
+def test_an_imported_checkpoint_without_documents_is_passed_over(home: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     shutil.copytree(home, copied)
     make_run(copied, 9, [make_artifact(copied, "pretrain", 9, {}, {})])
     database.update(copied)
     assert trace.start(copied).alias == "pretrain-2"
-    with pytest.raises(StageError, match="Pretraining took no step here: its checkpoint was adopted"):
+    with pytest.raises(StageError, match="Pretraining took no step here: its checkpoint was imported"):
         trace.trace_step(copied, trace.start(copied, trained=True), 1)
 
 
@@ -136,7 +136,7 @@ def test_upstream_joins_the_views_of_one_checkpoint(home: Path) -> None:
         return database.select(home, sql, Limits())[0]
 
     for name in ("pretrain-1", trace.start(home, run="tiny-1").artifact):
-        assert {row["node"] for row in asked(f"FROM upstream('{name}')")} == {*trace.ROAD, "crawl", "encode", "mix", "pretrain"}
+        assert {row["node"] for row in asked(f"FROM upstream('{name}')")} == {*trace.PIPELINE, "crawl", "encode", "mix", "pretrain"}
     (row,) = asked("SELECT count(*) AS n, count(DISTINCT node) AS nodes FROM upstream('pretrain')")
     assert row == {"n": 8, "nodes": 8}
     assert asked("SELECT DISTINCT url FROM decisions JOIN upstream('mix') USING (artifact_id, node) ORDER BY url") == [

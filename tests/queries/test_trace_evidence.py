@@ -16,7 +16,7 @@ from stages import benchmarks, crawl, decontaminate, dedup, extract, train_quali
 from stages import filter as filter_stage
 from stages.core.contract.declaration import Artifact
 from stages.core.index import database
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
 from stages.queries import trace
 from tests.conftest import loam, run_stage
@@ -58,7 +58,7 @@ def imported(home: Path, texts: dict[str, str], name: str) -> Artifact:
     path = jsonl(
         home.parent / f"{name}.jsonl", [{"text": text, "url": url, "lang": "en", "lang_score": 1.0} for url, text in texts.items()]
     )
-    return adopt(home, "filter", filter_stage.STAGE, [path], "written for a test", lambda event: None).artifact
+    return import_artifact(home, "filter", filter_stage.STAGE, [path], "written for a test", lambda event: None).artifact
 
 
 def asked(home: Path, artifact: Artifact, url: str, node: str = "") -> dict[str, Any]:

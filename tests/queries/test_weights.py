@@ -33,7 +33,8 @@ SPECIAL = {"bos": 0, "eos": 1, "pad": 2}
 
 def config(**changed: Any) -> ModelConfig:
     return ModelConfig(**{
-        "vocab_size": 31, "depth": 2, "width": 12, "heads": 2, "kv_heads": 1, "ffn_width": 20, "max_positions": 16, "qk_norm": True, **changed,
+        "vocab_size": 31, "num_hidden_layers": 2, "hidden_size": 12, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 20,
+        "max_position_embeddings": 16, "qk_norm": True, **changed,
     })  # fmt: skip
 
 
@@ -124,9 +125,13 @@ def test_zero_and_not_a_number_are_not_hidden(tmp_path: Path) -> None:
 
 
 def test_other_depth_width_and_lone_parameters_are_rows(tmp_path: Path) -> None:
-    one, two = config(), config(depth=3, ffn_width=24, qk_norm=False)
+    one, two = config(), config(num_hidden_layers=3, intermediate_size=24, qk_norm=False)
     found = compare_weights(checkpoint(tmp_path / "a", one, values(one, 1)), checkpoint(tmp_path / "b", two, values(two, 1)))
-    assert {(r["setting"], r["a"], r["b"]) for r in found["config"]} == {("depth", 2, 3), ("ffn_width", 20, 24), ("qk_norm", True, False)}
+    assert {(r["setting"], r["a"], r["b"]) for r in found["config"]} == {
+        ("num_hidden_layers", 2, 3),
+        ("intermediate_size", 20, 24),
+        ("qk_norm", True, False),
+    }
     alone = {r["parameter"]: (r["shape_a"], r["shape_b"]) for r in found["alone"]}
     assert alone["blocks.0.ffn.gate.weight"] == ("20 x 12", "24 x 12") and alone["blocks.2.attention.out.weight"] == ("", "12 x 12")
     assert alone["blocks.1.attention.query_norm.weight"] == ("6", "")
@@ -136,7 +141,7 @@ def test_other_depth_width_and_lone_parameters_are_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_an_exported_model_is_held_against_its_checkpoint(tmp_path: Path, tied: bool) -> None:
-    shape = config(tied_embeddings=tied)
+    shape = config(tie_word_embeddings=tied)
     made = values(shape, 1)
     hugging_face_model(shape, made, SPECIAL, "float32").save_pretrained(tmp_path / "model", max_shard_size="4KB")
     assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
@@ -198,7 +203,7 @@ class SeedConfig(StageConfig):
 
 
 def write_checkpoint(given: SeedConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    checkpoint(out, config(depth=given.seed), values(config(depth=given.seed), given.seed), 2)
+    checkpoint(out, config(num_hidden_layers=given.seed), values(config(num_hidden_layers=given.seed), given.seed), 2)
     return Outcome()
 
 
@@ -216,7 +221,7 @@ def test_the_command_compares_runs_with_runs_and_weights_with_weights(tmp_path: 
     code, shown, _ = compare("pretrain", two.manifest["key"][:8])
     assert code == 0 and shown.startswith(f"a  pretrain/{one.path.name}\nb  sft/{two.path.name}\n")
     lines = [line.split() for line in shown.splitlines()]
-    assert ["depth", "1", "2"] in lines and ["blocks.1.ffn.up.weight", "20", "x", "12"] in lines
+    assert ["num_hidden_layers", "1", "2"] in lines and ["blocks.1.ffn.up.weight", "20", "x", "12"] in lines
     assert [line[0] for line in lines if line and line[0] in (*weights.GROUPS, "all")] == [*weights.GROUPS, "all"]
     code, shown, _ = compare("pretrain", f"sft/{two.path.name}", "--json")
     assert code == 0 and answered(shown) == compare_weights(one, two)

@@ -60,7 +60,7 @@ CHANGES = {
 @pytest.mark.parametrize("setting", list(CHANGES))
 def test_the_answer_is_what_a_rerun_gives(home: Path, texts: list[str], tmp_path: Path, setting: str) -> None:
     rows = what_if(home, name(home), STAGE, [setting])
-    again = filtered(tmp_path, CHANGES[setting], texts).manifest["books"]
+    again = filtered(tmp_path, CHANGES[setting], texts).manifest["record_counts"]
     then = {row["verdict"].removeprefix("dropped: "): row["then"] for row in rows if row["then"]}
     assert then == {"kept": again["kept"] + again["changed"], **again["dropped"]}
     assert sum(row["today"] for row in rows) == sum(row["then"] for row in rows) == len(texts)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.pipeline import road, stage_of
+from flows.pipeline import pipeline, stage_of
 from stages.core.index import database
 from stages.core.store import manifest, manifest_schema
 from stages.core.tables.parquet import schema, write_rows
@@ -29,7 +29,7 @@ ROLES = {"crawl": "", "extract": "warc", "filter": "documents", "dedup": "docume
 MACHINE = {"python": "3.11", "platform": "test", "hardware": {}}
 STARTED = "2026-01-01T00:00:00.000+00:00"
 Table = tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]
-VIEWS = {node.name: {table.name: table.view for table in stage_of(node).tables} for node in road()}
+VIEWS = {node.name: {table.name: table.view for table in stage_of(node).tables} for node in pipeline()}
 DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string"}
 CLUSTER = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
 SPAN = {"part": "string", "row": "int64", "piece": "int32", "doc_id": "uuid", "source": "string", "length": "int64"}
@@ -67,7 +67,7 @@ def make_artifact(
         "version": 1, "version_notes": ["first"], "config": {}, "seed": 1, "key_parts": {"node": node},
         "inputs": {role: {"artifact": parent, "node": parent.split("/")[0], "key": key, "digest": key} for role, parent in inputs.items()},
         "external": {"against": [{"uri": f"{home}/artifacts/{name}", "bytes": 1, "identity": "artifact:" + "0" * 64, "name": ""} for name in external]},
-        "rows": 1, "tokens": 0, "books": None, "summary": {}, "files": files, "tables": VIEWS.get(node, {}), "bytes": 1, "run_id": f"run-{number}",
+        "rows": 1, "tokens": 0, "record_counts": None, "summary": {}, "files": files, "tables": VIEWS.get(node, {}), "bytes": 1, "run_id": f"run-{number}",
         "code": {"commit": "0" * 40, "dirty": "", "stage": key}, "runtime": {}, "environment": MACHINE,
         "started": STARTED, "ended": STARTED, "alias": f"{node}-{number}",
     }  # fmt: skip

@@ -19,9 +19,9 @@ from stages.core.tables.parquet import schema, write_rows
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents
 
-RUNTIME = {"cpu_ranks": 1, "micro_batch_rows": 4, "eval_batch_rows": 8}
-TRAINING = {"global_batch_rows": 8, "learning_rate": 3e-3, "warmup_steps": 2, "eval_every_steps": 5, "checkpoint_every_steps": 5}
-MODEL = {"depth": 2, "width": 32, "heads": 4, "kv_heads": 2, "ffn_width": 64}
+RUNTIME = {"cpu_ranks": 1, "micro_batch_size": 4, "eval_batch_size": 8}
+TRAINING = {"global_batch_size": 8, "learning_rate": 3e-3, "warmup_steps": 2, "eval_every_steps": 5, "checkpoint_every_steps": 5}
+MODEL = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
 PRETRAIN = {**TRAINING, "model": MODEL, "budget": {"steps": 12}}
 SFT = {**TRAINING, "budget": {"epochs": 2}}
 DPO = {**TRAINING, "budget": {"steps": 6}, "learning_rate": 1e-3}

@@ -52,7 +52,7 @@ def test_files_become_tasks_named_by_the_file(tmp_path: Path) -> None:
     assert sum(row["scored"] for row in items_of(artifact, "arc")) == 10
     assert len({row["item_id"] for row in items_of(artifact, "arc")}) == 30
     assert items_of(artifact, "gsm8k")[0]["texts"] == ["How many?", "How many? #### 4"]
-    assert artifact.manifest["books"]["kept"] == 31
+    assert artifact.manifest["record_counts"]["kept"] == 31
 
 
 def test_the_scored_items_do_not_depend_on_their_order(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_broken_items_are_counted_past_the_limit_they_fail(tmp_path: Path) -> No
     path = tmp_path / "q.jsonl"
     path.write_text("\n".join([json.dumps(QUESTIONS[0]), "{", json.dumps(QUESTIONS[1] | {"gold": 9}), json.dumps(QUESTIONS[2])]))
     artifact = run_stage(STAGE, {"files": [str(path)], "max_bad_records": 2}, {}, tmp_path / "home")
-    assert artifact.manifest["books"]["dropped"] == {"bad_record": 2} and artifact.manifest["rows"] == 2
+    assert artifact.manifest["record_counts"]["dropped"] == {"bad_record": 2} and artifact.manifest["rows"] == 2
     with pytest.raises(StageError, match="the line is not JSON") as caught:
         run_stage(STAGE, {"files": [str(path)]}, {}, tmp_path / "home")
     assert "q.jsonl:2" in str(caught.value) and "benchmarks.max_bad_records" in str(caught.value)

@@ -45,7 +45,7 @@ def test_planted_leaks_and_forged_turns_are_dropped_with_a_reason(tmp_path: Path
     config = {"files": [made.jsonl(tmp_path / "chat.jsonl", records)], "validation_frac": 0.2}
     artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
     rows = rows_of(artifact)
-    assert artifact.manifest["books"]["dropped"] == {"held_out": 2, "special_token": 1}
+    assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 2, "special_token": 1}
     decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
     assert {i: d["reason"] for i, d in enumerate(decisions) if d["reason"]} == {7: "held_out", 11: "held_out", 20: "special_token"}
     assert decisions[7]["item"].startswith("fox/") and len(decisions) == 50
@@ -62,7 +62,7 @@ def test_docstring_conversations_hold_no_benchmark_item(tmp_path: Path, benchmar
     said = [f" {normalised(' '.join(m['content'] for m in c))} " for c in chats]
     assert not [h for h in held for s in said if f" {h} " in s]
     assert artifact.summary["held_out_dropped"] > 0
-    assert artifact.manifest["books"]["rows_in"] <= 300
+    assert artifact.manifest["record_counts"]["rows_in"] <= 300
     assert {c[0]["content"].split()[0] for c in chats} == {"What", "Complete:"}
     assert len({row["doc_id"] for row in rows_of(artifact)}) == len(chats)
 
@@ -79,7 +79,7 @@ def test_a_broken_line_names_file_and_line(tmp_path: Path, benchmarks: Artifact,
         run_stage(STAGE, {"files": [str(path)]}, {"benchmarks": benchmarks}, tmp_path / "home")
     assert "chat.jsonl:2" in str(caught.value)
     artifact = run_stage(STAGE, {"files": [str(path)], "max_bad_records": 1}, {"benchmarks": benchmarks}, tmp_path / "home")
-    assert artifact.manifest["books"]["dropped"] == {"bad_record": 1} and artifact.manifest["rows"] == 2
+    assert artifact.manifest["record_counts"]["dropped"] == {"bad_record": 1} and artifact.manifest["rows"] == 2
 
 
 def test_nothing_given_and_nothing_left(tmp_path: Path, benchmarks: Artifact) -> None:
@@ -102,9 +102,9 @@ def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None
 def test_whole_files_are_read(tmp_path: Path, data: Data, benchmarks: Artifact) -> None:
     """Single turns and several, code, ten languages, what must be left out; and what others wrote."""
     artifact = run_stage(STAGE, {"files": [str(data.part("sft") / "*.jsonl")]}, {"benchmarks": benchmarks}, tmp_path)
-    assert artifact.manifest["books"]["rows_in"] == data.expected(made=183, real=11171)
+    assert artifact.manifest["record_counts"]["rows_in"] == data.expected(made=183, real=11171)
     assert artifact.manifest["rows"] > data.expected(made=179, real=11_000)
     if data.name == "made":
-        assert artifact.manifest["books"]["dropped"] == {"held_out": 2, "special_token": 1}
+        assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 2, "special_token": 1}
         roles = {tuple(m["role"] for m in json.loads(row["messages"])) for row in rows_of(artifact)}
         assert len(roles) == 6 and ("system", "user", "assistant", "user", "assistant") in roles

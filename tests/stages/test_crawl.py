@@ -51,9 +51,9 @@ def test_documentation_is_crawled_into_warc(docs_crawl: Artifact) -> None:
 
 def test_outcomes_of_all_urls(docs_crawl: Artifact) -> None:
     pages = list(read_rows(docs_crawl.path / "pages" / "docs.parquet"))
-    books = docs_crawl.manifest["books"]
-    assert books["rows_in"] == len(pages) == books["kept"] + 1
-    assert books["dropped"] == {"robots": 1}
+    record_counts = docs_crawl.manifest["record_counts"]
+    assert record_counts["rows_in"] == len(pages) == record_counts["kept"] + 1
+    assert record_counts["dropped"] == {"robots": 1}
     assert {row["url"] for row in pages if row["outcome"] == "robots"} == {"http://docs.loam.invalid/search?q="}
     assert any(row["status"] == 404 for row in pages)
 

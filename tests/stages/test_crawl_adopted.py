@@ -17,7 +17,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import VerificationError
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.run import runner
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
 from stages.crawl import STAGE
 from tests.conftest import run_stage
@@ -29,7 +29,7 @@ GZIP = b"\x1f\x8b\x08"
 
 
 def take_in(home: Path, folder: Path) -> runner.Result:
-    return adopt(home, "crawl", STAGE, [str(folder)], "from a friend", lambda event: None)
+    return import_artifact(home, "crawl", STAGE, [str(folder)], "from a friend", lambda event: None)
 
 
 def resigned(folder: Path) -> Path:
@@ -81,7 +81,7 @@ def extract_job(home: Path, warc: Artifact) -> runner.Job:
     return runner.prepare(home, "extract", extract.STAGE, config, 1, Runtime.model_validate({}), {"warc": warc})
 
 
-def test_honest_copies_of_both_kinds_are_adopted(docs_crawl: Artifact, given: Artifact, tmp_path: Path) -> None:
+def test_honest_copies_of_both_kinds_are_imported(docs_crawl: Artifact, given: Artifact, tmp_path: Path) -> None:
     """Also one of a site that sends compressed, empty and too long pages."""
     pages = {
         "/z": (200, "text/html\r\nContent-Encoding: gzip", gzip.compress(b"packed")),

@@ -1,4 +1,4 @@
-"""Bytes flipped in published artifacts of the real road: each stops the stage that reads it, before it publishes anything."""
+"""Bytes flipped in published artifacts of the real pipeline: each stops the stage that reads it, before it publishes anything."""
 
 from __future__ import annotations
 

@@ -59,9 +59,9 @@ def test_document_mode_drops_and_short_remains_are_dropped(tmp_path: Path) -> No
     docs = [[f"{LONG} {PADDING}", PADDING]]
     whole = run(tmp_path / "a", docs, {"a": [LONG]}, mode="document")
     assert texts(whole) == [PADDING]
-    assert whole.manifest["books"]["dropped"] == {"contaminated": 1}
+    assert whole.manifest["record_counts"]["dropped"] == {"contaminated": 1}
     cut = run(tmp_path / "b", [[f"{LONG} little is left", PADDING]], {"a": [LONG]}, mode="span", min_left_chars=20)
-    assert cut.manifest["books"]["dropped"] == {"too_little_left": 1}
+    assert cut.manifest["record_counts"]["dropped"] == {"too_little_left": 1}
 
 
 def test_a_match_made_by_cutting_is_cut_too() -> None:

@@ -54,7 +54,7 @@ def test_kept_are_first_in_canonical_order_and_clusters_say_why(tmp_path: Path) 
     assert clusters[2]["jaccard"] == len(a & b) / len(a | b)
     decisions = table(found, "decisions/00001.parquet")
     assert [(d["reason"], d["kept_doc_id"]) for d in decisions] == [("near_duplicate", ids[0]), (None, None), (None, None)]
-    assert found.manifest["books"]["dropped"] == {"exact_duplicate": 1, "near_duplicate": 1}
+    assert found.manifest["record_counts"]["dropped"] == {"exact_duplicate": 1, "near_duplicate": 1}
 
 
 def test_threshold_and_near_switch(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_new_crawl_against_an_existing_corpus_is_as_both_together(data: Data, 
     first = run_stage(STAGE, {}, {"documents": sharded(tmp_path / "a", a, 2)}, tmp_path)
     second = run_stage(STAGE, {"against": [first.manifest["alias"]]}, {"documents": sharded(tmp_path / "b", b, 2)}, tmp_path)
     assert sorted(kept(whole)) == sorted([*kept(first), *kept(second)])
-    dropped = second.manifest["books"]["dropped"]
+    dropped = second.manifest["record_counts"]["dropped"]
     assert dropped["exact_duplicate_of_existing"] == 20 and dropped["near_duplicate_of_existing"] == 40
     assert second.summary["duplicates_of_existing"] == 60
     together = {row["doc_id"]: row["kept_doc_id"] for row in table(whole, "clusters.parquet")}
@@ -154,14 +154,14 @@ def test_a_changed_text_of_an_existing_corpus_is_noticed(tmp_path: Path) -> None
         run_stage(STAGE, {"against": ["dedup-1"]}, {"documents": near}, tmp_path)
 
 
-def test_repeated_lines_are_cut_after_their_first_occurrences_and_books_balance(tmp_path: Path) -> None:
+def test_repeated_lines_are_cut_after_their_first_occurrences_and_record_counts_balance(tmp_path: Path) -> None:
     body = ["\n".join(f"line {i} of document {n} has its own words {n * 31 + i}" for i in range(8)) for n in range(4)]
     menu = "Home | About | Contact | Imprint of this site"
     docs = [("a", f"{menu}\n{body[0]}\n}}\n{menu}"), ("a", f"{menu}\n{body[1]}\n}}"), ("b", f"{menu}\n{body[2]}"), ("a", f"{menu}\nshort")]
     made = documents(tmp_path / "made", [docs[:2], docs[2:]])
     found = run_stage(STAGE, {"repeats": {"max_per_source": 2}}, {"documents": made}, tmp_path)
     assert kept(found) == [docs[0][1], f"{body[1]}\n}}", docs[2][1]]
-    assert found.manifest["books"]["dropped"] == {"too_little_left": 1} and found.manifest["books"]["changed"] == 1
+    assert found.manifest["record_counts"]["dropped"] == {"too_little_left": 1} and found.manifest["record_counts"]["changed"] == 1
     assert found.summary["chars_of_repeats_cut"] == len(menu) + 1
     (row,) = [row for path in sorted((found.path / "repeats").glob("*")) for row in read_rows(path)]
     assert (row["source"], row["text"], row["times"], row["doc_id"]) == ("a", menu, 4, rows_of(found)[0]["doc_id"])

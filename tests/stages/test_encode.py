@@ -45,7 +45,7 @@ def test_every_document_comes_back_from_its_span(tmp_path: Path, tokenizer: Arti
             assert plain.decode(piece[1:-1]) == original["text"]
             assert span["bytes"] == len(original["text"].encode()) and span["shard"] == number and span["source"] == original["source"]
     assert artifact.manifest["rows"] == 4 and artifact.manifest["tokens"] == sum(s["tokens"] for s in described["shards"])
-    assert artifact.manifest["books"]["kept"] == 4
+    assert artifact.manifest["record_counts"]["kept"] == 4
 
 
 def test_workers_do_not_change_the_bytes(tmp_path: Path, tokenizer: Artifact) -> None:

@@ -32,8 +32,8 @@ def word_tokenizer(folder: Path, vocab_size: int) -> Artifact:
     return made.artifact(folder, "tokenizer")
 
 
-@pytest.mark.parametrize(("vocab_size", "dtype", "width"), [(65_536, "uint16", 2), (65_537, "uint32", 4)])
-def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, width: int) -> None:
+@pytest.mark.parametrize(("vocab_size", "dtype", "hidden_size"), [(65_536, "uint16", 2), (65_537, "uint32", 4)])
+def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, hidden_size: int) -> None:
     last = vocab_size - 1 - len(SPECIAL_TOKENS)
     texts = [f"w{last} w{n} w{last - n}" for n in range(30)]
     tokenizer, documents = word_tokenizer(tmp_path / "tokenizer", vocab_size), made.documents(tmp_path / "docs", [texts])
@@ -41,7 +41,7 @@ def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, width:
     described = json.loads((tokens.path / "tokens.json").read_text())
     assert (described["dtype"], described["vocab_size"]) == (dtype, vocab_size)
     raw = (tokens.path / "tokens" / "00000.bin").read_bytes()
-    found = [int.from_bytes(raw[i : i + width], "little") for i in range(0, len(raw), width)]
+    found = [int.from_bytes(raw[i : i + hidden_size], "little") for i in range(0, len(raw), hidden_size)]
     bos, eos, first = SPECIAL_TOKENS.index(BOS), SPECIAL_TOKENS.index(EOS), len(SPECIAL_TOKENS)
     expected = [[bos, vocab_size - 1, first + n, vocab_size - 1 - n, eos] for n in range(30)]
     assert found == sum(expected, []) and described["shards"] == [{"tokens": 150}]
@@ -70,6 +70,6 @@ def test_shards_keep_their_numbers_and_starts(tmp_path: Path) -> None:
         (2, 7, 3, 2),
     ]
     assert np.fromfile(tokens.path / "tokens" / "00002.bin", "<u2").tolist() == [0, 10, 11, 12, 1, 0, 1, 0, 13, 1]
-    summary, books = tokens.summary, tokens.manifest["books"]
+    summary, record_counts = tokens.summary, tokens.manifest["record_counts"]
     assert (summary["documents"], summary["tokens"], summary["bytes"], summary["bytes_per_token"]) == (5, 17, 17, 1.0)
-    assert (books["rows_in"], books["kept"], books["chars_in"], books["chars_out"]) == (5, 5, 17, 17)
+    assert (record_counts["rows_in"], record_counts["kept"], record_counts["chars_in"], record_counts["chars_out"]) == (5, 5, 17, 17)

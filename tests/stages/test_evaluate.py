@@ -30,7 +30,7 @@ UNEQUAL = [
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     root = tmp_path_factory.mktemp("evaluate")
-    model = made.artifact(tiny_model.write(root / "model", max_positions=48), "model")
+    model = made.artifact(tiny_model.write(root / "model", max_position_embeddings=48), "model")
     tokenizer = made.artifact(root / "model", "tokenizer")
     texts = [f"The function number {i} returns the {['sum', 'copy', 'name'][i % 3]} of its argument. " * (1 + i % 9) for i in range(90)]
     tokens = run_stage(
@@ -156,6 +156,6 @@ def test_the_chat_template_changes_the_question_and_the_batch_does_not(
     assert json.loads((chat.path / "harness.json").read_text())["chat_template"] is True
     assert samples_of(chat)["go_on", "nll"] != samples_of(scored)["go_on", "nll"]
     assert ("validation", "unigram_bits_per_byte") not in scores_of(chat)
-    small = run_stage(STAGE, {"baselines": True}, inputs, tmp_path, runtime={"eval_batch_rows": 3})
+    small = run_stage(STAGE, {"baselines": True}, inputs, tmp_path, runtime={"eval_batch_size": 3})
     for key, score in scores_of(small).items():
         assert score["value"] == pytest.approx(scores_of(scored)[key]["value"], rel=1e-5)

@@ -10,7 +10,7 @@ import torch
 from stages import dpo, export, pretrain, sft
 from stages.core.contract.declaration import Stage
 from stages.core.contract.errors import RecipeError, StageError, VerificationError
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from stages.core.store.external import sha256_file
 from stages.core.store.manifest import read_artifact
 from stages.lm.infer import convert
@@ -101,30 +101,34 @@ def test_export_refuses_another_tokenizer(chain: Chain, tmp_path: Path) -> None:
         run_stage(export.STAGE, {}, {"checkpoint": chain.aligned, "tokenizer": other}, tmp_path / "home")
 
 
-def test_an_exported_model_adopted_and_exported_again_is_the_same_bit_for_bit(chain: Chain, exported: Path, tmp_path: Path) -> None:
-    adopted = adopt(tmp_path / "home", "pretrain", pretrain.STAGE, [str(exported)], "exported above", lambda event: None).artifact
-    assert adopted.summary["tokenizer_sha256"] == sha256_file(chain.tokenizer.path / "tokenizer.json")
-    assert adopted.manifest["kind"] == "checkpoint" and adopted.summary["steps"] == adopted.summary["tokens"] == 0
-    again = run_stage(export.STAGE, {}, {"checkpoint": adopted, "tokenizer": chain.tokenizer}, tmp_path / "home", node="export@base")
+def test_an_exported_model_imported_and_exported_again_is_the_same_bit_for_bit(chain: Chain, exported: Path, tmp_path: Path) -> None:
+    imported = import_artifact(
+        tmp_path / "home", "pretrain", pretrain.STAGE, [str(exported)], "exported above", lambda event: None
+    ).artifact
+    assert imported.summary["tokenizer_sha256"] == sha256_file(chain.tokenizer.path / "tokenizer.json")
+    assert imported.manifest["kind"] == "checkpoint" and imported.summary["steps"] == imported.summary["tokens"] == 0
+    again = run_stage(export.STAGE, {}, {"checkpoint": imported, "tokenizer": chain.tokenizer}, tmp_path / "home", node="export@base")
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (again.path / name).read_bytes() == (exported / name).read_bytes(), name
 
 
-def test_an_adopted_model_is_trained_on(chain: Chain, exported: Path, tmp_path: Path) -> None:
+def test_an_imported_model_is_trained_on(chain: Chain, exported: Path, tmp_path: Path) -> None:
     """sft takes its weights, and its first evaluation is that of the model before."""
     from tests.stages.conftest import RUNTIME, SFT
 
-    adopted = adopt(tmp_path / "home", "pretrain", pretrain.STAGE, [str(exported)], "exported above", lambda event: None).artifact
+    imported = import_artifact(
+        tmp_path / "home", "pretrain", pretrain.STAGE, [str(exported)], "exported above", lambda event: None
+    ).artifact
     inputs = {"conversations": chain.conversations, "tokenizer": chain.tokenizer}
-    from_adopted = run_stage(sft.STAGE, SFT, inputs | {"checkpoint": adopted}, tmp_path / "home", runtime=RUNTIME)
+    from_imported = run_stage(sft.STAGE, SFT, inputs | {"checkpoint": imported}, tmp_path / "home", runtime=RUNTIME)
     from_trained = run_stage(sft.STAGE, SFT, inputs | {"checkpoint": chain.aligned}, tmp_path / "home", runtime=RUNTIME)
-    assert from_adopted.summary == from_trained.summary
+    assert from_imported.summary == from_trained.summary
 
 
 def test_folders_that_are_no_model_are_refused(chain: Chain, exported: Path, tmp_path: Path) -> None:
     def refused(node: str, stage: Stage, *paths: Path) -> str:
         with pytest.raises(RecipeError) as caught:
-            adopt(tmp_path / "home", node, stage, [str(p) for p in paths], "x", lambda event: None)
+            import_artifact(tmp_path / "home", node, stage, [str(p) for p in paths], "x", lambda event: None)
         assert not list((tmp_path / "home").glob("artifacts/*/*")) and not list((tmp_path / "home").glob("scratch/*"))
         return str(caught.value)
 
@@ -135,10 +139,10 @@ def test_folders_that_are_no_model_are_refused(chain: Chain, exported: Path, tmp
     assert "of one folder" in refused("dpo", dpo.STAGE, tmp_path / "config.json", exported)
 
 
-def test_the_tokenizer_of_another_vocabulary_is_refused_for_an_adopted_model(chain: Chain, tmp_path: Path) -> None:
+def test_the_tokenizer_of_another_vocabulary_is_refused_for_an_imported_model(chain: Chain, tmp_path: Path) -> None:
     from tests.stages import tiny_model
 
     theirs = tiny_model.write(tmp_path / "model", vocab_size=310)
-    adopted = adopt(tmp_path / "home", "pretrain", pretrain.STAGE, [str(theirs)], "made up", lambda event: None).artifact
+    imported = import_artifact(tmp_path / "home", "pretrain", pretrain.STAGE, [str(theirs)], "made up", lambda event: None).artifact
     with pytest.raises(StageError, match="The tokenizer has 300 entries, but the model was trained with 310"):
-        run_stage(export.STAGE, {}, {"checkpoint": adopted, "tokenizer": chain.tokenizer}, tmp_path / "home")
+        run_stage(export.STAGE, {}, {"checkpoint": imported, "tokenizer": chain.tokenizer}, tmp_path / "home")

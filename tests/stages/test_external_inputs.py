@@ -79,7 +79,7 @@ def test_what_is_looked_for_is_found_wherever_it_stands() -> None:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run gave. digest: empty where the stage refused its input. told: summary, books and rows of the manifest."""
+    """What a run gave. digest: empty where the stage refused its input. told: summary, record counts and rows of the manifest."""
 
     key: str
     digest: str
@@ -121,7 +121,7 @@ class Workshop:
         except (StageError, RecipeError) as error:
             return Ran(key, "", "", str(error))
         assert contradictions(manifest) == []  # another home would take the artifact in
-        return Ran(key, manifest["digest"], json.dumps([manifest["summary"], manifest["books"], manifest["rows"]], sort_keys=True))
+        return Ran(key, manifest["digest"], json.dumps([manifest["summary"], manifest["record_counts"], manifest["rows"]], sort_keys=True))
 
 
 def changed(case: Case, entries: Entries) -> Iterator[Entries]:

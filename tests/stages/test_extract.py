@@ -156,7 +156,7 @@ def test_every_member_of_the_broken_file_ends_as_expected(data: Data, tmp_path: 
 
 
 def test_every_record_of_every_file_is_accounted_for(everything: tuple[list[Path], Artifact]) -> None:
-    """Records in = documents out + drops by reason, per file: in decisions/, in files.parquet and in the books, over all crawls."""
+    """Records in = documents out + drops by reason, per file: in decisions/, in files.parquet and in the record counts, over all crawls."""
     files, found = everything
     listed = list(read_rows(found.path / "files.parquet"))
     all_decisions = []
@@ -173,10 +173,12 @@ def test_every_record_of_every_file_is_accounted_for(everything: tuple[list[Path
         assert {row["reason"]: row["records"] for row in of_file} == Counter(d["reason"] for d in decisions)
         assert {(row["name"], row["source"], row["bytes"]) for row in of_file} == {(path.name, "web", path.stat().st_size)}
         assert sum(row["chars_out"] for row in of_file) == sum(len(d["text"]) for d in documents)
-    books = found.manifest["books"]
+    record_counts = found.manifest["record_counts"]
     total = Counter(d["reason"] for d in all_decisions)
-    assert (books["rows_in"], books["kept"]) == (len(all_decisions), total.pop(None)) and books["dropped"] == dict(sorted(total.items()))
-    assert books["chars_in"] == sum(row["chars_in"] for row in listed) == sum(d["chars_in"] for d in all_decisions)
+    assert (record_counts["rows_in"], record_counts["kept"]) == (len(all_decisions), total.pop(None)) and record_counts["dropped"] == dict(
+        sorted(total.items())
+    )
+    assert record_counts["chars_in"] == sum(row["chars_in"] for row in listed) == sum(d["chars_in"] for d in all_decisions)
     truncated = [row["records"] for row in listed if row["name"] == "truncated.warc.gz" and row["reason"] == "truncated"]
     assert truncated == [1]
 
@@ -266,7 +268,7 @@ def test_engines_give_different_texts_of_the_same_pages(data: Data, tmp_path: Pa
             again = extract([file], tmp_path / f"{engine} again", engine=engine)
             assert found.manifest["digest"] == again.manifest["digest"]
         texts[engine] = [d["text"] for d in rows(found, "documents")]
-        assert found.manifest["books"]["rows_in"] == data.expected(made=33, real=48)
+        assert found.manifest["record_counts"]["rows_in"] == data.expected(made=33, real=48)
     assert len({str(text) for text in texts.values()}) == 3
 
 
@@ -324,8 +326,8 @@ def test_limits_of_size_status_and_text(tmp_path: Path) -> None:
     file.write_bytes(page(1) + page(2, "<p>" + "long " * 500) + page(3, head=NOT_FOUND) + page(4, "<p>x</p>"))
     found = extract([file], tmp_path, max_page_bytes=1000, min_chars=5)
     assert [d["reason"] for d in rows(found, "decisions")] == [None, "too_large", "http_status", "no_text"]
-    assert found.manifest["books"]["chars_dropped"]["too_large"] > 2500
-    assert found.manifest["books"]["chars_dropped"]["no_text"] == len("<p>x</p>")
+    assert found.manifest["record_counts"]["chars_dropped"]["too_large"] > 2500
+    assert found.manifest["record_counts"]["chars_dropped"]["no_text"] == len("<p>x</p>")
 
 
 def test_no_text_at_all_is_an_error(tmp_path: Path) -> None:

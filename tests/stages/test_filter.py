@@ -25,7 +25,7 @@ PROSE = """The old house of the baker was painted by the men that live near the 
 To be honest, nobody could have known how long the winter would last with so little wood.
 Children of the village went to school on foot and came back with stories and snow.
 A letter had been lying on the table since Monday, unread and covered with flour.
-She asked whether that road might lead to the harbour where big ships are built.
+She asked whether that pipeline might lead to the harbour where big ships are built.
 In spring their garden was full of bees, and every window stood open until dark.
 When the doctor arrived he brought apples, two newspapers and a very small dog.
 It is said that bread from this oven can be kept for several weeks without harm."""
@@ -66,7 +66,7 @@ def test_first_reason_and_signals(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert rows[1]["words"] == 22
     assert rows[0]["words"] > 100
-    assert found.manifest["books"]["kept"] == 2
+    assert found.manifest["record_counts"]["kept"] == 2
     assert [row["text"] for row in read_rows(found.path / "documents" / "00001.parquet")] == [PROSE]
 
 
@@ -75,7 +75,7 @@ def test_removed_lines_make_a_changed_document(tmp_path: Path) -> None:
     found = filtered({}, made, tmp_path)
     assert [(row["verdict"], row["reason"]) for row in decisions(found)] == [("changed", "c4.lines_removed")]
     assert [row["text"] for row in read_rows(found.path / "documents" / "00000.parquet")] == [PROSE]
-    assert found.manifest["books"]["chars_removed"] == len("\nno full stop at the end of this line")
+    assert found.manifest["record_counts"]["chars_removed"] == len("\nno full stop at the end of this line")
 
 
 def test_languages(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_languages(tmp_path: Path) -> None:
     found = filtered({"languages": ["en", "fr"], **rules}, made, tmp_path)
     assert [row["reason"] for row in decisions(found)] == [None, "language", "language_score", None]
     every = filtered({"languages": [], "min_lang_score": 0, **rules}, made, tmp_path)
-    assert every.manifest["books"]["kept"] == 4
+    assert every.manifest["record_counts"]["kept"] == 4
 
 
 def test_rules_off_keep_everything_with_words(tmp_path: Path) -> None:
     off: dict[str, Any] = {name: {"enabled": False} for name in ("gopher_repetition", "gopher_quality", "c4", "fineweb")}
     made = documents(tmp_path / "made", [["x", "{{ }}", "a a a a a"]])
-    books = filtered(off, made, tmp_path).manifest["books"]
-    assert (books["kept"], books["dropped"]) == (2, {"no_words": 1})
+    record_counts = filtered(off, made, tmp_path).manifest["record_counts"]
+    assert (record_counts["kept"], record_counts["dropped"]) == (2, {"no_words": 1})
 
 
 def test_workers_change_nothing(made: Data, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_workers_change_nothing(made: Data, tmp_path: Path) -> None:
     given = documents(tmp_path / "made", [texts[:20], [*texts[20:40], *broken(0).values()], texts[40:]])
     one, two = (filtered({}, given, tmp_path / str(n), runtime={"workers": n}) for n in (1, 2))
     assert one.manifest["digest"] == two.manifest["digest"]
-    assert set(broken(0)) <= set(one.manifest["books"]["dropped"]) and one.manifest["books"]["kept"] > 5
+    assert set(broken(0)) <= set(one.manifest["record_counts"]["dropped"]) and one.manifest["record_counts"]["kept"] > 5
 
 
 def test_dropping_everything_is_an_error(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_urls_to_remove_go_whatever_the_lists_say(tmp_path: Path) -> None:
     found = filtered({"url": {"enabled": False, "remove": ["http://x/0/1%", "http://x/0/3", "http://x/0"]}}, made, tmp_path)
     removed = [row["url"] for row in decisions(found) if row["reason"] == "url.removed"]
     assert removed == ["http://x/0/1", "http://x/0/3", "http://x/0/10", "http://x/0/11"]
-    assert found.manifest["books"]["dropped"] == {"url.removed": 4}
+    assert found.manifest["record_counts"]["dropped"] == {"url.removed": 4}
 
 
 def test_a_classifier_scores_every_document(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What people and enemies bring to `loam lineage adopt`: tokenizers, models and tables of every kind of wrong. Each is refused with one
+"""What people and enemies bring to `loam lineage import`: tokenizers, models and tables of every kind of wrong. Each is refused with one
 message that says what, where and what to do, nothing is published, and no bomb takes the machine."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stages import decontaminate, pretrain, train_tokenizer
 from stages.core.contract.declaration import Stage
 from stages.core.contract.errors import LoamError
 from stages.core.run import confined
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from tests.stages import tiny_model
 
 Raw = dict[str, Any]
@@ -37,9 +37,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(home: Path, stage: Stage, *paths: Path) -> LoamError:
-    """The one error of an adoption, which left nothing behind."""
+    """The one error of an import, which left nothing behind."""
     with pytest.raises(LoamError) as caught:
-        adopt(home, stage.name, stage, [str(p) for p in paths], "from a stranger", lambda event: None)
+        import_artifact(home, stage.name, stage, [str(p) for p in paths], "from a stranger", lambda event: None)
     error = caught.value
     assert error.what and error.where and error.do and error.exit_code in (1, 2, 3) and len(str(error)) < 6000, str(error)
     assert "Traceback" not in str(error) and not list(home.glob("artifacts/*/*")) and not list(home.glob("scratch/*"))
@@ -48,10 +48,12 @@ def refused(home: Path, stage: Stage, *paths: Path) -> LoamError:
 
 def test_what_the_cases_are_made_of_is_taken(model: Path, tmp_path: Path) -> None:
     for stage in (train_tokenizer.STAGE, pretrain.STAGE):
-        assert adopt(tmp_path / "home", stage.name, stage, [str(model)], "mine", lambda event: None).state == "built"
+        assert import_artifact(tmp_path / "home", stage.name, stage, [str(model)], "mine", lambda event: None).state == "built"
     table = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["x"]}), table)
-    assert adopt(tmp_path / "home", "decontaminate", decontaminate.STAGE, [str(table)], "mine", lambda event: None).state == "built"
+    assert (
+        import_artifact(tmp_path / "home", "decontaminate", decontaminate.STAGE, [str(table)], "mine", lambda event: None).state == "built"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------- tokenizers
@@ -130,7 +132,7 @@ def test_a_tokenizer_that_is_none(model: Path, tmp_path: Path, change: Callable[
         change(raw)
         path.write_text(json.dumps(raw))
     error = refused(tmp_path / "home", train_tokenizer.STAGE, path)
-    assert error.what.startswith("The road cannot use this tokenizer:") and what in error.what, str(error)
+    assert error.what.startswith("The pipeline cannot use this tokenizer:") and what in error.what, str(error)
 
 
 def test_a_pattern_that_goes_on_for_ever_ends(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +141,7 @@ def test_a_pattern_that_goes_on_for_ever_ends(model: Path, tmp_path: Path, monke
     raw = json.loads((model / "tokenizer.json").read_text())
     split(r"((\w+)+)+(?!\w)\d\d\d\d\d\d\d!")(raw)
     (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
-    assert "road cannot use this tokenizer" in refused(tmp_path / "home", train_tokenizer.STAGE, tmp_path / "tokenizer.json").what
+    assert "pipeline cannot use this tokenizer" in refused(tmp_path / "home", train_tokenizer.STAGE, tmp_path / "tokenizer.json").what
 
 
 TEMPLATES = [
@@ -164,7 +166,7 @@ TEMPLATES = [
     ("{{ 1/0 }}", "cannot be rendered: division by zero"),
     ("{{ messages[99].content.x }}", "cannot be rendered"),
     ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", ""),
-    ("\x1b[31m{{ '\x1b]0;owned\x07' }}", "not the road's"),
+    ("\x1b[31m{{ '\x1b]0;owned\x07' }}", "not the pipeline's"),
 ]
 
 
@@ -318,7 +320,7 @@ TABLES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("no column text", "a.parquet", parquet(content=["x"]), "has no column text"),
     ("no rows", "a.parquet", parquet(text=pa.array([], pa.string())), "the files hold no record"),
     ("text null", "a.parquet", parquet(text=["a", None]), "a.parquet:2: the row has no text"),
-    ("text all null", "a.parquet", parquet(text=pa.array([None, None])), "2 records cannot be adopted"),
+    ("text all null", "a.parquet", parquet(text=pa.array([None, None])), "2 records cannot be imported"),
     ("text of numbers", "a.parquet", parquet(text=[1, 2]), "the text is not a string"),
     ("text of bytes", "a.parquet", parquet(text=[b"a"]), "the text is not a string"),
     ("text nested", "a.parquet", parquet(text=[{"a": "x"}]), "the text is not a string"),
@@ -341,10 +343,10 @@ TABLES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("a name with a line break", "a\nb.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
     ("a name with an escape", "a\x1b[31m.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
     ("a name that is no UTF-8", "a\udcff.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
-    ("a pipe", "a.jsonl", os.mkfifo, "is no file that decontaminate could adopt"),
-    ("a folder named so", "a.jsonl", os.mkdir, "holds no file that decontaminate could adopt"),
+    ("a pipe", "a.jsonl", os.mkfifo, "is no file that decontaminate could import"),
+    ("a folder named so", "a.jsonl", os.mkdir, "holds no file that decontaminate could import"),
     ("a link to nowhere", "a.jsonl", lambda p: p.symlink_to("/nowhere"), "There is no file or folder"),
-    ("a device", "a.jsonl", lambda p: p.symlink_to("/dev/zero"), "is no file that decontaminate could adopt"),
+    ("a device", "a.jsonl", lambda p: p.symlink_to("/dev/zero"), "is no file that decontaminate could import"),
 ]  # fmt: skip
 
 
@@ -360,9 +362,9 @@ def test_tables_of_other_types_that_hold_the_same_are_taken(tmp_path: Path) -> N
         path = tmp_path / f"{number}.parquet"
         pq.write_table(pa.table({"text": text, "date": [datetime.date(2026, 1, 1)], "lang_score": pa.array([0.5], pa.float32())}), path)
         assert (
-            adopt(tmp_path / "home", "decontaminate", decontaminate.STAGE, [str(path)], "mine", lambda event: None).artifact.manifest[
-                "rows"
-            ]
+            import_artifact(
+                tmp_path / "home", "decontaminate", decontaminate.STAGE, [str(path)], "mine", lambda event: None
+            ).artifact.manifest["rows"]
             == 1
         )
 

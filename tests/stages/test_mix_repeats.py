@@ -151,7 +151,7 @@ def test_a_source_whose_documents_are_all_held_out_is_refused(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("share", "at_most", "expected"), [(0.1, 99, 6), (0.499, 99, 29), (0.1, 4, 4), (0.001, 9, 1), (0.2, 12, 12), (1 / 60, 9, 1)]
 )
-def test_the_documents_held_out_have_the_lowest_draws(tokens: Artifact, share: float, at_most: int, expected: int) -> None:
+def test_the_documents_held_out_have_the_lowest_hash_values(tokens: Artifact, share: float, at_most: int, expected: int) -> None:
     spans = read_spans(sorted((tokens.path / "spans").glob("*.parquet")))
     ids = [UUID(bytes=i) for i in spans.doc_id.to_pylist()]
     for seed in (0, 7):

@@ -43,7 +43,7 @@ def test_planted_leaks_in_either_answer_are_dropped(tmp_path: Path, benchmarks: 
     records[8]["rejected"] = "<|end_of_text|>"
     config = {"files": [made.jsonl(tmp_path / "p.jsonl", records)]}
     artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
-    assert artifact.manifest["books"]["dropped"] == {"held_out": 3, "special_token": 1}
+    assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 3, "special_token": 1}
     decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
     assert [i for i, d in enumerate(decisions) if d["verdict"] == "dropped"] == [3, 5, 6, 8]
     rows = rows_of(artifact)
@@ -113,8 +113,8 @@ def test_whole_files_are_read(tmp_path: Path, data: Data, benchmarks: Artifact) 
     """Prompts of one turn and of three, ten languages, what must be left out; and what others wrote."""
     config = {"files": [str(data.part("preference") / "*.gz")], "max_bad_records": 5, "validation_frac": data.expected(made=0.3, real=0.1)}
     artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path)
-    assert artifact.manifest["books"]["rows_in"] == data.expected(made=94, real=6325)
+    assert artifact.manifest["record_counts"]["rows_in"] == data.expected(made=94, real=6325)
     assert artifact.summary["validation"] > data.expected(made=10, real=500)
     if data.name == "made":
-        assert artifact.manifest["books"]["dropped"] == {"bad_record": 2, "held_out": 1, "special_token": 1}
+        assert artifact.manifest["record_counts"]["dropped"] == {"bad_record": 2, "held_out": 1, "special_token": 1}
         assert {len(json.loads(row["prompt"])) for row in rows_of(artifact)} == {1, 3}

@@ -29,7 +29,7 @@ def test_the_artifact_is_whole(chain: Chain) -> None:
     path, summary = chain.pretrained.path, chain.pretrained.summary
     assert {p.name for p in path.iterdir()} >= {"checkpoint", "model.json", "metrics.jsonl", "metrics.parquet", "steps"}
     shape = read_model_config(path / "model.json")
-    assert (shape.vocab_size, shape.max_positions) == (300, 96)
+    assert (shape.vocab_size, shape.max_position_embeddings) == (300, 96)
     assert summary["parameters"] == flops.parameter_count(shape)
     assert summary["steps"] == 12 and summary["validation_loss"] < math.log(300)
     assert summary["flops"] == flops.flops_per_token(shape, 96) * summary["tokens"]
@@ -83,11 +83,11 @@ def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
                 for rank in killed[0]:
                     os.kill(rank, signal.SIGKILL)
 
-    # the same settings but slower evaluation, so that the kill lands between the resume point of step 5 and the end
+    # the same settings but slower evaluation, so that the kill lands between the snapshot of step 5 and the end
     config = {**PRETRAIN, "budget": {"steps": 60}, "checkpoint_every_steps": 5, "eval_every_steps": 1}
     with pytest.raises(StageError, match="Training rank 0 ended by signal SIGKILL") as caught:
         run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=Killer())
-    assert "goes on from its last resume point" in caught.value.do
+    assert "goes on from its last snapshot" in caught.value.do
     assert killed and not list(tmp_path.glob("artifacts/*/*"))
     events: list[Event] = []
     again = run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=events)
@@ -109,14 +109,14 @@ def ranks_below(pid: int) -> list[int]:
 
 
 def test_too_few_rows(chain: Chain, tmp_path: Path) -> None:
-    config = {**PRETRAIN, "global_batch_rows": 100_000}
+    config = {**PRETRAIN, "global_batch_size": 100_000}
     with pytest.raises(StageError, match=r"not enough for one global batch of 100000") as caught:
         run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME)
-    assert "smaller global_batch_rows" in caught.value.do
+    assert "smaller global_batch_size" in caught.value.do
 
 
 def test_a_global_batch_that_does_not_divide(chain: Chain, tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="global_batch_rows 8 is not divisible by 3 ranks × runtime.micro_batch_rows 4 = 12"):
+    with pytest.raises(StageError, match="global_batch_size 8 is not divisible by 3 ranks × runtime.micro_batch_size 4 = 12"):
         run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime={**RUNTIME, "cpu_ranks": 3})
 
 
@@ -138,8 +138,8 @@ def test_gpus_that_are_not_there(chain: Chain, tmp_path: Path) -> None:
 
 
 def test_an_impossible_shape(chain: Chain, tmp_path: Path) -> None:
-    config = {**PRETRAIN, "model": {**PRETRAIN["model"], "kv_heads": 3}}
-    with pytest.raises(RecipeError, match="model.heads 4 is not divisible by model.kv_heads 3"):
+    config = {**PRETRAIN, "model": {**PRETRAIN["model"], "num_key_value_heads": 3}}
+    with pytest.raises(RecipeError, match="model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"):
         run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME)
 
 

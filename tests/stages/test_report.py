@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.pipeline import road, stage_of
+from flows.pipeline import pipeline, stage_of
 from stages.core.contract.declaration import Artifact
 from stages.core.run.runner import Event
 from stages.core.tables.parquet import schema, write_rows
@@ -75,10 +75,10 @@ def test_results_show_primary_metrics_with_chance_and_baselines() -> None:
     } in rows
 
 
-def whole_road(home: Path) -> dict[str, Artifact]:
+def whole_pipeline(home: Path) -> dict[str, Artifact]:
     """An artifact per node with what the report reads."""
     found = {}
-    for node, kind in ((node.name, stage_of(node).output) for node in road() if node.name != "report"):
+    for node, kind in ((node.name, stage_of(node).output) for node in pipeline() if node.name != "report"):
         folder = home / node
         folder.mkdir(parents=True)
         found[node] = Artifact(folder, manifest(node, kind))
@@ -98,16 +98,16 @@ def whole_road(home: Path) -> dict[str, Artifact]:
 
 
 def manifest(node: str, kind: str) -> dict[str, Any]:
-    books = {
+    record_counts = {
         "unit": "pages", "rows_in": 3, "kept": 1, "changed": 1, "dropped": {"too_short": 1}, "chars_in": 9, "chars_out": 5, "chars_removed": 1,
         "chars_dropped": {"too_short": 3},
     }  # fmt: skip
     summary = (
-        {"parameters": 7, "tokens": 8, "flops": 9.0, "passes": 1.5, "ranks": 2} if node == "pretrain" else DPO if node == "dpo" else {}
+        {"parameters": 7, "tokens": 8, "flops": 9.0, "epochs": 1.5, "ranks": 2} if node == "pretrain" else DPO if node == "dpo" else {}
     )
     return {
         "node": node, "kind": kind, "key": sha256(f"key of {node}".encode()).hexdigest(), "digest": sha256(node.encode()).hexdigest(),
-        "summary": summary, "books": books if kind == "documents" else None,
+        "summary": summary, "record_counts": record_counts if kind == "documents" else None,
         "rows": 2, "tokens": 0, "bytes": 100, "started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:05+00:00", "run_id": "r1",
         "config": {"setting": "<value>"}, "seed": 1, "code": {"commit": "abc", "dirty": ""},
         "environment": {"python": "3.11", "packages": {"x": "1"}, "hardware": {"processor": "p", "cores": 2, "memory_bytes": 2**34, "gpus": []}},
@@ -115,7 +115,7 @@ def manifest(node: str, kind: str) -> dict[str, Any]:
 
 
 def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path) -> None:
-    artifact = run_stage(STAGE, {"title": "My <model>"}, whole_road(tmp_path / "road"), tmp_path / "home")
+    artifact = run_stage(STAGE, {"title": "My <model>"}, whole_pipeline(tmp_path / "pipeline"), tmp_path / "home")
     page = (artifact.path / "report.html").read_text()
     assert "My &lt;model&gt;" in page and "<title>My &lt;model&gt;" in page and "a &lt;source&gt;" in page and "&lt;value&gt;" in page
     assert page.count("<svg") == 3 and "too_short 1" in page
@@ -132,14 +132,14 @@ def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path
 
 
 def test_is_the_same_when_built_again(tmp_path: Path) -> None:
-    inputs = whole_road(tmp_path / "road")
+    inputs = whole_pipeline(tmp_path / "pipeline")
     first = run_stage(STAGE, {}, inputs, tmp_path / "home")
     assert run_stage(STAGE, {}, inputs, tmp_path / "home", force=True).path == first.path
 
 
 def test_verdicts_are_recorded_in_full(tmp_path: Path) -> None:
     """verdicts.json alone says what was claimed, how it was tested and at which level."""
-    artifact = run_stage(STAGE, {}, whole_road(tmp_path / "road"), tmp_path / "home", seed=11)
+    artifact = run_stage(STAGE, {}, whole_pipeline(tmp_path / "pipeline"), tmp_path / "home", seed=11)
     found = json.loads((artifact.path / "verdicts.json").read_text())
     assert (found["level"], found["confidence_of_intervals"], found["seed"]) == (0.05, 0.95, 11) and found["correction"].startswith("Holm")
     assert [v["outcome"] for v in found["claims"]] == ["reached", "reached", "not shown"]
@@ -150,7 +150,7 @@ def test_verdicts_are_recorded_in_full(tmp_path: Path) -> None:
 
 def test_the_log_has_a_line_per_required_claim(tmp_path: Path) -> None:
     events: list[Event] = []
-    run_stage(STAGE, {}, whole_road(tmp_path / "road"), tmp_path / "home", events=events)
+    run_stage(STAGE, {}, whole_pipeline(tmp_path / "pipeline"), tmp_path / "home", events=events)
     lines = [event.values["line"] for event in events if event.kind == "log"]
     assert [line.split(": ")[0] for line in lines] == ["reached", "reached", "not shown"]
     assert lines[2].endswith("(+0.100 ± 0.049 share of pairs, n 100, exact sign test, p 0.057, corrected 0.057)")

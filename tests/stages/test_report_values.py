@@ -15,13 +15,13 @@ from stages.report import STAGE, result_rows
 from stages.text.web.chart import line_chart
 from tests.conftest import run_stage
 from tests.stages.made import relisted
-from tests.stages.test_report import DPO, score, scores, whole_road, write_scores
+from tests.stages.test_report import DPO, score, scores, whole_pipeline, write_scores
 
 
 @pytest.fixture
-def road(tmp_path: Path) -> dict[str, Artifact]:
-    """test_report's road with figures that differ from node to node."""
-    found = whole_road(tmp_path / "road")
+def pipeline(tmp_path: Path) -> dict[str, Artifact]:
+    """test_report's pipeline with figures that differ from node to node."""
+    found = whole_pipeline(tmp_path / "pipeline")
     for number, artifact in enumerate(found.values(), 1):
         artifact.manifest.update(
             rows=1000 * number, bytes=1_250_000 * number, ended=f"2026-01-01T00:00:{number:02}.500000+00:00", run_id=f"r{number}"
@@ -32,11 +32,11 @@ def road(tmp_path: Path) -> dict[str, Artifact]:
     return found
 
 
-def page(road: dict[str, Artifact], home: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
+def page(pipeline: dict[str, Artifact], home: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
     """What the page is laid out from."""
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr("stages.text.web.theme.render", lambda body, page_title, /, **values: seen.append(values) or "")
-    run_stage(STAGE, config, {node: relisted(made) for node, made in road.items()}, home)  # a test may have written other files
+    run_stage(STAGE, config, {node: relisted(made) for node, made in pipeline.items()}, home)  # a test may have written other files
     return seen[0]
 
 
@@ -53,9 +53,9 @@ def rows(seen: dict[str, Any], heading: str) -> list[dict[str, str]]:
 
 
 def test_sections_stand_in_the_order_of_the_dag_and_equal_headings_together(
-    road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = page(road, tmp_path, monkeypatch)["sections"]
+    seen = page(pipeline, tmp_path, monkeypatch)["sections"]
     assert [s["heading"] for s in seen] == ["Results", "Data", "Mixture", "Training", "Scores with and without overlap", ""]
     harness = (
         "± is one standard error. Scores of tasks by lm-eval 0.4, 0-shot. Bits per byte over whole held-out documents, context 256 tokens."
@@ -65,34 +65,34 @@ def test_sections_stand_in_the_order_of_the_dag_and_equal_headings_together(
     assert seen[0]["paragraphs"] == (harness, *asked), "what all say alike stands once"
 
 
-def test_the_cards_and_the_artifacts(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = page(road, tmp_path, monkeypatch)
-    total = sum(n + 0.5 for n in range(1, len(road) + 1))
-    number = list(road).index("decontaminate") + 1
+def test_the_cards_and_the_artifacts(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = page(pipeline, tmp_path, monkeypatch)
+    total = sum(n + 0.5 for n in range(1, len(pipeline) + 1))
+    number = list(pipeline).index("decontaminate") + 1
     assert seen["cards"] == [
         ("documents after cleaning", f"{number},000"), ("tokens in the corpus", "1,234,567"), ("parameters", "7,000"),
         ("tokens trained on", "8,000,000"), ("training FLOPs", "9.88e+12"), ("seconds in all nodes", f"{total:,.0f}"),
     ]  # fmt: skip
-    assert [row["node"] for row in seen["artifacts"]] == list(road)
-    encode, digest = list(road).index("encode") + 1, str(relisted(road["encode"]).manifest["digest"])
+    assert [row["node"] for row in seen["artifacts"]] == list(pipeline)
+    encode, digest = list(pipeline).index("encode") + 1, str(relisted(pipeline["encode"]).manifest["digest"])
     assert seen["artifacts"][encode - 1] == {
         "node": "encode", "key": sha256(b"key of encode").hexdigest()[:12], "digest": digest[:12], "rows": f"{encode},000", "tokens": "1,234,567",
         "MB": f"{1.25 * encode:,.2f}", "seconds": f"{encode}.5", "built by": f"r{encode}",
     }  # fmt: skip
-    assert seen["artifacts"][0]["tokens"] == "" and seen["settings"] == dict.fromkeys(road, '{\n "setting": "<value>"\n}')
-    road["crawl"].manifest["adopted"] = {"provenance": "files of mine"}
-    assert page(road, tmp_path / "2", monkeypatch)["artifacts"][list(road).index("crawl")]["built by"] == "adopted: files of mine"
+    assert seen["artifacts"][0]["tokens"] == "" and seen["settings"] == dict.fromkeys(pipeline, '{\n "setting": "<value>"\n}')
+    pipeline["crawl"].manifest["imported"] = {"provenance": "files of mine"}
+    assert page(pipeline, tmp_path / "2", monkeypatch)["artifacts"][list(pipeline).index("crawl")]["built by"] == "imported: files of mine"
 
 
-def test_the_funnel_lists_books_in_road_order_and_reasons_by_number(
-    road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_funnel_lists_record_counts_in_pipeline_order_and_reasons_by_number(
+    pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    road["dedup"].manifest["books"] = {
+    pipeline["dedup"].manifest["record_counts"] = {
         "unit": "documents", "rows_in": 9_000, "kept": 1_000, "changed": 2_000, "chars_out": 1_000_000,
         "dropped": {"b": 2_500, "a": 2_500, "most": 3_000, "none": 0},
     }  # fmt: skip
-    road["mix"].manifest["books"] = road["dedup"].manifest["books"]
-    seen = rows(page(road, tmp_path, monkeypatch), "Data")
+    pipeline["mix"].manifest["record_counts"] = pipeline["dedup"].manifest["record_counts"]
+    seen = rows(page(pipeline, tmp_path, monkeypatch), "Data")
     assert [row["node"] for row in seen] == ["extract", "filter", "dedup", "decontaminate", "mix"], "whoever counts"
     assert seen[2] == {
         "node": "dedup", "unit": "documents", "in": "9,000", "kept": "1,000", "changed": "2,000", "dropped": "8,000",
@@ -100,13 +100,15 @@ def test_the_funnel_lists_books_in_road_order_and_reasons_by_number(
     }  # fmt: skip
 
 
-def test_the_mixture_and_how_often_it_was_trained_on(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mixture_and_how_often_it_was_trained_on(
+    pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sources = {
         "web": {"weight": 0.25, "available_tokens": 1_000, "train_tokens": 2_500, "epochs": 2.5},
         "code": {"weight": 0.75, "available_tokens": 10_000, "train_tokens": 7_500, "epochs": 0.75},
     }
-    (road["mix"].path / "mix.json").write_text(json.dumps({"sources": sources}))
-    seen = page(road, tmp_path, monkeypatch)
+    (pipeline["mix"].path / "mix.json").write_text(json.dumps({"sources": sources}))
+    seen = page(pipeline, tmp_path, monkeypatch)
     assert rows(seen, "Mixture") == [
         {"source": "web", "weight": "0.250", "tokens available": "1,000", "tokens in the mixture": "2,500", "epochs in the mixture": "2.50"},
         {"source": "code", "weight": "0.750", "tokens available": "10,000", "tokens in the mixture": "7,500", "epochs in the mixture": "0.75"},
@@ -114,24 +116,24 @@ def test_the_mixture_and_how_often_it_was_trained_on(road: dict[str, Artifact], 
     assert section(seen, "Training")["paragraphs"][0].startswith("pretrain read the mixture 1.5 times")
 
 
-def test_the_charts_are_those_of_the_metrics(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_charts_are_those_of_the_metrics(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step without a loss has no point in the line of training, one without an evaluation none in that of validation."""
     measured = [
         {"step": 1, "loss": 5.0, "validation_loss": None},
         {"step": 2, "loss": None, "validation_loss": 4.0},
         {"step": 3, "loss": 2.0, "validation_loss": 3.0},
     ]
-    write_rows(road["sft"].path / "metrics.parquet", schema(step="int64", loss="float64", validation_loss="float64"), measured)
-    charts = section(page(road, tmp_path, monkeypatch), "Training")["charts"]
+    write_rows(pipeline["sft"].path / "metrics.parquet", schema(step="int64", loss="float64", validation_loss="float64"), measured)
+    charts = section(page(pipeline, tmp_path, monkeypatch), "Training")["charts"]
     lines = {"train": [(1.0, 5.0), (3.0, 2.0)], "validation": [(2.0, 4.0), (3.0, 3.0)]}
     assert charts[1] == line_chart(lines, "sft: loss by step", "step", "loss")
     assert [c.split('aria-label="')[1].split(":")[0] for c in charts] == ["pretrain", "sft", "dpo"]
 
 
-def test_figures_by_size_and_kind(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_by_size_and_kind(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = {"a_b": 1_234_567, "c": 0.123456, "d": 999_999.5, "e": 1e6, "f": -2.5e6, "g": "text", "h": None, "i": [1]}
-    road["sft"].manifest["summary"], road["contamination"].manifest["summary"] = figures, figures
-    seen = page(road, tmp_path, monkeypatch)
+    pipeline["sft"].manifest["summary"], pipeline["contamination"].manifest["summary"] = figures, figures
+    seen = page(pipeline, tmp_path, monkeypatch)
     shown = {"a b": "1,234,567", "c": "0.1235", "d": "1e+06", "e": "1.000e+06", "f": "-2.500e+06", "g": "text", "h": "None", "i": "[1]"}
     training = rows(seen, "Training")
     assert [(r["figure"], r["value"]) for r in training if r["node"] == "sft"] == list(shown.items())
@@ -141,31 +143,31 @@ def test_figures_by_size_and_kind(road: dict[str, Artifact], tmp_path: Path, mon
     assert section(seen, "Scores with and without overlap")["paragraphs"] == (said,)
 
 
-def test_scores_with_and_without_overlap(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_with_and_without_overlap(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = {"model": "sft", "task": "t", "metric": "acc"}
     given = [
         {**part, "subset": "clean", "value": 0.5, "stderr": 0.0625, "n": 1_234}, {**part, "subset": "flagged", "value": 1.0, "stderr": None, "n": 1},
         {**part, "subset": "none", "value": None, "stderr": None, "n": 0},
     ]  # fmt: skip
-    (road["contamination"].path / "scores.json").write_text(json.dumps(given))
-    assert rows(page(road, tmp_path, monkeypatch), "Scores with and without overlap") == [
+    (pipeline["contamination"].path / "scores.json").write_text(json.dumps(given))
+    assert rows(page(pipeline, tmp_path, monkeypatch), "Scores with and without overlap") == [
         {**part, "subset": "clean", "score": "0.500 ± 0.062", "items": "1,234"}, {**part, "subset": "flagged", "score": "1.000", "items": "1"},
         {**part, "subset": "none", "score": "", "items": "0"},
     ]  # fmt: skip
 
 
-def test_where_and_with_what_it_was_trained(road: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    road["pretrain"].manifest["adopted"] = {"provenance": "elsewhere"}
+def test_where_and_with_what_it_was_trained(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline["pretrain"].manifest["imported"] = {"provenance": "elsewhere"}
     hardware = {"processor": "fast", "cores": 8, "memory_bytes": 3 * 2**30, "gpus": ["one", "two"]}
-    road["sft"].manifest.update(seed=17, code={"commit": "0123456789abcdef", "dirty": "x"}, summary={"ranks": 6},
+    pipeline["sft"].manifest.update(seed=17, code={"commit": "0123456789abcdef", "dirty": "x"}, summary={"ranks": 6},
                                 environment={"python": "3.12", "packages": {"torch": "2"}, "hardware": hardware})  # fmt: skip
-    seen = page(road, tmp_path, monkeypatch)["environment"]
+    seen = page(pipeline, tmp_path, monkeypatch)["environment"]
     assert {k: v for k, v in seen.items() if k != "packages"} == {
         "processor": "fast, 8 cores, 3 GiB", "GPUs": "one, two", "ranks": "6", "Python": "3.12", "code": "0123456789ab with changes", "seed": "17",
     }  # fmt: skip
     assert seen["packages"] == "a 1, p0 21, p1 22, p2 23, torch 2", "of all nodes, in order"
-    del road["pretrain"].manifest["adopted"]
-    seen = page(road, tmp_path / "2", monkeypatch)["environment"]
+    del pipeline["pretrain"].manifest["imported"]
+    seen = page(pipeline, tmp_path / "2", monkeypatch)["environment"]
     assert (seen["processor"], seen["GPUs"], seen["code"], seen["ranks"], seen["seed"]) == ("p, 2 cores, 16 GiB", "none", "abc", "2", "1")
 
 
@@ -195,11 +197,11 @@ def test_preferences_stand_beside_the_scores() -> None:
     ]  # fmt: skip
 
 
-def test_the_summary_counts_what_must_be_shown(road: dict[str, Artifact], tmp_path: Path) -> None:
+def test_the_summary_counts_what_must_be_shown(pipeline: dict[str, Artifact], tmp_path: Path) -> None:
     """Of the sft and base models at these scores nothing is shown; the trigram and the other comparisons do not count."""
     for model in ("base", "sft", "dpo"):
-        write_scores(road[f"evaluate@{model}"].path, 2.8, 0.26)
-    made = run_stage(STAGE, {}, {node: relisted(artifact) for node, artifact in road.items()}, tmp_path)
+        write_scores(pipeline[f"evaluate@{model}"].path, 2.8, 0.26)
+    made = run_stage(STAGE, {}, {node: relisted(artifact) for node, artifact in pipeline.items()}, tmp_path)
     assert made.summary == {"claims": 3, "reached": 0, "not_shown": 2, "opposite": 1} and made.manifest["rows"] == 5
     text = (made.path / "report.md").read_text()
     assert "| not shown | The sft model beats chance on docs_complete" in text and "| opposite | The base model beats the unigram" in text

@@ -23,16 +23,17 @@ from stages.settings import OneOf, StageConfig
 from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
 
 TRAINING: dict[str, Any] = {
-    "global_batch_rows": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "cosine", "optimizer.name": "adamw",
-    "optimizer.betas": (0.5, 0.6), "optimizer.eps": 0.5, "weight_decay": 0.03, "decay_embeddings": True, "clip": 0.0, "eval_every_steps": 3,
-    "max_validation_rows": 9, "checkpoint_every_steps": 4, "precision": "bf16", "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
+    "global_batch_size": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "cosine", "optimizer.name": "adamw",
+    "optimizer.betas": (0.5, 0.6), "optimizer.eps": 0.5, "weight_decay": 0.03, "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
+    "max_validation_sequences": 9, "checkpoint_every_steps": 4, "precision": "bf16", "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
     "budget.epochs": 3.0,
 }  # fmt: skip
 """setting -> another value; of the names of parts the only one that there is."""
 SHAPE: dict[str, Any] = {
     f"model.{name}": value
     for name, value in {
-        "depth": 3, "width": 48, "heads": 2, "kv_heads": 1, "ffn_width": 40, "rope_theta": 123.0, "norm_eps": 0.25, "tied_embeddings": True,
+        "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "intermediate_size": 40, "rope_theta": 123.0, "rms_norm_eps": 0.25, "tie_word_embeddings": True,
         "qk_norm": True,
     }.items()
 }  # fmt: skip
@@ -50,7 +51,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dpo": {**DPO, "budget": {"steps": 12}},
     "reference": {},
 }
-RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_rows": 2, "eval_batch_rows": 5, "activation_checkpointing": True})
+RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_batch_size": 5, "activation_checkpointing": True})
 
 
 class CapturedError(Exception):
@@ -158,13 +159,13 @@ def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[
     for stage, (job, _) in base.items():
         start = starts[stage]
         assert job.init_from == (str(start.path / "checkpoint") if isinstance(start, Artifact) else "")
-        assert (job.machine.ranks, job.machine.micro_batch_rows, job.machine.eval_batch_rows) == (
+        assert (job.machine.ranks, job.machine.micro_batch_size, job.machine.eval_batch_size) == (
             2,
             2,
             5,
         ) and job.machine.activation_checkpointing
         assert job.seed == 7 and job_of(chain, stage, CONFIGS[stage], tmp_path / stage, seed=8)[0].seed == 8
-        assert (job.model.vocab_size, job.model.max_positions) == (300, 96)
+        assert (job.model.vocab_size, job.model.max_position_embeddings) == (300, 96)
         assert job.train.pad_id == 299 and job.train.dtype == "uint16"  # <|pad|> is the last of the special tokens, and they are the last
         if stage != "reference":
             digests = {a.manifest["digest"] for role, a in inputs_of(chain, stage).items() if (stage, role) != ("pretrain", "tokenizer")}

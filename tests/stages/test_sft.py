@@ -52,10 +52,10 @@ def test_loss_on_assistant_tokens_and_their_end_of_turn_only(chain: Chain, kept_
     assert sorted(found) == sorted(e for e in expected if len(e) < 500)
 
 
-def test_books_and_decisions(chain: Chain) -> None:
-    books = chain.tuned.manifest["books"]
-    assert books["rows_in"] == 60 and books["kept"] == 59
-    assert books["dropped"] == {"longer than the context": 1}
+def test_record_counts_and_decisions(chain: Chain) -> None:
+    record_counts = chain.tuned.manifest["record_counts"]
+    assert record_counts["rows_in"] == 60 and record_counts["kept"] == 59
+    assert record_counts["dropped"] == {"longer than the context": 1}
     decisions = list(read_rows(chain.tuned.path / "decisions" / "00000.parquet"))
     assert [row["verdict"] for row in decisions].count("dropped") == 1 and len(decisions) == 60
 
@@ -63,7 +63,7 @@ def test_books_and_decisions(chain: Chain) -> None:
 def test_training_helped(chain: Chain) -> None:
     summary = chain.tuned.summary
     assert summary["validation_loss"] < summary["validation_loss_before"]
-    assert summary["passes"] == pytest.approx(2, abs=0.01)
+    assert summary["epochs"] == pytest.approx(2, abs=0.01)
 
 
 def test_every_trained_row_leads_to_its_conversations(chain: Chain) -> None:
@@ -85,7 +85,7 @@ def test_the_spans_are_where_they_say(chain: Chain, kept_scratch: Path) -> None:
 
 def test_too_few_conversations(chain: Chain, tmp_path: Path) -> None:
     few = conversations(tmp_path / "few", count=2, long=False)
-    with pytest.raises(StageError, match="No phase holds one global batch: the largest has 1 rows, and global_batch_rows is 8"):
+    with pytest.raises(StageError, match="No phase holds one global batch: the largest has 1 rows, and global_batch_size is 8"):
         run_stage(
             sft.STAGE, SFT, {"checkpoint": chain.pretrained, "conversations": few, "tokenizer": chain.tokenizer}, tmp_path, runtime=RUNTIME
         )
@@ -93,7 +93,7 @@ def test_too_few_conversations(chain: Chain, tmp_path: Path) -> None:
 
 def test_another_tokenizer_is_refused(chain: Chain, tmp_path: Path) -> None:
     other = run_stage(train_tokenizer.STAGE, {"vocab_size": 290}, {"documents": documents(tmp_path / "d", [sentences(150, 5)])}, tmp_path)
-    foreign = replace(chain.pretrained, manifest={**chain.pretrained.manifest, "inputs": {}})  # as of an adopted model
+    foreign = replace(chain.pretrained, manifest={**chain.pretrained.manifest, "inputs": {}})  # as of an imported model
     inputs = {"checkpoint": foreign, "conversations": chain.conversations, "tokenizer": other}
     with pytest.raises(StageError, match="The tokenizer has 290 entries, but the model was trained with 300"):
         run_stage(sft.STAGE, SFT, inputs, tmp_path, runtime=RUNTIME)
@@ -121,7 +121,7 @@ def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: P
     rows = RowFiles(("a", "b"), "uint16", "p", "r", 8, 0, ("m", "n"))
     shape = read_model_config(chain.tuned.path / "model.json")
     job = Job(
-        model=shape, settings=training(loss=DpoLoss(beta=0.2), global_batch_rows=4, learning_rate=0.1), train=rows, machine=Machine(2), seed=1,
+        model=shape, settings=training(loss=DpoLoss(beta=0.2), global_batch_size=4, learning_rate=0.1), train=rows, machine=Machine(2), seed=1,
         scratch="s", out="o", phases=(Phase(0, 4),), validation=rows,
     )  # fmt: skip
     assert read_job(write_job(job, tmp_path / "job.json")) == job

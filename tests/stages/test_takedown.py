@@ -144,4 +144,4 @@ def test_a_pattern_that_matches_nothing_is_said_by_both_stages(tmp_path: Path) -
     assert {k: v for k, v in found.summary.items() if k.startswith("matched")} == {
         "matched http://x/%/1": 2, "matched http://x/0/%": 3, "matched http://nowhere": 0
     }  # fmt: skip
-    assert found.manifest["books"]["dropped"] == {"url.removed": 4}
+    assert found.manifest["record_counts"]["dropped"] == {"url.removed": 4}

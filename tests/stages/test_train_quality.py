@@ -59,7 +59,7 @@ def test_texts_are_told_from_a_crawl(data: Data, tmp_path: Path) -> None:
     files = data.expected(made=data.crawls(), real=data.crawls()[3:4])
     pages = [text for file in files for text in file_texts(file, tmp_path / "home") if " the " in text and "lighthouse" not in text][:300]
     crawl = documents(tmp_path / "crawl", [pages])
-    config = {"positives": [str(data.documents)], "held_out_frac": 0.25, "learning_rate": 0.5, "passes": 25}
+    config = {"positives": [str(data.documents)], "held_out_frac": 0.25, "learning_rate": 0.5, "epochs": 25}
     summary = run_stage(STAGE, config, {"documents": crawl}, tmp_path).manifest["summary"]
     assert summary["held_out_accuracy"] > 0.85 > summary["majority_frac"] + 0.2
 

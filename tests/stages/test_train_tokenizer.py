@@ -8,7 +8,7 @@ import pytest
 from stages import encode
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from stages.text.tokens.bpe import load_chat
 from stages.train_tokenizer import STAGE
 from tests.conftest import run_stage
@@ -49,22 +49,22 @@ def test_no_documents_is_refused(tmp_path: Path) -> None:
 
 
 def taken(home: Path, *paths: Path) -> Artifact:
-    return adopt(home, "train_tokenizer", STAGE, [str(p) for p in paths], "trained elsewhere", lambda event: None).artifact
+    return import_artifact(home, "train_tokenizer", STAGE, [str(p) for p in paths], "trained elsewhere", lambda event: None).artifact
 
 
-def test_an_adopted_tokenizer_is_the_same_to_the_stages_that_read_it(tmp_path: Path) -> None:
+def test_an_imported_tokenizer_is_the_same_to_the_stages_that_read_it(tmp_path: Path) -> None:
     docs = made.documents(tmp_path / "docs", [TEXTS])
     trained = run_stage(STAGE, {"vocab_size": 330}, {"documents": docs}, tmp_path / "home")
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(trained.path / name, folder)
-    adopted = taken(tmp_path / "other", folder)
-    assert adopted.manifest["digest"] == trained.manifest["digest"] and adopted.summary == {"vocab_size": 330}
+    imported = taken(tmp_path / "other", folder)
+    assert imported.manifest["digest"] == trained.manifest["digest"] and imported.summary == {"vocab_size": 330}
     (folder / "tokenizer_config.json").unlink()
     assert taken(tmp_path / "third", folder / "tokenizer.json").manifest["digest"] == trained.manifest["digest"]
     tokens = run_stage(encode.STAGE, {}, {"documents": docs, "tokenizer": trained}, tmp_path / "home")
-    assert run_stage(encode.STAGE, {}, {"documents": docs, "tokenizer": adopted}, tmp_path / "home").path == tokens.path
+    assert run_stage(encode.STAGE, {}, {"documents": docs, "tokenizer": imported}, tmp_path / "home").path == tokens.path
 
 
 def test_a_tokenizer_saved_by_transformers_is_taken(tmp_path: Path) -> None:
@@ -74,19 +74,19 @@ def test_a_tokenizer_saved_by_transformers_is_taken(tmp_path: Path) -> None:
     trained = run_stage(STAGE, {"vocab_size": 330}, {"documents": docs}, tmp_path / "home")
     AutoTokenizer.from_pretrained(trained.path, local_files_only=True).save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "chat_template.jinja").is_file()
-    adopted = taken(tmp_path / "other", tmp_path / "saved")
+    imported = taken(tmp_path / "other", tmp_path / "saved")
     assert (
-        AutoTokenizer.from_pretrained(adopted.path, local_files_only=True).encode("a word")
+        AutoTokenizer.from_pretrained(imported.path, local_files_only=True).encode("a word")
         == load_chat(trained.path / "tokenizer.json").encode("a word").ids
     )
 
 
-def test_a_tokenizer_that_the_road_cannot_use_is_refused_with_every_fault(tmp_path: Path) -> None:
+def test_a_tokenizer_that_the_pipeline_cannot_use_is_refused_with_every_fault(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models
 
     Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(
-        RecipeError, match=r"The road cannot use this tokenizer:\n  - It has no token <\|begin_of_text\|>, .*<\|pad\|>\."
+        RecipeError, match=r"The pipeline cannot use this tokenizer:\n  - It has no token <\|begin_of_text\|>, .*<\|pad\|>\."
     ) as caught:
         taken(tmp_path / "home", tmp_path)
     assert str(tmp_path / "tokenizer.json") in str(caught.value)

@@ -46,8 +46,8 @@ def test_figures_are_those_of_the_metrics(chain: Chain, name: str) -> None:
         name
     ]
     assert summary["steps"] == steps == len(trained) and summary["ranks"] == 1
-    assert summary["passes"] == round(steps / (rows // 8), 3)
-    assert summary.get("rows_left_over_per_pass", rows % 8) == rows % 8
+    assert summary["epochs"] == round(steps / (rows // 8), 3)
+    assert summary.get("sequences_left_over_per_epoch", rows % 8) == rows % 8
     assert artifact.manifest["tokens"] == summary.get("tokens", artifact.manifest["tokens"]) == sum(line["tokens"] for line in trained)
     assert summary["final_loss"] == trained[-1]["loss"] and summary["validation_loss"] == evaluated[-1]["validation_loss"]
     assert summary.get("validation_loss_before", evaluated[0]["validation_loss"]) == evaluated[0]["validation_loss"]

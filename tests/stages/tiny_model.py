@@ -10,7 +10,7 @@ from stages.text.tokens.bpe import load_chat, save, train_bpe
 TEXTS = [f"The function {w} returns the {w} of its {v} argument." for w in ("length", "sum", "copy", "name") for v in ("first", "last")] * 4
 
 
-def write(folder: Path, vocab_size: int = 310, max_positions: int = 64) -> Path:
+def write(folder: Path, vocab_size: int = 310, max_position_embeddings: int = 64) -> Path:
     """Writes tokenizer and weights; the head is scaled up so that answers differ clearly."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -21,7 +21,7 @@ def write(folder: Path, vocab_size: int = 310, max_positions: int = 64) -> Path:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=max_positions, bos_token_id=ids[BOS], eos_token_id=ids[EOS], pad_token_id=ids[PAD], initializer_range=0.3,
+        max_position_embeddings=max_position_embeddings, bos_token_id=ids[BOS], eos_token_id=ids[EOS], pad_token_id=ids[PAD], initializer_range=0.3,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder

@@ -2,7 +2,7 @@
 
 A stage is a plain function `run(config, inputs, out, ctx) -> Outcome`. It reads published artifacts (`inputs`, by role),
 writes files into the folder `out`, and touches nothing else but `ctx.scratch`. The runner does the rest: key, cached or missing,
-books, manifest, publication, index. Everything that decides the bytes is in config, seed, inputs and the named
+record counts, manifest, publication, index. Everything that decides the bytes is in config, seed, inputs and the named
 distributions; everything in `ctx.runtime` must not change the bytes of a data stage.
 """
 
@@ -32,7 +32,7 @@ class External:
 
     files: paths, globs or fsspec URIs; resolved to `ExternalFile`s, keyed by sha256, a remote one with a strong ETag by ETag and size.
     packages: installed distributions ("stdlib" is the running Python); keyed by their names and versions.
-    artifacts: published artifacts that are no input of the road, by name ("dedup-3") or folder; keyed by their digest.
+    artifacts: published artifacts that are no input of the pipeline, by name ("dedup-3") or folder; keyed by their digest.
     named: the name decides the output too (a task is named after its file; a cluster names the corpus that holds the kept document), so
     it enters the key: of a file the base name, of an artifact "<node>/<folder>". A file that is read by its ending, or that bad_records.jsonl
     can name, is a named one.
@@ -84,10 +84,10 @@ class ExternalFile:
 
 
 @dataclass(frozen=True)
-class Books:
+class RecordCounts:
     """What came in and what became of it. rows_in = kept + changed + dropped, and the same in characters.
 
-    chars_removed is what changing kept rows took away (negative where it added). The runner refuses books that do not balance.
+    chars_removed is what changing kept rows took away (negative where it added). The runner refuses record counts that do not balance.
     """
 
     unit: str = "documents"
@@ -101,7 +101,7 @@ class Books:
     chars_dropped: Mapping[str, int] = field(default_factory=dict)
 
     def imbalance(self) -> str:
-        """A sentence that says what does not balance; empty when the books balance."""
+        """A sentence that says what does not balance; empty when the record counts balance."""
         rows = self.kept + self.changed + sum(self.dropped.values())
         if rows != self.rows_in:
             return f"{self.rows_in} {self.unit} in, but kept {self.kept} + changed {self.changed} + dropped {sum(self.dropped.values())} = {rows}"
@@ -113,8 +113,8 @@ class Books:
             )
         return ""
 
-    def __add__(self, other: Books) -> Books:
-        return Books(
+    def __add__(self, other: RecordCounts) -> RecordCounts:
+        return RecordCounts(
             unit=self.unit,
             rows_in=self.rows_in + other.rows_in,
             kept=self.kept + other.kept,
@@ -131,7 +131,7 @@ class Books:
 class Outcome:
     """What a stage tells the runner when it is done.
 
-    rows, tokens: size of the artifact in its own unit. books: None where no records are kept or dropped.
+    rows, tokens: size of the artifact in its own unit. record counts: None where no records are kept or dropped.
     summary: scalar results for the metric table, the report and `lineage show` (plain numbers and strings).
     identity: names of the files in `out` over which the digest is taken; empty means all files (a warc
     artifact's digest leaves out dates, so it names only its list of records).
@@ -139,7 +139,7 @@ class Outcome:
 
     rows: int = 0
     tokens: int = 0
-    books: Books | None = None
+    record_counts: RecordCounts | None = None
     summary: Mapping[str, float | int | str | None] = field(default_factory=dict)
     identity: tuple[str, ...] = ()
 
@@ -184,12 +184,12 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Adoption:
+class Importer:
     """How a stage's kind of artifact is made of files that a user brings.
 
     takes: patterns of the files it looks for below a given folder (pathlib's: "*.json" there, "**/*.parquet" at any depth).
     take(files, out, ctx): checks the files and writes the artifact into `out`; `ctx.drop` counts and names a record that cannot be
-    taken, and one such record refuses the whole adoption. Raises RecipeError where the road could not use the files.
+    taken, and one such record refuses the whole import. Raises RecipeError where the pipeline could not use the files.
     """
 
     takes: tuple[str, ...]
@@ -208,12 +208,12 @@ class Stage:
 
     inputs: role -> node that it reads. "{model}" in a role or node stands for every model (in a stage that is `per_model`, for its own),
     "{checkpoint}" in a `per_model` stage for the node that trains the model, "{node}" for every node (EVERY_NODE).
-    output: the kind of artifact; an adopted artifact can stand in for a node of the same kind. versions: one line per change of behaviour,
+    output: the kind of artifact; an imported artifact can stand in for a node of the same kind. versions: one line per change of behaviour,
     the newest last; their number is the stage's version and enters the key. distributions: installed distributions whose version decides
     the output's bytes.
     deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
-    optional: roles that may be absent, when an adopted artifact stands in for everything else that needs them.
-    adopt: how files of a user become an artifact of this stage; None where only artifacts of another home can be adopted.
+    optional: roles that may be absent, when an imported artifact stands in for everything else that needs them.
+    import: how files of a user become an artifact of this stage; None where only artifacts of another home can be imported.
     fault: what is wrong with the files in a folder that an artifact of another home consists of, as a phrase, "" where nothing is; for a
     stage whose digest counts a list that it makes of the other files.
     uses_gpus: whether the stage computes on the GPUs that runtime.gpus gives it; such stages run one at a time on a machine.
@@ -233,7 +233,7 @@ class Stage:
     deterministic: bool = True
     uses_gpus: bool = False
     optional: tuple[str, ...] = ()
-    adopt: Adoption | None = None
+    importer: Importer | None = None
     fault: Callable[[Path], str] | None = None
     does: str = ""
     tables: tuple[SideTable, ...] = ()

@@ -32,9 +32,9 @@ class Runtime(StageConfig):
     """GPUs of this machine to train on; 0 trains on the CPU."""
     cpu_ranks: int = Field(2, ge=1, le=4096)
     """Training processes when gpus is 0, one thread each (two threads in one process ran four times slower when busy)."""
-    micro_batch_rows: int = Field(16, ge=1, le=10**6)
+    micro_batch_size: int = Field(16, ge=1, le=10**6)
     """Rows per forward pass and rank; with the ranks it divides the global batch, the rest is gradient accumulation."""
-    eval_batch_rows: int = Field(32, ge=1, le=10**6)
+    eval_batch_size: int = Field(32, ge=1, le=10**6)
     """Sequences per forward pass when scoring."""
     zero_stage: int = Field(3, ge=3, le=3)
     """DeepSpeed ZeRO stage; Loam's checkpoints are written from stage 3 partitions."""
@@ -51,7 +51,7 @@ class Runtime(StageConfig):
 class Recipe:
     """A checked recipe. sections: node -> config. source: where it was read from, for messages and the run record.
 
-    adopt: node -> name of the artifact that stands in its place. A node that then does not run has a section only if one is given.
+    import: node -> name of the artifact that stands in its place. A node that then does not run has a section only if one is given.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Recipe:
     sections: Mapping[str, StageConfig]
     source: str
     description: str = ""
-    adopt: Mapping[str, str] = field(default_factory=dict)
+    imports: Mapping[str, str] = field(default_factory=dict)
 
     def resolved(self) -> dict[str, Any]:
         """The whole recipe with every default written out, as plain JSON values."""
         head = {"name": self.name, "seed": self.seed, "description": self.description, "runtime": self.runtime.model_dump(mode="json")}
-        return head | {"adopt": dict(self.adopt)} | {node: config.model_dump(mode="json") for node, config in self.sections.items()}
+        return head | {"import": dict(self.imports)} | {node: config.model_dump(mode="json") for node, config in self.sections.items()}
 
 
 def find_recipe(name: str) -> Path:
@@ -86,11 +86,11 @@ def load_recipe(
     name: str,
     classes: Mapping[str, type[StageConfig]],
     settings: Sequence[str] = (),
-    spared: Callable[[Collection[str]], Collection[str]] = lambda adopted: adopted,
+    spared: Callable[[Collection[str]], Collection[str]] = lambda imported: imported,
 ) -> Recipe:
     """Reads a recipe and applies `--set node.key=value` settings.
 
-    classes: node -> config class, for all nodes of the road. spared: adopted nodes -> the nodes that then do not run and need no
+    classes: node -> config class, for all nodes of the pipeline. spared: imported nodes -> the nodes that then do not run and need no
     section. Raises RecipeError before any work.
     """
     path = find_recipe(name)
@@ -99,7 +99,7 @@ def load_recipe(
     for setting in settings:
         secrets.refuse_in_settings(setting, "--set", secrets.shown_name(setting))
         apply_setting(raw, setting, classes)
-    head_keys = {"name", "seed", "runtime", "description", "adopt"}
+    head_keys = {"name", "seed", "runtime", "description", "import"}
     for key in raw:
         if key not in classes and key not in head_keys:
             nearest = _nearest(str(key), [*classes, *head_keys])
@@ -107,8 +107,8 @@ def load_recipe(
     seed = raw.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise RecipeError(f"seed is {_shown(seed)}.", where=f"{path}: seed", do="Give a whole number of at least 0.")
-    adopt = _adopted(raw.get("adopt"), classes, f"{path}: adopt")
-    needless = {node for node in spared(adopt) if raw.get(node) is None} if adopt else set()
+    imports = _imported(raw.get("import"), classes, f"{path}: import")
+    needless = {node for node in spared(imports) if raw.get(node) is None} if imports else set()
     return Recipe(
         name=refuse_name(raw.get("name", path.stem), "The recipe's name", where=f"{path}: name"),
         seed=seed,
@@ -116,7 +116,7 @@ def load_recipe(
         sections={node: validated(config, raw.get(node), f"{path}: {node}") for node, config in classes.items() if node not in needless},
         source=str(path),
         description=_text(raw, "description", path),
-        adopt=adopt,
+        imports=imports,
     )
 
 
@@ -128,8 +128,8 @@ def _text(raw: Mapping[str, Any], key: str, path: Path) -> str:
     return "" if value is None else str(value)
 
 
-def _adopted(given: Any, classes: Mapping[str, Any], where: str) -> dict[str, str]:
-    """The section `adopt`, checked: node -> name of an artifact."""
+def _imported(given: Any, classes: Mapping[str, Any], where: str) -> dict[str, str]:
+    """The section `import`, checked: node -> name of an artifact."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -137,11 +137,11 @@ def _adopted(given: Any, classes: Mapping[str, Any], where: str) -> dict[str, st
     for node, artifact in given.items():
         if node not in classes:
             raise RecipeError(
-                f"adopt names {_shown(node)}, which is no node.", where=where, do=_nearest(str(node), [*classes]) or f"The nodes are: {', '.join(classes)}."
+                f"import names {_shown(node)}, which is no node.", where=where, do=_nearest(str(node), [*classes]) or f"The nodes are: {', '.join(classes)}."
             )  # fmt: skip
         if artifact is not None and (not isinstance(artifact, str) or not artifact):
             raise RecipeError(
-                f"adopt.{node} is {_shown(artifact)}.", where=where, do="Give the name of an artifact, such as dedup/1a2b3c4d5e6f."
+                f"import.{node} is {_shown(artifact)}.", where=where, do="Give the name of an artifact, such as dedup/1a2b3c4d5e6f."
             )
     return {node: artifact for node, artifact in given.items() if artifact is not None}  # null takes an entry away again
 
@@ -213,7 +213,7 @@ def apply_setting(raw: dict[str, Any], setting: str, classes: Mapping[str, type[
     path = name.strip().split(".")
     if not equals or not all(path):
         raise RecipeError(f"--set {_shown(setting)} is not node.key=value.", do="Write for example --set pretrain.steps=20.")
-    heads = [*classes, "runtime", "seed", "name", "description", "adopt"]
+    heads = [*classes, "runtime", "seed", "name", "description", "import"]
     if path[0] not in heads:
         raise RecipeError(
             f"--set {_shown(setting)}: unknown section {path[0]!r}.",

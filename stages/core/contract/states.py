@@ -1,7 +1,7 @@
 """What becomes of a node and of a run: the one vocabulary of plan, run records, index, dashboard, Prefect and messages.
 
-A node's state is what a plan expects of it (cached, damaged, missing, waiting, adopted) or what a run made of it (cached, built, identical,
-differs, adopted, failed, interrupted). The values are what records and tables hold.
+A node's state is what a plan expects of it (cached, damaged, missing, waiting, imported) or what a run made of it (cached, built, identical,
+differs, imported, failed, interrupted). The values are what records and tables hold.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class NodeState(StrEnum):
     """Built again on request, with the same digest as before; the earlier artifact stays."""
     DIFFERS = "differs"
     """Built again on request, with another digest; both artifacts stay (training only)."""
-    ADOPTED = "adopted"
+    IMPORTED = "imported"
     """An artifact that the recipe names stands in its place."""
     MISSING = "missing"
     """It has no artifact for this key: a run would build it."""
@@ -36,7 +36,7 @@ class NodeState(StrEnum):
     """The run did not reach it, or was not asked for it."""
 
 
-READY = frozenset({NodeState.CACHED, NodeState.ADOPTED})
+READY = frozenset({NodeState.CACHED, NodeState.IMPORTED})
 """A node in one of these states has an artifact to read, and nothing is to be built."""
 BUILDS = (NodeState.BUILT, NodeState.IDENTICAL, NodeState.DIFFERS)
 """A run that leaves a node in one of these states executed its stage to the end."""
@@ -46,7 +46,7 @@ class RunState(StrEnum):
     """State of a run. Only the first three are written into its end.json."""
 
     DONE = "done"
-    """Every node that it was asked for is cached, built or adopted."""
+    """Every node that it was asked for is cached, built or imported."""
     FAILED = "failed"
     """A node failed."""
     INTERRUPTED = "interrupted"

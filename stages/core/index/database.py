@@ -96,7 +96,7 @@ def records(home: Path, sql: str, parameters: Sequence[Any] = ()) -> list[dict[s
 
 
 def latest_artifact(home: Path, name: str) -> dict[str, Any]:
-    """The artifact record that a name means; of several the newest: of the newest run, then the newest realisation.
+    """The artifact record that a name means; of several the newest: of the newest run, then the newest rebuild.
 
     name: "<node>/<folder>", a given name, an alias ("dedup-3"), a node (its current artifact), or the start of a key or digest.
     Raises StageError with near matches when there is none.

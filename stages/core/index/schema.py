@@ -37,7 +37,7 @@ TABLES: dict[str, dict[str, str]] = {
     "link": {"parent": "INTEGER", "child": "INTEGER"},  # edge by artifact.number: what a walk of many steps asks
     "current": {"node": "VARCHAR", "artifact_id": "VARCHAR"},  # the artifact of each node's newest run
     "metric": {"artifact_id": "VARCHAR", "node": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE", "text": "VARCHAR"},
-    "book": {
+    "record_count": {
         "artifact_id": "VARCHAR", "node": "VARCHAR", "unit": "VARCHAR", "entry": "VARCHAR", "reason": "VARCHAR", "rows": "BIGINT",
         "chars": "BIGINT",
     },
@@ -65,7 +65,7 @@ CREATE MACRO upstream(of) AS TABLE WITH RECURSIVE meant(artifact_id, rank) AS (
 """
 CURRENT = "INSERT INTO current SELECT node, arg_max(artifact_id, (seq, ordinal)) FROM node_run JOIN run USING (run_id) WHERE artifact_id <> '' GROUP BY node"
 TAKEN = {*TABLES, "alias"}  # no view of a side table has such a name
-OF_ARTIFACT = {"artifact": "artifact_id", "edge": "child", "metric": "artifact_id", "book": "artifact_id", "side_table": "artifact_id",
+OF_ARTIFACT = {"artifact": "artifact_id", "edge": "child", "metric": "artifact_id", "record_count": "artifact_id", "side_table": "artifact_id",
                "damaged": "name"}  # fmt: skip
 # Made anew with every round: an artifact may come after what was made from it.
 LINK = (
@@ -95,7 +95,7 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
     name: "<node>/<folder>"; number: counted up, so that columns of it are small.
     Raises KeyError or TypeError when a field is missing or of another type, ValueError when a view has the name of a table.
     """
-    books, node = m["books"] or {}, m["node"]
+    record_counts, node = m["record_counts"] or {}, m["node"]
     if taken := sorted(TAKEN & set(m["tables"].values())):
         raise ValueError(f"tables names the view {taken[0]!r}, which is a table of the index")
     edges = [(role, parent["artifact"], True) for role, parent in m["inputs"].items()]
@@ -111,7 +111,7 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
         ],
         "edge": [(parent, name, role, made_from) for role, parent, made_from in edges],
         "metric": [(name, node, metric, *_number_or_text(value)) for metric, value in m["summary"].items()],
-        "book": [(name, node, books["unit"], *row) for row in book_rows(books)],
+        "record_count": [(name, node, record_counts["unit"], *row) for row in record_count_rows(record_counts)],
         "side_table": [],
     }  # fmt: skip
     for path in (file["path"] for file in m["files"]):
@@ -121,16 +121,18 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
     return found
 
 
-def book_rows(books: Mapping[str, Any]) -> list[tuple[str, str | None, int, int | None]]:
-    """(entry, reason, rows, characters) of the books in a manifest: in, kept, changed, one line per drop reason."""
-    if not books:
+def record_count_rows(record_counts: Mapping[str, Any]) -> list[tuple[str, str | None, int, int | None]]:
+    """(entry, reason, rows, characters) of the record counts in a manifest: in, kept, changed, one line per drop reason."""
+    if not record_counts:
         return []
     rows: list[tuple[str, str | None, int, int | None]] = [
-        ("in", None, books["rows_in"], books["chars_in"]),
-        ("kept", None, books["kept"], books["chars_out"]),
-        ("changed", None, books["changed"], books["chars_removed"]),
+        ("in", None, record_counts["rows_in"], record_counts["chars_in"]),
+        ("kept", None, record_counts["kept"], record_counts["chars_out"]),
+        ("changed", None, record_counts["changed"], record_counts["chars_removed"]),
     ]
-    return rows + [("dropped", reason, count, books["chars_dropped"].get(reason)) for reason, count in sorted(books["dropped"].items())]
+    return rows + [
+        ("dropped", reason, count, record_counts["chars_dropped"].get(reason)) for reason, count in sorted(record_counts["dropped"].items())
+    ]
 
 
 def run_rows(record: Mapping[str, Any]) -> Rows:

@@ -1,8 +1,8 @@
 """Garbage collection: removes artifacts that no kept run needs, and scratch. Runs stay on record.
 
 Kept are the newest finished runs of each recipe, with everything their artifacts were made from; a run that stopped early
-(`--until`, one stage) counts apart, so that it never stands in for the whole road. A run that failed, was interrupted or killed keeps
-nothing. What has a given name or was adopted is kept too.
+(`--until`, one stage) counts apart, so that it never stands in for the whole pipeline. A run that failed, was interrupted or killed keeps
+nothing. What has a given name or was imported is kept too.
 Guarantee: holds the home alone before it looks, so that what is listed is what is there and no run is under way; removes what was
 listed under the same lock; refuses while a manifest, a run record or a given name is damaged, since what those keep is not known. A
 manifest goes first, so that a kill leaves no artifact that looks whole; the folder that it leaves goes the next time.
@@ -94,7 +94,7 @@ def _listed(home: Path, keep_runs: int) -> list[dict[str, Any]]:
         )
     keeping = [keep_runs, sorted(set(names.all_names(home).values()))]
     rows = database.records(home, NEEDED + OTHERS, keeping)
-    rows = [row for row in rows if not manifest.is_adopted(manifest.read_artifact(home / "artifacts" / row["artifact_id"]))]
+    rows = [row for row in rows if not manifest.is_imported(manifest.read_artifact(home / "artifacts" / row["artifact_id"]))]
     needed = {row[0] for row in database.query(home, NEEDED + "SELECT artifact_id FROM needed", keeping)[1]}
     for folder in sorted((home / "artifacts").glob("*/*")):
         name = f"{folder.parent.name}/{folder.name}"

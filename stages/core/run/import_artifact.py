@@ -1,11 +1,11 @@
 """Taking in what Loam did not make: files of a user, or an artifact of another home, as an artifact with its provenance stated.
 
-Guarantee: the stage that makes a kind checks the files, so an adopted artifact is what the rest of the road expects; published whole
+Guarantee: the stage that makes a kind checks the files, so an imported artifact is what the rest of the pipeline expects; published whole
 or not at all; the same files again are a hit. An artifact of another home is refused unless its manifest keeps the schema, its key is
 that of its parts, its digest that of its files, every file is a plain one with the recorded bytes, and what the digest counts is what
 its stage would make of the rest (Stage.fault); it keeps key, digest and content. What is made from it counts all its files.
-No adopted artifact is ever the hit of a node: it stands only where a recipe's `adopt` names it (see runner.find_hit).
-Cost: one read of the files, and what the stage writes. Everything else is the runner's: lease, scratch, books, manifest.
+No imported artifact is ever the hit of a node: it stands only where a recipe's `import` names it (see runner.find_hit).
+Cost: one read of the files, and what the stage writes. Everything else is the runner's: lease, scratch, record counts, manifest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import Adoption, Artifact, Context, ExternalFile, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, Stage
 from stages.core.contract.errors import LoamError, RecipeError, VerificationError, of_the_disk
 from stages.core.contract.recipe import Runtime
 from stages.core.contract.secrets import refuse_in_settings
@@ -39,48 +39,48 @@ SHOWN = 8  # bad records named in the message
 MAX_PROVENANCE = 4000  # characters
 
 
-def adopt(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report) -> runner.Result:
+def import_artifact(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report) -> runner.Result:
     """The artifact of `node` made from files or folders (state BUILT), or the one that is there already (CACHED).
 
-    provenance: where the files come from and what may be done with them, in the user's words. Raises RecipeError where the road could
+    provenance: where the files come from and what may be done with them, in the user's words. Raises RecipeError where the pipeline could
     not use the files, VerificationError where an artifact of another home is not what its manifest says.
     """
     if not provenance.strip():
         raise RecipeError(
-            "An adopted artifact needs its provenance.", where=f"node {node}", do="Say where the files come from: --provenance TEXT."
+            "An imported artifact needs its provenance.", where=f"node {node}", do="Say where the files come from: --provenance TEXT."
         )
-    refuse_in_settings(provenance, f"loam lineage adopt {node}", "provenance")
+    refuse_in_settings(provenance, f"loam lineage import {node}", "provenance")
     if not provenance.isprintable() or len(provenance) > MAX_PROVENANCE:
         raise RecipeError(
             f"The provenance is not one line of at most {MAX_PROVENANCE:,} printable characters.",
-            where=f"loam lineage adopt {node}",
+            where=f"loam lineage import {node}",
             do="Shorten it, and take line breaks and control characters out.",
         )
     with runs.hold_home(home):
         if len(paths) == 1 and _is_artifact(Path(paths[0]), stage):
-            result = _adopt_artifact(home, node, stage, Path(paths[0]), provenance.strip())
+            result = _import_artifact(home, node, stage, Path(paths[0]), provenance.strip())
         else:
-            result = _adopt_files(home, node, stage, paths, provenance.strip(), report)
+            result = _import_files(home, node, stage, paths, provenance.strip(), report)
         database.update(home)
     return result
 
 
-def _adopt_files(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report) -> runner.Result:
-    if stage.adopt is None:
+def _import_files(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report) -> runner.Result:
+    if stage.importer is None:
         raise RecipeError(
             f"No files of one's own can become the {stage.output} artifact of {node}.",
             where=", ".join(paths),
             do="Name the folder of an artifact of another home (it holds a manifest.json).",
         )
-    files = _files(home, node, stage.adopt, paths)
+    files = _files(home, node, stage.importer, paths)
     parts = {
         "node": node,
         "version": stage.version,
         "code": edited(stage.name, stage.version, *stage.modules),
-        "adopted": [f"{file.name}={file.identity}" for file in files],
+        "imported": [f"{file.name}={file.identity}" for file in files],
     }
-    taking = replace(stage, run=_taking(stage, stage.adopt, files))
-    runtime, found = Runtime.model_validate({}), {"adopted": files}
+    taking = replace(stage, run=_taking(stage, stage.importer, files))
+    runtime, found = Runtime.model_validate({}), {"imported": files}
     job = runner.Job(node, taking, StageConfig(), 0, runtime, {}, found, parts, key.key_of(parts), provenance)
     try:
         return runner.run_node(home, job, "", report)
@@ -89,21 +89,21 @@ def _adopt_files(home: Path, node: str, stage: Stage, paths: Sequence[str], prov
         raise
 
 
-def _files(home: Path, node: str, adoption: Adoption, paths: Sequence[str]) -> tuple[ExternalFile, ...]:
+def _files(home: Path, node: str, importer: Importer, paths: Sequence[str]) -> tuple[ExternalFile, ...]:
     """The files meant, each identified by sha256 and named; those of a folder in the order of their paths."""
-    wanted = ", ".join(adoption.takes)
+    wanted = ", ".join(importer.takes)
     found: list[Path] = []
     for path in map(Path, paths):
         if not _is_there(path):
             raise RecipeError(f"There is no file or folder {path}.", where=f"node {node}", do="Give paths on this machine.")
-        below = sorted({p for pattern in adoption.takes for p in path.glob(pattern) if p.is_file()}) if path.is_dir() else [path]
+        below = sorted({p for pattern in importer.takes for p in path.glob(pattern) if p.is_file()}) if path.is_dir() else [path]
         if (
             not below
             or not all(p.is_file() for p in below)
-            or not all(any(fnmatch.fnmatch(p.name, t.rpartition("/")[2]) for t in adoption.takes) for p in below)
+            or not all(any(fnmatch.fnmatch(p.name, t.rpartition("/")[2]) for t in importer.takes) for p in below)
         ):
             raise RecipeError(
-                f"{path} holds no file that {node} could adopt." if path.is_dir() else f"{path} is no file that {node} could adopt.",
+                f"{path} holds no file that {node} could import." if path.is_dir() else f"{path} is no file that {node} could import.",
                 where=os.fspath(path.absolute()),
                 do=f"Name files, or a folder that holds them: {wanted}.",
             )
@@ -134,9 +134,9 @@ def _is_there(path: Path) -> bool:
 
 
 def _taking(
-    stage: Stage, adoption: Adoption, files: tuple[ExternalFile, ...]
+    stage: Stage, importer: Importer, files: tuple[ExternalFile, ...]
 ) -> Callable[[Any, Mapping[str, Artifact], Path, Context], Outcome]:
-    """The adoption as the runner runs a stage; all bad records are found before it refuses."""
+    """The import as the runner runs a stage; all bad records are found before it refuses."""
 
     def run(config: Any, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
         first: list[str] = []
@@ -148,14 +148,14 @@ def _taking(
             if bad <= SHOWN:  # a small gzip file can hold a billion of them
                 first.append(f"{where}: {reason}")
 
-        outcome = adoption.take(files, out, replace(ctx, drop=drop))
+        outcome = importer.take(files, out, replace(ctx, drop=drop))
         if bad:
             listed = "".join(f"\n  - {line}" for line in first) + ("\n  - …" if bad > SHOWN else "")
             raise RecipeError(
-                f"{bad} records cannot be adopted:{listed}", where=f"node {ctx.node}", do="Mend them or take them out of the files."
+                f"{bad} records cannot be imported:{listed}", where=f"node {ctx.node}", do="Mend them or take them out of the files."
             )
         if not outcome.rows:
-            raise RecipeError("There is nothing to adopt: the files hold no record.", where=f"node {ctx.node}", do="Look into the files.")
+            raise RecipeError("There is nothing to import: the files hold no record.", where=f"node {ctx.node}", do="Look into the files.")
         return outcome
 
     run.__module__ = stage.run.__module__  # the code that is recorded is the stage's
@@ -167,7 +167,7 @@ def _is_artifact(folder: Path, stage: Stage) -> bool:
     stand among the files for this one."""
     if not _is_there(folder / manifest.NAME):
         return False
-    if stage.adopt is None:
+    if stage.importer is None:
         return True
     try:
         return read_object(folder / manifest.NAME).get("kind") == stage.output
@@ -175,7 +175,7 @@ def _is_artifact(folder: Path, stage: Stage) -> bool:
         return False
 
 
-def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenance: str) -> runner.Result:
+def _import_artifact(home: Path, node: str, stage: Stage, source: Path, provenance: str) -> runner.Result:
     """A copy of an artifact with its key and digest; refused when its manifest or a byte of it is not what it should be."""
     try:
         theirs = manifest.read_artifact(source)
@@ -194,12 +194,12 @@ def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenanc
         raise _differs(source, "the digest is not that of its files")
     _refuse_other_files(source, recorded)
     number = theirs.manifest["key"][:12]
-    with lease(runner.lease_path(home, node, theirs.manifest["key"]), "adopt"):
+    with lease(runner.lease_path(home, node, theirs.manifest["key"]), "import"):
         broken = None
         for own in manifest.find_artifacts(home, node, theirs.manifest["key"]):
             if own.manifest["digest"] == theirs.manifest["digest"]:
                 same = manifest.content_digest(own.manifest["files"]) == manifest.content_digest(recorded)
-                if same or not manifest.is_adopted(own):  # ours was made here; another adopted one with other files is no stand-in
+                if same or not manifest.is_imported(own):  # ours was made here; another imported one with other files is no stand-in
                     if not integrity.check(home, own):
                         return runner.Result(NodeState.CACHED, own)
                     broken = own if same else broken
@@ -210,7 +210,7 @@ def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenanc
                     where=str(source),
                     do="Do not use it, or find out which is wrong: `loam lineage verify`, and a recipe that builds the node again.",
                 )
-        out = home / "scratch" / f"{node}-{number}-adopt"
+        out = home / "scratch" / f"{node}-{number}-import"
         shutil.rmtree(out, ignore_errors=True)
         try:
             for file in recorded:
@@ -222,12 +222,12 @@ def _adopt_artifact(home: Path, node: str, stage: Stage, source: Path, provenanc
             if fault := stage.fault(out) if stage.fault else "":
                 raise _differs(source, fault)
             stated = {"provenance": provenance, "from": os.fspath(source.absolute()), "sha256": sha256_file(source / manifest.NAME)}
-            before = {"before": theirs.manifest["adopted"]} if manifest.is_adopted(theirs) else {}
+            before = {"before": theirs.manifest["imported"]} if manifest.is_imported(theirs) else {}
             alias = broken.manifest["alias"] if broken else f"{node}-{names.next_number(home, node)}"
-            record = {**theirs.manifest, "adopted": stated | before, "alias": alias}
+            record = {**theirs.manifest, "imported": stated | before, "alias": alias}
             return runner.Result(NodeState.BUILT, manifest.publish(home, out, record, broken))
         except OSError as error:
-            if clear := of_the_disk(error, f"while {node} was adopted", home):
+            if clear := of_the_disk(error, f"while {node} was imported", home):
                 raise clear from None
             raise RecipeError(f"A file cannot be read: {error.strerror}.", where=str(error.filename), do="Mend or fetch it.") from None
         finally:
@@ -241,7 +241,7 @@ def _refuse_other(node: str, stage: Stage, theirs: Artifact) -> None:
         raise RecipeError(
             f"This is an artifact of {found['node']}, not of {node}.",
             where=str(theirs.path),
-            do=f"Adopt it as {found['node']}; a recipe can use it in place of any node of kind {found['kind']}.",
+            do=f"Import it as {found['node']}; a recipe can use it in place of any node of kind {found['kind']}.",
         )
     for name, wanted in (("stage", stage.name), ("kind", stage.output)):
         if found[name] != wanted:

@@ -1,4 +1,4 @@
-"""Runs one node: key, cached or missing, lease, scratch, the stage itself, books, publication.
+"""Runs one node: key, cached or missing, lease, scratch, the stage itself, record counts, publication.
 
 Guarantee: an artifact appears whole or not at all; a cached node runs nothing; two runs at once never build the same key; a killed stage
 started again with the same key and code gets its scratch back, with other code it starts clean; a stage reads only artifacts whose
@@ -47,7 +47,7 @@ Report = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A node with everything that decides its artifact resolved; `key` follows from `parts`. provenance: of an adoption only."""
+    """A node with everything that decides its artifact resolved; `key` follows from `parts`. provenance: of an import only."""
 
     node: str
     stage: Stage
@@ -68,7 +68,7 @@ class Result:
     state: NodeState
     artifact: Artifact
     seconds: float = 0.0
-    books: Mapping[str, Any] = field(default_factory=dict)
+    record_counts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int, runtime: Runtime, inputs: Mapping[str, Artifact]) -> Job:
@@ -89,7 +89,7 @@ def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int,
 
 
 def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
-    """Raises when an input was made from another artifact than the one that the node reads beside it: an adopted one can bring that."""
+    """Raises when an input was made from another artifact than the one that the node reads beside it: an imported one can bring that."""
     beside: dict[str, set[str]] = {}
     for artifact in inputs.values():
         known = {artifact.manifest["digest"], manifest.input_digest(artifact)}  # a copy of what another home's artifact was made from
@@ -101,7 +101,7 @@ def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
                     f"{manifest.artifact_id(artifact)} was made from {parent['artifact']}, but {node} would read another "
                     f"{parent['node']} beside it.",
                     where=f"node {node}",
-                    do=f"Adopt {parent['node']} too, as the artifact that it was made from, or adopt neither.",
+                    do=f"Import {parent['node']} too, as the artifact that it was made from, or import neither.",
                 )
 
 
@@ -133,8 +133,8 @@ def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[
 
 
 def find_hit(home: Path, job: Job) -> Artifact | None:
-    """The newest published artifact of the job's key, or None. An adopted one is a hit of an adoption only."""
-    found = [a for a in manifest.find_artifacts(home, job.node, job.key) if manifest.is_adopted(a) == bool(job.provenance)]
+    """The newest published artifact of the job's key, or None. An imported one is a hit of an import only."""
+    found = [a for a in manifest.find_artifacts(home, job.node, job.key) if manifest.is_imported(a) == bool(job.provenance)]
     return found[-1] if found else None
 
 
@@ -147,11 +147,11 @@ def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = Fa
     name, with another it stands beside it as the newest.
     """
     if hit := _usable_hit(home, job, run_id, force):
-        return Result(NodeState.CACHED, hit, 0.0, hit.manifest["books"] or {})
+        return Result(NodeState.CACHED, hit, 0.0, hit.manifest["record_counts"] or {})
     try:
         with _held(home, job, run_id, report):
             if hit := _usable_hit(home, job, run_id, force):
-                return Result(NodeState.CACHED, hit, 0.0, hit.manifest["books"] or {})
+                return Result(NodeState.CACHED, hit, 0.0, hit.manifest["record_counts"] or {})
             return _build(home, job, run_id, report, force)
     except OSError as error:
         if clear := of_the_disk(error, f"while {job.node} was writing", home):
@@ -162,7 +162,7 @@ def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = Fa
 def _usable_hit(home: Path, job: Job, run_id: str, force: bool) -> Artifact | None:
     """The hit to hand on, if there is one and nothing is to be built. Raises VerificationError when a file of it is gone.
 
-    An adoption has the files at hand of which a damaged artifact can be made again, so there a damaged hit is none.
+    An import has the files at hand of which a damaged artifact can be made again, so there a damaged hit is none.
     """
     hit = None if force else find_hit(home, job)
     if hit is None or not (wrong := integrity.check(home, hit) if job.provenance else manifest.glance(hit)):
@@ -188,7 +188,7 @@ def _held(home: Path, job: Job, run_id: str, report: Report) -> Iterator[None]:
 
 
 def lease_path(home: Path, node: str, key: str) -> Path:
-    """Whoever holds this file builds or adopts the node's key."""
+    """Whoever holds this file builds or imports the node's key."""
     return home / "leases" / f"{node}-{key[:12]}"
 
 
@@ -223,7 +223,7 @@ def _build(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Re
     same = hit is not None and record["digest"] == hit.manifest["digest"]
     if hit and same and not broken:
         shutil.rmtree(scratch)
-        return Result(NodeState.IDENTICAL, hit, time.monotonic() - started, hit.manifest["books"] or {})
+        return Result(NodeState.IDENTICAL, hit, time.monotonic() - started, hit.manifest["record_counts"] or {})
     if hit and not same and not broken and job.stage.deterministic:
         raise VerificationError(
             f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
@@ -235,11 +235,11 @@ def _build(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Re
     shutil.rmtree(scratch)
     integrity.remember(home, artifact, marks)
     for other in manifest.find_artifacts(home, job.node, job.key) if job.stage.deterministic else ():
-        if manifest.is_adopted(other) and other.manifest["digest"] != record["digest"]:
-            line = f"the adopted {manifest.artifact_id(other)} claims the same key and holds other bytes: do not use it"
+        if manifest.is_imported(other) and other.manifest["digest"] != record["digest"]:
+            line = f"the imported {manifest.artifact_id(other)} claims the same key and holds other bytes: do not use it"
             report(Event("log", job.node, {"line": line}))
     state = NodeState.DIFFERS if hit and not same else NodeState.BUILT
-    return Result(state, artifact, time.monotonic() - started, record["books"] or {})
+    return Result(state, artifact, time.monotonic() - started, record["record_counts"] or {})
 
 
 def _refuse_damaged(home: Path, job: Job, run_id: str, report: Report) -> None:
@@ -325,9 +325,9 @@ def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
     outcome = job.stage.run(job.config, job.inputs, out, context)
     if bad:
         _write_lines(out / "bad_records.jsonl", bad)
-    if outcome.books and (fault := outcome.books.imbalance()):
+    if outcome.record_counts and (fault := outcome.record_counts.imbalance()):
         raise StageError(
-            f"The books of {job.node} do not balance: {fault}.",
+            f"The record counts of {job.node} do not balance: {fault}.",
             where=f"node {job.node}",
             do="This is a fault of the stage; nothing was published.",
         )
@@ -359,12 +359,12 @@ def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: s
         "external": {name: [asdict(f) for f in found] for name, found in job.files.items()},
         "rows": outcome.rows,
         "tokens": outcome.tokens,
-        "books": asdict(outcome.books) if outcome.books else None,
+        "record_counts": asdict(outcome.record_counts) if outcome.record_counts else None,
         "summary": dict(outcome.summary),
         "files": files,
         "tables": {table.name: table.view for table in job.stage.tables},
         "bytes": sum(f["bytes"] for f in files),
-        **({"adopted": {"provenance": job.provenance}} if job.provenance else {}),
+        **({"imported": {"provenance": job.provenance}} if job.provenance else {}),
         "run_id": run_id,
         "code": {
             **source_code.git_state(),

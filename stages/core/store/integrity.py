@@ -84,8 +84,8 @@ def damaged(artifact: Artifact, wrong: Sequence[str], recipe: str) -> Verificati
 def remedy(artifact: Artifact, recipe: str) -> str:
     """What makes a damaged artifact whole again."""
     node = artifact.manifest["node"]
-    if manifest.is_adopted(artifact):
-        return f"Take it in again from where it came: `loam lineage adopt {node} FILES --provenance TEXT`; it keeps its name."
+    if manifest.is_imported(artifact):
+        return f"Take it in again from where it came: `loam lineage import {node} FILES --provenance TEXT`; it keeps its name."
     return f"Build it again: `loam stage {node} {recipe} --force`, then the same command."
 
 

@@ -1,7 +1,7 @@
 """The manifest: the truth about an artifact, written last, before the folder is renamed into place.
 
 Guarantee: a folder below artifacts/ with a manifest.json is whole; its files were fsynced and have the recorded sha256.
-Layout: <home>/artifacts/<node>/<first 12 digits of the key>/, a further realisation of the same key with ".2", ".3" behind it.
+Layout: <home>/artifacts/<node>/<first 12 digits of the key>/, a further rebuild of the same key with ".2", ".3" behind it.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def read_artifact(path: Path) -> Artifact:
         ) from None
 
 
-def is_adopted(artifact: Artifact) -> bool:
-    """Whether it was taken in from outside: no run could make it again, and it stands only where a recipe's `adopt` names it."""
-    return "adopted" in artifact.manifest
+def is_imported(artifact: Artifact) -> bool:
+    """Whether it was taken in from outside: no run could make it again, and it stands only where a recipe's `import` names it."""
+    return "imported" in artifact.manifest
 
 
 def input_digest(artifact: Artifact) -> str:
     """The digest by which an artifact enters the key of what is made from it.
 
-    Where a digest counts some files only, it vouches for the others because this home's own code wrote them together. Of an adopted
+    Where a digest counts some files only, it vouches for the others because this home's own code wrote them together. Of an imported
     artifact that is not known, so all its files count: what was made from a forged one is never the hit of a recipe without it.
     """
-    return content_digest(artifact.manifest["files"]) if is_adopted(artifact) else str(artifact.manifest["digest"])
+    return content_digest(artifact.manifest["files"]) if is_imported(artifact) else str(artifact.manifest["digest"])
 
 
 def artifact_id(artifact: Artifact) -> str:
@@ -56,10 +56,10 @@ def artifact_id(artifact: Artifact) -> str:
 
 
 def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
-    """All published realisations of a key, adopted ones too, the newest last."""
+    """All published rebuilds of a key, imported ones too, the newest last."""
     root = home / "artifacts" / names.path_part(node)
-    folders = [p for p in root.glob(f"{key[:12]}*") if _realisation(p) and (p / NAME).is_file()]
-    found = [read_artifact(p) for p in sorted(folders, key=_realisation)]
+    folders = [p for p in root.glob(f"{key[:12]}*") if _rebuild_number(p) and (p / NAME).is_file()]
+    found = [read_artifact(p) for p in sorted(folders, key=_rebuild_number)]
     return [a for a in found if a.manifest["key"] == key]
 
 
@@ -167,7 +167,7 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any], instead_of: Arti
         os.rename(final, aside)
     else:
         stem = str(manifest["key"])[:12]
-        number = max([_realisation(p) for p in root.glob(f"{stem}*")], default=0) + 1  # not a gap: the newest has the highest
+        number = max([_rebuild_number(p) for p in root.glob(f"{stem}*")], default=0) + 1  # not a gap: the newest has the highest
         final = root / (stem + (f".{number}" if number > 1 else ""))
     os.rename(out, final)
     fsync(root)
@@ -222,7 +222,7 @@ def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, Mapping[st
     return wrong, there
 
 
-def _realisation(path: Path) -> int:
+def _rebuild_number(path: Path) -> int:
     """1 for "<12 digits>", n for "<12 digits>.n", 0 for a folder that Loam did not name."""
     found = FOLDER.fullmatch(path.name)
     return int(found[1] or 1) if found else 0

@@ -4,7 +4,7 @@ Guarantee: a manifest that `parsed` returns has every field that the rest of Loa
 bits, finite floats, text that is Unicode), names that stay inside their folder, and no key given twice; whatever else stands in a file
 is a ValueError that names the field, never another exception. `contradictions` holds for manifests of others: what they state twice
 must agree, their key included. Cost: one pass over the text; about 0.1 ms for a manifest of ten files.
-Source: the fields are those that runner and adopt write.
+Source: the fields are those that runner and import write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_DEPTH = 40
 MAX_CHARS = 1 << 20  # of one text
 MANIFEST = "manifest.json"
 STAGE_PARTS = {"node", "version", "config", "seed", "distributions", "files", "packages", "inputs"}
-FILE_PARTS = {"node", "version", "adopted"}  # of files that a user brought
+FILE_PARTS = {"node", "version", "imported"}  # of files that a user brought
 
 
 def _checked(test: Any, what: str) -> Any:
@@ -104,7 +104,7 @@ class _Environment(_Record):
     hardware: dict[str, Any]
 
 
-class _Books(_Record):
+class _RecordCounts(_Record):
     unit: str
     rows_in: Count
     kept: Count
@@ -116,7 +116,7 @@ class _Books(_Record):
     chars_dropped: dict[str, Count]
 
 
-class _Adopted(_Record):
+class _Imported(_Record):
     provenance: str
 
 
@@ -136,12 +136,12 @@ class _Manifest(_Record):
     external: dict[str, list[_External]]
     rows: Count
     tokens: Count
-    books: _Books | None
+    record_counts: _RecordCounts | None
     summary: dict[str, Scalar]
     files: list[_File]
     tables: dict[TableName, TableName]
     bytes: Count
-    adopted: _Adopted | None = None
+    imported: _Imported | None = None
     run_id: RunId
     code: _Code
     runtime: dict[str, Any]
@@ -189,7 +189,7 @@ def misplaced(manifest: Mapping[str, Any], node: str, folder: str) -> str:
 def contradictions(manifest: Mapping[str, Any]) -> list[str]:
     """What a checked manifest states twice and differently, one phrase each. Its own runner never writes such a one."""
     parts = manifest["key_parts"]
-    if missing := sorted((FILE_PARTS if "adopted" in parts else STAGE_PARTS) - set(parts)):
+    if missing := sorted((FILE_PARTS if "imported" in parts else STAGE_PARTS) - set(parts)):
         return [f"key_parts has no {missing[0]}"]
     pairs: dict[str, tuple[Any, Any]] = {
         "key": (manifest["key"], key_of(parts)),
@@ -200,10 +200,10 @@ def contradictions(manifest: Mapping[str, Any]) -> list[str]:
         "identity": (_usual_identity(manifest), True),
     }
     external = {field: [_entry(file) for file in files] for field, files in manifest["external"].items()}
-    if "adopted" in parts:  # made of a user's files: they alone decide
+    if "imported" in parts:  # made of a user's files: they alone decide
         pairs |= {
-            "adopted": ("adopted" in manifest, True),
-            "external": (external, {"adopted": parts["adopted"]}),
+            "imported": ("imported" in manifest, True),
+            "external": (external, {"imported": parts["imported"]}),
             "inputs": (manifest["inputs"], {}),
         }
     else:

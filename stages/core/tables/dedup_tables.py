@@ -83,7 +83,7 @@ class Found:
     """Arrays of all documents in canonical order."""
 
     kept_by: np.ndarray  # uint32: the document that stays in its place, itself where it stays
-    jaccard: np.ndarray  # float64: likeness to that one
+    jaccard: np.ndarray  # float64: similarity to that one
     first: np.ndarray  # uint32: its first copy of equal text
     named: np.ndarray  # bool: a takedown names it
     taken: np.ndarray  # bool: kept, but goes with a named one that it repeats
@@ -114,8 +114,8 @@ def write_clusters(path: Path, corpus: Corpus, found: Found) -> None:
                     "kind": "removed" if found.taken[kept] else "kept",
                 } | names
             kind = "near" if found.first[number] == number else "exact"
-            likeness = float(found.jaccard[number])
-            yield {"doc_id": corpus.ids[number].tobytes(), "cluster": cluster, "jaccard": likeness, "kind": kind} | names
+            similarity = float(found.jaccard[number])
+            yield {"doc_id": corpus.ids[number].tobytes(), "cluster": cluster, "jaccard": similarity, "kind": kind} | names
 
     write_rows(path, schema(**CLUSTERS.types), rows())
 

@@ -1,6 +1,6 @@
-"""One documents shard judged row by row: what is kept, changed or dropped, the decisions beside, and balanced books.
+"""One documents shard judged row by row: what is kept, changed or dropped, the decisions beside, and balanced record counts.
 
-Guarantee: one decision per input row, in input order; kept rows keep every column; the shard's books balance. Cost: one row
+Guarantee: one decision per input row, in input order; kept rows keep every column; the shard's record counts balance. Cost: one row
 group in memory. Used by every stage that reads documents and writes documents.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import Books, Context
+from stages.core.contract.declaration import Context, RecordCounts
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter
@@ -61,7 +61,7 @@ class Ruling:
 def judge_shard(
     source: Path, folder: Path, judge: Callable[[dict[str, Any]], Ruling], signals: Mapping[str, str], meter: Meter
 ) -> dict[str, Any]:
-    """Writes documents.parquet and decisions.parquet into `folder`; returns {"books": …} as plain JSON.
+    """Writes documents.parquet and decisions.parquet into `folder`; returns {"record_counts": …} as plain JSON.
 
     source: a documents/NNNNN.parquet. judge: called with each row. signals: decision columns (name -> short type). meter: counts.
     """
@@ -94,13 +94,13 @@ def judge_shard(
 
     rows = write_rows(folder / "documents.parquet", kept_schema, documents())
     write_rows(folder / "decisions.parquet", schema(**DECISIONS.types, **signals), decisions)
-    return {"books": asdict(_books(counts)), "rows": rows}
+    return {"record_counts": asdict(_record_counts(counts)), "rows": rows}
 
 
-def _books(counts: Mapping[str, list[int]]) -> Books:
+def _record_counts(counts: Mapping[str, list[int]]) -> RecordCounts:
     kept, changed = counts.get("=kept", [0, 0, 0]), counts.get("=changed", [0, 0, 0])
     dropped = {reason: total for reason, total in sorted(counts.items()) if not reason.startswith("=")}
-    return Books(
+    return RecordCounts(
         rows_in=sum(total[0] for total in counts.values()),
         kept=kept[0],
         changed=changed[0],
@@ -112,9 +112,9 @@ def _books(counts: Mapping[str, list[int]]) -> Books:
     )
 
 
-def add_books(results: list[Mapping[str, Any]]) -> Books:
-    """The sum of the books that `judge_shard` returned."""
-    return sum((Books(**result["books"]) for result in results), Books())
+def add_record_counts(results: list[Mapping[str, Any]]) -> RecordCounts:
+    """The sum of the record counts that `judge_shard` returned."""
+    return sum((RecordCounts(**result["record_counts"]) for result in results), RecordCounts())
 
 
 def matched_by_pattern(patterns: Sequence[str], found: Sequence[Mapping[str, int]], setting: str, ctx: Context) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from stages.core.contract.declaration import Context, Outcome
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import SideTable
-from stages.core.tables.jsonl import Record, decision_books, no_answers, read_records
+from stages.core.tables.jsonl import Record, decision_record_counts, no_answers, read_records
 from stages.core.tables.parquet import read_rows, schema, write_rows
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def write_examples(out: Path, table: SideTable, decided: SideTable, unit: str, j
             kept.append(example.row)
     write_rows(out / f"{table.name}.parquet", schema(**table.types), kept)
     write_rows(out / decided.name / "00000.parquet", schema(**decided.types), decisions)
-    books = decision_books(unit, decisions, sizes, len(bad))
+    record_counts = decision_record_counts(unit, decisions, sizes, len(bad))
     validation = sum(row["split"] == "validation" for row in kept)
-    summary = {"train": len(kept) - validation, "validation": validation, "held_out_dropped": books.dropped.get("held_out", 0)}
-    return Outcome(rows=len(kept), books=books, summary=summary)
+    summary = {"train": len(kept) - validation, "validation": validation, "held_out_dropped": record_counts.dropped.get("held_out", 0)}
+    return Outcome(rows=len(kept), record_counts=record_counts, summary=summary)

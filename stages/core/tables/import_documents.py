@@ -1,7 +1,7 @@
 """Documents that a user brings: Parquet and JSON Lines files with a text per row, as a documents artifact.
 
 Guarantee: one shard per file in the order of the files, one document per row; doc_id is the row's own id where that is a UUID not
-seen before, else uuid5(sha256 of the file, row); rows and lines count from 1. A row that cannot be taken refuses the adoption.
+seen before, else uuid5(sha256 of the file, row); rows and lines count from 1. A row that cannot be taken refuses the import.
 A file that unpacks to far more than its size is refused.
 Cost: one pass; a row group and one file's decisions in memory, and the ids of all documents.
 Source: the fields are those of FineWeb's files (text, id, url, date), the rest of a row is left out.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from stages.core.contract.declaration import Adoption, Books, Context, ExternalFile, Outcome
+from stages.core.contract.declaration import Context, ExternalFile, Importer, Outcome, RecordCounts
 from stages.core.contract.errors import RecipeError
 from stages.core.tables.documents import DECISIONS, DOCUMENTS
 from stages.core.tables.jsonl import Record, base_name, parquet_columns, parquet_rows, read_records
@@ -35,20 +35,20 @@ def take_documents(files: Sequence[ExternalFile], out: Path, ctx: Context, detec
     """Writes documents/ and decisions/. detect: text -> (language, score) for rows without a language; None leaves both empty."""
     _refuse_twice(files)
     seen: set[UUID] = set()
-    books = Books()
+    record_counts = RecordCounts()
     for number, file in enumerate(files):
-        books += _take_file(file, out, f"{number:05d}.parquet", ctx, detect, seen)
+        record_counts += _take_file(file, out, f"{number:05d}.parquet", ctx, detect, seen)
         ctx.progress(number + 1, len(files), "files", base_name(file))
     return Outcome(
-        rows=books.kept, books=books, summary={"files": len(files), "documents": books.kept, "text_chars": books.chars_out}
+        rows=record_counts.kept, record_counts=record_counts, summary={"files": len(files), "documents": record_counts.kept, "text_chars": record_counts.chars_out}
     )  # fmt: skip
 
 
-ADOPTION = Adoption(PATTERNS, take_documents)
+IMPORTER = Importer(PATTERNS, take_documents)
 """For a stage after which no language is asked for."""
 
 
-def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: DetectLanguage | None, seen: set[UUID]) -> Books:
+def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: DetectLanguage | None, seen: set[UUID]) -> RecordCounts:
     decisions: list[dict[str, Any]] = []
     chars = grown = 0
 
@@ -73,7 +73,7 @@ def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: D
 
     rows = write_rows(out / "documents" / name, schema(**DOCUMENTS.types), documents())
     write_rows(out / "decisions" / name, schema(**DECISIONS.types), decisions)
-    return Books(rows_in=rows, kept=rows, chars_in=chars, chars_out=chars)
+    return RecordCounts(rows_in=rows, kept=rows, chars_in=chars, chars_out=chars)
 
 
 def _refuse_twice(files: Sequence[ExternalFile]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from stages.core.contract.declaration import Books
+from stages.core.contract.declaration import RecordCounts
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.strict_json import BadJsonError, other_encoding, parse
 from stages.core.store.remote import opened
@@ -90,7 +90,7 @@ def read_lines(file: ExternalFile) -> Iterator[str]:
 
 
 def counting(ctx: Context) -> tuple[Context, list[str]]:
-    """The same context, and a list to which every `drop` adds its place: the bad records, for the books."""
+    """The same context, and a list to which every `drop` adds its place: the bad records, for the record counts."""
     bad: list[str] = []
 
     def drop(reason: str, where: str, record: str) -> None:
@@ -100,12 +100,12 @@ def counting(ctx: Context) -> tuple[Context, list[str]]:
     return replace(ctx, drop=drop), bad
 
 
-def decision_books(unit: str, decisions: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], bad: int) -> Books:
-    """Books over rows of verdict and reason. sizes: characters by reason ("" = kept); bad records count without characters."""
+def decision_record_counts(unit: str, decisions: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], bad: int) -> RecordCounts:
+    """Record counts over rows of verdict and reason. sizes: characters by reason ("" = kept); bad records count without characters."""
     dropped = {reason: sum(d["reason"] == reason for d in decisions) for reason in sorted(sizes) if reason}
     if bad:
         dropped[BAD_RECORD] = bad
-    return Books(
+    return RecordCounts(
         unit,
         rows_in=len(decisions) + bad,
         kept=sum(d["verdict"] == "kept" for d in decisions),

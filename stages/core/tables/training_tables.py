@@ -30,7 +30,7 @@ STEPS = SideTable(
         "position": Column("int64", "place in the order of rows"),
         "row": Column("int64", "the row: row of row_spans"),
         "phase": Column("int32", "phase of the mixture"),
-        "pass": Column("int32", "how often the phase had been read before"),
+        "epoch": Column("int32", "how often the phase had been read before"),
     },
 )  # fmt: skip
 METRICS = SideTable(

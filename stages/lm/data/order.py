@@ -33,12 +33,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class Places:
-    """Where positions lead: int64 arrays of equal length. pass_number counts from 0."""
+    """Where positions lead: int64 arrays of equal length. epoch counts from 0."""
 
     position: np.ndarray
     row: np.ndarray
     phase: np.ndarray
-    pass_number: np.ndarray
+    epoch: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -47,27 +47,27 @@ class Order:
 
     phases: tuple[Phase, ...]
     seed: int
-    global_batch_rows: int
+    global_batch_size: int
 
     def __post_init__(self) -> None:
-        if self.rows_per_pass == 0:
+        if self.sequences_per_epoch == 0:
             largest = max((phase.rows for phase in self.phases), default=0)
             raise OrderError(
-                f"No phase holds one global batch: the largest has {largest} rows, and global_batch_rows is {self.global_batch_rows}. "
-                "Use more data or a smaller global_batch_rows."
+                f"No phase holds one global batch: the largest has {largest} rows, and global_batch_size is {self.global_batch_size}. "
+                "Use more data or a smaller global_batch_size."
             )
 
     @property
-    def rows_per_pass(self) -> int:
+    def sequences_per_epoch(self) -> int:
         """Rows trained in one pass: every phase down to whole global batches."""
         return sum(self._trained(phase) for phase in self.phases)
 
     @property
-    def steps_per_pass(self) -> int:
-        return self.rows_per_pass // self.global_batch_rows
+    def steps_per_epoch(self) -> int:
+        return self.sequences_per_epoch // self.global_batch_size
 
     @property
-    def rows_left_over(self) -> int:
+    def sequences_left_over(self) -> int:
         """Rows that one pass leaves untrained."""
         return sum(phase.rows - self._trained(phase) for phase in self.phases)
 
@@ -76,35 +76,35 @@ class Order:
         if start < 0 or count < 0:
             raise OrderError(f"Positions start at 0; {count} from {start} were asked for.")
         position = np.arange(start, start + count, dtype=np.int64)
-        pass_number, offset = np.divmod(position, self.rows_per_pass)
+        epoch, offset = np.divmod(position, self.sequences_per_epoch)
         row, phase_number = np.empty(count, np.int64), np.empty(count, np.int64)
         begin = 0
         for index, phase in enumerate(self.phases):
             trained = self._trained(phase)
             here = (offset >= begin) & (offset < begin + trained)
             phase_number[here] = index
-            for number in np.unique(pass_number[here]):
-                mine = here & (pass_number == number)
+            for number in np.unique(epoch[here]):
+                mine = here & (epoch == number)
                 row[mine] = phase.start_row + permute(offset[mine] - begin, phase.rows, permutation_keys(self.seed, index, int(number)))
             begin += trained
-        return Places(position, row, phase_number, pass_number)
+        return Places(position, row, phase_number, epoch)
 
     def rows_of_step(self, step: int) -> np.ndarray:
         """The rows of global batch `step`, counted from 0."""
-        return self.places(step * self.global_batch_rows, self.global_batch_rows).row
+        return self.places(step * self.global_batch_size, self.global_batch_size).row
 
     def _trained(self, phase: Phase) -> int:
-        return phase.rows - phase.rows % self.global_batch_rows
+        return phase.rows - phase.rows % self.global_batch_size
 
 
-def row_at(position: int, phases: Sequence[Phase], seed: int, global_batch_rows: int) -> int:
+def row_at(position: int, phases: Sequence[Phase], seed: int, global_batch_size: int) -> int:
     """The row at one position."""
-    return int(Order(tuple(phases), seed, global_batch_rows).places(position, 1).row[0])
+    return int(Order(tuple(phases), seed, global_batch_size).places(position, 1).row[0])
 
 
-def permutation_keys(seed: int, phase: int, pass_number: int) -> np.ndarray:
+def permutation_keys(seed: int, phase: int, epoch: int) -> np.ndarray:
     """The round keys of one permutation: uint64 [ROUNDS], from sha512 of its three names."""
-    digest = hashlib.sha512(f"loam row order {seed} {phase} {pass_number}".encode()).digest()
+    digest = hashlib.sha512(f"loam row order {seed} {phase} {epoch}".encode()).digest()
     return np.frombuffer(digest, dtype="<u8")[:ROUNDS].astype(np.uint64)
 
 

@@ -45,9 +45,9 @@ def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: 
 
     kind = Qwen3Config if config.qk_norm else LlamaConfig
     return kind(
-        vocab_size=config.vocab_size, hidden_size=config.width, intermediate_size=config.ffn_width, num_hidden_layers=config.depth,
-        num_attention_heads=config.heads, num_key_value_heads=config.kv_heads, head_dim=config.head_width,
-        max_position_embeddings=config.max_positions, rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tied_embeddings,
+        vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size, num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads, num_key_value_heads=config.num_key_value_heads, head_dim=config.head_dim,
+        max_position_embeddings=config.max_position_embeddings, rms_norm_eps=config.rms_norm_eps, tie_word_embeddings=config.tie_word_embeddings,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta}, attention_bias=False,
         bos_token_id=special["bos"], eos_token_id=special["eos"], pad_token_id=special["pad"], dtype=dtype,
     )  # fmt: skip
@@ -59,7 +59,7 @@ def hugging_face_model(config: ModelConfig, weights: Mapping[str, Tensor], speci
 
     model = (Qwen3ForCausalLM if config.qk_norm else LlamaForCausalLM)(hugging_face_config(config, special, dtype))
     renamed = {hugging_face_name(name): tensor for name, tensor in weights.items()}
-    if config.tied_embeddings:
+    if config.tie_word_embeddings:
         renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
     model.load_state_dict(renamed)
     return model.to(getattr(torch, dtype)).eval()

@@ -21,7 +21,7 @@ def generate(
 
     temperature 0 takes the likeliest token. Raises ValueError when the prompt is empty or fills the context.
     """
-    limit = model.config.max_positions
+    limit = model.config.max_position_embeddings
     if not 0 < len(prompt) < limit:
         raise ValueError(f"The prompt has {len(prompt)} tokens; it needs at least 1 and fewer than the context's {limit}.")
     device = model.embedding.weight.device

@@ -60,8 +60,10 @@ def take_model(config: Path, weights: Sequence[Path], out: Path) -> dict[str, in
 def _take(shape: ModelConfig, weights: Sequence[Path], out: Path) -> None:
     with ExitStack() as stack:
         held = _open(weights, stack)
-        if shape.depth > len(held):  # before a layer is made
-            raise ForeignModelError(f"config.json has {shape.depth:,} layers, but the safetensors files hold {len(held):,} tensors.")
+        if shape.num_hidden_layers > len(held):  # before a layer is made
+            raise ForeignModelError(
+                f"config.json has {shape.num_hidden_layers:,} layers, but the safetensors files hold {len(held):,} tensors."
+            )
         with torch.device("meta"):
             names = {name: list(parameter.shape) for name, parameter in Llama(shape).named_parameters()}
         _refuse_other_tensors(held, names, shape)
@@ -101,17 +103,17 @@ def read_shape(path: Path) -> ModelConfig:
     for name, allowed in MUST_BE.items():
         if name in config and config[name] not in allowed:
             raise ForeignModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
-    heads = config["num_attention_heads"]
-    if config.get("head_dim") not in (None, config["hidden_size"] / heads):
+    num_attention_heads = config["num_attention_heads"]
+    if config.get("head_dim") not in (None, config["hidden_size"] / num_attention_heads):
         raise ForeignModelError(
-            f"Its head_dim is {_shown(config['head_dim'])}; Loam's heads share the width, {config['hidden_size']} / {heads}."
+            f"Its head_dim is {_shown(config['head_dim'])}; Loam's heads share the width, {config['hidden_size']} / {num_attention_heads}."
         )
     try:
         return ModelConfig(
-            vocab_size=config["vocab_size"], depth=config["num_hidden_layers"], width=config["hidden_size"], heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads, ffn_width=config["intermediate_size"],
-            max_positions=config["max_position_embeddings"], rope_theta=float(theta),
-            norm_eps=float(config.get("rms_norm_eps", 1e-6)), tied_embeddings=tied,
+            vocab_size=config["vocab_size"], num_hidden_layers=config["num_hidden_layers"], hidden_size=config["hidden_size"], num_attention_heads=num_attention_heads,
+            num_key_value_heads=config.get("num_key_value_heads") or num_attention_heads, intermediate_size=config["intermediate_size"],
+            max_position_embeddings=config["max_position_embeddings"], rope_theta=float(theta),
+            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)), tie_word_embeddings=tied,
             qk_norm=ARCHITECTURES[architecture],
         )  # fmt: skip
     except ShapeError as error:
@@ -166,7 +168,7 @@ def _refuse_other_tensors(held: Mapping[str, Any], names: Mapping[str, list[int]
     if missing:
         raise ForeignModelError(f"{_some(missing)} missing in the safetensors files.")
     head = hugging_face_name("head.weight")
-    derived = {head} if shape.tied_embeddings else set()
+    derived = {head} if shape.tie_word_embeddings else set()
     unknown = sorted(name for name in held if name not in wanted and name not in derived and not name.endswith("rotary_emb.inv_freq"))
     if unknown:
         raise ForeignModelError(f"{_some(unknown)} not part of Loam's decoder.")
@@ -177,9 +179,9 @@ def _refuse_other_tensors(held: Mapping[str, Any], names: Mapping[str, list[int]
         if found.get_dtype() not in DTYPES:
             raise ForeignModelError(f"{name} is {found.get_dtype()}; the weights must be one of {', '.join(DTYPES)}.")
     embedding = hugging_face_name("embedding.weight")
-    if shape.tied_embeddings and head in held and held[head].get_slice(head).get_shape() != wanted[embedding]:
+    if shape.tie_word_embeddings and head in held and held[head].get_slice(head).get_shape() != wanted[embedding]:
         raise ForeignModelError(f"config.json ties the embeddings, but {head} has another shape than {embedding}.")
-    if shape.tied_embeddings and head in held and not torch.equal(held[head].get_tensor(head), held[embedding].get_tensor(embedding)):
+    if shape.tie_word_embeddings and head in held and not torch.equal(held[head].get_tensor(head), held[embedding].get_tensor(embedding)):
         raise ForeignModelError(f"config.json ties the embeddings, but {head} differs from {embedding}.")
 
 

@@ -18,36 +18,48 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A Llama-style decoder. Widths in channels; max_positions in tokens (the sequence length it is trained for)."""
+    """A Llama-style decoder. Widths in channels; max_position_embeddings in tokens (the sequence length it is trained for)."""
 
     vocab_size: int
-    depth: int
-    width: int
-    heads: int
-    kv_heads: int
-    ffn_width: int
-    max_positions: int
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
     rope_theta: float = 10_000.0
-    norm_eps: float = 1e-5
-    tied_embeddings: bool = False
+    rms_norm_eps: float = 1e-5
+    tie_word_embeddings: bool = False
     qk_norm: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "depth", "width", "heads", "kv_heads", "ffn_width", "max_positions"):
+        for name in (
+            "vocab_size",
+            "num_hidden_layers",
+            "hidden_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+        ):
             if getattr(self, name) < 1:
                 raise ShapeError(f"model.{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.width % self.heads:
-            raise ShapeError(f"model.width {self.width} is not divisible by model.heads {self.heads}; change one of them.")
-        if self.head_width % 2:
+        if self.hidden_size % self.num_attention_heads:
             raise ShapeError(
-                f"A head has {self.head_width} channels, which RoPE cannot rotate in pairs; make model.width / model.heads even."
+                f"model.hidden_size {self.hidden_size} is not divisible by model.num_attention_heads {self.num_attention_heads}; change one of them."
             )
-        if self.heads % self.kv_heads:
-            raise ShapeError(f"model.heads {self.heads} is not divisible by model.kv_heads {self.kv_heads}; change one of them.")
+        if self.head_dim % 2:
+            raise ShapeError(
+                f"A head has {self.head_dim} channels, which RoPE cannot rotate in pairs; make model.hidden_size / model.num_attention_heads even."
+            )
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ShapeError(
+                f"model.num_attention_heads {self.num_attention_heads} is not divisible by model.num_key_value_heads {self.num_key_value_heads}; change one of them."
+            )
 
     @property
-    def head_width(self) -> int:
-        return self.width // self.heads
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
 
     def to_json(self) -> dict:
         return dataclasses.asdict(self)

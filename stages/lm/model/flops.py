@@ -12,25 +12,25 @@ from stages.lm.model.config import ModelConfig
 
 def parameter_count(config: ModelConfig) -> int:
     """All trainable parameters; tied embeddings count once."""
-    norms = (2 * config.depth + 1) * config.width
+    norms = (2 * config.num_hidden_layers + 1) * config.hidden_size
     if config.qk_norm:
-        norms += 2 * config.depth * config.head_width
-    tables = config.vocab_size * config.width * (1 if config.tied_embeddings else 2)
-    return tables + norms + config.depth * _block_matmuls(config)
+        norms += 2 * config.num_hidden_layers * config.head_dim
+    tables = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    return tables + norms + config.num_hidden_layers * _block_matmuls(config)
 
 
 def matmul_parameters(config: ModelConfig) -> int:
     """Parameters that multiply every token: the blocks and the output head, not the embedding look-up or the norms."""
-    return config.depth * _block_matmuls(config) + config.vocab_size * config.width
+    return config.num_hidden_layers * _block_matmuls(config) + config.vocab_size * config.hidden_size
 
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> int:
     """Forward and backward FLOPs of one training token at `seq_len` tokens of context."""
-    return 6 * matmul_parameters(config) + 12 * config.depth * config.width * seq_len
+    return 6 * matmul_parameters(config) + 12 * config.num_hidden_layers * config.hidden_size * seq_len
 
 
 def training_memory_bytes(
-    config: ModelConfig, ranks: int, micro_batch_rows: int, seq_len: int, precision: str, checkpointing: bool, state_tensors: int
+    config: ModelConfig, ranks: int, micro_batch_size: int, seq_len: int, precision: str, checkpointing: bool, state_tensors: int
 ) -> int:
     """Estimated peak bytes on one rank under ZeRO-3.
 
@@ -41,10 +41,10 @@ def training_memory_bytes(
     params = parameter_count(config)
     width_bytes = 2 if precision == "bf16" else 4
     states = params * (8 + 4 * state_tensors + (width_bytes if precision == "bf16" else 0)) // ranks
-    tokens = micro_batch_rows * seq_len
+    tokens = micro_batch_size * seq_len
     per_layer = (2 if checkpointing else 34) * width_bytes // 2
-    activations = tokens * config.width * config.depth * per_layer + tokens * config.vocab_size * 8
-    gathered = 2 * _block_matmuls(config) * width_bytes + 2 * config.vocab_size * config.width * width_bytes
+    activations = tokens * config.hidden_size * config.num_hidden_layers * per_layer + tokens * config.vocab_size * 8
+    gathered = 2 * _block_matmuls(config) * width_bytes + 2 * config.vocab_size * config.hidden_size * width_bytes
     return states + activations + gathered
 
 
@@ -54,5 +54,5 @@ def checkpoint_bytes(config: ModelConfig, state_tensors: int) -> int:
 
 
 def _block_matmuls(config: ModelConfig) -> int:
-    kv = config.kv_heads * config.head_width
-    return config.width * (2 * config.width + 2 * kv) + 3 * config.width * config.ffn_width
+    kv = config.num_key_value_heads * config.head_dim
+    return config.hidden_size * (2 * config.hidden_size + 2 * kv) + 3 * config.hidden_size * config.intermediate_size

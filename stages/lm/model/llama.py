@@ -36,9 +36,9 @@ class Linear(nn.Module):
 class Embedding(nn.Module):
     """Rows of a [V, D] table, left empty."""
 
-    def __init__(self, vocab_size: int, width: int) -> None:
+    def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, width))
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
         return F.embedding(tokens_BL, self.weight)
@@ -47,9 +47,9 @@ class Embedding(nn.Module):
 class RMSNorm(nn.Module):
     """x / rms(x) · weight over the last dimension, the mean in fp32."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, hidden_size: int, eps: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
+        self.weight = nn.Parameter(torch.empty(hidden_size))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,27 +61,31 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_width = config.heads, config.kv_heads, config.head_width
-        kv_width = config.kv_heads * config.head_width
-        self.query = Linear(config.width, config.width)
-        self.key = Linear(config.width, kv_width)
-        self.value = Linear(config.width, kv_width)
-        self.out = Linear(config.width, config.width)
-        self.query_norm = RMSNorm(config.head_width, config.norm_eps) if config.qk_norm else None
-        self.key_norm = RMSNorm(config.head_width, config.norm_eps) if config.qk_norm else None
+        self.num_attention_heads, self.num_key_value_heads, self.head_dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        kv_width = config.num_key_value_heads * config.head_dim
+        self.query = Linear(config.hidden_size, config.hidden_size)
+        self.key = Linear(config.hidden_size, kv_width)
+        self.value = Linear(config.hidden_size, kv_width)
+        self.out = Linear(config.hidden_size, config.hidden_size)
+        self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
     def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, cache: Cache | None = None) -> Tensor:
         b, length, _ = x_BLD.shape
-        q_BLHC = self.query(x_BLD).view(b, length, self.heads, self.head_width)
-        k_BLKC = self.key(x_BLD).view(b, length, self.kv_heads, self.head_width)
-        v_BKLC = self.value(x_BLD).view(b, length, self.kv_heads, self.head_width).transpose(1, 2)
+        q_BLHC = self.query(x_BLD).view(b, length, self.num_attention_heads, self.head_dim)
+        k_BLKC = self.key(x_BLD).view(b, length, self.num_key_value_heads, self.head_dim)
+        v_BKLC = self.value(x_BLD).view(b, length, self.num_key_value_heads, self.head_dim).transpose(1, 2)
         if self.query_norm is not None and self.key_norm is not None:
             q_BLHC, k_BLKC = self.query_norm(q_BLHC), self.key_norm(k_BLKC)
         q_BHLC = rotate(q_BLHC.transpose(1, 2), *rotation)
         k_BKLC = rotate(k_BLKC.transpose(1, 2), *rotation)
         if cache is not None:
             k_BKLC, v_BKLC = cache.append(k_BKLC, v_BKLC)
-        groups = self.heads // self.kv_heads
+        groups = self.num_attention_heads // self.num_key_value_heads
         if groups > 1:
             k_BKLC, v_BKLC = k_BKLC.repeat_interleave(groups, 1), v_BKLC.repeat_interleave(groups, 1)
         y_BHLC = F.scaled_dot_product_attention(q_BHLC, k_BKLC, v_BKLC, attn_mask=mask)
@@ -93,9 +97,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate = Linear(config.width, config.ffn_width)
-        self.up = Linear(config.width, config.ffn_width)
-        self.down = Linear(config.ffn_width, config.width)
+        self.gate = Linear(config.hidden_size, config.intermediate_size)
+        self.up = Linear(config.hidden_size, config.intermediate_size)
+        self.down = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(x_BLD)) * self.up(x_BLD))
@@ -106,9 +110,9 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(config.width, config.norm_eps)
+        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = Attention(config)
-        self.ffn_norm = RMSNorm(config.width, config.norm_eps)
+        self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.ffn = FeedForward(config)
 
     def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, cache: Cache | None = None) -> Tensor:
@@ -136,10 +140,10 @@ class Llama(nn.Module):
     def __init__(self, config: ModelConfig, checkpointing: bool = False) -> None:
         super().__init__()
         self.config, self.checkpointing = config, checkpointing
-        self.embedding = Embedding(config.vocab_size, config.width)
-        self.blocks = nn.ModuleList([Block(config) for _ in range(config.depth)])
-        self.norm = RMSNorm(config.width, config.norm_eps)
-        self.head = Linear(config.width, config.vocab_size, self.embedding.weight if config.tied_embeddings else None)
+        self.embedding = Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList([Block(config) for _ in range(config.num_hidden_layers)])
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.head = Linear(config.hidden_size, config.vocab_size, self.embedding.weight if config.tie_word_embeddings else None)
 
     def forward(
         self,
@@ -178,8 +182,8 @@ def document_mask(docs_BL: Tensor) -> Tensor:
 
 def rotation_at(positions_BL: Tensor, config: ModelConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and sin of RoPE at the positions, each [B, 1, L, C], computed in fp32."""
-    half = torch.arange(0, config.head_width, 2, device=positions_BL.device, dtype=torch.float32)
-    inverse = 1.0 / (config.rope_theta ** (half / config.head_width))
+    half = torch.arange(0, config.head_dim, 2, device=positions_BL.device, dtype=torch.float32)
+    inverse = 1.0 / (config.rope_theta ** (half / config.head_dim))
     angle = positions_BL[:, None, :, None].float() * inverse
     angle = torch.cat([angle, angle], -1)
     return angle.cos().to(dtype), angle.sin().to(dtype)
@@ -200,7 +204,7 @@ def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: 
         return torch.ones(shape)
     std = shape[-1] ** -0.5
     if name.endswith(("out.weight", "down.weight")):
-        std /= (2 * config.depth) ** 0.5
+        std /= (2 * config.num_hidden_layers) ** 0.5
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return torch.empty(shape).normal_(0.0, std, generator=generator)
@@ -211,7 +215,7 @@ def build(config: ModelConfig, weights: dict[str, Tensor]) -> Llama:
     model = Llama(config)
     missing = model.load_state_dict(weights, strict=False).missing_keys
     unexpected = sorted(set(weights) - set(model.state_dict()))
-    missing = [name for name in missing if not (config.tied_embeddings and name == "head.weight")]
+    missing = [name for name in missing if not (config.tie_word_embeddings and name == "head.weight")]
     if missing or unexpected:
         raise ValueError(f"These weights are of another model: missing {missing[:3]}, unexpected {unexpected[:3]}.")
     return model.eval()

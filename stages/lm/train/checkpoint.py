@@ -31,7 +31,7 @@ from stages.lm.train.optimizer_adamw import AdamW
 
 FRESH = ("weight", *AdamW.tensors())  # what a checkpoint of given weights holds of every parameter
 OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust's io::Error ends
-KEEP = 2  # resume points kept: the last, and the one before it in case the last is damaged
+KEEP = 2  # snapshots kept: the last, and the one before it in case the last is damaged
 
 
 class CheckpointError(ValueError):
@@ -157,23 +157,23 @@ def read_trainer(folder: Path) -> Trainer:
 
 
 def latest_good(root: Path, fingerprint: str, say: Callable[[str], None]) -> tuple[Path, Trainer] | None:
-    """The newest undamaged resume point of this job below root, or None. `say` hears why others were passed over."""
+    """The newest undamaged snapshot of this job below root, or None. `say` hears why others were passed over."""
     for folder in sorted(root.glob("step-*"), reverse=True):
         if folder.suffix == ".partial":
             continue
         try:
             trainer = verify(folder)
         except CheckpointError as error:
-            say(f"{error} Falling back to the resume point before it.")
+            say(f"{error} Falling back to the snapshot before it.")
             continue
         if trainer.fingerprint == fingerprint:
             return folder, trainer
-        say(f"Resume point {folder.name} is of another job (model, data or settings differ); it is not used.")
+        say(f"Snapshot {folder.name} is of another job (model, data or settings differ); it is not used.")
     return None
 
 
 def prune(root: Path, keep: int = KEEP) -> None:
-    """Deletes all resume points but the newest `keep`."""
+    """Deletes all snapshots but the newest `keep`."""
     folders = sorted(path for path in root.glob("step-*") if path.suffix != ".partial")
     for folder in folders[:-keep]:
         shutil.rmtree(folder)

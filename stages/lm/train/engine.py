@@ -110,9 +110,9 @@ def deepspeed_config(job: Job, accumulation: int) -> dict[str, Any]:
     if job.machine.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": job.machine.device == "cuda"}
     settings: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": job.machine.micro_batch_rows,
+        "train_micro_batch_size_per_gpu": job.machine.micro_batch_size,
         "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": job.settings.clip if isinstance(job.settings, TrainingSettings) else 0.0,
+        "gradient_clipping": job.settings.max_grad_norm if isinstance(job.settings, TrainingSettings) else 0.0,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
@@ -129,7 +129,7 @@ def partition_of(param: nn.Parameter) -> int:
     return int(param.ds_tensor.numel())
 
 
-def holdings(engine: Engine) -> dict[str, int]:
+def partition_sizes(engine: Engine) -> dict[str, int]:
     """Elements of parameters: held by this rank, resident whole between steps (0 under ZeRO-3), and in the model."""
     params = list(engine.named.values())
     return {

@@ -37,8 +37,8 @@ class Machine:
 
     ranks: int
     device: str = "cpu"
-    micro_batch_rows: int = 8
-    eval_batch_rows: int = 32
+    micro_batch_size: int = 8
+    eval_batch_size: int = 32
     offload_optimizer: bool = False
     activation_checkpointing: bool = False
 
@@ -49,7 +49,7 @@ class Job:
 
     settings: the section of the recipe itself; a subclass's own fields stay in the stage's process. init_from: folder of a checkpoint
     whose weights to start from; empty starts from the seed. data_identity: digests of what the rows are made of, for the fingerprint.
-    scratch: resume points, events and metrics live here. out: the final checkpoint is put here.
+    scratch: snapshots, events and metrics live here. out: the final checkpoint is put here.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -75,11 +75,11 @@ class Job:
 
     def accumulation(self) -> int:
         """Micro-batches per step and rank; raises JobError when the global batch does not divide."""
-        rows, per_pass = self.training.global_batch_rows, self.machine.ranks * self.machine.micro_batch_rows
+        rows, per_pass = self.training.global_batch_size, self.machine.ranks * self.machine.micro_batch_size
         if rows % per_pass:
             raise JobError(
-                f"global_batch_rows {rows} is not divisible by {self.machine.ranks} ranks × "
-                f"runtime.micro_batch_rows {self.machine.micro_batch_rows} = {per_pass}; change one of them."
+                f"global_batch_size {rows} is not divisible by {self.machine.ranks} ranks × "
+                f"runtime.micro_batch_size {self.machine.micro_batch_size} = {per_pass}; change one of them."
             )
         return rows // per_pass
 

@@ -2,7 +2,7 @@
 
 Per step: the rows of the global batch come from the order, are dealt out to ranks and micro-batches, the sum of the loss
 is divided by the units of the *whole* global batch, and one ZeRO-3 step follows. Guarantee: losses do not depend on how
-the global batch is divided (tested); a run killed anywhere goes on from its last resume point with the same curve; a loss
+the global batch is divided (tested); a run killed anywhere goes on from its last snapshot with the same curve; a loss
 that is not finite ends the run, naming the rows. Cost over a bare loop: two all-reduces of a few numbers per step.
 """
 
@@ -25,7 +25,7 @@ from stages.lm.model.llama import initial_value
 from stages.lm.model.loss import Loss, piece_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train import checkpoint
-from stages.lm.train.engine import Engine, assign, holdings
+from stages.lm.train.engine import Engine, assign, partition_sizes
 from stages.lm.train.events import EventWriter
 from stages.lm.train.job import Job
 from stages.lm.train.metrics import MetricsFile, open_metrics
@@ -65,16 +65,16 @@ class Run:
         return s.schedule.rate(step, peak=s.learning_rate, min_frac=s.min_lr_frac, warmup_steps=s.warmup_steps, steps=self.job.steps)
 
     @property
-    def resume_points(self) -> Path:
+    def snapshots(self) -> Path:
         return Path(self.job.scratch) / "resume"
 
 
 def train(job: Job, engine: Engine, events: EventWriter) -> None:
-    """Trains from the last resume point to the end and puts the final checkpoint into job.out."""
+    """Trains from the last snapshot to the end and puts the final checkpoint into job.out."""
     settings = job.training
-    order = Order(job.phases, job.seed, settings.global_batch_rows)
+    order = Order(job.phases, job.seed, settings.global_batch_size)
     start = load(job, engine, events)
-    events.write("partition", **holdings(engine))
+    events.write("partition", **partition_sizes(engine))
     metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", start) if engine.rank == 0 else None
     run = Run(job, engine, settings, order, RowReader(job.train), events, metrics, start)
     if start == 0:
@@ -98,7 +98,7 @@ def train(job: Job, engine: Engine, events: EventWriter) -> None:
 
 
 def load(job: Job, engine: Engine, events: EventWriter) -> int:
-    """Sets the weights: from the last good resume point, from another checkpoint, or from the seed. Returns the steps done."""
+    """Sets the weights: from the last good snapshot, from another checkpoint, or from the seed. Returns the steps done."""
     resume = Path(job.scratch) / "resume"
     with ExitStack() as stack:
         step = 0
@@ -122,7 +122,7 @@ def load(job: Job, engine: Engine, events: EventWriter) -> int:
 def train_step(run: Run, step: int) -> dict[str, float]:
     """One optimizer step over global batch `step`; the mean loss and sums over the ranks."""
     engine = run.engine
-    micro = run.job.machine.micro_batch_rows
+    micro = run.job.machine.micro_batch_size
     dealt = run.order.rows_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
     batches = [run.rows.batch(rows, run.loss.trim_to) for rows in dealt]
     local = [float(sum(run.loss.units(b) for b in batches)), float(sum((b.docs >= 0).sum() for b in batches))]
@@ -160,9 +160,9 @@ def evaluate(run: Run) -> dict[str, float]:
     rows = RowReader(run.job.validation)
     sums: dict[str, float] = {"loss": 0.0}
     units = 0
-    count = min(len(rows), run.settings.max_validation_rows)
+    count = min(len(rows), run.settings.max_validation_sequences)
     chosen = np.arange(count) * len(rows) // count
-    for batch in _own_batches(rows, chosen, run.engine, run.job.machine.eval_batch_rows, run.loss.trim_to):
+    for batch in _own_batches(rows, chosen, run.engine, run.job.machine.eval_batch_size, run.loss.trim_to):
         loss, metrics = _forward(run, batch)
         units += run.loss.units(batch)
         for name, value in {"loss": loss, **metrics}.items():
@@ -182,7 +182,7 @@ def score(job: Job, engine: Engine, events: EventWriter) -> None:
     engine.deep.eval()
     reader = RowReader(job.train)
     found = []
-    for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_rows, DpoLoss.trim_to):
+    for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_size, DpoLoss.trim_to):
         moved = to_torch(batch, engine.device)
         logits = engine.deep(moved.tokens, moved.positions, moved.docs, moved.keep)
         values = piece_log_probs(logits, moved, 2).double().cpu().numpy()
@@ -196,19 +196,19 @@ def score(job: Job, engine: Engine, events: EventWriter) -> None:
 
 
 def save(run: Run, step: int) -> None:
-    """Writes a resume point and deletes those before the one before it."""
-    run.resume_points.mkdir(exist_ok=True)
+    """Writes a snapshot and deletes those before the one before it."""
+    run.snapshots.mkdir(exist_ok=True)
     if run.metrics:
         run.metrics.sync()
-    checkpoint.save(run.engine, run.resume_points / name_of(step), step, run.job.fingerprint())
+    checkpoint.save(run.engine, run.snapshots / name_of(step), step, run.job.fingerprint())
     if run.engine.rank == 0:
-        checkpoint.prune(run.resume_points)
+        checkpoint.prune(run.snapshots)
 
 
 def finish(run: Run) -> None:
-    """Hands the last resume point to the artifact (hard links: a kill here loses nothing)."""
+    """Hands the last snapshot to the artifact (hard links: a kill here loses nothing)."""
     if run.engine.rank == 0:
-        source = run.resume_points / name_of(run.job.steps)
+        source = run.snapshots / name_of(run.job.steps)
         for path in sorted(source.rglob("*")):
             target = Path(run.job.out) / "checkpoint" / path.relative_to(source)
             if path.is_file():
@@ -218,7 +218,7 @@ def finish(run: Run) -> None:
 
 
 def name_of(step: int) -> str:
-    """The folder name of a resume point; sorts by step."""
+    """The folder name of a snapshot; sorts by step."""
     return f"step-{step:010d}"
 
 

@@ -39,9 +39,9 @@ class RuntimeSettings(Protocol):
     @property
     def cpu_ranks(self) -> int: ...
     @property
-    def micro_batch_rows(self) -> int: ...
+    def micro_batch_size(self) -> int: ...
     @property
-    def eval_batch_rows(self) -> int: ...
+    def eval_batch_size(self) -> int: ...
     @property
     def offload_optimizer(self) -> bool: ...
     @property
@@ -73,8 +73,8 @@ def machine_of(runtime: RuntimeSettings) -> Machine:
     return Machine(
         ranks=runtime.gpus or runtime.cpu_ranks,
         device="cuda" if runtime.gpus else "cpu",
-        micro_batch_rows=runtime.micro_batch_rows,
-        eval_batch_rows=runtime.eval_batch_rows,
+        micro_batch_size=runtime.micro_batch_size,
+        eval_batch_size=runtime.eval_batch_size,
         offload_optimizer=runtime.offload_optimizer,
         activation_checkpointing=runtime.activation_checkpointing,
     )
@@ -104,7 +104,7 @@ def run(job: Job, listener: Listener) -> list[dict[str, Any]]:
 def remedy(error: Exception, scratch: Path) -> str:
     """What the user can do about an error of `run`."""
     if isinstance(error, LaunchError):
-        return f"The ranks' output is kept in {scratch}/rank-*.log; started again, the node goes on from its last resume point."
+        return f"The ranks' output is kept in {scratch}/rank-*.log; started again, the node goes on from its last snapshot."
     return "Change the setting it names, in the recipe or with --set."
 
 
@@ -136,10 +136,10 @@ def metric_rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def step_rows(order: Order, steps: int) -> list[dict[str, int]]:
     """The row of every trained position, for the steps side table; steps count from 1 as in the metrics."""
-    places = order.places(0, steps * order.global_batch_rows)
+    places = order.places(0, steps * order.global_batch_size)
     return [
-        {"step": int(p) // order.global_batch_rows + 1, "position": int(p), "row": int(r), "phase": int(f), "pass": int(n)}
-        for p, r, f, n in zip(places.position, places.row, places.phase, places.pass_number, strict=True)
+        {"step": int(p) // order.global_batch_size + 1, "position": int(p), "row": int(r), "phase": int(f), "epoch": int(n)}
+        for p, r, f, n in zip(places.position, places.row, places.phase, places.epoch, strict=True)
     ]
 
 

@@ -38,14 +38,14 @@ class Budget(StageConfig):
             raise ValueError(f"budget needs exactly one of steps, tokens and epochs; {' and '.join(given) or 'none'} is set")
         return self
 
-    def in_steps(self, global_batch_rows: int, seq_len: int, steps_per_pass: int) -> int:
+    def in_steps(self, global_batch_size: int, seq_len: int, steps_per_epoch: int) -> int:
         """The budget in optimizer steps."""
         if self.steps is not None:
             return self.steps
         if self.tokens is not None:
-            return math.ceil(self.tokens / (global_batch_rows * seq_len))
+            return math.ceil(self.tokens / (global_batch_size * seq_len))
         assert self.epochs is not None
-        return max(1, int(self.epochs * steps_per_pass))
+        return max(1, int(self.epochs * steps_per_epoch))
 
 
 class ScoringSettings(StageConfig):
@@ -60,8 +60,8 @@ class TrainingSettings(StageConfig):
 
     budget: Budget = Field(decides=False)
     """How long to train. The job holds it in steps."""
-    global_batch_rows: int = Field(ge=1, le=10**8, decides=True)
-    """Rows per optimizer step over all ranks; must be a multiple of ranks × runtime.micro_batch_rows."""
+    global_batch_size: int = Field(ge=1, le=10**8, decides=True)
+    """Rows per optimizer step over all ranks; must be a multiple of ranks × runtime.micro_batch_size."""
     learning_rate: float = Field(gt=0, decides=True)
     """Peak learning rate."""
     min_lr_frac: float = Field(0.1, ge=0, le=1, decides=True)
@@ -78,14 +78,14 @@ class TrainingSettings(StageConfig):
     """Decoupled weight decay of matrices. 0.1: GPT-3 (arXiv 2005.14165) and Llama."""
     decay_embeddings: bool = Field(False, decides=True)
     """Whether weight decay touches the token embedding too."""
-    clip: float = Field(1.0, ge=0, le=1e9, decides=True)
+    max_grad_norm: float = Field(1.0, ge=0, le=1e9, decides=True)
     """Largest global gradient norm; 0 for no clipping. 1.0: GPT-3 and Llama."""
     eval_every_steps: int = Field(ge=0, decides=False)
     """Steps between evaluations on the validation rows; 0 for the first and the last only."""
-    max_validation_rows: int = Field(512, ge=1, decides=False)
+    max_validation_sequences: int = Field(512, ge=1, decides=False)
     """Validation rows that an evaluation reads, evenly spaced over all of them. 512: a guess, for a standard error of about a percent."""
     checkpoint_every_steps: int = Field(ge=0, decides=False)
-    """Steps between resume points; 0 for the last only."""
+    """Steps between snapshots; 0 for the last only."""
     precision: Literal["fp32", "bf16"] = Field("fp32", decides=True)
     """Of forward and backward pass; master weights and optimizer state are fp32 in either case."""
 

@@ -12,20 +12,20 @@ from hashlib import blake2b
 import numpy as np
 
 
-def draw(seed: int, purpose: str, key: bytes | str) -> int:
+def hash_value(seed: int, purpose: str, key: bytes | str) -> int:
     """A uniform 64-bit number for one record. key: its doc_id bytes or normalised text."""
     data = key.encode() if isinstance(key, str) else key
     return int.from_bytes(blake2b(data, digest_size=8, key=f"{seed}:{purpose}".encode()[:64]).digest(), "big")
 
 
-def draws(seed: int, purpose: str, keys: Sequence[bytes]) -> np.ndarray:
+def hash_values(seed: int, purpose: str, keys: Sequence[bytes]) -> np.ndarray:
     """`draw` for many keys, uint64 of their number."""
-    return np.fromiter((draw(seed, purpose, key) for key in keys), dtype=np.uint64, count=len(keys))
+    return np.fromiter((hash_value(seed, purpose, key) for key in keys), dtype=np.uint64, count=len(keys))
 
 
-def is_drawn(seed: int, purpose: str, key: bytes | str, share: float) -> bool:
+def is_sampled(seed: int, purpose: str, key: bytes | str, share: float) -> bool:
     """Whether a record belongs to a hash-chosen `share` (0 … 1) of all records."""
-    return draw(seed, purpose, key) < int(share * 2.0**64)
+    return hash_value(seed, purpose, key) < int(share * 2.0**64)
 
 
 def lowest(numbers: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.text.basics.hash_sampling import draw
+from stages.text.basics.hash_sampling import hash_value
 from stages.text.match.words import normalise_words
 from stages.text.site.doc_markup import plain_text
 from stages.text.site.docstrings import Docstring, read_docstrings
@@ -111,7 +111,7 @@ def says_what(answer: Answer) -> bool:
 
 def hold_out(found: Sequence[Answer], items: int, seed: int) -> list[Answer]:
     """The `items` first-paragraph answers of functions and classes with the lowest hash of their words, lowest first."""
-    return sorted(filter(says_what, found), key=lambda a: (draw(seed, "held-out answers", a.key), a.key))[:items]
+    return sorted(filter(says_what, found), key=lambda a: (hash_value(seed, "held-out answers", a.key), a.key))[:items]
 
 
 def halves(sentence: str) -> tuple[str, str]:
@@ -137,7 +137,7 @@ def wrong_answers(texts: Sequence[str], keys: Sequence[str], count: int, seed: i
         reach = NEAR
         while True:
             near = order[max(0, place - reach) : place + reach + 1]
-            ranked = sorted((j for j in near if words[j] != words[i]), key=lambda j: (draw(seed, keys[i], keys[j]), j))
+            ranked = sorted((j for j in near if words[j] != words[i]), key=lambda j: (hash_value(seed, keys[i], keys[j]), j))
             different = _first_of_each(ranked, words)[:count]
             if len(different) == count or reach > len(order):
                 chosen[i] = different

@@ -1,7 +1,7 @@
 """Which documents to remove as duplicates, and of which kept one.
 
 Documents are decided in the order given. One is removed only with a verified edge to a kept one: equal text, or exact Jaccard at
-or above the threshold (an LSH bucket only proposes). So no chain of likeness removes a document that resembles none that stays,
+or above the threshold (an LSH bucket only proposes). So a document is removed only if it is similar to a kept one; similarity is not transitive,
 and the result follows from order, texts and parameters alone. A document is compared with the kept documents of its buckets
 only: the greedy rule needs no other pair, and a bucket of a million copies costs a million comparisons, not half their square.
 Guarantee: equal to comparing every pair that shares a bucket. Cost: grouping holds one band in memory, about 40 bytes per
@@ -108,11 +108,11 @@ def decide(
     seen = np.full(len(first), NOBODY, np.uint32)
     room, done = BLOCK, 0
     while done < len(first):
-        later, earlier, likeness = np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.float64)
+        later, earlier, similarity = np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.float64)
         stop = min(len(first), done + BLOCK)
         reached, edges = compiled(_decide)(buckets, heads, seen, first, known, sets, offsets, threshold, verdicts.kept_by, verdicts.jaccard,
-                                           verdicts.counts, later, earlier, likeness, done, stop)  # fmt: skip
-        yield Edges(later[:edges].copy(), earlier[:edges].copy(), likeness[:edges].copy())
+                                           verdicts.counts, later, earlier, similarity, done, stop)  # fmt: skip
+        yield Edges(later[:edges].copy(), earlier[:edges].copy(), similarity[:edges].copy())
         if reached < stop:  # the buffer was full: that document again, with more room
             seen[seen == reached] = NOBODY
             room *= 2
@@ -156,7 +156,9 @@ def _number_buckets(keys, order, chosen, known, row, total):  # type: ignore[no-
     return total
 
 
-def _decide(buckets, heads, seen, first, known, sets, offsets, threshold, kept_by, jaccards, counts, later, earlier, likeness, start, stop):  # type: ignore[no-untyped-def]
+def _decide(  # type: ignore[no-untyped-def]
+    buckets, heads, seen, first, known, sets, offsets, threshold, kept_by, jaccards, counts, later, earlier, similarity, start, stop
+):
     """Kernel. Decides documents start..stop; returns (the first one not decided, edges). It stops early when the edges of a document
     do not fit. The kept documents of a bucket are a chain: heads[bucket] is the newest, and a kept document's entry in `buckets`
     names the one before it.
@@ -197,7 +199,7 @@ def _decide(buckets, heads, seen, first, known, sets, offsets, threshold, kept_b
                             if (a == a_end or b == b_end) and value >= threshold:
                                 if edges + found == len(later):
                                     return number, edges
-                                later[edges + found], earlier[edges + found], likeness[edges + found] = this, other, value
+                                later[edges + found], earlier[edges + found], similarity[edges + found] = this, other, value
                                 found += 1
                                 if value > best or (value == best and other < best_of):
                                     best, best_of = value, other

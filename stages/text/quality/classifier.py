@@ -41,7 +41,7 @@ def one_line(text: str) -> str:
 
 
 def train(
-    lines: Path, model: Path, dimensions: int, ngrams: int, buckets: int, passes: int, rate: float, min_count: int, seed: int
+    lines: Path, model: Path, dimensions: int, ngrams: int, buckets: int, epochs: int, rate: float, min_count: int, seed: int
 ) -> None:
     """Trains on a file with one labelled text per line and writes the model. Call it in a new process. seed: below 2**31.
 
@@ -53,7 +53,7 @@ def train(
         raise ValueError(f"{buckets if ngrams > 1 else 0} buckets of {dimensions} dimensions take less than {MIN_VECTOR_BYTES} bytes")
     try:
         trained = fasttext.train_supervised(
-            input=str(lines), dim=dimensions, wordNgrams=ngrams, bucket=buckets, epoch=passes, lr=rate, minCount=min_count, seed=seed,
+            input=str(lines), dim=dimensions, wordNgrams=ngrams, bucket=buckets, epoch=epochs, lr=rate, minCount=min_count, seed=seed,
             thread=1, verbose=0,
         )  # fmt: skip
     except RuntimeError as error:  # "Encountered NaN."

@@ -64,7 +64,7 @@ class WordSplitter:
             self._ends = frozenset(self._spacy.get_pipe("sentencizer").punct_chars)
             self._spacy.tokenizer("IS_ALPHA")  # this word, first met in a memory zone, breaks spaCy 3.8 when it is met again
             self._long = ChunkSplitter(self._spacy.tokenizer)
-            self._spacy.vocab.lex_attr_getters = {}  # shape, likeness of URLs …: nothing here reads them, and they took half the time
+            self._spacy.vocab.lex_attr_getters = {}  # shape, similarity of URLs …: nothing here reads them, and they took half the time
         self._symbols = _punctuation()
         self._stop = {word: number for number, word in enumerate(dict.fromkeys(stop_words))}
         self._limit = limit

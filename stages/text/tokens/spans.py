@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stages.text.basics.hash_sampling import draws
+from stages.text.basics.hash_sampling import hash_values
 from stages.text.tokens.packing import pack
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def read_spans(files: Sequence[Path]) -> Spans:
 
 def select_validation(spans: Spans, share: float, at_most: int, seed: int) -> np.ndarray:
     """Which documents are held out, bool: the lowest draws, `share` of all documents, at least one and `at_most`."""
-    number = draws(seed, "validation", spans.doc_id.to_pylist())
+    number = hash_values(seed, "validation", spans.doc_id.to_pylist())
     wanted = min(max(int(share * number.size), 1), at_most, number.size)
     chosen = np.zeros(number.size, dtype=bool)
     chosen[np.argsort(number, kind="stable")[:wanted]] = True
@@ -79,7 +79,7 @@ def cut_to_tokens(spans: Spans, documents: np.ndarray, tokens: int, seed: int) -
     slices = [whole] * epochs
     if rest:
         ids = spans.doc_id.take(_arrow(documents)).to_pylist()
-        order = np.argsort(draws(seed, f"epoch {epochs}", ids), kind="stable")
+        order = np.argsort(hash_values(seed, f"epoch {epochs}", ids), kind="stable")
         before = np.cumsum(length[order]) - length[order]
         part = whole[order[before < rest]]
         part[-1, 2] = rest - before[before < rest][-1]

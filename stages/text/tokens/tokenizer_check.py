@@ -1,4 +1,4 @@
-"""A tokenizer that Loam did not train: what the rest of the road could not use of it.
+"""A tokenizer that Loam did not train: what the rest of the pipeline could not use of it.
 
 Guarantee: a tokenizer without faults is byte-level BPE that encodes any text and gives it back, has the chat format's tokens with
 ids of their own, begins a text with <|begin_of_text|> alone, renders chats as text/items/chat does, and has no hole in its vocabulary.
@@ -34,7 +34,7 @@ CHAT = (
 
 
 def judge_files(tokenizer: str, config: str = "", template: str = "") -> dict[str, Any]:
-    """{"faults", "size"}: what the road could not use of tokenizer.json and the two files beside it, and the number of ids.
+    """{"faults", "size"}: what the pipeline could not use of tokenizer.json and the two files beside it, and the number of ids.
 
     The arguments are paths; empty where there is no such file.
     """
@@ -55,7 +55,7 @@ def _load(text: str) -> Tokenizer:
 
 
 def tokenizer_faults(text: str, config: str = "", template: str = "") -> list[str]:
-    """What the road could not use, one sentence each; empty when all is well.
+    """What the pipeline could not use, one sentence each; empty when all is well.
 
     text, config, template: contents of tokenizer.json, tokenizer_config.json and chat_template.jinja; empty where there is none.
     """
@@ -136,7 +136,7 @@ def _config_faults(settings: dict[str, Any], template: str) -> Iterator[str]:
         given = settings.get(name)
         token = given.get("content") if isinstance(given, dict) else given
         if token not in (None, ours[name]):
-            yield f"Its {name} is {token}, the road's is {ours[name]}."
+            yield f"Its {name} is {token}, the pipeline's is {ours[name]}."
     theirs = template or settings.get("chat_template")
     if theirs and (fault := _template_fault(theirs)):
         yield fault
@@ -146,7 +146,7 @@ def _template_fault(theirs: Any) -> str:
     from jinja2 import TemplateError
 
     if not isinstance(theirs, str):
-        return "It has several chat templates; the road has one."
+        return "It has several chat templates; the pipeline has one."
     if len(theirs) > MAX_TEMPLATE:
         return f"Its chat template has {len(theirs):,} characters."
     environment = _sandbox()
@@ -162,7 +162,7 @@ def _template_fault(theirs: Any) -> str:
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
             return f"Its chat template cannot be rendered: {str(error)[:200]}."
         if rendered != environment.from_string(TEMPLATE).render(values):
-            return f"Its chat template is not the road's (Llama 3's): it renders {rendered[:60]!r} …"
+            return f"Its chat template is not the pipeline's (Llama 3's): it renders {rendered[:60]!r} …"
     return ""
 
 

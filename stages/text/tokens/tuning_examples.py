@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from stages.text.basics.hash_sampling import draw, is_drawn
+from stages.text.basics.hash_sampling import hash_value, is_sampled
 from stages.text.items.chat import complete_prompt, what_prompt
 from stages.text.items.dialogue import forged_token, split_key
 
@@ -74,7 +74,7 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
 
 def is_validation(answer: str, seed: int, validation_frac: float) -> bool:
     """Whether an example with this answer is held out from training."""
-    return is_drawn(seed, "chat split", split_key(answer), validation_frac)
+    return is_sampled(seed, "chat split", split_key(answer), validation_frac)
 
 
 def documented_answers(
@@ -89,7 +89,7 @@ def documented_answers(
     found = [(answer_of(row), row["version"]) for row in rows]
     for kind, limit in limits.items():
         pool = [entry for entry in found if kind != "what" or says_what(entry[0])]
-        yield kind, sorted(pool, key=lambda e: (draw(seed, f"{kind} {purpose}", e[0].key), e[0].key))[:limit]
+        yield kind, sorted(pool, key=lambda e: (hash_value(seed, f"{kind} {purpose}", e[0].key), e[0].key))[:limit]
 
 
 def question_about(answer: Answer, kind: str) -> str:

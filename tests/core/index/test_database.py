@@ -41,16 +41,16 @@ def home(tmp_path: Path) -> Path:
 
 
 def everything(home: Path) -> list[object]:
-    tables = ("run", "node_run", "artifact", "edge", "metric", "book", "side_table", "current")
+    tables = ("run", "node_run", "artifact", "edge", "metric", "record_count", "side_table", "current")
     return [database.query(home, f"SELECT * FROM {table} ORDER BY ALL") for table in tables]
 
 
-def test_holds_artifacts_edges_metrics_books_and_runs(home: Path) -> None:
+def test_holds_artifacts_edges_metrics_record_counts_and_runs(home: Path) -> None:
     assert database.query(home, "SELECT node, rows FROM artifact ORDER BY node")[1] == [("count", 3), ("words", 3)]
     edge = database.records(home, "SELECT * FROM edge")[0]
     assert edge["parent"].startswith("words/") and edge["child"].startswith("count/") and edge["role"] == "words"
     assert database.query(home, "SELECT name, value FROM metric")[1] == [("longest", 5.0)]
-    assert ("in", None, 3, 14) in database.query(home, "SELECT entry, reason, rows, chars FROM book")[1]
+    assert ("in", None, 3, 14) in database.query(home, "SELECT entry, reason, rows, chars FROM record_count")[1]
     assert database.query(home, "SELECT recipe, state FROM run")[1] == [("toy", "done")]
     assert [r[0] for r in database.query(home, "SELECT node FROM current ORDER BY 1")[1]] == ["count", "words"]
 

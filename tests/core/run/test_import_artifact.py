@@ -1,4 +1,4 @@
-"""Adoption: a user's files and other homes' artifacts become artifacts, whole or not at all, with their provenance."""
+"""Import: a user's files and other homes' artifacts become artifacts, whole or not at all, with their provenance."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.contract.declaration import Adoption, Context, ExternalFile, Outcome, Stage
+from stages.core.contract.declaration import Context, ExternalFile, Importer, Outcome, Stage
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.index import database
 from stages.core.run import runner
 from stages.core.run.gc import collect, collectable
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS, run_count
@@ -37,11 +37,11 @@ def take(files: Sequence[ExternalFile], out: Path, ctx: Context) -> Outcome:
     return Outcome(rows=rows)
 
 
-NUMBERS = Stage("count", COUNT.config, run_count, COUNT.inputs, "tokens", ("first",), adopt=Adoption(("**/*.txt", "*.num"), take))
+NUMBERS = Stage("count", COUNT.config, run_count, COUNT.inputs, "tokens", ("first",), importer=Importer(("**/*.txt", "*.num"), take))
 
 
 def take_in(home: Path, *paths: Path, provenance: str = PROVENANCE, stage: Stage = NUMBERS) -> runner.Result:
-    return adopt(home, stage.name, stage, [str(p) for p in paths], provenance, lambda event: None)
+    return import_artifact(home, stage.name, stage, [str(p) for p in paths], provenance, lambda event: None)
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def test_files_become_an_artifact_with_its_provenance(tmp_path: Path, files: Pat
     record = result.artifact.manifest
     assert result.state == "built" and manifest.verify(result.artifact) == []
     assert [f["path"] for f in record["files"]] == ["a.txt", "b.txt"] and record["rows"] == 3
-    assert record["adopted"] == {"provenance": PROVENANCE} and record["kind"] == "tokens" and record["alias"] == "count-1"
-    assert [f["uri"] for f in record["external"]["adopted"]] == [str(files / "a.txt"), str(files / "deep" / "b.txt")]
+    assert record["imported"] == {"provenance": PROVENANCE} and record["kind"] == "tokens" and record["alias"] == "count-1"
+    assert [f["uri"] for f in record["external"]["imported"]] == [str(files / "a.txt"), str(files / "deep" / "b.txt")]
     shas = [f"{name}=sha256:{manifest.sha256_file(files / path)}" for name, path in (("a.txt", "a.txt"), ("b.txt", "deep/b.txt"))]
-    assert record["key_parts"] == {"node": "count", "version": 1, "code": record["code"]["stage"][:16], "adopted": shas}
+    assert record["key_parts"] == {"node": "count", "version": 1, "code": record["code"]["stage"][:16], "imported": shas}
     assert database.records(tmp_path / "home", "SELECT artifact_id FROM artifact") == [
         {"artifact_id": manifest.artifact_id(result.artifact)}
     ]
@@ -74,7 +74,7 @@ def test_the_same_files_again_are_a_hit_wherever_they_lie(tmp_path: Path, files:
     shutil.copytree(files, tmp_path / "elsewhere")
     again = take_in(tmp_path / "home", tmp_path / "elsewhere", provenance="said otherwise")
     assert again.state == "cached" and again.artifact.path == first.artifact.path
-    assert again.artifact.manifest["adopted"]["provenance"] == PROVENANCE
+    assert again.artifact.manifest["imported"]["provenance"] == PROVENANCE
     (files / "a.txt").write_text("1 5")
     assert take_in(tmp_path / "home", files).artifact.manifest["key"] != first.artifact.manifest["key"]
     (files / "a.txt").rename(files / "c.txt")
@@ -84,15 +84,15 @@ def test_the_same_files_again_are_a_hit_wherever_they_lie(tmp_path: Path, files:
 @pytest.mark.parametrize(
     ("paths", "provenance", "what"),
     [
-        (["files"], " ", "An adopted artifact needs its provenance"),
+        (["files"], " ", "An imported artifact needs its provenance"),
         (["files"], "from hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", "provenance"),
         (["nowhere"], "x", "There is no file or folder"),
-        (["files/readme.md"], "x", "readme.md is no file that count could adopt"),
-        (["empty"], "x", r"empty holds no file that count could adopt[\s\S]*\*\*/\*.txt, \*.num"),
-        (["blank"], "x", "There is nothing to adopt: the files hold no record"),
+        (["files/readme.md"], "x", "readme.md is no file that count could import"),
+        (["empty"], "x", r"empty holds no file that count could import[\s\S]*\*\*/\*.txt, \*.num"),
+        (["blank"], "x", "There is nothing to import: the files hold no record"),
     ],
 )
-def test_what_cannot_be_adopted_is_refused(tmp_path: Path, files: Path, paths: list[str], provenance: str, what: str) -> None:
+def test_what_cannot_be_imported_is_refused(tmp_path: Path, files: Path, paths: list[str], provenance: str, what: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "blank").mkdir()
     (tmp_path / "blank" / "x.num").touch()
@@ -111,7 +111,7 @@ def test_every_bad_record_is_counted_and_the_first_are_named(tmp_path: Path, fil
     with pytest.raises(RecipeError) as caught:
         take_in(tmp_path / "home", files)
     text = str(caught.value)
-    assert "21 records cannot be adopted" in text and "a.txt:2: not a number" in text and text.count("not a number") == 8 and "…" in text
+    assert "21 records cannot be imported" in text and "a.txt:2: not a number" in text and text.count("not a number") == 8 and "…" in text
     assert not list((tmp_path / "home").glob("artifacts/*/*")) and not list((tmp_path / "home").glob("scratch/*"))
 
 
@@ -127,13 +127,13 @@ def test_an_artifact_of_another_home_keeps_key_digest_and_content(tmp_path: Path
     assert result.state == "built" and ours.path == tmp_path / "ours" / "artifacts" / "words" / theirs.path.name
     assert manifest.verify(ours) == [] and ours.manifest["alias"] == "words-1"
     changed = {k for k in {*ours.manifest, *theirs.manifest} if ours.manifest.get(k) != theirs.manifest.get(k)}
-    assert changed == {"adopted"}
-    assert ours.manifest["adopted"] == {
+    assert changed == {"imported"}
+    assert ours.manifest["imported"] == {
         "provenance": PROVENANCE, "from": str(theirs.path), "sha256": manifest.sha256_file(theirs.path / "manifest.json")
     }  # fmt: skip
     assert take_in(tmp_path / "ours", theirs.path, stage=WORDS).state == "cached"
     third = take_in(tmp_path / "third", ours.path, stage=WORDS, provenance="from ours").artifact
-    assert third.manifest["adopted"]["before"]["provenance"] == PROVENANCE
+    assert third.manifest["imported"]["before"]["provenance"] == PROVENANCE
     assert list((tmp_path / "ours" / "scratch").iterdir()) == [] and not list((tmp_path / "ours" / "leases").iterdir())
 
 
@@ -155,7 +155,7 @@ def test_a_manifest_of_another_node_or_of_nobody_is_refused(tmp_path: Path) -> N
     theirs = run_stage(WORDS, {}, {}, tmp_path / "theirs")
     with pytest.raises(RecipeError, match=r"artifact of words, not of letters[\s\S]*any node of kind documents"):
         take_in(tmp_path / "ours", theirs.path, stage=dataclasses.replace(WORDS, name="letters"))
-    with pytest.raises(RecipeError, match=r"3 records cannot be adopted:\n  - 00000.txt:1"):
+    with pytest.raises(RecipeError, match=r"3 records cannot be imported:\n  - 00000.txt:1"):
         take_in(tmp_path / "ours", theirs.path)  # of another kind: a folder with files of words, which are no numbers
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "manifest.json").write_text('{"name": "app"}')
@@ -167,7 +167,7 @@ def test_a_manifest_of_another_node_or_of_nobody_is_refused(tmp_path: Path) -> N
         take_in(tmp_path / "ours", tmp_path / "web", stage=WORDS)
 
 
-def test_gc_keeps_what_was_adopted(tmp_path: Path, files: Path) -> None:
+def test_gc_keeps_what_was_imported(tmp_path: Path, files: Path) -> None:
     home = tmp_path / "home"
     taken = take_in(home, files).artifact
     copied = take_in(home, run_stage(WORDS, {}, {}, tmp_path / "theirs").path, stage=WORDS).artifact
@@ -178,7 +178,7 @@ def test_gc_keeps_what_was_adopted(tmp_path: Path, files: Path) -> None:
     assert taken.path.is_dir() and copied.path.is_dir()
 
 
-def test_an_adopted_artifact_made_from_another_input_is_refused(tmp_path: Path) -> None:
+def test_an_imported_artifact_made_from_another_input_is_refused(tmp_path: Path) -> None:
     """A stage that reads words and count, where count was made from other words."""
     home = tmp_path / "home"
     words, others = run_stage(WORDS, {}, {}, home), run_stage(WORDS, {"words": ["x"]}, {}, home)
@@ -194,7 +194,7 @@ def test_an_adopted_artifact_made_from_another_input_is_refused(tmp_path: Path) 
     assert prepared({"words": words, "count": count}).key != prepared({"count": count}).key  # an optional input may be absent
 
 
-def test_a_damaged_adopted_artifact_is_made_again_of_its_files(tmp_path: Path, files: Path) -> None:
+def test_a_damaged_imported_artifact_is_made_again_of_its_files(tmp_path: Path, files: Path) -> None:
     home = tmp_path / "home"
     first = take_in(home, files).artifact
     content = (first.path / "a.txt").read_bytes()

@@ -1,4 +1,4 @@
-"""Adopted artifacts whose digest counts some of their files only: what the others hold is told apart by the key of what is made from them."""
+"""Imported artifacts whose digest counts some of their files only: what the others hold is told apart by the key of what is made from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.run import runner
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
 from stages.settings import StageConfig
 from tests.conftest import run_stage
@@ -54,7 +54,7 @@ def forged(source: Path, target: Path, changes: Mapping[str, str]) -> Path:
 
 
 def take_in(home: Path, folder: Path, stage: Stage = MODEL) -> runner.Result:
-    return adopt(home, stage.name, stage, [str(folder)], "from a friend", lambda event: None)
+    return import_artifact(home, stage.name, stage, [str(folder)], "from a friend", lambda event: None)
 
 
 def job(home: Path, stage: Stage, **inputs: Artifact) -> runner.Job:
@@ -75,7 +75,7 @@ def test_what_is_made_from_a_forged_artifact_is_no_hit_of_the_ordinary_one(tmp_p
     wanted = job(home, CARD, checkpoint=ours)
     assert wanted.key != poisoned.manifest["key"] and runner.find_hit(home, wanted) is None
     assert (run_stage(CARD, {}, {"checkpoint": ours}, home).path / "card").read_text() == "loss 1"
-    assert run_stage(CARD, {}, {"checkpoint": taken}, home).path == poisoned.path  # the same adopted one again is a hit
+    assert run_stage(CARD, {}, {"checkpoint": taken}, home).path == poisoned.path  # the same imported one again is a hit
 
 
 def test_the_key_of_what_a_homes_own_artifact_makes_is_as_before(tmp_path: Path, theirs: Artifact) -> None:
@@ -84,7 +84,7 @@ def test_the_key_of_what_a_homes_own_artifact_makes_is_as_before(tmp_path: Path,
     assert job(tmp_path / "home", CARD, checkpoint=theirs).parts["inputs"] == {"checkpoint": theirs.manifest["digest"]}
 
 
-def test_an_adopted_artifact_does_not_stand_in_for_one_with_other_files(tmp_path: Path, theirs: Artifact) -> None:
+def test_an_imported_artifact_does_not_stand_in_for_one_with_other_files(tmp_path: Path, theirs: Artifact) -> None:
     home = tmp_path / "home"
     false = take_in(home, forged(theirs.path, tmp_path / "forged", {"metrics": "loss 0"}))
     honest = take_in(home, theirs.path)
@@ -106,7 +106,7 @@ def test_an_artifact_made_here_stands_in_for_a_copy_while_it_is_whole(tmp_path: 
 
 
 def test_what_was_made_from_the_original_stands_beside_its_copy(tmp_path: Path, theirs: Artifact) -> None:
-    """And what was made here from the copy can be adopted elsewhere."""
+    """And what was made here from the copy can be imported elsewhere."""
     home = tmp_path / "home"
     card = run_stage(CARD, {}, {"checkpoint": theirs}, tmp_path / "theirs")
     copy, copied_card = take_in(home, theirs.path).artifact, take_in(home, card.path, CARD).artifact

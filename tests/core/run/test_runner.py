@@ -1,4 +1,4 @@
-"""The runner: hits, misses, resume, books, bad records, forced rebuilds, no space."""
+"""The runner: hits, misses, resume, record counts, bad records, forced rebuilds, no space."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_publishes_an_artifact_with_a_manifest_that_verifies(tmp_path: Path) -> 
     assert artifact.path == tmp_path / "artifacts" / "words" / artifact.manifest["key"][:12]
     assert [f["path"] for f in artifact.manifest["files"]] == ["word/00000.txt", "word/00001.txt", "word/00002.txt"]
     assert manifest.verify(artifact) == []
-    assert artifact.manifest["books"]["rows_in"] == 3
+    assert artifact.manifest["record_counts"]["rows_in"] == 3
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
@@ -87,8 +87,8 @@ def test_scratch_of_other_code_is_discarded(tmp_path: Path) -> None:
     assert (result.artifact.path / "word" / "00000.txt").read_text() == "alpha"
 
 
-def test_books_that_do_not_balance_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match=r"books of words do not balance: 14 characters in, but out 15"):
+def test_record_counts_that_do_not_balance_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"record counts of words do not balance: 14 characters in, but out 15"):
         run_stage(WORDS, {"unbalanced": True}, {}, tmp_path)
     assert not list((tmp_path / "artifacts").glob("*/*"))
 
@@ -99,7 +99,7 @@ def test_bad_records_fail_past_the_limit_and_are_kept_below_it(tmp_path: Path) -
     assert "word 1" in str(caught.value) and "words.max_bad_records" in str(caught.value)
     artifact = run_stage(WORDS, {"words": ["a", "", "b"], "max_bad_records": 1}, {}, tmp_path)
     assert json.loads((artifact.path / "bad_records.jsonl").read_text())["where"] == "word 1"
-    assert artifact.manifest["books"]["dropped"] == {"empty": 1}
+    assert artifact.manifest["record_counts"]["dropped"] == {"empty": 1}
 
 
 def test_a_forced_rebuild_with_the_same_bytes_keeps_the_old_artifact(tmp_path: Path) -> None:

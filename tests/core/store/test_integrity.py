@@ -141,7 +141,7 @@ class AgainstConfig(CountConfig):
     """Others."""
 
 
-def test_an_artifact_that_is_no_input_of_the_road_is_checked_too(tmp_path: Path) -> None:
+def test_an_artifact_that_is_no_input_of_the_pipeline_is_checked_too(tmp_path: Path) -> None:
     """As dedup.against: maybe of another home, so that home's run is named."""
     other, words = run_stage(WORDS, {"words": ["z"]}, {}, tmp_path / "other"), run_stage(WORDS, {}, {}, tmp_path / "home")
     stage = dataclasses.replace(COUNT, config=AgainstConfig)
@@ -230,19 +230,19 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert manifest.verify(words, unreadable)[0] == f"{words.path / 'word' / '00000.txt'}: cannot be read (Input/output error)"
 
 
-def test_an_adopted_artifact_is_taken_in_again(tmp_path: Path) -> None:
-    from stages.core.run.import_artifact import adopt
+def test_an_imported_artifact_is_taken_in_again(tmp_path: Path) -> None:
+    from stages.core.run.import_artifact import import_artifact
 
     theirs = run_stage(WORDS, {}, {}, tmp_path / "theirs")
 
     def take_in() -> Artifact:
-        return adopt(tmp_path, "words", WORDS, [str(theirs.path)], "a test", lambda event: None).artifact
+        return import_artifact(tmp_path, "words", WORDS, [str(theirs.path)], "a test", lambda event: None).artifact
 
     ours = take_in()
     flip(ours.path / "word" / "00000.txt")
     with pytest.raises(VerificationError, match="bytes differ") as caught:
         run_stage(COUNT, {}, {"words": ours}, tmp_path)
-    assert "loam lineage adopt words FILES" in caught.value.do
+    assert "loam lineage import words FILES" in caught.value.do
     again = take_in()
     assert again.path == ours.path and again.manifest["alias"] == ours.manifest["alias"] and manifest.verify(again) == []
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.pipeline import Node, config_classes, road, stage_of
+from flows.pipeline import Node, config_classes, pipeline, stage_of
 from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Runtime, load_recipe, validated
@@ -144,7 +144,7 @@ def leaves(value: object, path: tuple = ()) -> Iterator[tuple]:
     yield from found or [path]
 
 
-@pytest.mark.parametrize("node", [node for node in road() if "@" not in node.name or node.name.endswith("@sft")], ids=lambda n: n.name)
+@pytest.mark.parametrize("node", [node for node in pipeline() if "@" not in node.name or node.name.endswith("@sft")], ids=lambda n: n.name)
 def test_every_field_of_every_config_enters_the_key(node: Node, tmp_path: Path) -> None:
     stage = stage_of(node)
     config = load_recipe("tiny", config_classes()).sections[node.name]

@@ -12,7 +12,7 @@ from tests.core.toys import WORDS
 
 
 def test_two_keys_with_the_same_first_twelve_digits_are_two_keys(tmp_path: Path) -> None:
-    """The folder holds twelve digits of 64: another key's artifact may lie beside one's own as if it were its second realisation."""
+    """The folder holds twelve digits of 64: another key's artifact may lie beside one's own as if it were its second rebuild."""
     own = run_stage(WORDS, {}, {}, tmp_path)
     key = str(own.manifest["key"])
     other = key[:12] + "".join("1" if digit == "0" else "0" for digit in key[12:])

@@ -17,7 +17,7 @@ from stages.core.contract.errors import LoamError, RecipeError, StageError, Veri
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.index import database
 from stages.core.run import runner
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest, manifest_schema
 from stages.core.store.key import key_of
 from stages.queries.lineage import read
@@ -31,13 +31,13 @@ Harm = Callable[[Record], Any]
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """An artifact with an input, books, summary and files, of another home."""
+    """An artifact with an input, record counts, summary and files, of another home."""
     home = tmp_path_factory.mktemp("theirs")
     return run_stage(WORDS, {}, {}, home)
 
 
 def take(home: Path, folder: Path, stage: Stage = WORDS) -> Artifact:
-    return adopt(home, stage.name, stage, [str(folder)], "from a friend", lambda event: None).artifact
+    return import_artifact(home, stage.name, stage, [str(folder)], "from a friend", lambda event: None).artifact
 
 
 def copied(theirs: Artifact, folder: Path) -> Path:
@@ -116,9 +116,9 @@ BAD: list[tuple[str, Harm, str]] = [
     ("half a surrogate", text(lambda t: t.replace('"alpha"', '"\\ud800"')), "half a surrogate pair"),
     ("a number of 5,000 digits", text(lambda t: t.replace('"longest": 5', '"longest": ' + "9" * 5000)), "a whole number of more than 64 bits"),
     ("a long text", put("summary/longest", "x" * (2 << 20)), "summary.longest is too long"),
-    ("books of texts", put("books/kept", "all"), "books.kept is 'all'"),
-    ("books a list", put("books", []), "books is list"),
-    ("books without a field", lambda r: r["books"].pop("dropped"), "it has no 'books.dropped'"),
+    ("record counts of texts", put("record_counts/kept", "all"), "record counts.kept is 'all'"),
+    ("record counts a list", put("record_counts", []), "record counts is list"),
+    ("record counts without a field", lambda r: r["record_counts"].pop("dropped"), "it has no 'record counts.dropped'"),
     ("time of no calendar", put("ended", "2026-02-30T00:00:00"), "ended is '2026-02-30T00:00:00'"),
     ("time a week", put("started", "2026-W01-1"), "started is '2026-W01-1'"),
     ("environment a text", put("environment", "linux"), "environment is 'linux'"),
@@ -126,7 +126,7 @@ BAD: list[tuple[str, Harm, str]] = [
     ("inputs a list", put("inputs", []), "inputs is list"),
     ("input a path", put("inputs", {"x": {"artifact": "../../x", "node": "words", "key": "0" * 64, "digest": "0" * 64}}), "inputs.x.artifact is"),
     ("external a text", put("external/files", "x"), "external.files is 'x'"),
-    ("adopted a text", put("adopted", "yes"), "adopted is 'yes'"),
+    ("imported a text", put("imported", "yes"), "imported is 'yes'"),
     ("not UTF-8", lambda r: b'{"node": "\xff"}', "not UTF-8"),
     ("a list", lambda r: b"[]", "it holds no object"),
     ("null", lambda r: b"null", "it holds no object"),
@@ -144,8 +144,8 @@ FORGED: list[tuple[str, Harm, str]] = [
     ("other bytes", put("bytes", 1), "its bytes contradicts"),
     ("a digest over one file", put("identity", ["word/00000.txt"]), "its identity contradicts"),
     ("parts that lack a field", lambda r: (r["key_parts"].pop("packages"), r.update(key=key_of(r["key_parts"]))), "its key_parts has no packages"),
-    ("parts of a user's files without adoption", lambda r: (r.update(key_parts={"node": "words", "version": 1, "adopted": []}),
-                                                            r.update(key=key_of(r["key_parts"]))), "its adopted contradicts the rest"),
+    ("parts of a user's files without import", lambda r: (r.update(key_parts={"node": "words", "version": 1, "imported": []}),
+                                                            r.update(key=key_of(r["key_parts"]))), "its imported contradicts the rest"),
     ("a digest of other files", put("digest", "0" * 64), "the digest is not that of its files"),
     ("another stage", put("stage", "letters"), "Its manifest says that the stage is letters"),
     ("another kind", put("kind", "tokens"), "Its manifest says that the kind is tokens"),
@@ -261,11 +261,13 @@ def test_a_forged_artifact_is_no_hit_of_an_ordinary_recipe(theirs: Artifact, tmp
     fake = take(home, forged(theirs, tmp_path / "forged"))
     job = runner.prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
     assert job.key == fake.manifest["key"] and runner.find_hit(home, job) is None
-    assert why_miss(home, job) == [f"{manifest.artifact_id(fake)} is adopted, so it stands only where the recipe's section adopt names it"]
+    assert why_miss(home, job) == [
+        f"{manifest.artifact_id(fake)} is imported, so it stands only where the recipe's section import names it"
+    ]
     built = runner.run_node(home, job, "run", lambda event: lines.append(event.values.get("line", "")))
     assert built.state == "built" and built.artifact.path.name == f"{fake.path.name}.2"
     assert built.artifact.manifest["digest"] == theirs.manifest["digest"] != fake.manifest["digest"]
-    assert [line for line in lines if f"the adopted {manifest.artifact_id(fake)} claims the same key and holds other bytes" in line]
+    assert [line for line in lines if f"the imported {manifest.artifact_id(fake)} claims the same key and holds other bytes" in line]
     again = runner.run_node(home, job, "run", lambda event: None)
     assert (again.state, again.artifact.path) == ("cached", built.artifact.path) and fake.path.is_dir()
     database.update(home)
@@ -281,7 +283,7 @@ def test_an_honest_copy_is_no_hit_either_and_is_built_beside(theirs: Artifact, t
     built = runner.run_node(home, job, "run", lambda event: lines.append(event.values.get("line", "")))
     assert built.artifact.manifest["digest"] == ours.manifest["digest"] and built.artifact.path != ours.path
     assert not [line for line in lines if "claims the same key" in line]
-    assert adopt(home, "words", WORDS, [str(theirs.path)], "x", lambda event: None).state == "cached"
+    assert import_artifact(home, "words", WORDS, [str(theirs.path)], "x", lambda event: None).state == "cached"
 
 
 def test_a_second_digest_under_a_key_is_refused_where_the_stage_is_deterministic(theirs: Artifact, tmp_path: Path) -> None:
@@ -311,7 +313,7 @@ def test_any_part_of_a_key_is_recomputed(theirs: Artifact, tmp_path: Path) -> No
 def test_provenance_is_one_line(theirs: Artifact, tmp_path: Path) -> None:
     for words in ("a\nb", "\x1b[31m", "x" * 5000, "\ud800"):
         with pytest.raises(RecipeError, match="The provenance is not one line of at most 4,000 printable characters"):
-            adopt(tmp_path / "home", "words", WORDS, [str(theirs.path)], words, lambda event: None)
+            import_artifact(tmp_path / "home", "words", WORDS, [str(theirs.path)], words, lambda event: None)
 
 
 def test_a_stage_that_states_what_no_manifest_may_hold_publishes_nothing(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Judging a shard: columns kept, one decision per row, books that balance."""
+"""Judging a shard: columns kept, one decision per row, record counts that balance."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from stages.core.tables.documents import Ruling, add_books, document_shards, judge_shard
+from stages.core.tables.documents import Ruling, add_record_counts, document_shards, judge_shard
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.shards import Meter
 from tests.stages.made import documents
@@ -18,7 +18,7 @@ def judge(row: dict[str, Any]) -> Ruling:
     return Ruling(text=text.replace("x", ""), note="no x", signals={"length": len(text)})
 
 
-def test_rows_decisions_and_books(tmp_path: Path) -> None:
+def test_rows_decisions_and_record_counts(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [["keep", "drop", "axe", "drop"], ["box"]])
     results = []
     for number, path in enumerate(document_shards(made.path)):
@@ -33,14 +33,19 @@ def test_rows_decisions_and_books(tmp_path: Path) -> None:
         ("kept", None, 4), ("dropped", "bad", 4), ("changed", "no x", 3), ("dropped", "bad", 4),
     ]  # fmt: skip
     assert [(d["doc_id"], d["url"]) for d in decisions] == [(row["doc_id"], row["url"]) for row in before]
-    books = add_books(results)
-    assert books.imbalance() == ""
-    assert (books.rows_in, books.kept, books.changed, books.dropped) == (5, 1, 2, {"bad": 2})
-    assert (books.chars_in, books.chars_out, books.chars_removed, books.chars_dropped) == (18, 8, 2, {"bad": 8})
+    record_counts = add_record_counts(results)
+    assert record_counts.imbalance() == ""
+    assert (record_counts.rows_in, record_counts.kept, record_counts.changed, record_counts.dropped) == (5, 1, 2, {"bad": 2})
+    assert (record_counts.chars_in, record_counts.chars_out, record_counts.chars_removed, record_counts.chars_dropped) == (
+        18,
+        8,
+        2,
+        {"bad": 8},
+    )
 
 
 def test_an_empty_shard(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [[]])
     result = judge_shard(document_shards(made.path)[0], tmp_path, judge, {}, Meter(tmp_path / "meter"))
-    assert add_books([result]).rows_in == 0
+    assert add_record_counts([result]).rows_in == 0
     assert list(read_rows(tmp_path / "documents.parquet")) == []

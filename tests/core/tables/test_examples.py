@@ -52,10 +52,18 @@ def test_rows_decisions_and_counts(tmp_path: Path) -> None:
         "held_out",
     ]
     assert outcome.rows == 2 and outcome.summary == {"train": 1, "validation": 1, "held_out_dropped": 2}
-    books = outcome.books
-    assert books and books.imbalance() == "" and (books.unit, books.rows_in, books.kept) == ("chats", 6, 2)
-    assert books.dropped == {"held_out": 2, "special_token": 1, "bad_record": 1}
-    assert (books.chars_in, books.chars_out, books.chars_dropped) == (11111, 101, {"held_out": 10010, "special_token": 1000})
+    record_counts = outcome.record_counts
+    assert (
+        record_counts
+        and record_counts.imbalance() == ""
+        and (record_counts.unit, record_counts.rows_in, record_counts.kept) == ("chats", 6, 2)
+    )
+    assert record_counts.dropped == {"held_out": 2, "special_token": 1, "bad_record": 1}
+    assert (record_counts.chars_in, record_counts.chars_out, record_counts.chars_dropped) == (
+        11111,
+        101,
+        {"held_out": 10010, "special_token": 1000},
+    )
 
 
 class RefusedError(ValueError):

@@ -17,7 +17,7 @@ from stages import decontaminate, dedup, extract, train_quality
 from stages import filter as filtering
 from stages.core.contract.declaration import Artifact, Stage
 from stages.core.contract.errors import LoamError, RecipeError
-from stages.core.run.import_artifact import adopt
+from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_rows
 from tests.conftest import run_stage
@@ -26,7 +26,7 @@ ID = "0195f7a2-0000-7000-8000-000000000001"
 
 
 def take(tmp_path: Path, *paths: Path, stage: Stage = decontaminate.STAGE) -> Artifact:
-    return adopt(tmp_path / "home", stage.name, stage, [str(p) for p in paths], "made up here", lambda event: None).artifact
+    return import_artifact(tmp_path / "home", stage.name, stage, [str(p) for p in paths], "made up here", lambda event: None).artifact
 
 
 def lines(path: Path, *records: Any) -> Path:
@@ -63,8 +63,8 @@ def test_json_lines_plain_and_gzipped(tmp_path: Path) -> None:
     assert three["doc_id"] == uuid5(NAMESPACE_OID, f"{manifest.sha256_file(second)}:1")
     decided = [d for shard in rows(taken, "decisions") for d in shard]
     assert decided == [{"doc_id": d["doc_id"], "url": d["url"], "verdict": "kept", "reason": None} for d in (one, two, three)]
-    books = taken.manifest["books"]
-    assert (books["rows_in"], books["kept"], books["chars_in"], books["chars_out"]) == (3, 3, 14, 14)
+    record_counts = taken.manifest["record_counts"]
+    assert (record_counts["rows_in"], record_counts["kept"], record_counts["chars_in"], record_counts["chars_out"]) == (3, 3, 14, 14)
     assert taken.manifest["summary"] == {"files": 2, "documents": 3, "text_chars": 14}
 
 
@@ -107,7 +107,7 @@ BAD: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("record", "reason"), BAD)
 def test_a_bad_row_is_named_with_its_file_and_line(tmp_path: Path, record: Any, reason: str) -> None:
     path = lines(tmp_path / "mine.jsonl", {"text": "good"}, record)
-    with pytest.raises(RecipeError, match=rf"1 records cannot be adopted:\n  - mine.jsonl:2: {reason}"):
+    with pytest.raises(RecipeError, match=rf"1 records cannot be imported:\n  - mine.jsonl:2: {reason}"):
         take(tmp_path, path)
     assert not list(tmp_path.glob("home/artifacts/*/*"))
 

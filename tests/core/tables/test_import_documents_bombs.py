@@ -48,7 +48,7 @@ def test_a_file_that_grows_past_all_measure_is_refused(tmp_path: Path, monkeypat
         shared(tmp_path / name, 5000, "a text " * 100)
     else:
         (tmp_path / name).write_bytes(gzip.compress(b'{"text": "a"}\n' * 5000))
-    stage = dataclasses.replace(NUMBERS, adopt=import_documents.ADOPTION)
+    stage = dataclasses.replace(NUMBERS, importer=import_documents.IMPORTER)
     monkeypatch.setattr(import_documents, "FREE_BYTES", 1 << 20)
     with pytest.raises(RecipeError, match=rf"{name} grows past 1 MiB and 100 times its [0-9,]+ bytes: it repeats a text") as caught:
         take_in(tmp_path / "home", tmp_path / name, stage=stage)

@@ -12,8 +12,8 @@ from stages.lm.data.order import Order, OrderError, Phase, permutation_keys, per
 
 @given(st.integers(1, 5000), st.integers(0, 2**40), st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
-def test_permute_is_a_bijection(size: int, seed: int, pass_number: int) -> None:
-    images = permute(np.arange(size), size, permutation_keys(seed, 0, pass_number))
+def test_permute_is_a_bijection(size: int, seed: int, epoch: int) -> None:
+    images = permute(np.arange(size), size, permutation_keys(seed, 0, epoch))
     assert np.array_equal(np.sort(images), np.arange(size))
 
 
@@ -27,11 +27,11 @@ def test_a_pass_trains_no_row_twice_and_no_batch_crosses_a_phase(sizes: list[int
             Order(phases, seed, batch)
         return
     order = Order(phases, seed, batch)
-    places = order.places(0, 2 * order.rows_per_pass)
-    assert order.rows_per_pass + order.rows_left_over == sum(sizes)
+    places = order.places(0, 2 * order.sequences_per_epoch)
+    assert order.sequences_per_epoch + order.sequences_left_over == sum(sizes)
     for number in (0, 1):
-        rows = places.row[places.pass_number == number]
-        assert len(set(rows.tolist())) == len(rows) == order.rows_per_pass
+        rows = places.row[places.epoch == number]
+        assert len(set(rows.tolist())) == len(rows) == order.sequences_per_epoch
     for phase, row in zip(places.phase, places.row, strict=True):
         assert phases[phase].start_row <= row < phases[phase].start_row + phases[phase].rows
     assert all(len(set(block)) == 1 for block in places.phase.reshape(-1, batch).tolist())
@@ -60,7 +60,7 @@ def test_the_order_looks_random() -> None:
 
 
 def test_the_order_never_changes() -> None:
-    """Golden: resume points and step tables of earlier runs depend on these values."""
+    """Golden: snapshots and step tables of earlier runs depend on these values."""
     assert Order((Phase(0, 100),), 17, 10).places(0, 10).row.tolist() == GOLDEN
 
 

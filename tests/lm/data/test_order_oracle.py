@@ -17,12 +17,12 @@ def test_every_pass_shuffles_all_rows_and_leaves_its_own_rest(rows: int) -> None
     for batch in {1, 2, 3, 5, 7, 8, rows // 2, rows - 1, rows} - {0}:
         phases = ((4, rows),)
         if batch > rows:
-            with pytest.raises(OrderError, match=f"the largest has {rows} rows, and global_batch_rows is {batch}"):
+            with pytest.raises(OrderError, match=f"the largest has {rows} rows, and global_batch_size is {batch}"):
                 Order((Phase(4, rows),), rows, batch)
             continue
         order = Order((Phase(4, rows),), rows, batch)
         steps = rows // batch
-        assert (order.steps_per_pass, order.rows_per_pass, order.rows_left_over) == (steps, steps * batch, rows % batch)
+        assert (order.steps_per_epoch, order.sequences_per_epoch, order.sequences_left_over) == (steps, steps * batch, rows % batch)
         expected = list(islice(oracle.batches(phases, batch, rows), 4 * steps))
         assert [order.rows_of_step(step).tolist() for step in range(4 * steps)] == expected
         assert order.places(0, 4 * steps * batch).row.tolist() == sum(expected, [])
@@ -34,7 +34,7 @@ def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...]) -> None:
     phases = tuple(zip(starts, sizes, strict=True))
     order = Order(tuple(Phase(*phase) for phase in phases), 11, 4)
     per_pass = sum(size // 4 for size in sizes)
-    assert (order.steps_per_pass, order.rows_left_over) == (per_pass, sum(size % 4 for size in sizes))
+    assert (order.steps_per_epoch, order.sequences_left_over) == (per_pass, sum(size % 4 for size in sizes))
     expected = list(islice(oracle.batches(phases, 4, 11), 3 * per_pass))
     table = step_rows(order, 3 * per_pass)
     assert [line["row"] for line in table] == sum(expected, [])
@@ -42,7 +42,7 @@ def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...]) -> None:
     assert [line["step"] for line in table] == [1 + step for step in range(3 * per_pass) for _ in range(4)]
     numbers = [number for number, size in enumerate(sizes) for _ in range(size // 4 * 4)]
     assert [line["phase"] for line in table] == 3 * numbers
-    assert [line["pass"] for line in table] == [number for number in range(3) for _ in numbers]
+    assert [line["epoch"] for line in table] == [number for number in range(3) for _ in numbers]
 
 
 def test_over_many_passes_every_row_has_its_turn() -> None:

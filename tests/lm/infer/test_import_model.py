@@ -18,7 +18,16 @@ from stages.lm.model.config import ModelConfig, read_model_config
 from stages.lm.train import checkpoint
 
 SPECIAL = {"bos": 1, "eos": 2, "pad": 3}
-SHAPE = ModelConfig(vocab_size=50, depth=2, width=16, heads=4, kv_heads=2, ffn_width=24, max_positions=32, rope_theta=500.0)
+SHAPE = ModelConfig(
+    vocab_size=50,
+    num_hidden_layers=2,
+    hidden_size=16,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=32,
+    rope_theta=500.0,
+)
 
 
 def model(folder: Path, shape: ModelConfig = SHAPE, shard: str = "200KB", dtype: torch.dtype = torch.float32) -> Path:
@@ -41,7 +50,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"tied_embeddings": True}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"tie_word_embeddings": True}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_every_weight_is_the_same(tmp_path: Path, changes: dict[str, Any], dtype: torch.dtype) -> None:
     shape = ModelConfig(**{**SHAPE.to_json(), **changes})
@@ -85,7 +94,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "Its rope_scaling is"),
     ({"quantization_config": {"quant_method": "gptq"}}, "Its quantization_config is"),
     ({"head_dim": 8}, "Its head_dim is 8; Loam's heads share the width, 16 / 4."),
-    ({"num_attention_heads": 3, "head_dim": None}, "model.width 16 is not divisible by model.heads 3"),
+    ({"num_attention_heads": 3, "head_dim": None}, "model.hidden_size 16 is not divisible by model.num_attention_heads 3"),
 ]
 
 

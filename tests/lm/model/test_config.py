@@ -11,16 +11,24 @@ import pytest
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig, ShapeError, read_model_config, write_model_config
 
-SMALL = {"vocab_size": 64, "depth": 2, "width": 16, "heads": 4, "kv_heads": 2, "ffn_width": 24, "max_positions": 32}
+SMALL = {
+    "vocab_size": 64,
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"heads": 3}, "model.width 16 is not divisible by model.heads 3"),
-        ({"kv_heads": 3}, "model.heads 4 is not divisible by model.kv_heads 3"),
-        ({"width": 12}, "A head has 3 channels, which RoPE cannot rotate in pairs"),
-        ({"depth": 0}, "model.depth is 0; it must be at least 1"),
+        ({"num_attention_heads": 3}, "model.hidden_size 16 is not divisible by model.num_attention_heads 3"),
+        ({"num_key_value_heads": 3}, "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
+        ({"hidden_size": 12}, "A head has 3 channels, which RoPE cannot rotate in pairs"),
+        ({"num_hidden_layers": 0}, "model.num_hidden_layers is 0; it must be at least 1"),
     ],
 )
 def test_impossible_shapes_are_refused(change: dict, message: str) -> None:
@@ -39,7 +47,7 @@ def test_model_json_round_trip(tmp_path: Path) -> None:
 def test_counts_equal_the_built_model(tied: bool, qk_norm: bool) -> None:
     from stages.lm.model.llama import Llama
 
-    config = ModelConfig(**SMALL, tied_embeddings=tied, qk_norm=qk_norm)
+    config = ModelConfig(**SMALL, tie_word_embeddings=tied, qk_norm=qk_norm)
     model = Llama(config)
     assert flops.parameter_count(config) == sum(p.numel() for p in model.parameters())
     matmuls = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and not (n.startswith("embedding.") and not tied))

@@ -11,7 +11,15 @@ from stages.lm.model.config import ModelConfig
 from stages.lm.model.llama import Llama, build, document_mask, initial_value
 
 SPECIAL = {"bos": 1, "eos": 2, "pad": 0}
-LEGEND = {"vocab_size": 97, "depth": 3, "width": 48, "heads": 4, "kv_heads": 2, "ffn_width": 80, "max_positions": 64}
+LEGEND = {
+    "vocab_size": 97,
+    "num_hidden_layers": 3,
+    "hidden_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 80,
+    "max_position_embeddings": 64,
+}
 
 
 def random_model(**change: object) -> tuple[ModelConfig, Llama]:
@@ -22,7 +30,9 @@ def random_model(**change: object) -> tuple[ModelConfig, Llama]:
     return config, build(config, weights)
 
 
-@pytest.mark.parametrize("change", [{}, {"tied_embeddings": True}, {"qk_norm": True}, {"kv_heads": 4, "rope_theta": 500_000.0}])
+@pytest.mark.parametrize(
+    "change", [{}, {"tie_word_embeddings": True}, {"qk_norm": True}, {"num_key_value_heads": 4, "rope_theta": 500_000.0}]
+)
 def test_logits_equal_transformers(change: dict) -> None:
     config, ours = random_model(**change)
     weights = {name: p.detach() for name, p in ours.named_parameters()}

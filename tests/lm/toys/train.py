@@ -27,7 +27,7 @@ def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
     rows = write_row_files(folder / "train", *items_of(ROWS, 1), 32, 0)
     held_out = write_row_files(folder / "validation", *items_of(5, 2), 32, 0)
     settings = training(
-        global_batch_rows=BATCH, learning_rate=0.05, min_lr_frac=0.1, warmup_steps=2, eval_every_steps=4, checkpoint_every_steps=4, **parts
+        global_batch_size=BATCH, learning_rate=0.05, min_lr_frac=0.1, warmup_steps=2, eval_every_steps=4, checkpoint_every_steps=4, **parts
     )
     return Job(
         model=ModelConfig(61, 2, 16, 4, 2, 24, 16), settings=settings, train=rows, validation=held_out, machine=Machine(ranks, "cpu", 2, 2),
@@ -56,7 +56,7 @@ def train_stage(home: Path) -> None:
     tokens = run_stage(encode.STAGE, {}, {"documents": made, "tokenizer": tokenizer}, home)
     mixture = run_stage(mix.STAGE, {"seq_len": 96, "validation_frac": 0.1}, {"tokens": tokens}, home)
     inputs = {"mixture": mixture, "tokens": tokens, "tokenizer": tokenizer}
-    runtime = {"cpu_ranks": 2, "micro_batch_rows": 4, "eval_batch_rows": 8}
+    runtime = {"cpu_ranks": 2, "micro_batch_size": 4, "eval_batch_size": 8}
     model = run_stage(pretrain.STAGE, {**PRETRAIN, "budget": {"steps": 4}, **TOYS}, inputs, home, runtime=runtime)
     database.reindex(home)
     asked = "SELECT step, loss, accuracy, log_z_squared, validation_accuracy FROM step_metrics ORDER BY step"

@@ -1,4 +1,4 @@
-"""Checkpoints as files: any slice from any number of shards, damage of every file, which resume point counts, and what is pruned."""
+"""Checkpoints as files: any slice from any number of shards, damage of every file, which snapshot counts, and what is pruned."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_shards_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
         checkpoint.reader(folder, stack)
 
 
-def test_the_newest_good_resume_point_of_this_job(tmp_path: Path) -> None:
+def test_the_newest_good_snapshot_of_this_job(tmp_path: Path) -> None:
     """By number, not by name of another length or by time; half-written ones and those of other jobs do not count."""
     for step in (9, 10, 100):
         written(tmp_path / f"step-{step:010d}", 1, step)

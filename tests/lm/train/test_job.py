@@ -28,35 +28,36 @@ from tests.lm import made, plain
 ROWS = 21
 OTHER: dict[str, Any] = {
     "seed": 6, "phases": (Phase(1, ROWS - 1),), "steps": 5, "validation": None,
-    "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_rows": 4, "settings.learning_rate": 4e-3,
-    "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_rows": 2,
+    "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_size": 4, "settings.learning_rate": 4e-3,
+    "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_sequences": 2,
     "settings.checkpoint_every_steps": 3, "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
-    "settings.optimizer.eps": 1e-2, "settings.clip": 0.01, "settings.decay_embeddings": True,
-    "model.vocab_size": 67, "model.depth": 1, "model.width": 24, "model.heads": 2, "model.kv_heads": 1, "model.ffn_width": 40,
-    "model.rope_theta": 100.0, "model.norm_eps": 1e-3, "model.tied_embeddings": True, "model.qk_norm": True,
-    "machine.micro_batch_rows": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
-    "machine.activation_checkpointing": True, "machine.eval_batch_rows": 3,
+    "settings.optimizer.eps": 1e-2, "settings.max_grad_norm": 0.01, "settings.decay_embeddings": True,
+    "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
+    "model.num_key_value_heads": 1, "model.intermediate_size": 40,
+    "model.rope_theta": 100.0, "model.rms_norm_eps": 1e-3, "model.tie_word_embeddings": True, "model.qk_norm": True,
+    "machine.micro_batch_size": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
+    "machine.activation_checkpointing": True, "machine.eval_batch_size": 3,
 }  # fmt: skip
 """Another value for every field that shows in a run."""
 ELSEWHERE = {
     "scratch": "a place", "out": "a place",
     "init_from": "test_trainer and test_trajectory begin with given weights",
     "data_identity": "only in the fingerprint, below",
-    "model.max_positions": "the context that generation and export keep to; a row brings its own length",
+    "model.max_position_embeddings": "the context that generation and export keep to; a row brings its own length",
     "train": "by its own fields, below",
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
 RESULT = ("lines", "weights")
 SHOWS = {
-    "settings.eval_every_steps": ("evaluations",), "settings.max_validation_rows": ("evaluations",), "validation": ("evaluations",),
-    "settings.checkpoint_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_rows": ("settings",),
+    "settings.eval_every_steps": ("evaluations",), "settings.max_validation_sequences": ("evaluations",), "validation": ("evaluations",),
+    "settings.checkpoint_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
-    "machine.activation_checkpointing": ("recomputing",), "machine.eval_batch_rows": ("evaluated",),
+    "machine.activation_checkpointing": ("recomputing",), "machine.eval_batch_size": ("evaluated",),
 }  # fmt: skip
 """Where a change shows that leaves the trained weights alone; all others must change losses and weights."""
 NOT_DECIDING = {
-    "scratch", "out", "init_from", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_rows",
+    "scratch", "out", "init_from", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
     "settings.checkpoint_every_steps", "settings.budget",
 }  # fmt: skip
 
@@ -89,7 +90,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
         model=ModelConfig(61, 2, 16, 4, 2, 24, 16), train=rows, validation=held_out,
         machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", phases=(Phase(0, ROWS),), steps=4,
         settings=made.training(
-            loss=NextTokenLoss(), global_batch_rows=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, clip=0.5, eval_every_steps=2,
+            loss=NextTokenLoss(), global_batch_size=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, max_grad_norm=0.5, eval_every_steps=2,
             checkpoint_every_steps=2,
         ),
     )  # fmt: skip
@@ -133,7 +134,7 @@ def test_another_value_is_another_run(
     found = observed(changed(jobs[kind], name, OTHER[name]), tmp_path, monkeypatch)
     for what in SHOWS.get(name, RESULT):
         assert found[what] != base[kind][what], what
-    if name in SHOWS and name != "machine.micro_batch_rows":  # whose sums are of other parts
+    if name in SHOWS and name != "machine.micro_batch_size":  # whose sums are of other parts
         assert all(found[what] == base[kind][what] for what in RESULT)
 
 
@@ -147,12 +148,12 @@ def test_the_machine_changes_no_result_beyond_rounding(
 
 
 @pytest.mark.parametrize(
-    "name", [*OTHER, "settings.budget.epochs", "data_identity", "init_from", "scratch", "out", "train", "model.max_positions"]
+    "name", [*OTHER, "settings.budget.epochs", "data_identity", "init_from", "scratch", "out", "train", "model.max_position_embeddings"]
 )
 def test_the_fingerprint_names_what_decides_the_weights(jobs: dict[str, Job], name: str) -> None:
     job = jobs["preference"]
     others = OTHER | {
-        "settings.loss.name": NextTokenLoss(), "settings.budget.epochs": 2.0, "model.max_positions": 8,
+        "settings.loss.name": NextTokenLoss(), "settings.budget.epochs": 2.0, "model.max_position_embeddings": 8,
         "train": replace(job.train, tokens=("x",)),
     }  # fmt: skip
     same = any(name == part or name.startswith(f"{part}.") for part in NOT_DECIDING)
@@ -247,10 +248,10 @@ def test_the_settings_of_deepspeed(jobs: dict[str, Job]) -> None:
 @pytest.mark.parametrize("embeddings", [False, True])
 def test_what_decays(jobs: dict[str, Job], tied: bool, embeddings: bool) -> None:
     """By dimension, not by name: matrices decay, vectors never, the token embedding only where asked, the head always unless it is the embedding."""
-    shape = ModelConfig(61, 2, 16, 4, 2, 24, 16, tied_embeddings=tied, qk_norm=True)
+    shape = ModelConfig(61, 2, 16, 4, 2, 24, 16, tie_word_embeddings=tied, qk_norm=True)
     model = plain.Llama(shape)
     settings = made.training(
-        weight_decay=0.3, optimizer={"betas": (0.7, 0.8), "eps": 1e-3}, decay_embeddings=embeddings, global_batch_rows=1, learning_rate=1.0
+        weight_decay=0.3, optimizer={"betas": (0.7, 0.8), "eps": 1e-3}, decay_embeddings=embeddings, global_batch_size=1, learning_rate=1.0
     )
     job = replace(jobs["preference"], model=shape, settings=settings)
     declared, optimizer = plain.build_optimizer(job, model)
@@ -264,7 +265,7 @@ def test_what_decays(jobs: dict[str, Job], tied: bool, embeddings: bool) -> None
 
 
 class Runtime:
-    nodes, gpus, cpu_ranks, micro_batch_rows, eval_batch_rows, offload_optimizer, activation_checkpointing = 1, 0, 3, 5, 7, True, True
+    nodes, gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, activation_checkpointing = 1, 0, 3, 5, 7, True, True
 
 
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,15 +87,15 @@ def test_environment_of_a_rank() -> None:
 
 def test_accumulation() -> None:
     base = SimpleNamespace(
-        gpus=0, cpu_ranks=3, micro_batch_rows=4, eval_batch_rows=8, offload_optimizer=False, activation_checkpointing=False
+        gpus=0, cpu_ranks=3, micro_batch_size=4, eval_batch_size=8, offload_optimizer=False, activation_checkpointing=False
     )
     machine = machine_of(base)
     assert (machine.ranks, machine.device) == (3, "cpu")
     shape = ModelConfig(11, 1, 8, 2, 1, 8, 16)
     rows: Any = None
     job = Job(
-        model=shape, settings=training(global_batch_rows=24, learning_rate=1.0), train=rows, machine=machine, seed=0, scratch="", out=""
+        model=shape, settings=training(global_batch_size=24, learning_rate=1.0), train=rows, machine=machine, seed=0, scratch="", out=""
     )
     assert job.accumulation() == 2
-    with pytest.raises(JobError, match="global_batch_rows 25 is not divisible by 3 ranks × runtime.micro_batch_rows 4 = 12"):
-        changed(job, global_batch_rows=25).accumulation()
+    with pytest.raises(JobError, match="global_batch_size 25 is not divisible by 3 ranks × runtime.micro_batch_size 4 = 12"):
+        changed(job, global_batch_size=25).accumulation()

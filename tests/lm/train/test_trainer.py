@@ -27,7 +27,7 @@ from tests.golden import oracle
 from tests.lm import plain
 from tests.lm.made import changed, training
 
-SHAPE = {"vocab": 61, "depth": 2, "width": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "context": 16, "theta": 1e4, "eps": 1e-5,
+SHAPE = {"vocab": 61, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "ffn": 24, "context": 16, "theta": 1e4, "eps": 1e-5,
          "tied": False, "qk_norm": False}  # fmt: skip
 MODEL = ModelConfig(61, 2, 16, 4, 2, 24, 16)
 ROWS = 21
@@ -57,7 +57,7 @@ def job(folder: Path, weights: dict[str, torch.Tensor]) -> Job:
         model=MODEL, train=rows, validation=held_out, machine=Machine(1, "cpu", 4, 3), seed=5,
         scratch="", out="", phases=(Phase(0, ROWS),), init_from=str(folder / "init"), steps=7,
         settings=training(
-            loss=DpoLoss(beta=0.3), global_batch_rows=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, clip=1.0, eval_every_steps=3,
+            loss=DpoLoss(beta=0.3), global_batch_size=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, max_grad_norm=1.0, eval_every_steps=3,
             checkpoint_every_steps=2,
         ),
     )  # fmt: skip
@@ -91,7 +91,7 @@ def test_preferences_follow_the_oracle(job: Job, weights: dict[str, torch.Tensor
         margins.append(float(margin.detach()))
         return torch.log1p(torch.exp(-margin.double())), 1
 
-    settings = oracle.Settings(7, 8, 5, ((0, ROWS),), 3e-3, 0.2, 2, clip=1.0)
+    settings = oracle.Settings(7, 8, 5, ((0, ROWS),), 3e-3, 0.2, 2, max_grad_norm=1.0)
     rows = [[(ids.tolist(), mask.tolist()) for ids, mask in plain.items_of(ROWS, 1)[0][2 * r : 2 * r + 2]] for r in range(ROWS)]
     expected = oracle.train(loaded(weights), settings, rows, loss_of=loss_of)
     found = plain.run(job, tmp_path, monkeypatch)
@@ -113,7 +113,7 @@ def test_evaluation_of_preferences(job: Job, weights: dict[str, torch.Tensor], t
         pairs = [[float(v) for v in answers(model, 2, row)] for row in range(11)]
     margins = [0.3 * (c - r - references[i, 0] + references[i, 1]) for i, (c, r) in enumerate(pairs)]
     for limit, chosen in ((99, range(11)), (11, range(11)), (4, (0, 2, 5, 8)), (1, (0,))):
-        first = plain.run(changed(replace(job, steps=1), max_validation_rows=limit), tmp_path / str(limit), monkeypatch).lines[0]
+        first = plain.run(changed(replace(job, steps=1), max_validation_sequences=limit), tmp_path / str(limit), monkeypatch).lines[0]
         assert first["step"] == 0 and first["validation_units"] == len(chosen)
         assert first["validation_loss"] == pytest.approx(np.mean([math.log1p(math.exp(-margins[i])) for i in chosen]), rel=1e-5)
         assert first["validation_reward_margin"] == pytest.approx(np.mean([margins[i] for i in chosen]), rel=1e-5)
@@ -124,7 +124,7 @@ def test_evaluation_of_preferences(job: Job, weights: dict[str, torch.Tensor], t
 def test_evaluation_is_per_counted_token(
     job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plainly = changed(replace(job, steps=1), loss=NextTokenLoss(), max_validation_rows=5)
+    plainly = changed(replace(job, steps=1), loss=NextTokenLoss(), max_validation_sequences=5)
     first = plain.run(plainly, tmp_path, monkeypatch).lines[0]
     items = plain.items_of(11, 2)[0]
     with torch.no_grad():

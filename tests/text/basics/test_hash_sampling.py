@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from stages.text.basics.hash_sampling import draw, draws, is_drawn, lowest
 
 
-def test_draws_are_uniform_and_independent_between_purposes() -> None:
+def test_hash_values_are_uniform_and_independent_between_purposes() -> None:
     keys = [str(i).encode() for i in range(20_000)]
     a, b = draws(1, "validation", keys), draws(1, "sample", keys)
     share = a < np.uint64(2**64 // 10)
@@ -19,7 +19,7 @@ def test_draws_are_uniform_and_independent_between_purposes() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40, unique=False), st.integers(0, 400))
-def test_lowest_takes_a_prefix_of_the_draws_within_the_limit(sizes: list[int], limit: int) -> None:
+def test_lowest_takes_a_prefix_of_the_hash_values_within_the_limit(sizes: list[int], limit: int) -> None:
     numbers = draws(0, "x", [bytes([i]) for i in range(len(sizes))])
     chosen = lowest(numbers, np.array(sizes), limit)
     total = sum(s for s, c in zip(sizes, chosen, strict=True) if c)

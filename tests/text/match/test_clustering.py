@@ -84,7 +84,7 @@ def test_every_removal_has_a_verified_edge_to_a_kept_document(seed: int, drift: 
     rng = np.random.default_rng(seed)
     base = [f"w{i}" for i in range(200)]
     texts = []
-    for step in range(40):  # a chain of likeness: each differs a little from the one before
+    for step in range(40):  # a chain of similarity: each differs a little from the one before
         base[5 * step] = f"y{step}"
         base = [w if rng.random() > 0.01 * drift else f"x{rng.integers(10**6)}" for w in base]
         texts.append(" ".join(base))

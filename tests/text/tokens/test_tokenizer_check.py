@@ -1,4 +1,4 @@
-"""Every way in which a tokenizer from elsewhere could break the road is found, and a good one has no fault."""
+"""Every way in which a tokenizer from elsewhere could break the pipeline is found, and a good one has no fault."""
 
 from __future__ import annotations
 
@@ -78,19 +78,19 @@ def test_every_fault_is_named(text: str, change: Callable[[dict[str, Any]], obje
 @pytest.mark.parametrize(
     ("config", "template", "fault"),
     [
-        ({"pad_token": "<pad>"}, "", "Its pad_token is <pad>, the road's is <|pad|>."),
-        ({"eos_token": {"content": "<|eot_id|>"}}, "", "Its eos_token is <|eot_id|>, the road's is <|end_of_text|>."),
+        ({"pad_token": "<pad>"}, "", "Its pad_token is <pad>, the pipeline's is <|pad|>."),
+        ({"eos_token": {"content": "<|eot_id|>"}}, "", "Its eos_token is <|eot_id|>, the pipeline's is <|end_of_text|>."),
         ({"chat_template": [{"name": "default", "template": TEMPLATE}]}, "", "It has several chat templates"),
         (
             {"chat_template": TEMPLATE},
             "{{ messages[0].content }}",
-            "Its chat template is not the road's (Llama 3's): it renders ' Be brief. '",
+            "Its chat template is not the pipeline's (Llama 3's): it renders ' Be brief. '",
         ),
         ({}, "{% if %}", "Its chat template cannot be rendered"),
-        ({}, TEMPLATE + "{% if add_generation_prompt %} {% endif %}", "Its chat template is not the road's"),
+        ({}, TEMPLATE + "{% if add_generation_prompt %} {% endif %}", "Its chat template is not the pipeline's"),
     ],
 )
-def test_a_config_that_contradicts_the_road_is_named(text: str, config: dict[str, Any], template: str, fault: str) -> None:
+def test_a_config_that_contradicts_the_pipeline_is_named(text: str, config: dict[str, Any], template: str, fault: str) -> None:
     faults = tokenizer_faults(text, json.dumps(config), template)
     assert len(faults) == 1 and faults[0].startswith(fault), faults
 
