@@ -134,7 +134,10 @@ STAGE = Stage(
     tables=(METRICS, STEPS, ROW_SPANS),
     section=training_section,
     does="direct preference optimisation",
-    versions=("sigmoid loss against stored reference log-probabilities",),
+    versions=(
+        "sigmoid loss against stored reference log-probabilities",
+        "model.json names the model as config.json does; the column epoch of steps",
+    ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,

@@ -162,7 +162,7 @@ STAGE = Stage(
     does="fine-tuning on assistant turns",
     versions=(
         "loss on assistant tokens and their end-of-turn token, packed rows",
-        "reasons of conversations left out are spelled in snake_case",
+        "reasons of conversations left out are spelled in snake_case; model.json names the model as config.json does; the column epoch of steps",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -1,4 +1,4 @@
-"""The tables of the README that are made from lists in the code: `make readme` writes them between their markers.
+"""The tables of the README that are made from declarations in the code: `make docs` writes them between their markers.
 
 A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; tests/architecture/test_rules.py fails where one is stale.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from stages.core.contract.source_code import PROJECT
+from flows.pipeline import pipeline, stage_of
 from stages.text.quality.rules import RULES
 
 
@@ -23,7 +23,18 @@ def rules() -> list[tuple[str, ...]]:
     return rows
 
 
-TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {"rules": rules}
+def stages() -> list[tuple[str, ...]]:
+    """One row per stage, in DAG order."""
+    kinds = {node.name: stage_of(node).output for node in pipeline()}
+    rows = [("stage", "reads", "writes", "what it does")]
+    for name, node in {node.stage_name: node for node in pipeline()}.items():
+        stage = stage_of(node)
+        reads = "everything" if stage.sections else ", ".join(dict.fromkeys(kinds[read] for read in node.inputs.values())) or "nothing"
+        rows.append((f"`{name}`", reads, stage.output, stage.does))
+    return rows
+
+
+TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {"stages": stages, "rules": rules}
 
 
 def rewritten(text: str) -> str:
@@ -48,12 +59,3 @@ def _yaml(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(list(value)) if isinstance(value, tuple) else re.sub(r"\s+", " ", str(value))
-
-
-def main() -> None:
-    path = PROJECT / "README.md"
-    path.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

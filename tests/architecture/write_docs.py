@@ -1,6 +1,6 @@
 """Writes what the documents say of the stages from their declarations: `make docs`. README.md (the table of stages) and VIEWS.md.
 
-The README's table stands between two marks; VIEWS.md is generated whole. tests/architecture/test_stages.py fails where either is not current.
+The README's tables are those of tests/architecture/readme_tables.py; VIEWS.md is generated whole. tests/architecture/test_stages.py fails where either is not current.
 """
 
 from __future__ import annotations
@@ -10,30 +10,13 @@ from pathlib import Path
 
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract.source_code import PROJECT
+from tests.architecture.readme_tables import rewritten
 
-BEGIN, END = "<!-- stages: written by `make docs` -->\n", "<!-- /stages -->"
 VIEWS_HEAD = """# Views
 
 What `loam lineage sql` shows of the side tables of artifacts; written by `make docs` from the declarations in `stages/`. Every view also has
 `artifact_id`, `node` and `file`.
 """
-
-
-def stage_table() -> str:
-    """The README's table: a row per stage, in DAG order."""
-    kinds = {node.name: stage_of(node).output for node in pipeline()}
-    rows = ["| stage | reads | writes | what it does |", "|---|---|---|---|"]
-    for name, node in {node.stage_name: node for node in pipeline()}.items():
-        stage = stage_of(node)
-        reads = "everything" if stage.sections else ", ".join(dict.fromkeys(kinds[read] for read in node.inputs.values())) or "nothing"
-        rows.append(f"| `{name}` | {reads} | {stage.output} | {stage.does} |")
-    return "\n".join(rows) + "\n"
-
-
-def readme(text: str) -> str:
-    """The README with the table of today."""
-    before, _, rest = text.partition(BEGIN)
-    return before + BEGIN + stage_table() + END + rest.partition(END)[2]
 
 
 def views() -> str:
@@ -55,7 +38,7 @@ def views() -> str:
 def written() -> dict[Path, str]:
     """file -> what it should hold."""
     path = PROJECT / "README.md"
-    return {path: readme(path.read_text(encoding="utf-8")), PROJECT / "VIEWS.md": views()}
+    return {path: rewritten(path.read_text(encoding="utf-8")), PROJECT / "VIEWS.md": views()}
 
 
 def main() -> int:

@@ -93,7 +93,7 @@ def test_counts_bins(tmp_path):
     made = documents(tmp_path / "docs", [["a" * 25, "b" * 7]])
     assert run_stage(STAGE, {"bin_chars": 10}, {"documents": made}, tmp_path / "home").summary == {"longest": 2}
 """
-RECIPE = "name: toy\nseed: 1\nadopt: {extract: texts}\n"
+RECIPE = "name: toy\nseed: 1\nimport: {extract: texts}\n"
 SECTION = "\nlengths:\n  bin_chars: 10\n"
 KEPT = {"__init__.py", "settings.py", "crawl.py", "extract.py", "report.py", "lengths.py"}
 
