@@ -17,7 +17,7 @@ from stages.core.contract.secrets import redact, redacted
 from stages.core.contract.states import NodeState, RunState
 from stages.core.index import database
 from stages.core.run import openlineage
-from stages.core.run.runner import Job, Report, Result, prepare, run_node
+from stages.core.run.runner import NodeJob, Report, Result, prepare, run_node
 from stages.core.store import manifest, names, runs
 from stages.queries.plan import Step
 
@@ -117,7 +117,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _work(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Result:
+def _work(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -> Result:
     """The node itself; its error without credentials, since Prefect records what a task raises, with its traceback."""
     try:
         return run_node(home, job, run_id, report, force)

@@ -31,7 +31,7 @@ from stages.settings import StageConfig
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from stages.text.site.crawler import Limits
+    from stages.text.site.crawler import CrawlLimits
 
 PAGES = SideTable(
     "pages", "pages", "a URL that the crawler tried",
@@ -158,9 +158,9 @@ def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, A
     return files, identity
 
 
-def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, Limits, Any]]:
+def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, CrawlLimits, Any]]:
     """(section, limits, context manager of (seeds, addresses, date)) for each own crawl of the recipe."""
-    from stages.text.site.crawler import Limits
+    from stages.text.site.crawler import CrawlLimits
     from stages.text.site.doc_site import HOST, SiteError, running_site
 
     if config.site:
@@ -170,7 +170,11 @@ def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, 
         def visit_site() -> Iterator[tuple[tuple[str, ...], dict[str, str], str]]:
             yield site.seeds, {}, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-        yield site, Limits(site.max_pages, site.max_bytes, site.max_page_bytes, site.delay_s, site.timeout_s, site.user_agent), visit_site
+        yield (
+            site,
+            CrawlLimits(site.max_pages, site.max_bytes, site.max_page_bytes, site.delay_s, site.timeout_s, site.user_agent),
+            visit_site,
+        )
     if config.docs:
         docs = config.docs
 
@@ -183,12 +187,12 @@ def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, 
                 raise StageError(f"{error}.", where="crawl.docs", do="Check crawl.docs.packages and that 127.0.0.1 can be used.") from None
 
         # indexes and links that lead nowhere come on top of the module pages
-        yield docs, Limits(docs.max_pages * 2 + 100, 10**10, 10**8, 0.0, 60.0, "loam-crawler/1.0"), visit_docs
+        yield docs, CrawlLimits(docs.max_pages * 2 + 100, 10**10, 10**8, 0.0, 60.0, "loam-crawler/1.0"), visit_docs
 
 
 def _crawl(
     seeds: tuple[str, ...],
-    limits: Limits,
+    limits: CrawlLimits,
     addresses: Mapping[str, str],
     date: str,
     source: str,
@@ -289,7 +293,7 @@ def fault(folder: Path) -> str:
 
 def _lines_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where, identity line) of every given file and every response that a crawl's files hold, in the order of identity.jsonl."""
-    from stages.text.warc.framing import Limits
+    from stages.text.warc.framing import WarcLimits
     from stages.text.warc.records import read_records
 
     for number, file in enumerate(_listed_files(folder)):
@@ -302,7 +306,7 @@ def _lines_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if (file.bytes, file.identity) != ((folder / name).stat().st_size, f"sha256:{sha256_file(folder / name)}"):
             raise _OtherError(f"files.json does not have the bytes of {name}")
         with (folder / name).open("rb") as stream:
-            for record in read_records(stream, Limits(MAX_RECORD_BYTES, MAX_RATIO), stored=True):
+            for record in read_records(stream, WarcLimits(MAX_RECORD_BYTES, MAX_RATIO), stored=True):
                 where = f"{name}:{record.ordinal}"
                 if record.problem or record.type not in WRITTEN:
                     raise _OtherError(f"{where} is no record that a crawl writes ({record.problem or ascii(record.type)[:40]})")

@@ -32,7 +32,7 @@ from stages.text.warc.html import Engine, ParserError
 from stages.text.warc.page_reasons import BROKEN, DAMAGED, PageReason
 
 if TYPE_CHECKING:
-    from stages.text.warc.records import Record
+    from stages.text.warc.records import WarcRecord
 
 WARC = Column("int32", "number of the WARC file in the crawl's files.json")
 CHARS_IN, CHARS_OUT = Column("int64", "characters of the HTML"), Column("int64", "characters of the text")
@@ -193,15 +193,15 @@ def _task(warc: Path, number: int, file: Mapping[str, Any], config: ExtractConfi
             "source": file["source"], "config": config.model_dump(mode="json")}  # fmt: skip
 
 
-def _records(task: Mapping[str, Any], config: ExtractConfig) -> Iterator[Record]:
-    from stages.text.warc.framing import Limits
+def _records(task: Mapping[str, Any], config: ExtractConfig) -> Iterator[WarcRecord]:
+    from stages.text.warc.framing import WarcLimits
     from stages.text.warc.records import read_records
 
     try:
         with opened(task["uri"]) as stream:
             if stream.seek(0, 2) != task["bytes"]:
                 raise _changed(task)
-            yield from read_records(stream, Limits(config.max_page_bytes, config.max_ratio))
+            yield from read_records(stream, WarcLimits(config.max_page_bytes, config.max_ratio))
         if external.changed(ExternalFile(task["uri"], task["bytes"], task["identity"]), {}):
             raise _changed(task)
     except FileNotFoundError:
@@ -216,7 +216,7 @@ def _changed(task: Mapping[str, Any]) -> StageError:
     )
 
 
-def _page(record: Record, config: ExtractConfig) -> tuple[str, dict[str, Any]]:
+def _page(record: WarcRecord, config: ExtractConfig) -> tuple[str, dict[str, Any]]:
     """(reason to drop or "", the text and what is known of it). Characters are those of the decoded page, bytes where it was not decoded."""
     from stages.text.warc.charset import bad_frac, decode_page
     from stages.text.warc.html import TooCostlyError, extract_text, tidy
@@ -242,7 +242,7 @@ def _page(record: Record, config: ExtractConfig) -> tuple[str, dict[str, Any]]:
     return "", row | {"text": text, "chars_out": len(text), "lang": lang, "lang_score": score}
 
 
-def _unwanted(record: Record, config: ExtractConfig) -> str:
+def _unwanted(record: WarcRecord, config: ExtractConfig) -> str:
     """Why a record is not read: the first of damage, type, address, status, content type, body; "" where it is."""
     from stages.text.warc.html import looks_like_html
 
@@ -264,7 +264,7 @@ def _unwanted(record: Record, config: ExtractConfig) -> str:
     return "" if typed or looks_like_html(record.body) else PageReason.CONTENT_TYPE
 
 
-def _doc_id(record: Record, identity: str, seen: set[UUID]) -> UUID:
+def _doc_id(record: WarcRecord, identity: str, seen: set[UUID]) -> UUID:
     """The record's own id where it has a new one, else uuid5 of the file's identity and the ordinal. WET refers to the page."""
     own = record.refers_to if record.type == "conversion" else record.record_id
     doc_id = own if own and own not in seen else fallback_doc_id(identity, record.ordinal)

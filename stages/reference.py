@@ -45,7 +45,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     from stages.lm.data import pairs
     from stages.lm.model.config import read_model_config
     from stages.lm.train import training_run
-    from stages.lm.train.job import Job
+    from stages.lm.train.job import RankJob
     from stages.text.items import chat
 
     shape = read_model_config(inputs["checkpoint"].path / "model.json")
@@ -63,7 +63,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
             where=f"node {ctx.node}",
             do="Use shorter pairs, or a model with a longer context.",
         )
-    job = Job(
+    job = RankJob(
         model=shape, settings=config, machine=training.machine(ctx), seed=ctx.seed, scratch=str(ctx.scratch), out=str(out),
         train=pairs.write_pair_rows(ctx.scratch / "data", encoded, shape.max_position_embeddings, pairs.token_id(tokenizer, chat.PAD)),
         init_from=str(inputs["checkpoint"].path / "checkpoint"),

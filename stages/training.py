@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stages.lm.data.order import Order, Phase
     from stages.lm.data.reader import RowFiles
     from stages.lm.model.config import ModelConfig
-    from stages.lm.train.job import Job, Machine
+    from stages.lm.train.job import Machine, RankJob
     from stages.lm.train.training_settings import TrainingSettings
 
 Table = tuple[Mapping[str, str], Iterable[Mapping[str, Any]]]
@@ -50,7 +50,7 @@ class Prepared:
 class Trained:
     """A finished training. lines: those of the metrics file."""
 
-    job: Job
+    job: RankJob
     order: Order
     lines: list[dict[str, Any]]
     row_spans: Mapping[str, Table]
@@ -103,11 +103,11 @@ def train(
         StageError: The ranks cannot do it, with what to do.
     """
     from stages.lm.data.order import Order
-    from stages.lm.train.job import Job
+    from stages.lm.train.job import RankJob
 
     with _refusals(ctx, named):
         order = Order(data.phases, ctx.seed, settings.global_batch_size)
-    job = Job(
+    job = RankJob(
         model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=ctx.seed,
         scratch=str(ctx.scratch), out=str(out), phases=data.phases, init_from=data.init_from,
         steps=settings.budget.in_steps(settings.global_batch_size, data.model.max_position_embeddings, order.steps_per_epoch),
@@ -116,7 +116,7 @@ def train(
     return Trained(job, order, run_ranks(job, ctx, named), data.row_spans)
 
 
-def run_ranks(job: Job, ctx: Context, named: Callable[[list[int]], str] = lambda rows: "") -> list[dict[str, Any]]:
+def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda rows: "") -> list[dict[str, Any]]:
     """Runs a job on its ranks; the lines of its metrics file. named: see `train`. Raises StageError with what to do."""
     from stages.lm.train import training_run
 
@@ -145,7 +145,7 @@ def publish(
         trained: What `train` returned.
         out: The artifact's folder.
         summary: The stage's own figures. Metrics of the loss that it does not name are added (see `_with_metrics`).
-        record counts: Record counts, where the stage keeps or drops records.
+        record_counts: Record counts, where the stage keeps or drops records.
         identity: Files of the stage's own that the digest counts.
     """
     from stages.lm.model.config import write_model_config

@@ -126,9 +126,9 @@ def sql(
 ) -> int:
     """One SELECT over the record's tables and views; it reads nothing else."""
     from stages.core.index import database
-    from stages.core.index.sql_guard import Limits
+    from stages.core.index.sql_guard import QueryLimits
 
-    rows, more = database.select(common.folder(), select, Limits(rows=max_rows, seconds=max_seconds))
+    rows, more = database.select(common.folder(), select, QueryLimits(rows=max_rows, seconds=max_seconds))
     answer(common, {"rows": rows, "truncated": more}, lambda: print_table(rows))
     if more:
         say(f"loam: only the first {max_rows:,} rows are shown; --max-rows shows more", error=True)

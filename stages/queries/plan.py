@@ -19,7 +19,7 @@ from stages.core.contract.errors import LoamError, VerificationError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
 from stages.core.index import database
-from stages.core.run.runner import Job, find_hit, prepare, resolve_externals
+from stages.core.run.runner import NodeJob, find_hit, prepare, resolve_externals
 from stages.core.store import key, manifest
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Planned:
     state: NodeState
     why: tuple[str, ...] = ()
     artifact: Artifact | None = None
-    job: Job | None = None
+    job: NodeJob | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
     return [f"The recipe trains on {recipe.runtime.gpus} GPUs; this machine has {here or 'none'} (runtime.gpus)."]
 
 
-def why_miss(home: Path, job: Job) -> list[str]:
+def why_miss(home: Path, job: NodeJob) -> list[str]:
     """Why a job has no artifact: what differs from the nearest of the newest artifacts of its node, field by field."""
     compared = []
     for path in _newest(home, job.node):
@@ -133,7 +133,7 @@ def why_miss(home: Path, job: Job) -> list[str]:
     return max((pair for pair in compared if len(pair[0]) == fewest), key=lambda pair: pair[1])[0] or ["its artifact was removed"]
 
 
-def _differences(job: Job, earlier: Mapping[str, Any]) -> list[str]:
+def _differences(job: NodeJob, earlier: Mapping[str, Any]) -> list[str]:
     """key.key_differences to an earlier manifest; where the code differs, with the modules that do."""
     lines = key.key_differences(job.parts, earlier["key_parts"])
     now, then = source_code.module_digests(*job.stage.modules), earlier["code"].get("modules", {})

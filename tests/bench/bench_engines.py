@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from stages.text.warc.charset import decode_page
-from stages.text.warc.framing import Limits
+from stages.text.warc.framing import WarcLimits
 from stages.text.warc.html import Engine, extract_text
 from stages.text.warc.records import read_records
 from tests.made.real import real_folder
@@ -43,7 +43,7 @@ def pages(wanted: set[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for file in [*sorted(CRAWL.glob("CRAWL-*.warc.gz")), *sorted((CRAWL / "real").glob("*-*.warc.gz"))]:
         with file.open("rb") as stream:
-            for record in read_records(stream, Limits(20_000_000, 100.0)):
+            for record in read_records(stream, WarcLimits(20_000_000, 100.0)):
                 if record.url in wanted and record.status == 200 and record.mime == "text/html":
                     found.setdefault(record.url, decode_page(record.body, record.charset)[0])
     return found

@@ -24,7 +24,7 @@ from typing import Any
 from stages.core.store.external import sha256_file
 from stages.core.tables.shards import Meter
 from stages.extract import ExtractConfig, extract_file
-from stages.text.warc.framing import Limits
+from stages.text.warc.framing import WarcLimits
 from stages.text.warc.records import read_records
 from tests.made.real import real_folder
 
@@ -115,7 +115,7 @@ def rows(rounds: int = 5) -> list[dict[str, Any]]:
 def without_declarations(file: Path, folder: Path) -> Path:
     """A copy of the file without the members whose page begins with an XML declaration."""
     with file.open("rb") as stream:
-        starts = {record.offset: record.body.lstrip()[:5] == b"<?xml" for record in read_records(stream, Limits(20_000_000, 100.0))}
+        starts = {record.offset: record.body.lstrip()[:5] == b"<?xml" for record in read_records(stream, WarcLimits(20_000_000, 100.0))}
     data, offsets = file.read_bytes(), [*starts, file.stat().st_size]
     copy = folder / "shared.warc.gz"
     copy.write_bytes(b"".join(data[start:end] for start, end in pairwise(offsets) if not starts[start]))

@@ -11,7 +11,7 @@ import pytest
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract import source_code
 from stages.core.contract.recipe import Runtime, validated
-from stages.core.run.runner import Job, find_hit, prepare
+from stages.core.run.runner import NodeJob, find_hit, prepare
 from stages.core.store import manifest
 from stages.queries.plan import why_miss
 from tests.conftest import run_stage
@@ -28,7 +28,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[dict]]]:
     yield found
 
 
-def job(home: Path) -> Job:
+def job(home: Path) -> NodeJob:
     return prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
 
 

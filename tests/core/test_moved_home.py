@@ -16,7 +16,7 @@ from flows.cli import main
 from flows.opened_recipe import default_home
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
-from stages.core.index.sql_guard import Limits
+from stages.core.index.sql_guard import QueryLimits
 from stages.core.store.home import refuse_odd
 from stages.queries import lineage as ask
 from stages.queries.affected import affected
@@ -47,7 +47,7 @@ def answers(home: Path) -> list[object]:
     sql = "SELECT url, verdict FROM decisions JOIN upstream('pretrain') USING (artifact_id, node) ORDER BY ALL"
     return [
         affected(home, f"{SITE}/%").artifacts,
-        database.select(home, sql, Limits()),
+        database.select(home, sql, QueryLimits()),
         counts(home),
         overview(home, ["pretrain"])["artifacts"],
     ]
@@ -121,7 +121,7 @@ def test_odd_signs_in_the_path_of_a_home_do_no_harm(tmp_path: Path, name: str) -
     refuse_odd(home)
     make_two_runs(home)
     assert affected(home, f"{SITE}/%").artifacts and all(counts(home).values())
-    assert database.select(home, "SELECT count(*) AS n FROM decisions", Limits())[0] == [{"n": counts(home)["decisions"]}]
+    assert database.select(home, "SELECT count(*) AS n FROM decisions", QueryLimits())[0] == [{"n": counts(home)["decisions"]}]
     assert ask.verify(home)[1] == []
     plain = duckdb.connect(str(home / database.FILE), read_only=True)
     assert plain.execute("SELECT count(*) FROM decisions").fetchall() == [(counts(home)["decisions"],)]

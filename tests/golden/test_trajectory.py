@@ -21,7 +21,7 @@ from stages.lm.data.order import Phase
 from stages.lm.data.reader import RowFiles
 from stages.lm.model.config import ModelConfig
 from stages.lm.train import checkpoint
-from stages.lm.train.job import Job, Machine
+from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import read_metrics
 from tests.golden import oracle
@@ -43,7 +43,7 @@ SETTINGS = {
 class Case:
     """One job, and what the oracle found for it."""
 
-    job: Job
+    job: RankJob
     curve: oracle.Curve
 
 
@@ -104,7 +104,7 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, A
     config = ModelConfig(shape["vocab"], shape["num_hidden_layers"], shape["hidden_size"], shape["num_attention_heads"], shape["num_key_value_heads"],
     shape["ffn"], CONTEXT,
                          shape["theta"], shape["eps"], shape["tied"], shape["qk_norm"])  # fmt: skip
-    job = Job(
+    job = RankJob(
         model=config, train=write_rows(folder / "train", rows, dtype, masked),
         validation=write_rows(folder / "validation", held_out, dtype, masked), machine=machine, seed=settings.seed, scratch="", out="",
         phases=tuple(Phase(*phase) for phase in settings.phases), init_from="" if seeded else str(folder / "init"), steps=STEPS,
@@ -143,7 +143,7 @@ class Ran:
         return checkpoint.consolidate(self.folder / "out" / "checkpoint")
 
 
-def run(job: Job, folder: Path, ranks: int, micro: int) -> Ran:
+def run(job: RankJob, folder: Path, ranks: int, micro: int) -> Ran:
     held = []
     shutil.rmtree(folder / "out", ignore_errors=True)
     machine = replace(job.machine, ranks=ranks, micro_batch_size=micro)

@@ -13,16 +13,16 @@ from stages.lm.data.order import Phase
 from stages.lm.data.reader import write_row_files
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.loss_next_token import NextTokenLoss
-from stages.lm.train.job import Job, Machine
+from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import TrainingSettings
 from stages.settings import StageConfig
 
 
-def small_job(folder: Path, machine: Machine, steps: int) -> Job:
+def small_job(folder: Path, machine: Machine, steps: int) -> RankJob:
     """A training job over eight rows of 16 tokens, with its files below `folder`."""
     items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]
     rows = write_row_files(folder / "rows", items, np.arange(8), 16, 0)
-    return Job(
+    return RankJob(
         model=ModelConfig(11, 1, 8, 2, 1, 8, 16), settings=training(global_batch_size=4, learning_rate=1e-3), train=rows, machine=machine,
         seed=1, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, 8),), steps=steps,
     )  # fmt: skip
@@ -34,7 +34,7 @@ def training(**given: Any) -> TrainingSettings:
     return TrainingSettings.model_validate({"loss": NextTokenLoss(), **needed, **given})
 
 
-def changed(job: Job, **given: Any) -> Job:
+def changed(job: RankJob, **given: Any) -> RankJob:
     """The job with other settings; "optimizer.eps" in a dict is a setting of a part."""
     return replace(job, settings=changed_settings(job.settings, given))
 

@@ -22,7 +22,7 @@ from stages.lm.model.llama import Llama
 from stages.lm.train import trainer
 from stages.lm.train.engine import Engine, build_optimizer, deepspeed_config
 from stages.lm.train.events import open_events
-from stages.lm.train.job import Job
+from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 
@@ -30,7 +30,7 @@ from stages.lm.train.training_settings import TrainingSettings
 class PlainDeep:
     """Gradients of `accumulation` micro-batches are summed, limited, and one step is made."""
 
-    def __init__(self, job: Job, accumulation: int) -> None:
+    def __init__(self, job: RankJob, accumulation: int) -> None:
         self.module = Llama(job.model, job.machine.activation_checkpointing)
         built: Any
         self.declared, built = build_optimizer(job, self.module)
@@ -79,7 +79,7 @@ class PlainEngine(Engine):
         """There is nobody to wait for."""
 
 
-def engine_of(job: Job, rank: int = 0, ranks: int = 1) -> PlainEngine:
+def engine_of(job: RankJob, rank: int = 0, ranks: int = 1) -> PlainEngine:
     deep: Any = PlainDeep(job, job.accumulation() if isinstance(job.settings, TrainingSettings) else 1)
     return PlainEngine(deep, dict(deep.module.named_parameters()), rank, ranks, torch.device("cpu"), deep.declared)
 
@@ -108,7 +108,7 @@ class Observed:
         return [(line["step"], line["validation_loss"]) for line in self.lines if "validation_loss" in line]
 
 
-def run(job: Job, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | None = None) -> Observed:
+def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | None = None) -> Observed:
     """Trains. start: as if a snapshot of that many steps had been found, with the job's first weights."""
     saved: list[int] = []
     monkeypatch.setattr(trainer, "assign", assign)
@@ -118,7 +118,7 @@ def run(job: Job, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | No
         fresh = trainer.load
         monkeypatch.setattr(trainer, "load", lambda *given: fresh(*given) + start)
     folder.mkdir(parents=True, exist_ok=True)
-    job = Job(**{**job.__dict__, "scratch": str(folder), "out": str(folder / "out")})
+    job = RankJob(**{**job.__dict__, "scratch": str(folder), "out": str(folder / "out")})
     engine = engine_of(job)
     trainer.train(job, engine, open_events(folder, 0))
     weights = {name: p.detach().clone() for name, p in engine.named.items()}

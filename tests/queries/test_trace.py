@@ -10,7 +10,7 @@ import pytest
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database
-from stages.core.index.sql_guard import Limits
+from stages.core.index.sql_guard import QueryLimits
 from stages.queries import trace
 from tests.conftest import PROJECT, answered, loam
 from tests.queries.two_runs import FOREIGN, MIRROR, SITE, doc, make_artifact, make_run, make_two_runs
@@ -128,12 +128,12 @@ def test_corpora_that_dedup_compares_with_are_not_what_a_checkpoint_was_made_fro
     database.update(copied)
     of = trace.start(copied, checkpoint="mix-9")
     assert of.judged == [] and of.gone == ()
-    assert sorted(row["node"] for row in database.select(copied, "FROM upstream('mix-9')", Limits())[0]) == ["dedup", "mix"]
+    assert sorted(row["node"] for row in database.select(copied, "FROM upstream('mix-9')", QueryLimits())[0]) == ["dedup", "mix"]
 
 
 def test_upstream_joins_the_views_of_one_checkpoint(home: Path) -> None:
     def asked(sql: str) -> list[dict[str, Any]]:
-        return database.select(home, sql, Limits())[0]
+        return database.select(home, sql, QueryLimits())[0]
 
     for name in ("pretrain-1", trace.start(home, run="tiny-1").artifact):
         assert {row["node"] for row in asked(f"FROM upstream('{name}')")} == {*trace.PIPELINE, "crawl", "encode", "mix", "pretrain"}
@@ -151,11 +151,11 @@ def test_the_queries_of_the_readme_answer_about_one_run(home: Path) -> None:
     queries = [block.split("```")[0] for block in text.split("```sql\n")[1:]]
     assert len(queries) == 5 and not any("current" in sql for sql in queries)
     most = next(sql for sql in queries if "first" in sql and "last" in sql)
-    found = database.select(home, most, Limits())[0]
+    found = database.select(home, most, QueryLimits())[0]
     assert [(row["url"], row["steps"], row["first"], row["last"], row["tokens"]) for row in found] == [
         (f"{MIRROR}/4", 1, 1, 1, 10), (f"{SITE}/0", 1, 3, 3, 10), (f"{SITE}/1", 1, 2, 2, 10)
     ]  # fmt: skip
-    upstream = database.select(home, queries[0].replace("'dpo'", "'pretrain'"), Limits())[0]
+    upstream = database.select(home, queries[0].replace("'dpo'", "'pretrain'"), QueryLimits())[0]
     assert len(upstream) == 8
 
 

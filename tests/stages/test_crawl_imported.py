@@ -76,7 +76,7 @@ def given(tmp_path: Path) -> Artifact:
     return run_stage(STAGE, {"warcs": [str(tmp_path / "a.warc.gz")]}, {}, tmp_path / "theirs")
 
 
-def extract_job(home: Path, warc: Artifact) -> runner.Job:
+def extract_job(home: Path, warc: Artifact) -> runner.NodeJob:
     config = validated(extract.STAGE.config, {}, "test")
     return runner.prepare(home, "extract", extract.STAGE, config, 1, Runtime.model_validate({}), {"warc": warc})
 

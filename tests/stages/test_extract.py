@@ -19,7 +19,7 @@ from stages.core.index import database
 from stages.core.tables.parquet import read_rows
 from stages.extract import DAMAGED, STAGE, fallback_doc_id
 from stages.queries.affected import affected
-from stages.text.warc.framing import Limits
+from stages.text.warc.framing import WarcLimits
 from stages.text.warc.records import read_records
 from tests.conftest import PROJECT, run_stage
 from tests.made.prose import LANGUAGES, sentences
@@ -162,7 +162,7 @@ def test_every_record_of_every_file_is_accounted_for(everything: tuple[list[Path
     all_decisions = []
     for number, path in enumerate(files):
         with path.open("rb") as stream:
-            records = list(read_records(stream, Limits(20_000_000, 100.0)))
+            records = list(read_records(stream, WarcLimits(20_000_000, 100.0)))
         decisions, documents = rows(found, "decisions", number), rows(found, "documents", number)
         all_decisions += decisions
         assert [d["ordinal"] for d in decisions] == [r.ordinal for r in records] == list(range(len(records)))

@@ -18,7 +18,7 @@ from stages.core.contract.recipe import Runtime
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import training_run
-from stages.lm.train.job import Job, read_job, write_job
+from stages.lm.train.job import RankJob, read_job, write_job
 from stages.settings import OneOf, StageConfig
 from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
 
@@ -57,7 +57,7 @@ RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_b
 class CapturedError(Exception):
     """Carries the job out of a stage."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RankJob) -> None:
         super().__init__()
         self.job = job
 
@@ -95,10 +95,10 @@ def context(stage: str, scratch: Path, seed: int = 7) -> Context:
     return Context(stage, seed, RUNTIME, scratch, quiet, quiet, quiet, lambda field: ())
 
 
-def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed: int = 7) -> tuple[Job, dict[str, Any]]:
+def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed: int = 7) -> tuple[RankJob, dict[str, Any]]:
     """The job that a stage hands to its ranks, and the same as flat values, with a digest of the files it prepared."""
 
-    def capture(job: Job, listener: Any) -> Any:
+    def capture(job: RankJob, listener: Any) -> Any:
         raise CapturedError(job)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(CapturedError) as caught:
@@ -115,7 +115,7 @@ def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed
 
 
 @pytest.fixture(scope="module")
-def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Job, dict[str, Any]]]:
+def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RankJob, dict[str, Any]]]:
     return {stage: job_of(chain, stage, CONFIGS[stage], tmp_path_factory.mktemp(stage)) for stage in STAGES}
 
 
@@ -132,7 +132,7 @@ def with_value(section: Mapping[str, Any], setting: str, value: Any) -> dict[str
 
 @pytest.mark.parametrize(("stage", "setting"), [(stage, setting) for stage in STAGES for setting in OTHER[stage]])
 def test_a_setting_reaches_its_field_and_no_other(
-    chain: Chain, base: dict[str, tuple[Job, dict[str, Any]]], tmp_path: Path, stage: str, setting: str
+    chain: Chain, base: dict[str, tuple[RankJob, dict[str, Any]]], tmp_path: Path, stage: str, setting: str
 ) -> None:
     value = OTHER[stage][setting]
     job, found = job_of(chain, stage, with_value(CONFIGS[stage], setting, value), tmp_path)
@@ -152,7 +152,7 @@ def test_a_setting_reaches_its_field_and_no_other(
         assert different == {setting if setting.startswith("model.") else f"settings.{setting}": wanted}
 
 
-def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[Job, dict[str, Any]]], tmp_path: Path) -> None:
+def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[RankJob, dict[str, Any]]], tmp_path: Path) -> None:
     losses = {stage: getattr(job.settings, "loss", None) for stage, (job, _) in base.items()}
     assert losses == {"pretrain": NextTokenLoss(), "sft": NextTokenLoss(), "dpo": DpoLoss(beta=0.1), "reference": None}
     starts = {"pretrain": "", "sft": chain.pretrained, "dpo": chain.tuned, "reference": chain.tuned}

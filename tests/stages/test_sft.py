@@ -115,12 +115,12 @@ def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: P
     from stages.lm.data.reader import RowFiles
     from stages.lm.model.config import read_model_config
     from stages.lm.model.loss_dpo import DpoLoss
-    from stages.lm.train.job import Job, Machine, write_job
+    from stages.lm.train.job import Machine, RankJob, write_job
     from tests.lm.made import training
 
     rows = RowFiles(("a", "b"), "uint16", "p", "r", 8, 0, ("m", "n"))
     shape = read_model_config(chain.tuned.path / "model.json")
-    job = Job(
+    job = RankJob(
         model=shape, settings=training(loss=DpoLoss(beta=0.2), global_batch_size=4, learning_rate=0.1), train=rows, machine=Machine(2), seed=1,
         scratch="s", out="o", phases=(Phase(0, 4),), validation=rows,
     )  # fmt: skip

@@ -61,7 +61,7 @@ def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> Table:
     return asking(home, lambda ask: ask(sql, parameters))
 
 
-def select(home: Path, sql: str, limits: sql_guard.Limits) -> tuple[list[dict[str, Any]], bool]:
+def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[dict[str, Any]], bool]:
     """(the rows that a user's SELECT gives, whether there are more than the limit).
 
     Raises RecipeError for what is not one SELECT (see locked.py), StageError when it takes too long or too much memory.
@@ -72,7 +72,7 @@ def select(home: Path, sql: str, limits: sql_guard.Limits) -> tuple[list[dict[st
     return found, len(rows) > limits.rows
 
 
-def asking(home: Path, questions: Callable[[Ask], Answer], limits: sql_guard.Limits | None = None) -> Answer:
+def asking(home: Path, questions: Callable[[Ask], Answer], limits: sql_guard.QueryLimits | None = None) -> Answer:
     """What `questions` makes of one connection, which it asks as `query`; a second time when the index proves damaged and is built anew."""
     import duckdb
 
@@ -157,7 +157,7 @@ def _near(home: Path, name: str) -> str:
 
 
 @contextmanager
-def _reader(home: Path, limits: sql_guard.Limits | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+def _reader(home: Path, limits: sql_guard.QueryLimits | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """A locked connection to an index of our schema, with views over the files of this home; builds the index where there is none."""
     import duckdb
 
@@ -186,7 +186,7 @@ def _ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[A
     return [c[0] for c in cursor.description or []], cursor.fetchall()
 
 
-def _ask_within(connection: duckdb.DuckDBPyConnection, limits: sql_guard.Limits, sql: str) -> Table:
+def _ask_within(connection: duckdb.DuckDBPyConnection, limits: sql_guard.QueryLimits, sql: str) -> Table:
     """As _ask, on a thread that is stopped after the limit. Raises StageError when time or memory is over."""
     import duckdb
 

@@ -37,7 +37,7 @@ EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueryLimits:
     """Where a user's query ends."""
 
     rows: int = 10_000
@@ -46,7 +46,7 @@ class Limits:
     threads: int = 4
 
 
-def lock(connection: duckdb.DuckDBPyConnection, home: Path, limits: Limits | None = None) -> None:
+def lock(connection: duckdb.DuckDBPyConnection, home: Path, limits: QueryLimits | None = None) -> None:
     """Closes everything but reading below <home>/artifacts, for good. limits: of a user's query, which does not spill to disk."""
     roots = {spelt for root in (str(home), str(home.resolve())) for spelt in (root, glob.escape(root))}  # a pattern is compared as it is
     settings: dict[str, Any] = {

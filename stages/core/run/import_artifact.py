@@ -81,7 +81,7 @@ def _import_files(home: Path, node: str, stage: Stage, paths: Sequence[str], pro
     }
     taking = replace(stage, run=_taking(stage, stage.importer, files))
     runtime, found = Runtime.model_validate({}), {"imported": files}
-    job = runner.Job(node, taking, StageConfig(), 0, runtime, {}, found, parts, key.key_of(parts), provenance)
+    job = runner.NodeJob(node, taking, StageConfig(), 0, runtime, {}, found, parts, key.key_of(parts), provenance)
     try:
         return runner.run_node(home, job, "", report)
     except LoamError:

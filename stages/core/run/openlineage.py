@@ -33,7 +33,7 @@ from stages.core.store.files import write_durably
 
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Artifact, ExternalFile
-    from stages.core.run.runner import Job
+    from stages.core.run.runner import NodeJob
 
 EVENT_TYPES: dict[str, str] = {
     "start": "START", **dict.fromkeys((RunState.DONE, NodeState.CACHED, *BUILDS), "COMPLETE"), NodeState.FAILED: "FAIL",
@@ -59,7 +59,7 @@ class Announcer:
         if self.outbox:
             self._send(self.outbox, run_event(self.home, self.record, state, utc_now(), message), last=state != "start")
 
-    def node(self, job: Job, state: str, artifact: Artifact | None = None, message: str = "") -> None:
+    def node(self, job: NodeJob, state: str, artifact: Artifact | None = None, message: str = "") -> None:
         """state: "start", or what became of the node. artifact: what it made or found."""
         if self.outbox:
             self._send(self.outbox, node_event(self.home, self.record, job, state, utc_now(), artifact, message))
@@ -136,7 +136,7 @@ def run_event(home: Path, record: Mapping[str, Any], state: str, time: str, mess
 
 
 def node_event(
-    home: Path, record: Mapping[str, Any], job: Job, state: str, time: str, artifact: Artifact | None = None, message: str = ""
+    home: Path, record: Mapping[str, Any], job: NodeJob, state: str, time: str, artifact: Artifact | None = None, message: str = ""
 ) -> dict[str, Any]:
     """The event of one node of a run; with a message (of a failure) in errorMessage."""
     from openlineage.client import facet_v2 as facets

@@ -46,7 +46,7 @@ Report = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class NodeJob:
     """A node with everything that decides its artifact resolved; `key` follows from `parts`. provenance: of an import only."""
 
     node: str
@@ -71,7 +71,9 @@ class Result:
     record_counts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int, runtime: Runtime, inputs: Mapping[str, Artifact]) -> Job:
+def prepare(
+    home: Path, node: str, stage: Stage, config: StageConfig, seed: int, runtime: Runtime, inputs: Mapping[str, Artifact]
+) -> NodeJob:
     """Resolves external inputs and derives the key. Raises RecipeError when something named is not there."""
     for role, read in stage.inputs.items():
         if role not in inputs and role not in stage.optional:
@@ -85,7 +87,7 @@ def prepare(home: Path, node: str, stage: Stage, config: StageConfig, seed: int,
     digests = {role: manifest.input_digest(artifact) for role, artifact in inputs.items()}
     with source_code.remembered(home):
         parts = key.key_parts(node, stage, config, seed, files, packages, digests)
-    return Job(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
+    return NodeJob(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
 
 
 def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
@@ -132,13 +134,13 @@ def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[
     return files, packages
 
 
-def find_hit(home: Path, job: Job) -> Artifact | None:
+def find_hit(home: Path, job: NodeJob) -> Artifact | None:
     """The newest published artifact of the job's key, or None. An imported one is a hit of an import only."""
     found = [a for a in manifest.find_artifacts(home, job.node, job.key) if manifest.is_imported(a) == bool(job.provenance)]
     return found[-1] if found else None
 
 
-def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = False) -> Result:
+def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool = False) -> Result:
     """Runs a job unless its artifact exists; with `force` builds it again beside the old one and compares.
 
     While another run builds the same key it waits, then finds the artifact. Raises what the stage raised; StageError when the disk is
@@ -159,7 +161,7 @@ def run_node(home: Path, job: Job, run_id: str, report: Report, force: bool = Fa
         raise
 
 
-def _usable_hit(home: Path, job: Job, run_id: str, force: bool) -> Artifact | None:
+def _usable_hit(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifact | None:
     """The hit to hand on, if there is one and nothing is to be built. Raises VerificationError when a file of it is gone.
 
     An import has the files at hand of which a damaged artifact can be made again, so there a damaged hit is none.
@@ -173,7 +175,7 @@ def _usable_hit(home: Path, job: Job, run_id: str, force: bool) -> Artifact | No
 
 
 @contextmanager
-def _held(home: Path, job: Job, run_id: str, report: Report) -> Iterator[None]:
+def _held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[None]:
     """The lease on the job's key and, for a stage that computes on GPUs, the one on this machine's GPUs."""
 
     def say(text: str) -> None:
@@ -197,7 +199,7 @@ def gpu_lease_path() -> Path:
     return Path(tempfile.gettempdir()) / f"loam-{os.getuid()}" / "gpus"
 
 
-def _build(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Result:
+def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -> Result:
     started = time.monotonic()
     hit = find_hit(home, job)
     broken = bool(hit and integrity.check(home, hit))  # a damaged original says nothing about determinism, and is built over
@@ -242,7 +244,7 @@ def _build(home: Path, job: Job, run_id: str, report: Report, force: bool) -> Re
     return Result(state, artifact, time.monotonic() - started, record["record_counts"] or {})
 
 
-def _refuse_damaged(home: Path, job: Job, run_id: str, report: Report) -> None:
+def _refuse_damaged(home: Path, job: NodeJob, run_id: str, report: Report) -> None:
     """Raises VerificationError when an artifact that the job reads is not what was recorded of it."""
 
     def say(line: str) -> None:
@@ -259,7 +261,7 @@ def _refuse_damaged(home: Path, job: Job, run_id: str, report: Report) -> None:
                     raise integrity.damaged(artifact, wrong, artifact.manifest["run_id"])
 
 
-def _refuse_changed(home: Path, job: Job, scratch: Path) -> None:
+def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
     """Raises when an external file is not the one that the key names any more; what was made from it is discarded."""
     memory = external.load_memory(home)
     for name, found in job.files.items():
@@ -273,12 +275,12 @@ def _refuse_changed(home: Path, job: Job, scratch: Path) -> None:
                 )
 
 
-def scratch_path(home: Path, job: Job, force: bool = False) -> Path:
+def scratch_path(home: Path, job: NodeJob, force: bool = False) -> Path:
     """The folder in which the job is built; a forced build has its own."""
     return home / "scratch" / f"{job.node}-{job.key[:12]}{'-force' if force else ''}"
 
 
-def _scratch(home: Path, job: Job, force: bool) -> Path:
+def _scratch(home: Path, job: NodeJob, force: bool) -> Path:
     """The job's scratch folder; what other code left in it is discarded, not mixed."""
     folder = scratch_path(home, job, force)
     mark = {"key": job.key, "code": source_code.code_digest(*job.stage.modules)}
@@ -293,7 +295,7 @@ def _scratch(home: Path, job: Job, force: bool) -> Path:
     return folder
 
 
-def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
+def _call(job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
     """The stage itself, with a context whose functions report, count and keep."""
     last = [0.0]
     bad: list[dict[str, str]] = []
@@ -334,7 +336,7 @@ def _call(job: Job, out: Path, work: Path, report: Report) -> Outcome:
     return outcome
 
 
-def _manifest(job: Job, outcome: Outcome, files: list[dict[str, Any]], run_id: str, started: str) -> dict[str, Any]:
+def _manifest(job: NodeJob, outcome: Outcome, files: list[dict[str, Any]], run_id: str, started: str) -> dict[str, Any]:
     return {
         "node": job.node,
         "stage": job.stage.name,

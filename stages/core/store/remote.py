@@ -21,7 +21,7 @@ BUSY = (429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)
-class Described:
+class RemoteFile:
     """What a file system says of a file without reading it. size: None where it does not say. etag: a strong one, else empty.
 
     A weak ETag (W/"…") names what means the same, not what has the same bytes, and a date of modification has a grain of a second
@@ -45,7 +45,7 @@ def opened(uri: str, compression: str | None = None, sequential: bool = False) -
         yield cast(BinaryIO, stream)
 
 
-def describe(uri: str) -> Described:
+def describe(uri: str) -> RemoteFile:
     """Asks for a file's size and ETag. Raises ConnectionError for faults of the network, else what the file system's library raises."""
     import fsspec
 
@@ -54,7 +54,7 @@ def describe(uri: str) -> Described:
         file_system.invalidate_cache(path)
         info = file_system.info(path)
     tag, size = str(info.get("ETag") or info.get("etag") or "").strip(), info.get("size")
-    return Described(None if size is None else int(size), "" if tag.startswith("W/") else tag.strip('"'))
+    return RemoteFile(None if size is None else int(size), "" if tag.startswith("W/") else tag.strip('"'))
 
 
 def local_name(uri: str) -> str:

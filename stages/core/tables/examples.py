@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from stages.core.contract.declaration import Context, Outcome
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import SideTable
-from stages.core.tables.jsonl import Record, decision_record_counts, no_answers, read_records
+from stages.core.tables.jsonl import JsonRecord, decision_record_counts, no_answers, read_records
 from stages.core.tables.parquet import read_rows, schema, write_rows
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def refuse_no_source(ctx: Context, docstrings: object, what: str, pattern: str) 
         )
 
 
-def read_examples(ctx: Context, read: Callable[[Mapping[str, Any]], Value], refused: type[ValueError]) -> Iterator[tuple[Record, Value]]:
+def read_examples(
+    ctx: Context, read: Callable[[Mapping[str, Any]], Value], refused: type[ValueError]
+) -> Iterator[tuple[JsonRecord, Value]]:
     """The records of the field `files` and what `read` makes of each. One for which it raises `refused` is a bad record."""
     for record in read_records(ctx.files("files"), ctx):
         try:

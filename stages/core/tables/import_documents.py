@@ -18,7 +18,7 @@ from uuid import UUID
 from stages.core.contract.declaration import Context, ExternalFile, Importer, Outcome, RecordCounts
 from stages.core.contract.errors import RecipeError
 from stages.core.tables.documents import DECISIONS, DOCUMENTS
-from stages.core.tables.jsonl import Record, base_name, parquet_columns, parquet_rows, read_records
+from stages.core.tables.jsonl import JsonRecord, base_name, parquet_columns, parquet_rows, read_records
 from stages.core.tables.parquet import schema, write_rows
 
 PATTERNS = ("**/*.parquet", "**/*.jsonl", "**/*.jsonl.gz")
@@ -88,7 +88,7 @@ def _refuse_twice(files: Sequence[ExternalFile]) -> None:
         first[file.sha256] = base_name(file)
 
 
-def _records(file: ExternalFile, ctx: Context) -> Iterator[Record]:
+def _records(file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
     """The rows of a file, of Parquet with the columns that matter."""
     if not file.uri.endswith(".parquet"):
         yield from read_records((file,), ctx)
@@ -99,7 +99,7 @@ def _records(file: ExternalFile, ctx: Context) -> Iterator[Record]:
     if "text" not in columns:
         raise RecipeError(f"{base_name(file)} has no column text.", where=file.uri, do="Rename the column that holds the text.")
     for number, row in enumerate(parquet_rows(Path(file.uri), file, columns), start=1):
-        yield Record(file, number, {name: _plain(value) for name, value in row.items() if value is not None})
+        yield JsonRecord(file, number, {name: _plain(value) for name, value in row.items() if value is not None})
 
 
 def _plain(value: Any) -> Any:
@@ -131,7 +131,7 @@ def _fault(row: dict[str, Any]) -> str:
     return ""
 
 
-def _document(record: Record, detect: DetectLanguage | None, seen: set[UUID]) -> dict[str, Any]:
+def _document(record: JsonRecord, detect: DetectLanguage | None, seen: set[UUID]) -> dict[str, Any]:
     row = record.value
     own = _uuid(row.get("id")) or _uuid(row.get("doc_id"))
     doc_id = own if own and own not in seen else record.doc_id

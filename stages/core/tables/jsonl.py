@@ -32,7 +32,7 @@ Gutenberg have about half of this."""
 
 
 @dataclass(frozen=True)
-class Record:
+class JsonRecord:
     """One JSON object of a file. where: "file.jsonl:12" (no folders, which differ between machines)."""
 
     file: ExternalFile
@@ -59,7 +59,7 @@ class Record:
         return json.dumps(self.value, ensure_ascii=False, default=str)[:SHOWN_CHARS]  # a Parquet row may hold bytes or a decimal
 
 
-def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[Record]:
+def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[JsonRecord]:
     """The objects of JSONL files in the order of `files`; lines count from 1, blank lines are passed over."""
     for file in files:
         for number, raw, whole in _lines(file):
@@ -73,7 +73,7 @@ def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[Record
                 ctx.drop(f"the line is not JSON ({error})", place(file, number), _shown(raw))
                 continue
             if isinstance(value, dict):
-                yield Record(file, number, value)
+                yield JsonRecord(file, number, value)
             else:
                 ctx.drop("the line is not a JSON object", place(file, number), _shown(raw))
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stages.lm.model.llama import Block, Llama
-from stages.lm.train.job import Job
+from stages.lm.train.job import RankJob
 from stages.lm.train.optimizer import Optimizer, parameter_groups
 from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.training_settings import TrainingSettings
@@ -62,7 +62,7 @@ class Engine:
         dist.barrier()
 
 
-def start(job: Job, accumulation: int) -> Engine:
+def start(job: RankJob, accumulation: int) -> Engine:
     """Joins the process group and builds the partitioned model and optimizer. The weights are still unset: use `assign`."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -90,7 +90,7 @@ def start(job: Job, accumulation: int) -> Engine:
     return engine
 
 
-def build_optimizer(job: Job, model: nn.Module) -> tuple[Optimizer, torch.optim.Optimizer]:
+def build_optimizer(job: RankJob, model: nn.Module) -> tuple[Optimizer, torch.optim.Optimizer]:
     """The job's optimizer and torch's. A scoring job gets one too, which makes no step: ZeRO-3 keeps fp32 weights with an optimizer only."""
     settings = job.settings
     optimizer, decay = (settings.optimizer, settings.weight_decay) if isinstance(settings, TrainingSettings) else (AdamW(), 0.0)
@@ -98,7 +98,7 @@ def build_optimizer(job: Job, model: nn.Module) -> tuple[Optimizer, torch.optim.
     return optimizer, optimizer.build(parameter_groups(model.named_parameters(), decay, embeddings))
 
 
-def deepspeed_config(job: Job, accumulation: int) -> dict[str, Any]:
+def deepspeed_config(job: RankJob, accumulation: int) -> dict[str, Any]:
     """DeepSpeed's settings for a job; all that is not named here is its default."""
     zero: dict[str, Any] = {
         "stage": 3,

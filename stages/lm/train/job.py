@@ -44,7 +44,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class RankJob:
     """What the ranks are to do: train by TrainingSettings; by ScoringSettings score every row of `train` into log_probs-<rank>.npy.
 
     settings: the section of the recipe itself; a subclass's own fields stay in the stage's process. init_from: folder of a checkpoint
@@ -91,17 +91,17 @@ class Job:
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def write_job(job: Job, path: Path) -> Path:
+def write_job(job: RankJob, path: Path) -> Path:
     """Writes the job as JSON; of the settings the fields that a rank knows."""
     path.write_bytes(_adapter().dump_json(job, indent=1))
     return path
 
 
-def read_job(path: Path) -> Job:
+def read_job(path: Path) -> RankJob:
     """Reads a job; raises pydantic's ValidationError on unknown fields."""
     return _adapter().validate_json(path.read_bytes())
 
 
 @cache
-def _adapter() -> TypeAdapter[Job]:
-    return TypeAdapter(Job)
+def _adapter() -> TypeAdapter[RankJob]:
+    return TypeAdapter(RankJob)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.lm.train.events import OS_ERROR_EXIT, EventTail, event_path
-from stages.lm.train.job import Job, write_job
+from stages.lm.train.job import RankJob, write_job
 from stages.processes import free_port
 
 POLL_S = 0.2
@@ -52,7 +52,7 @@ class LastWords:
             self.system = event["number"], event["file"]
 
 
-def launch(job: Job, listen: Callable[[int, dict[str, Any]], None], variables: Mapping[str, str]) -> None:
+def launch(job: RankJob, listen: Callable[[int, dict[str, Any]], None], variables: Mapping[str, str]) -> None:
     """Runs the job to its end. listen(rank, event) is called for every event.
 
     Raises LaunchError when a rank fails, and OSError when it does for a full or read-only disk: what the caller makes of its own.

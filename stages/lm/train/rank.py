@@ -16,7 +16,7 @@ from stages.processes import die_with_parent
 
 if TYPE_CHECKING:
     from stages.lm.train.events import EventWriter
-    from stages.lm.train.job import Job
+    from stages.lm.train.job import RankJob
 
 
 def main(argv: list[str]) -> int:
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
         give_up(error, events)
 
 
-def work(job: Job, events: EventWriter) -> int:
+def work(job: RankJob, events: EventWriter) -> int:
     """Trains or scores; the exit code."""
     import torch
 

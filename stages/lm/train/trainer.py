@@ -27,7 +27,7 @@ from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train import checkpoint
 from stages.lm.train.engine import Engine, assign, partition_sizes
 from stages.lm.train.events import EventWriter
-from stages.lm.train.job import Job
+from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import MetricsFile, open_metrics
 from stages.lm.train.training_settings import TrainingSettings
 
@@ -46,7 +46,7 @@ class TrainingError(RuntimeError):
 class Run:
     """What the loop holds on to. start: steps done before this process started."""
 
-    job: Job
+    job: RankJob
     engine: Engine
     settings: TrainingSettings
     order: Order
@@ -69,7 +69,7 @@ class Run:
         return Path(self.job.scratch) / "resume"
 
 
-def train(job: Job, engine: Engine, events: EventWriter) -> None:
+def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     """Trains from the last snapshot to the end and puts the final checkpoint into job.out."""
     settings = job.training
     order = Order(job.phases, job.seed, settings.global_batch_size)
@@ -97,7 +97,7 @@ def train(job: Job, engine: Engine, events: EventWriter) -> None:
     finish(run)
 
 
-def load(job: Job, engine: Engine, events: EventWriter) -> int:
+def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
     """Sets the weights: from the last good snapshot, from another checkpoint, or from the seed. Returns the steps done."""
     resume = Path(job.scratch) / "resume"
     with ExitStack() as stack:
@@ -173,7 +173,7 @@ def evaluate(run: Run) -> dict[str, float]:
 
 
 @torch.no_grad()
-def score(job: Job, engine: Engine, events: EventWriter) -> None:
+def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
     """Log-probabilities of both pieces of every row under the weights of init_from: log_probs-<rank>.npy in scratch.
 
     Columns: row, chosen, rejected, chosen tokens, rejected tokens; float64.

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stages.lm.data.order import Order, OrderError
-from stages.lm.train.job import Job, JobError, Machine
+from stages.lm.train.job import JobError, Machine, RankJob
 from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_settings import TrainingSettings
@@ -80,7 +80,7 @@ def machine_of(runtime: RuntimeSettings) -> Machine:
     )
 
 
-def run(job: Job, listener: Listener) -> list[dict[str, Any]]:
+def run(job: RankJob, listener: Listener) -> list[dict[str, Any]]:
     """Runs a job on its ranks, passing events on as progress, log lines and metrics. Returns the metrics file's lines."""
     if isinstance(job.settings, TrainingSettings):
         job.accumulation()
@@ -108,7 +108,7 @@ def remedy(error: Exception, scratch: Path) -> str:
     return "Change the setting it names, in the recipe or with --set."
 
 
-def scores(job: Job) -> np.ndarray:
+def scores(job: RankJob) -> np.ndarray:
     """What a scoring job found, by row: float64 [rows, 4] (chosen, rejected, chosen tokens, rejected tokens)."""
     parts = [np.load(Path(job.scratch) / f"log_probs-{rank}.npy") for rank in range(job.machine.ranks)]
     together = np.concatenate(parts)
@@ -148,7 +148,7 @@ def evaluations(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if "validation_loss" in line]
 
 
-def _pass_on(job: Job, listener: Listener, event: dict[str, Any]) -> None:
+def _pass_on(job: RankJob, listener: Listener, event: dict[str, Any]) -> None:
     step = event["step"]
     if event["kind"] == "eval":
         listener.log(f"step {step}: validation loss {event['validation_loss']:.4f}")

@@ -36,7 +36,7 @@ class CrawlOutcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class CrawlLimits:
     """max_pages: URLs fetched, robots.txt not counted. max_bytes: payload in total. max_page_bytes: longer pages are cut."""
 
     max_pages: int
@@ -65,7 +65,7 @@ class Capture:
 
 
 def crawl_site(
-    seeds: Sequence[str], limits: Limits, addresses: Mapping[str, str], progress: Callable[[int, int, str], None], journal: Journal
+    seeds: Sequence[str], limits: CrawlLimits, addresses: Mapping[str, str], progress: Callable[[int, int, str], None], journal: Journal
 ) -> Iterator[Capture]:
     """Captures in crawl order, each host's robots.txt before its first page.
 
@@ -150,7 +150,7 @@ def _rules(capture: Capture) -> RobotFileParser:
     return rules
 
 
-def _get(client: httpx.Client, url: str, limits: Limits, addresses: Mapping[str, str], journal: Journal, delay_s: float) -> Capture:
+def _get(client: httpx.Client, url: str, limits: CrawlLimits, addresses: Mapping[str, str], journal: Journal, delay_s: float) -> Capture:
     """The journal's answer, or after the delay the site's."""
     capture = journal.take(url)
     if capture is None:
@@ -161,7 +161,7 @@ def _get(client: httpx.Client, url: str, limits: Limits, addresses: Mapping[str,
     return capture
 
 
-def _fetch(client: httpx.Client, url: str, limits: Limits, addresses: Mapping[str, str]) -> Capture:
+def _fetch(client: httpx.Client, url: str, limits: CrawlLimits, addresses: Mapping[str, str]) -> Capture:
     import httpx
 
     parts = urlsplit(url)

@@ -56,7 +56,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SiteAnswer:
     status: int
     mime: str
     body: str
@@ -85,10 +85,10 @@ def build_site(packages: Sequence[str], editions: Sequence[str], max_pages: int,
     return Site(tuple(editions), tuple(chosen), {package: _version(package) for package in packages})
 
 
-def render(site: Site, path: str) -> Answer:
+def render(site: Site, path: str) -> SiteAnswer:
     """The site's answer to GET `path`. Unknown paths give 404 with a short page."""
     if path == "/robots.txt":
-        return Answer(200, "text/plain; charset=utf-8", ROBOTS)
+        return SiteAnswer(200, "text/plain; charset=utf-8", ROBOTS)
     if path == "/":
         links = "".join(
             f'<p><a href="/{e}/index.html">The {e} edition</a> documents {len(site.versions)} packages.</p>' for e in site.editions
@@ -210,7 +210,7 @@ def _summary(module: Module) -> str:
     return plain_text(text.partition("\n\n")[0]).replace("\n", " ")
 
 
-def _html(status: int, title: str, main: str, edition: str, banner: str, side: str) -> Answer:
+def _html(status: int, title: str, main: str, edition: str, banner: str, side: str) -> SiteAnswer:
     home = f"/{edition}/index.html" if edition else "/"
     body = f"""<!DOCTYPE html>
 <html lang="en">
@@ -234,7 +234,7 @@ def _html(status: int, title: str, main: str, edition: str, banner: str, side: s
 </body>
 </html>
 """
-    return Answer(status, "text/html; charset=utf-8", body)
+    return SiteAnswer(status, "text/html; charset=utf-8", body)
 
 
 def _banner(site: Site, edition: str) -> str:
@@ -245,7 +245,7 @@ def _banner(site: Site, edition: str) -> str:
     return f'<div class="banner"><p>This is the development version of the documentation.{link}</p></div>\n'
 
 
-def _edition_index(site: Site, edition: str) -> Answer:
+def _edition_index(site: Site, edition: str) -> SiteAnswer:
     rows = "\n".join(
         f'<li><a href="/{edition}/{package}/index.html">{escape(package)}</a> {escape(version)}</li>'
         for package, version in site.versions.items()
@@ -254,7 +254,7 @@ def _edition_index(site: Site, edition: str) -> Answer:
     return _html(200, f"Packages ({edition})", main, edition, _banner(site, edition), "")
 
 
-def _package_index(site: Site, edition: str, package: str) -> Answer:
+def _package_index(site: Site, edition: str, package: str) -> SiteAnswer:
     rows = "\n".join(
         f'<li><a href="/{edition}/{package}/{m.name}.html">{escape(m.name)}</a></li>'
         for m in site.modules
@@ -264,7 +264,7 @@ def _package_index(site: Site, edition: str, package: str) -> Answer:
     return _html(200, f"{package} {site.versions[package]}", main, edition, _banner(site, edition), "")
 
 
-def _module_page(site: Site, edition: str, at: int) -> Answer:
+def _module_page(site: Site, edition: str, at: int) -> SiteAnswer:
     module = site.modules[at]
     side = [f'<p><a href="index.html">{escape(module.package)}</a></p>']
     for step, word in ((-1, "Previous"), (1, "Next")):

@@ -47,7 +47,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ClearedExample:
     """decision: the example's row of decisions/. row: its row of the table, None where it is dropped."""
 
     decision: dict[str, Any]
@@ -55,7 +55,7 @@ class Judged:
     chars: int
 
 
-def judge_examples(examples: Iterable[Example], index: Index, seed: int, validation_frac: float) -> Iterator[Judged]:
+def judge_examples(examples: Iterable[Example], index: Index, seed: int, validation_frac: float) -> Iterator[ClearedExample]:
     """Each example with its verdict; `validation_frac` of those that stay are for validation."""
     from stages.text.match.ngrams import find
 
@@ -69,7 +69,7 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
         if not reason:
             row = {"doc_id": example.doc_id, "source": example.source, **example.columns}
             row["split"] = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
-        yield Judged(decision, row, example.chars)
+        yield ClearedExample(decision, row, example.chars)
 
 
 def is_validation(answer: str, seed: int, validation_frac: float) -> bool:

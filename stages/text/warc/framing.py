@@ -25,7 +25,7 @@ SPAN_BYTES = 256  # enough to tell what begins here
 
 
 @dataclass(frozen=True)
-class Limits:
+class WarcLimits:
     """max_bytes: of one body, decoded. max_ratio: what grows past max_bytes and past this many times its size is a bomb."""
 
     max_bytes: int
@@ -89,7 +89,7 @@ class Member:
 
     packed = True
 
-    def __init__(self, file: Blocks, offset: int, limits: Limits) -> None:
+    def __init__(self, file: Blocks, offset: int, limits: WarcLimits) -> None:
         self.offset, self.end = offset, ""
         self._file, self._limits = file, limits
         self._joined: list[int] = []  # compressed bytes before each further member
@@ -208,7 +208,7 @@ class Member:
 Segment = Plain | Member
 
 
-def segments(stream: BinaryIO, limits: Limits) -> Iterator[Segment | Gap]:
+def segments(stream: BinaryIO, limits: WarcLimits) -> Iterator[Segment | Gap]:
     """The members and gaps of a seekable file in order. After a member that is not whole the next one is searched for."""
     file, blocks = Blocks(stream), False
     offset: int | None = 0

@@ -16,7 +16,19 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 from uuid import UUID
 
-from stages.text.warc.framing import BLOCK_BYTES, GZIP_MAGIC, HEAD, SPAN_BYTES, Blocks, Gap, Limits, Member, Segment, next_start, segments
+from stages.text.warc.framing import (
+    BLOCK_BYTES,
+    GZIP_MAGIC,
+    HEAD,
+    SPAN_BYTES,
+    Blocks,
+    Gap,
+    Member,
+    Segment,
+    WarcLimits,
+    next_start,
+    segments,
+)
 from stages.text.warc.http_body import BodyError, content_type, decode_body, read_answer, read_fields
 from stages.text.warc.page_reasons import PageReason
 
@@ -40,7 +52,7 @@ class NotWarcError(ValueError):
 
 
 @dataclass(frozen=True)
-class Record:
+class WarcRecord:
     """One record. `body` is the payload: without HTTP headers, chunking and content encoding undone.
 
     offset: of the record, or of the gzip member that holds it. type: response, request, warcinfo, revisit, conversion, …, ""
@@ -81,7 +93,7 @@ class _Frame:
     wanted_at: int = 0
 
 
-def read_records(stream: BinaryIO, limits: Limits, stored: bool = False) -> Iterator[Record]:
+def read_records(stream: BinaryIO, limits: WarcLimits, stored: bool = False) -> Iterator[WarcRecord]:
     """Every record of an open, seekable file (plain, or gzip with any number of records per member).
 
     Only responses, resources and conversions carry their body. stored: a body is left as it was sent, chunked and compressed.
@@ -89,7 +101,7 @@ def read_records(stream: BinaryIO, limits: Limits, stored: bool = False) -> Iter
     ordinal = 0
     for segment in segments(stream, limits):
         if isinstance(segment, Gap):
-            yield Record(ordinal, segment.offset, "unreadable", problem=PageReason.UNREADABLE)
+            yield WarcRecord(ordinal, segment.offset, "unreadable", problem=PageReason.UNREADABLE)
             ordinal += 1
             continue
         for at, frame in _frames(segment, limits):
@@ -132,7 +144,7 @@ def parse_uuid(text: str | None) -> UUID | None:
         return None
 
 
-def _frames(segment: Segment, limits: Limits) -> Iterator[tuple[int, _Frame]]:
+def _frames(segment: Segment, limits: WarcLimits) -> Iterator[tuple[int, _Frame]]:
     """(position, frame) of every record and every unreadable stretch of a member or plain file."""
     at, trusted = 0, True
     while at >= 0:
@@ -154,7 +166,7 @@ def _frames(segment: Segment, limits: Limits) -> Iterator[tuple[int, _Frame]]:
         at = frame.next_at
 
 
-def _next(segment: Segment, at: int, limits: Limits, trusted: bool) -> _Frame:
+def _next(segment: Segment, at: int, limits: WarcLimits, trusted: bool) -> _Frame:
     """The record at `at`, or an unreadable stretch to the next one."""
     head = _head(segment, at)
     if head:
@@ -166,7 +178,7 @@ def _next(segment: Segment, at: int, limits: Limits, trusted: bool) -> _Frame:
     return _Frame({}, problem=DAMAGE.get(segment.end, PageReason.TRUNCATED if cut else PageReason.UNREADABLE), wanted_at=at + HEAD_BYTES)
 
 
-def _continued(segment: Member, at: int, frame: _Frame, limits: Limits, trusted: bool) -> _Frame:
+def _continued(segment: Member, at: int, frame: _Frame, limits: WarcLimits, trusted: bool) -> _Frame:
     """A record that its member ends in, with as many of the following members as complete it; `frame` again where none does.
 
     Some writers compress in blocks of fixed size, whatever the records. Nothing is joined that begins with a record, nor more than the
@@ -189,7 +201,7 @@ def _continued(segment: Member, at: int, frame: _Frame, limits: Limits, trusted:
     return frame
 
 
-def _frame(segment: Segment, at: int, head: bytes, limits: Limits, trusted: bool) -> _Frame:
+def _frame(segment: Segment, at: int, head: bytes, limits: WarcLimits, trusted: bool) -> _Frame:
     """The record whose head lies at `at`. trusted: whether the lengths of this segment were right so far.
 
     A length is right when the segment, an empty line or the next head follows the block.
@@ -260,7 +272,7 @@ def _search(segment: Segment, at: int, stop: int | None = None) -> int:
     return -1
 
 
-def _record(ordinal: int, offset: int, frame: _Frame, limits: Limits, stored: bool) -> Record:
+def _record(ordinal: int, offset: int, frame: _Frame, limits: WarcLimits, stored: bool) -> WarcRecord:
     fields = frame.fields
     kind = fields.get("warc-type", "").lower() if fields else "unreadable"
     date = fields.get("warc-date", "")
@@ -270,22 +282,22 @@ def _record(ordinal: int, offset: int, frame: _Frame, limits: Limits, stored: bo
         "date": date if DATE.match(date) else "", "size_bytes": frame.size,
     }  # fmt: skip
     if frame.problem or not kind:
-        return Record(**base, problem=frame.problem or PageReason.BAD_HEAD)
+        return WarcRecord(**base, problem=frame.problem or PageReason.BAD_HEAD)
     if kind not in BODIES:
-        return Record(**base)
+        return WarcRecord(**base)
     mime, charset = content_type(fields.get("content-type", ""))
     if kind != "response":
-        return Record(**base | {"mime": mime, "charset": charset, "body": frame.block})
+        return WarcRecord(**base | {"mime": mime, "charset": charset, "body": frame.block})
     answer = read_answer(frame.block)
     if answer is None:  # an answer of another protocol, such as dns:
-        return Record(**base, problem=PageReason.BAD_HTTP if base["url"].startswith("http") else PageReason.NOT_HTTP)
+        return WarcRecord(**base, problem=PageReason.BAD_HTTP if base["url"].startswith("http") else PageReason.NOT_HTTP)
     status, headers, body = answer
     mime, charset = content_type(headers.get("content-type", ""))
     base |= {"status": status, "mime": mime, "charset": charset, "headers": headers, "size_bytes": len(body)}
     if stored:
-        return Record(**base, body=body)
+        return WarcRecord(**base, body=body)
     coding, transfer = headers.get("content-encoding", ""), headers.get("transfer-encoding", "")
     try:
-        return Record(**base, body=decode_body(body, coding, transfer, limits.max_bytes, limits.max_ratio))
+        return WarcRecord(**base, body=decode_body(body, coding, transfer, limits.max_bytes, limits.max_ratio))
     except BodyError as error:
-        return Record(**base, problem=error.problem)
+        return WarcRecord(**base, problem=error.problem)

@@ -11,13 +11,13 @@ import pytest
 
 from stages.core.contract.errors import LoamError, RecipeError, StageError
 from stages.core.index import database
-from stages.core.index.sql_guard import Limits
+from stages.core.index.sql_guard import QueryLimits
 from stages.core.tables.parquet import schema, write_rows
 from tests.conftest import answered, loam, run_stage
 from tests.core.toys import WORDS
 
 CANARY = "c4n4ry"
-FEW = Limits(rows=100, seconds=1, memory_mb=200, threads=1)
+FEW = QueryLimits(rows=100, seconds=1, memory_mb=200, threads=1)
 REFUSED = [
     "COPY (SELECT 1) TO '{out}'",
     "COPY artifact TO '{home}/artifacts/x.parquet' (FORMAT parquet)",
@@ -203,7 +203,7 @@ def test_what_one_may_ask(home: Path) -> None:
 
 
 def test_rows_beyond_the_limit_are_left_out_and_it_is_said(home: Path) -> None:
-    few = Limits(rows=2)
+    few = QueryLimits(rows=2)
     assert database.select(home, "SELECT range AS n FROM range(2)", few) == ([{"n": 0}, {"n": 1}], False)
     assert database.select(home, "SELECT range AS n FROM range(3)", few) == ([{"n": 0}, {"n": 1}], True)
     done = loam("lineage", "sql", "SELECT range AS n FROM range(3)", "--json", "--max-rows", "2", home=home)
@@ -214,7 +214,7 @@ def test_rows_beyond_the_limit_are_left_out_and_it_is_said(home: Path) -> None:
 def test_a_function_that_hears_no_interrupt_does_not_hold_the_command(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "GRACE_S", 0.1)
     with pytest.raises(StageError, match="The query took longer than 0.2 s"):
-        database.select(home, "SELECT levenshtein(repeat('a', 40000), repeat('b', 40000))", Limits(seconds=0.2))
+        database.select(home, "SELECT levenshtein(repeat('a', 40000), repeat('b', 40000))", QueryLimits(seconds=0.2))
 
 
 def test_questions_of_our_own_go_over_the_same_lock(home: Path) -> None:

@@ -186,7 +186,7 @@ def test_an_imported_artifact_made_from_another_input_is_refused(tmp_path: Path)
     both = Stage("both", COUNT.config, run_count, {"words": "words", "count": "count"}, "report", ("first",), optional=("words",))
     config = validated(both.config, {}, "test")
 
-    def prepared(inputs: dict[str, manifest.Artifact]) -> runner.Job:
+    def prepared(inputs: dict[str, manifest.Artifact]) -> runner.NodeJob:
         return runner.prepare(home, "both", both, config, 1, Runtime.model_validate({}), inputs)
 
     with pytest.raises(RecipeError, match=f"was made from words/{words.path.name}, but both would read another words beside it"):

@@ -57,7 +57,7 @@ def take_in(home: Path, folder: Path, stage: Stage = MODEL) -> runner.Result:
     return import_artifact(home, stage.name, stage, [str(folder)], "from a friend", lambda event: None)
 
 
-def job(home: Path, stage: Stage, **inputs: Artifact) -> runner.Job:
+def job(home: Path, stage: Stage, **inputs: Artifact) -> runner.NodeJob:
     return runner.prepare(home, stage.name, stage, validated(StageConfig, {}, "test"), 1, Runtime.model_validate({}), inputs)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from stages.core.contract.errors import RecipeError
 from stages.core.store import external
-from stages.core.store.remote import Described
+from stages.core.store.remote import RemoteFile
 
 URI = "https://host.example/words.txt"
 
@@ -22,7 +22,7 @@ def served(monkeypatch: pytest.MonkeyPatch, size: int, stream: io.RawIOBase) -> 
     def opened(uri: str, compression: str | None = None, sequential: bool = False) -> Iterator[io.RawIOBase]:
         yield stream
 
-    monkeypatch.setattr(external, "describe", lambda uri: Described(size, ""))
+    monkeypatch.setattr(external, "describe", lambda uri: RemoteFile(size, ""))
     monkeypatch.setattr(external, "opened", opened)
 
 
@@ -59,7 +59,7 @@ def test_a_stream_longer_than_stated_is_left_at_once(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("said", "reason"), [("", "."), (URI, "."), ("refused", ": refused")])
 def test_an_error_that_says_nothing_adds_nothing(monkeypatch: pytest.MonkeyPatch, said: str, reason: str) -> None:
-    def fails(uri: str) -> Described:
+    def fails(uri: str) -> RemoteFile:
         raise OSError(said)
 
     monkeypatch.setattr(external, "describe", fails)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.contract.declaration import Artifact, Artifacts, Outcome, Stage
+from stages.core.contract.declaration import Artifact, NamedArtifacts, Outcome, Stage
 from stages.core.contract.errors import StageError, VerificationError
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.index import database
@@ -137,7 +137,7 @@ def test_an_input_that_is_damaged_while_it_is_read_is_named(tmp_path: Path) -> N
 class AgainstConfig(CountConfig):
     """With artifacts that are no input."""
 
-    against: Artifacts = ()
+    against: NamedArtifacts = ()
     """Others."""
 
 

@@ -18,7 +18,7 @@ from flows.pipeline import Node, config_classes, pipeline, stage_of
 from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Runtime, load_recipe, validated
-from stages.core.run.runner import Job, prepare
+from stages.core.run.runner import NodeJob, prepare
 from stages.core.store import key
 from stages.core.store.external import GRAIN_NS, changed, external_fields, load_memory, remembered_sha256
 from tests.conftest import run_stage
@@ -29,7 +29,7 @@ JSON = st.recursive(
 )
 
 
-def job(home: Path, config: dict | None = None, seed: int = 1, runtime: dict | None = None, stage=WORDS, node: str = "words") -> Job:
+def job(home: Path, config: dict | None = None, seed: int = 1, runtime: dict | None = None, stage=WORDS, node: str = "words") -> NodeJob:
     return prepare(home, node, stage, validated(stage.config, config or {}, "test"), seed, Runtime.model_validate(runtime or {}), {})
 
 

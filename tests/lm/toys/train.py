@@ -20,7 +20,7 @@ def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
     from stages.lm.data.order import Phase
     from stages.lm.data.reader import write_row_files
     from stages.lm.model.config import ModelConfig
-    from stages.lm.train.job import Job, Machine
+    from stages.lm.train.job import Machine, RankJob
     from tests.lm.made import training
     from tests.lm.plain import items_of
 
@@ -29,7 +29,7 @@ def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
     settings = training(
         global_batch_size=BATCH, learning_rate=0.05, min_lr_frac=0.1, warmup_steps=2, eval_every_steps=4, checkpoint_every_steps=4, **parts
     )
-    return Job(
+    return RankJob(
         model=ModelConfig(61, 2, 16, 4, 2, 24, 16), settings=settings, train=rows, validation=held_out, machine=Machine(ranks, "cpu", 2, 2),
         seed=3, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, ROWS),), steps=STEPS,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from stages.lm.model.config import ModelConfig
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import trainer, training_run
-from stages.lm.train.job import DECIDES, Job, Machine, read_job, write_job
+from stages.lm.train.job import DECIDES, Machine, RankJob, read_job, write_job
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import OneOf, StageConfig, is_deciding
 from tests.lm import made, plain
@@ -70,7 +70,7 @@ def leaves(value: Any, prefix: str = "") -> Iterator[str]:
         yield from leaves(inner, f"{prefix}{name}.") if nested else [prefix + name]
 
 
-def changed(job: Job, name: str, value: Any) -> Job:
+def changed(job: RankJob, name: str, value: Any) -> RankJob:
     head, _, rest = name.partition(".")
     if rest == "loss.name":
         return made.changed(job, loss=value)
@@ -80,13 +80,13 @@ def changed(job: Job, name: str, value: Any) -> Job:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankJob]:
     """Four steps of language modelling, and of preferences over the same rows."""
     folder = tmp_path_factory.mktemp("job")
     references = np.random.default_rng(3).normal(-20, 4, (ROWS, 2))
     rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
     held_out = write_row_files(folder / "validation", *plain.items_of(9, 2), 32, 0, references[:9])
-    job = Job(
+    job = RankJob(
         model=ModelConfig(61, 2, 16, 4, 2, 24, 16), train=rows, validation=held_out,
         machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", phases=(Phase(0, ROWS),), steps=4,
         settings=made.training(
@@ -97,7 +97,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
     return {"language_modelling": job, "preference": changed(job, "settings.loss.name", DpoLoss(beta=0.3))}
 
 
-def observed(job: Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def observed(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """All that a run shows, by what it is."""
     batches: list[int] = []
     own = trainer._own_batches
@@ -117,18 +117,18 @@ def observed(job: Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
 
 
 @pytest.fixture(scope="module")
-def base(jobs: dict[str, Job], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def base(jobs: dict[str, RankJob], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         return {name: observed(job, tmp_path_factory.mktemp(name), patch) for name, job in jobs.items()}
 
 
-def test_every_field_has_another_value_or_a_reason(jobs: dict[str, Job]) -> None:
+def test_every_field_has_another_value_or_a_reason(jobs: dict[str, RankJob]) -> None:
     assert set(leaves(jobs["preference"])) == OTHER.keys() | ELSEWHERE.keys() and not OTHER.keys() & ELSEWHERE.keys()
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_another_value_is_another_run(
-    jobs: dict[str, Job], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    jobs: dict[str, RankJob], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     kind = "preference" if name == "settings.loss.beta" else "language_modelling"
     found = observed(changed(jobs[kind], name, OTHER[name]), tmp_path, monkeypatch)
@@ -140,7 +140,7 @@ def test_another_value_is_another_run(
 
 @pytest.mark.parametrize("name", [n for n in OTHER if n.startswith("machine.") and n != "machine.ranks"])
 def test_the_machine_changes_no_result_beyond_rounding(
-    jobs: dict[str, Job], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    jobs: dict[str, RankJob], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     found = observed(changed(jobs["preference"], name, OTHER[name]), tmp_path, monkeypatch)
     assert np.array(found["lines"]) == pytest.approx(np.array(base["preference"]["lines"]), rel=1e-5)
@@ -150,7 +150,7 @@ def test_the_machine_changes_no_result_beyond_rounding(
 @pytest.mark.parametrize(
     "name", [*OTHER, "settings.budget.epochs", "data_identity", "init_from", "scratch", "out", "train", "model.max_position_embeddings"]
 )
-def test_the_fingerprint_names_what_decides_the_weights(jobs: dict[str, Job], name: str) -> None:
+def test_the_fingerprint_names_what_decides_the_weights(jobs: dict[str, RankJob], name: str) -> None:
     job = jobs["preference"]
     others = OTHER | {
         "settings.loss.name": NextTokenLoss(), "settings.budget.epochs": 2.0, "model.max_position_embeddings": 8,
@@ -162,7 +162,7 @@ def test_the_fingerprint_names_what_decides_the_weights(jobs: dict[str, Job], na
 
 def test_every_field_is_marked_as_deciding_or_not() -> None:
     """A new setting without a mark would be missing in the fingerprint, and a run would go on with other settings."""
-    assert all(isinstance(field.metadata.get(DECIDES), bool) for field in dataclasses.fields(Job))
+    assert all(isinstance(field.metadata.get(DECIDES), bool) for field in dataclasses.fields(RankJob))
     classes: list[type[StageConfig]] = [TrainingSettings, ScoringSettings]
     for kind in classes:
         for name, info in kind.model_fields.items():
@@ -172,7 +172,7 @@ def test_every_field_is_marked_as_deciding_or_not() -> None:
     assert len(set(classes)) >= 8
 
 
-def test_a_job_goes_through_json_with_every_field(jobs: dict[str, Job], tmp_path: Path) -> None:
+def test_a_job_goes_through_json_with_every_field(jobs: dict[str, RankJob], tmp_path: Path) -> None:
     for name, value in OTHER.items():
         job = changed(jobs["preference"], name, value)
         assert read_job(write_job(job, tmp_path / "job.json")) == job
@@ -204,7 +204,7 @@ ROW_FILES: dict[str, Callable[[RowFiles, Path], RowFiles]] = {
 
 @pytest.mark.parametrize("name", ROW_FILES)
 def test_other_files_are_another_run(
-    jobs: dict[str, Job], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    jobs: dict[str, RankJob], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     kind = "preference" if name == "references" else "language_modelling"
     np.save(tmp_path / "r.npy", np.load(jobs[kind].train.references) + [1.0, 0.0])
@@ -215,14 +215,14 @@ def test_other_files_are_another_run(
 
 @pytest.mark.parametrize("change", [{"seq_len": 40}, {"pad_id": 7}])
 def test_padding_changes_nothing(
-    jobs: dict[str, Job], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
+    jobs: dict[str, RankJob], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
 ) -> None:
     job = jobs["language_modelling"]
     found = observed(replace(job, train=replace(job.train, **change)), tmp_path, monkeypatch)
     assert np.array(found["lines"]) == pytest.approx(np.array(base["language_modelling"]["lines"]), rel=1e-5)
 
 
-def test_the_settings_of_deepspeed(jobs: dict[str, Job]) -> None:
+def test_the_settings_of_deepspeed(jobs: dict[str, RankJob]) -> None:
     """What its engine is told, against its documentation: https://www.deepspeed.ai/docs/config-json."""
     job = jobs["preference"]
     plainly = plain.deepspeed_config(job, 2)
@@ -246,7 +246,7 @@ def test_the_settings_of_deepspeed(jobs: dict[str, Job]) -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("embeddings", [False, True])
-def test_what_decays(jobs: dict[str, Job], tied: bool, embeddings: bool) -> None:
+def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> None:
     """By dimension, not by name: matrices decay, vectors never, the token embedding only where asked, the head always unless it is the embedding."""
     shape = ModelConfig(61, 2, 16, 4, 2, 24, 16, tie_word_embeddings=tied, qk_norm=True)
     model = plain.Llama(shape)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from stages.lm.model.config import ModelConfig
-from stages.lm.train.job import Job, JobError, Machine, write_job
+from stages.lm.train.job import JobError, Machine, RankJob, write_job
 from stages.lm.train.launch import LaunchError, environment, kill, launch
 from stages.lm.train.training_run import machine_of
 from stages.processes import free_port
@@ -24,12 +24,12 @@ from tests.lm.made import changed, small_job, training
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> RankJob:
     """A job that would train for hours."""
     return small_job(tmp_path, Machine(2, "cpu", 2), steps=1_000_000)
 
 
-def test_a_failing_rank_is_heard_and_the_others_are_ended(job: Job) -> None:
+def test_a_failing_rank_is_heard_and_the_others_are_ended(job: RankJob) -> None:
     heard = []
     with pytest.raises(LaunchError, match="nowhere is no checkpoint: it has no checkpoint.json"):
         launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event["kind"]), os.environ)
@@ -37,7 +37,7 @@ def test_a_failing_rank_is_heard_and_the_others_are_ended(job: Job) -> None:
     assert not [c for c in psutil.Process().children() if c.is_running() and "stages.lm.train.rank" in " ".join(c.cmdline())]
 
 
-def test_ranks_die_with_their_parent(job: Job, tmp_path: Path) -> None:
+def test_ranks_die_with_their_parent(job: RankJob, tmp_path: Path) -> None:
     path = write_job(job, tmp_path / "outer.json")
     code = (
         "import os, sys; from pathlib import Path; from stages.lm.train.job import read_job; from stages.lm.train.launch import launch;"
@@ -60,7 +60,7 @@ def test_ranks_die_with_their_parent(job: Job, tmp_path: Path) -> None:
     assert len(gone) == 2 and not alive
 
 
-def test_a_rank_without_its_parent_leaves(job: Job, tmp_path: Path) -> None:
+def test_a_rank_without_its_parent_leaves(job: RankJob, tmp_path: Path) -> None:
     path = write_job(job, tmp_path / "outer.json")
     done = subprocess.run([sys.executable, "-m", "stages.lm.train.rank", str(path), "1"], capture_output=True, check=False)
     assert done.returncode == 1
@@ -93,7 +93,7 @@ def test_accumulation() -> None:
     assert (machine.ranks, machine.device) == (3, "cpu")
     shape = ModelConfig(11, 1, 8, 2, 1, 8, 16)
     rows: Any = None
-    job = Job(
+    job = RankJob(
         model=shape, settings=training(global_batch_size=24, learning_rate=1.0), train=rows, machine=machine, seed=0, scratch="", out=""
     )
     assert job.accumulation() == 2

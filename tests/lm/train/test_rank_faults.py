@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stages.lm.train.events import OS_ERROR_EXIT
-from stages.lm.train.job import Job, Machine
+from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.launch import LastWords, LaunchError, _failure, launch
 from tests.conftest import PROJECT
 from tests.lm.made import small_job
@@ -35,12 +35,12 @@ def full_disk_in_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> RankJob:
     """A job of two steps."""
     return small_job(tmp_path, Machine(1, "cpu", 4), steps=2)
 
 
-def test_a_full_disk_in_a_rank_is_the_callers_oserror(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_in_a_rank_is_the_callers_oserror(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full_disk_in_ranks(tmp_path, monkeypatch)
     heard: list[str] = []
     with pytest.raises(OSError, match="No space left on device") as caught:
@@ -49,7 +49,7 @@ def test_a_full_disk_in_a_rank_is_the_callers_oserror(job: Job, tmp_path: Path, 
     assert "Traceback" not in (tmp_path / "scratch" / "rank-0.log").read_text()
 
 
-def test_a_deleted_file_in_a_rank_is_one_sentence(job: Job, tmp_path: Path) -> None:
+def test_a_deleted_file_in_a_rank_is_one_sentence(job: RankJob, tmp_path: Path) -> None:
     gone = replace(job, train=replace(job.train, tokens=(str(tmp_path / "gone.bin"),)))
     with pytest.raises(LaunchError) as caught:
         launch(gone, lambda rank, event: None, os.environ)

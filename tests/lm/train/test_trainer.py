@@ -19,7 +19,7 @@ from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import checkpoint, trainer, training_run
 from stages.lm.train.engine import optimizer_steps
 from stages.lm.train.events import open_events
-from stages.lm.train.job import Job, Machine
+from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.optimizer import Partition
 from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.training_settings import ScoringSettings
@@ -48,12 +48,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def job(folder: Path, weights: dict[str, torch.Tensor]) -> Job:
+def job(folder: Path, weights: dict[str, torch.Tensor]) -> RankJob:
     """Seven steps of eight pairs, with references that are far from the model."""
     references = np.random.default_rng(3).normal(-20, 4, (ROWS, 2))
     rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
     held_out = write_row_files(folder / "validation", *plain.items_of(11, 2), 32, 0, references[:11])
-    return Job(
+    return RankJob(
         model=MODEL, train=rows, validation=held_out, machine=Machine(1, "cpu", 4, 3), seed=5,
         scratch="", out="", phases=(Phase(0, ROWS),), init_from=str(folder / "init"), steps=7,
         settings=training(
@@ -81,7 +81,9 @@ def answers(model: Any, seed: int, row: int) -> list[torch.Tensor]:
     return [-oracle.nll(model, [(ids.tolist(), mask.tolist())])[0] for ids, mask in items[2 * row : 2 * row + 2]]
 
 
-def test_preferences_follow_the_oracle(job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preferences_follow_the_oracle(
+    job: RankJob, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     references = np.load(job.train.references)
     margins: list[float] = []
 
@@ -105,7 +107,7 @@ def test_preferences_follow_the_oracle(job: Job, weights: dict[str, torch.Tensor
         assert torch.allclose(found.weights[oracle.our_name(name)], tensor, atol=1e-5), name
 
 
-def test_evaluation_of_preferences(job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_of_preferences(job: RankJob, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over all eleven pairs in batches of three, so the last batch is filled up; then over four evenly spaced ones."""
     references = np.load(job.validation.references)  # type: ignore[union-attr]
     model = loaded(weights)
@@ -122,7 +124,7 @@ def test_evaluation_of_preferences(job: Job, weights: dict[str, torch.Tensor], t
 
 
 def test_evaluation_is_per_counted_token(
-    job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: RankJob, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plainly = changed(replace(job, steps=1), loss=NextTokenLoss(), max_validation_sequences=5)
     first = plain.run(plainly, tmp_path, monkeypatch).lines[0]
@@ -135,7 +137,7 @@ def test_evaluation_is_per_counted_token(
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_log_probabilities_of_every_row_whatever_the_ranks(
-    job: Job, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+    job: RankJob, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     monkeypatch.setattr(trainer, "assign", plain.assign)
     scoring = replace(job, settings=ScoringSettings(), scratch=str(tmp_path), machine=replace(job.machine, ranks=ranks))
@@ -161,7 +163,7 @@ def test_log_probabilities_of_every_row_whatever_the_ranks(
     ],
 )
 def test_when_is_evaluated_and_saved(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict, evaluated: list[int], saved: list[int]
+    job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict, evaluated: list[int], saved: list[int]
 ) -> None:
     settings = {name: value for name, value in change.items() if name in type(job.settings).model_fields}
     rest = {name: value for name, value in change.items() if name not in settings}
@@ -170,7 +172,7 @@ def test_when_is_evaluated_and_saved(
     assert [line["step"] for line in found.lines if "loss" in line] == list(range(1, change.get("steps", 7) + 1))
 
 
-def test_going_on_takes_the_step_after_the_last(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_going_on_takes_the_step_after_the_last(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From four steps done: the fifth step's rows and learning rate, no evaluation at the start."""
     whole = plain.run(job, tmp_path / "whole", monkeypatch)
     seen: list[list[int]] = []
@@ -182,12 +184,12 @@ def test_going_on_takes_the_step_after_the_last(job: Job, tmp_path: Path, monkey
     assert [sum(seen[i : i + 2], []) for i in (0, 2, 4)] == [next(order) for _ in range(7)][4:]
 
 
-def test_a_job_that_is_already_done_only_hands_over(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_already_done_only_hands_over(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = plain.run(job, tmp_path, monkeypatch, start=7)
     assert found.lines == [] and found.saved == []
 
 
-def test_a_step_without_a_trained_token_is_refused(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_without_a_trained_token_is_refused(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = [(np.arange(5), np.zeros(5, np.uint8)) for _ in range(8)]
     rows = write_row_files(tmp_path / "rows", nothing, np.arange(8), 16, 0)
     empty = changed(replace(job, train=rows, validation=None, phases=(Phase(0, 8),)), loss=NextTokenLoss())
@@ -195,7 +197,7 @@ def test_a_step_without_a_trained_token_is_refused(job: Job, tmp_path: Path, mon
         plain.run(empty, tmp_path / "run", monkeypatch)
 
 
-def test_a_loss_that_is_not_finite_names_the_rows_of_its_micro_batch(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_finite_names_the_rows_of_its_micro_batch(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     references = np.load(job.train.references)
     bad = next(oracle.batches(((0, ROWS),), 8, 5))[5]  # in the second micro-batch of four
     references[bad] = np.nan
@@ -205,7 +207,7 @@ def test_a_loss_that_is_not_finite_names_the_rows_of_its_micro_batch(job: Job, t
     assert caught.value.rows == next(oracle.batches(((0, ROWS),), 8, 5))[4:]
 
 
-def test_gradients_that_overflow_name_the_rows(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_overflow_name_the_rows(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = plain.PlainDeep.step
 
     def overflowing(deep: plain.PlainDeep) -> None:
@@ -218,7 +220,7 @@ def test_gradients_that_overflow_name_the_rows(job: Job, tmp_path: Path, monkeyp
     assert caught.value.rows == next(oracle.batches(((0, ROWS),), 8, 5))
 
 
-def test_a_metric_with_a_name_of_the_steps_own_is_refused(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_with_a_name_of_the_steps_own_is_refused(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would stand in the place of the loss or the learning rate."""
     sums = NextTokenLoss.sums
     monkeypatch.setattr(NextTokenLoss, "sums", lambda *given: (sums(*given)[0], {"lr": torch.tensor(1.0), "fine": torch.tensor(1.0)}))
@@ -226,13 +228,13 @@ def test_a_metric_with_a_name_of_the_steps_own_is_refused(job: Job, tmp_path: Pa
         plain.run(changed(replace(job, validation=None), loss=NextTokenLoss()), tmp_path, monkeypatch)
 
 
-def test_the_updates_of_an_optimizer_without_a_count_are_the_steps(job: Job) -> None:
+def test_the_updates_of_an_optimizer_without_a_count_are_the_steps(job: RankJob) -> None:
     engine = replace(plain.engine_of(job), optimizer=Countless())
     engine.deep.optimizer.optimizer = type("Inner", (), {"state": {0: {"exp_avg": torch.zeros(3)}}})()
     assert optimizer_steps(engine, 6) == 6
 
 
-def test_groups_that_disagree_about_the_step_are_not_saved(job: Job) -> None:
+def test_groups_that_disagree_about_the_step_are_not_saved(job: RankJob) -> None:
     engine = plain.engine_of(job)
     inner = engine.deep.optimizer
     inner.optimizer = type("Inner", (), {"state": {0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}})()

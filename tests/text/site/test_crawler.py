@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from stages.text.site.crawler import Capture, Limits, crawl_site, links, normal_url
+from stages.text.site.crawler import Capture, CrawlLimits, crawl_site, links, normal_url
 from stages.text.site.journal import Journal
 
 PAGES = {
@@ -64,7 +64,7 @@ def crawl(pages: dict[str, tuple[int, str, bytes]], **limits: float) -> list[Cap
     values = {"max_pages": 100, "max_bytes": 10**6, "max_page_bytes": 1000, "delay_s": 0.0, "timeout_s": 5.0} | limits
     with serving(pages) as addresses, TemporaryDirectory() as folder:
         journal = Journal(Path(folder) / "journal", "2026-01-01T00:00:00Z")
-        return list(crawl_site(["http://site.invalid/"], Limits(**values, user_agent="test/1.0"), addresses, lambda *_: None, journal))
+        return list(crawl_site(["http://site.invalid/"], CrawlLimits(**values, user_agent="test/1.0"), addresses, lambda *_: None, journal))
 
 
 def test_order_outcomes_redirects_and_cut() -> None:
@@ -99,7 +99,7 @@ def test_robots_absent_allows_and_failing_forbids() -> None:
 
 
 def test_an_unreachable_host_is_a_failed_capture(tmp_path: Path) -> None:
-    limits, journal = Limits(5, 1000, 1000, 0.0, 2.0, "test"), Journal(tmp_path / "journal", "2026-01-01T00:00:00Z")
+    limits, journal = CrawlLimits(5, 1000, 1000, 0.0, 2.0, "test"), Journal(tmp_path / "journal", "2026-01-01T00:00:00Z")
     found = list(crawl_site(["http://site.invalid/"], limits, {"site.invalid": "127.0.0.1:1"}, lambda *_: None, journal))
     assert [c.outcome for c in found] == ["failed", "robots"]
     assert "ConnectError" in found[0].note

@@ -9,7 +9,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from stages.text.site.crawler import Capture
 from stages.text.site.warc_writer import file_number, open_warc, payload_digest, response_id, write_capture
-from stages.text.warc.framing import Limits
+from stages.text.warc.framing import WarcLimits
 from stages.text.warc.records import read_records
 
 PAGE = Capture(
@@ -44,7 +44,7 @@ def test_warcio_reads_every_record_and_its_digests_hold() -> None:
 def test_one_gzip_member_per_record_and_same_bytes_again() -> None:
     data = written(PAGE, PAGE)
     assert data == written(PAGE, PAGE)
-    offsets = [record.offset for record in read_records(BytesIO(data), Limits(10**6, 100.0))]
+    offsets = [record.offset for record in read_records(BytesIO(data), WarcLimits(10**6, 100.0))]
     assert all(data[offset : offset + 3] == b"\x1f\x8b\x08" for offset in offsets)
     assert len(set(offsets)) == 5
 
@@ -53,7 +53,7 @@ def test_response_id_is_a_function_of_url_payload_and_ordinal() -> None:
     ids = {response_id(url, digest, ordinal) for url in "ab" for digest in "xy" for ordinal in (0, 1)}
     assert len(ids) == 8
     assert response_id("a", "x", 0) == response_id("a", "x", 0)
-    (own,) = [r.record_id for r in read_records(BytesIO(written(PAGE)), Limits(10**6, 100.0)) if r.type == "response"]
+    (own,) = [r.record_id for r in read_records(BytesIO(written(PAGE)), WarcLimits(10**6, 100.0)) if r.type == "response"]
     assert own == response_id(PAGE.url, payload_digest(PAGE.body), 0)
     assert isinstance(own, UUID)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.text.warc.charset import bad_frac, decode_page
-from stages.text.warc.framing import Limits
+from stages.text.warc.framing import WarcLimits
 from stages.text.warc.records import read_records
 from tests.made.variants import Data
 from tests.made.web_pages import STATED
@@ -70,7 +70,7 @@ def test_korean_pages_of_the_crawl(data: Data) -> None:
     pages = [
         record
         for file in data.crawls()[:3]
-        for record in read_records(file.open("rb"), Limits(10**7, 100.0))
+        for record in read_records(file.open("rb"), WarcLimits(10**7, 100.0))
         if record.status == 200 and "/ko/" in record.url and b"charset=EUC-KR" in record.body
     ]
     assert len(pages) > 20
@@ -91,7 +91,7 @@ def test_pages_of_the_made_crawl_are_read_in_the_charset_that_they_state(made: D
     """Every page written by hand, in ten languages and a dozen charsets, stated in a header, a meta tag, an XML declaration or nowhere."""
     said, met = made.truth()["said"], set()
     for file in made.crawls():
-        for record in read_records(file.open("rb"), Limits(10**7, 100.0)):
+        for record in read_records(file.open("rb"), WarcLimits(10**7, 100.0)):
             if record.type == "response" and record.url in said:
                 language, charset, paragraph = said[record.url]
                 text, encoding = decode_page(record.body, record.charset)
@@ -106,7 +106,7 @@ def test_pages_in_other_charsets(data: Data) -> None:
     draw = random.Random(1)
     pages: dict[str, list[str]] = {mark: [] for mark in SAMPLES}
     for file in data.crawls()[:4]:
-        for record in read_records(file.open("rb"), Limits(10**7, 100.0)):
+        for record in read_records(file.open("rb"), WarcLimits(10**7, 100.0)):
             mark = next((mark for mark in SAMPLES if mark in record.url), "")
             text = record.body[:60_000].decode("utf-8", "ignore").lower().replace("charset", "x").replace("<?xml", "<?x")
             if record.status == 200 and record.mime == "text/html" and mark and sum(c > "\x7f" for c in text) > 300:

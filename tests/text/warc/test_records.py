@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
-from stages.text.warc.framing import BLOCK_BYTES, Limits, Member
-from stages.text.warc.records import MAX_HEAD_BYTES, NotWarcError, Record, check_warc, parse_uuid, read_records
+from stages.text.warc.framing import BLOCK_BYTES, Member, WarcLimits
+from stages.text.warc.records import MAX_HEAD_BYTES, NotWarcError, WarcRecord, check_warc, parse_uuid, read_records
 from tests.made.prose import sentences
 from tests.made.variants import Data
 
-LIMITS = Limits(10**7, 100.0)
+LIMITS = WarcLimits(10**7, 100.0)
 
 
 def record(
@@ -38,8 +38,8 @@ def member(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0)
 
 
-def read(data: bytes, limit: int = LIMITS.max_bytes) -> list[Record]:
-    return list(read_records(BytesIO(data), Limits(limit, LIMITS.max_ratio)))
+def read(data: bytes, limit: int = LIMITS.max_bytes) -> list[WarcRecord]:
+    return list(read_records(BytesIO(data), WarcLimits(limit, LIMITS.max_ratio)))
 
 
 def lying(n: int, by: int, body: bytes = b"<p>hello</p>") -> bytes:
