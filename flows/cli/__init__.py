@@ -87,7 +87,7 @@ def command_line() -> App:
         (app, serve, serve_commands.COMMANDS),
     ):
         for place, command in enumerate(commands, start=1):
-            to.command(command.run, group=panel, sort_key=place, help_epilogue=_examples(command))
+            to.command(command.run, name=command.name, group=panel, sort_key=place, help_epilogue=_examples(command))
     app.register_install_completion_command(help="Install completion for bash, zsh, fish or PowerShell.")
     return app
 

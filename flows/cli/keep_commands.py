@@ -55,7 +55,7 @@ def reindex(*, common: Common = COMMON) -> int:
     return 0
 
 
-def import_artifact(
+def import_command(
     node: Node,
     paths: Annotated[tuple[str, ...], Parameter(help="files, a folder of them, or the folder of an artifact")],
     /,
@@ -66,13 +66,13 @@ def import_artifact(
 ) -> int:
     """Take files, or an artifact of another home, in as the artifact of a node."""
     from flows.pipeline import stage_of, upstream
-    from stages.core.run import import_artifact as adopting
+    from stages.core.run.import_artifact import import_artifact
     from stages.core.store import manifest
     from stages.core.store.names import give_name, refuse_taken
 
     declared, home = upstream([node])[-1], common.folder()
     refuse_taken(home, name)
-    result = adopting.import_artifact(home, declared.name, stage_of(declared), paths, provenance, lambda event: None)
+    result = import_artifact(home, declared.name, stage_of(declared), paths, provenance, lambda event: None)
     artifact = manifest.artifact_id(result.artifact)
     if name:
         give_name(home, name, artifact)
@@ -115,6 +115,6 @@ COMMANDS = (
     Command(name, ("loam lineage name dpo-4 best", "loam lineage name dpo-5 best --move")),
     Command(verify, ("loam lineage verify", "loam lineage verify dedup-3")),
     Command(reindex, ("loam lineage reindex",)),
-    Command(import_artifact, ("loam lineage import dedup /data/corpus --provenance 'own crawl, CC-BY' --as corpus",)),
+    Command(import_command, ("loam lineage import dedup /data/corpus --provenance 'own crawl, CC-BY' --as corpus",), name="import"),
     Command(gc, ("loam lineage gc", "loam lineage gc --keep-runs 3 --yes")),
 )

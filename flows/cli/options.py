@@ -47,10 +47,14 @@ COMMON = Common()
 
 @dataclass(frozen=True)
 class Command:
-    """A function that parses as a command and returns the exit code, with example lines for its help text."""
+    """A function that parses as a command and returns the exit code, with example lines for its help text.
+
+    name: of the command where it is not the function's (`import` is a keyword of Python).
+    """
 
     run: Callable[..., int]
     examples: Sequence[str]
+    name: str | None = None
 
 
 def whole(low: int = 1, high: int = MOST) -> Parameter:

@@ -25,7 +25,7 @@ PROSE = """The old house of the baker was painted by the men that live near the 
 To be honest, nobody could have known how long the winter would last with so little wood.
 Children of the village went to school on foot and came back with stories and snow.
 A letter had been lying on the table since Monday, unread and covered with flour.
-She asked whether that pipeline might lead to the harbour where big ships are built.
+She asked whether that road might lead to the harbour where big ships are built.
 When the doctor arrived he brought apples, two newspapers and a very small dog."""
 
 TOY = """
@@ -82,7 +82,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     tree = tmp_path_factory.mktemp("tree")
     for room in ("stages", "tests"):
         shutil.copytree(PROJECT / room, tree / room, ignore=shutil.ignore_patterns("__pycache__"))
-    file = tree / "stages" / "text" / "quality.py"
+    file = tree / "stages" / "text" / "quality" / "rules.py"
     before, last, after = file.read_text().partition('    Rule("", "no_words"')
     assert last
     file.write_text(before + TOY + last + after)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, answered
 
 MODULE = '''
 """lengths: how long the documents are."""
@@ -138,8 +138,8 @@ def loam(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[
 
 
 def test_the_plan_of_a_recipe_has_the_new_node_before_the_report(tree: Path) -> None:
-    nodes = [step["node"] for step in json.loads(loam(tree, "plan", "tiny", "--json").stdout)["steps"]]
-    before = [step["node"] for step in json.loads(call(PROJECT, "-m", "flows.cli", "plan", "tiny", "--json", "--home", str(tree / "empty")).stdout)["steps"]]  # fmt: skip
+    nodes = [step["node"] for step in answered(loam(tree, "plan", "tiny", "--json").stdout)["steps"]]
+    before = [step["node"] for step in answered(call(PROJECT, "-m", "flows.cli", "plan", "tiny", "--json", "--home", str(tree / "empty")).stdout)["steps"]]  # fmt: skip
     assert [node for node in nodes if node != "lengths"] == before, "nothing else moved"
     assert nodes.index("extract") < nodes.index("lengths") < nodes.index("report")
 
@@ -151,7 +151,7 @@ def test_what_has_no_default_is_asked_for_and_what_has_one_may_be_left_out(tree:
     text = (tree / "configs" / "tiny.yaml").read_text()
     assert "\nencode: {}\n" in text
     (tree / "shorter.yaml").write_text(text.replace("\nencode: {}\n", "\n"))
-    assert any(step["node"] == "encode" for step in json.loads(loam(tree, "plan", str(tree / "shorter.yaml"), "--json").stdout)["steps"])
+    assert any(step["node"] == "encode" for step in answered(loam(tree, "plan", str(tree / "shorter.yaml"), "--json").stdout)["steps"])
 
 
 def test_its_own_test_and_the_rules_for_stages_hold(tree: Path) -> None:
@@ -178,8 +178,8 @@ def test_it_runs_and_its_table_and_section_are_seen(data_half: Path) -> None:
     loam(data_half, "run", "toy.yaml")
     sql = "SELECT node, bins FROM text_lengths ORDER BY bins"
     wanted = [{"node": "lengths", "bins": count * 5 // 10} for count in (3, 9, 27)]
-    assert json.loads(loam(data_half, "lineage", "sql", sql, "--json").stdout) == wanted
-    folder = Path(json.loads(loam(data_half, "lineage", "show", "report", "--json").stdout)["path"])
+    assert answered(loam(data_half, "lineage", "sql", sql, "--json").stdout)["rows"] == wanted
+    folder = Path(answered(loam(data_half, "lineage", "show", "report", "--json").stdout)["path"])
     page, short = (folder / "report.html").read_text(), (folder / "report.md").read_text()
     assert '<h2 id="lengths-of-documents">Lengths of documents</h2>' in page and "lengths by rank" in page and "<svg" in page
     assert "3 documents were &lt;measured&gt;." in page and "<measured>" not in page
@@ -187,4 +187,4 @@ def test_it_runs_and_its_table_and_section_are_seen(data_half: Path) -> None:
     (data_half / "home" / "lineage.duckdb").unlink()
     shutil.move(data_half / "home", data_half / "elsewhere")
     elsewhere = ["-m", "flows.cli", "lineage", "sql", sql, "--json", "--home", str(data_half / "elsewhere")]
-    assert json.loads(call(PROJECT, *elsewhere).stdout) == wanted, "the manifests alone name the view: this program has no such stage"
+    assert answered(call(PROJECT, *elsewhere).stdout)["rows"] == wanted, "the manifests alone name the view: this program has no such stage"

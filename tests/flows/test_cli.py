@@ -61,7 +61,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["lineage"], "No command is named", "loam lineage --help"),
         (["rn", "tiny"], 'Unknown command "rn". Did you mean "run"?', "loam --help"),
         (["--help", "rn"], 'Unknown command "rn". Did you mean "run"?', "loam --help"),
-        (["lineage", "adpt"], 'Unknown command "adpt". Did you mean "import"?', "loam lineage --help"),
+        (["lineage", "imprt"], 'Unknown command "imprt". Did you mean "import"?', "loam lineage --help"),
         (["run", "tiny", "--form", "dedup"], "Unknown option: --form. Did you mean --from?", "loam run --help"),
         (["lineage", "gc", "--keep-run", "2"], "Did you mean --keep-runs?", "loam lineage gc --help"),
         (["lineage", "runs", "--no-json"], "Unknown option: --no-json", "loam lineage runs --help"),

@@ -161,17 +161,15 @@ def test_the_recipes_are_free_of_contradictions(name: str) -> None:
 
 
 def test_nodes_that_do_not_run_contradict_nobody() -> None:
-    recipe = replace(changed("mix.weights={docs: 1}", "mix.total_tokens=1000"), import_artifact={"decontaminate": "a"})
+    recipe = replace(changed("mix.weights={docs: 1}", "mix.total_tokens=1000"), imports={"decontaminate": "a"})
     crawl = recipe.sections["crawl"].model_copy(update={"docs": None, "warcs": ("x",)})
     refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}))
     with pytest.raises(RecipeError, match="no source of the crawl"):
-        refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}, import_artifact={}))
-    odd = replace(
-        recipe, import_artifact={"pretrain": "p", "sft": "s", "dpo": "d"}, runtime=recipe.runtime.model_copy(update={"cpu_ranks": 7})
-    )
+        refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}, imports={}))
+    odd = replace(recipe, imports={"pretrain": "p", "sft": "s", "dpo": "d"}, runtime=recipe.runtime.model_copy(update={"cpu_ranks": 7}))
     refuse_contradictions(odd)
     with pytest.raises(RecipeError, match="not divisible by runtime.cpu_ranks 7"):
-        refuse_contradictions(replace(odd, import_artifact={"pretrain": "p"}))
+        refuse_contradictions(replace(odd, imports={"pretrain": "p"}))
 
 
 def test_a_node_without_anything_to_read_is_lacking_where_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ Under a very low grey sky
 With a little help from the neighbours
 At the far end of the valley
 Once the snow had melted away
-Though the pipeline was bad
+Though the road was bad
 Late on Sunday
 Out of simple curiosity
 By the light of one candle

@@ -19,7 +19,7 @@ from stages.core.index import database
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
 from stages.queries import trace
-from tests.conftest import loam, run_stage
+from tests.conftest import answered, loam, run_stage
 from tests.stages.made import jsonl
 from tests.stages.test_filter import BRIEF, PROSE
 from tests.text.warc.test_records import member, record
@@ -340,7 +340,7 @@ def test_the_answer_is_json(chain: tuple[Path, Artifact]) -> None:
     """Catches: an object in the answer that JSON shows as Python's repr."""
     home, artifact = chain
     done = loam("trace", "--url", "http://a.b/%", "--checkpoint", manifest.artifact_id(artifact), "--json", home=home)
-    documents = json.loads(done.stdout)["documents"]
+    documents = answered(done.stdout)["documents"]
     assert len(documents) == len(PAGES) + 2
     verdicts = [verdict for document in documents for verdict in document["verdicts"]]
     assert {frozenset(verdict) for verdict in verdicts} == {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from stages.core.index import database
 from stages.queries import trace
 from stages.queries.drop_evidence import WORDS_CHARS
 from stages.queries.trace_lines import MATCHES_SHOWN, STEPS_SHOWN, document_lines
-from tests.conftest import loam
+from tests.conftest import answered, loam
 from tests.queries.two_runs import CLUSTER, DECISION, doc, make_artifact, make_run
 
 STEERS = "\x1b]0;owned\x07\x1b[2J\u202e\u2028\x85\r\n  filter         kept"
@@ -59,7 +58,7 @@ def test_foreign_text_is_written_out(home: Path) -> None:
     assert not [line for line in said.splitlines() if line.startswith("  filter         kept")]
     assert said.count("owned") >= 5 + MATCHES_SHOWN  # URL, mime, reason, corpus, items: nothing was left out instead
     assert f"and {2} more matches; --json names all" in said
-    found = json.loads(loam("trace", "--doc", str(doc(1)), "--json", home=home).stdout)["documents"][0]
+    found = answered(loam("trace", "--doc", str(doc(1)), "--json", home=home).stdout)["documents"][0]
     assert found["url"] == f"http://a/{STEERS}" and found["verdicts"][1]["reason"] == f"gopher{STEERS}"
 
 

@@ -167,7 +167,7 @@ def corpus(content: str, shop: Path) -> Path:
 
 def place_corpora(folder: Path, entries: Entries) -> list[str]:
     """Copies of artifacts, as other homes hold them."""
-    shop = folder.parents[1] / "corpora"
+    shop = folder.parents[1] / "existing"
     shop.mkdir(exist_ok=True, parents=True)
     values = []
     for number, entry in enumerate(entries):

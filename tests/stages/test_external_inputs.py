@@ -7,9 +7,7 @@ Every run has a home of its own, so that nothing is a hit.
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -21,7 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-import stages
+from flows.pipeline import pipeline, stage_of
 from stages import crawl, extract
 from stages.core.contract.declaration import External, Stage
 from stages.core.contract.errors import RecipeError, StageError
@@ -33,8 +31,7 @@ from tests.stages.external_cases import CASES, Case, Entries, Entry
 
 
 def stages_of_the_project() -> list[Stage]:
-    modules = [importlib.import_module(f"stages.{info.name}") for info in pkgutil.iter_modules(stages.__path__) if not info.ispkg]
-    return [module.STAGE for module in modules]
+    return list({stage.name: stage for stage in map(stage_of, pipeline())}.values())
 
 
 def is_external(note: Any) -> bool:

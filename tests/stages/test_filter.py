@@ -25,7 +25,7 @@ PROSE = """The old house of the baker was painted by the men that live near the 
 To be honest, nobody could have known how long the winter would last with so little wood.
 Children of the village went to school on foot and came back with stories and snow.
 A letter had been lying on the table since Monday, unread and covered with flour.
-She asked whether that pipeline might lead to the harbour where big ships are built.
+She asked whether that road might lead to the harbour where big ships are built.
 In spring their garden was full of bees, and every window stood open until dark.
 When the doctor arrived he brought apples, two newspapers and a very small dog.
 It is said that bread from this oven can be kept for several weeks without harm."""

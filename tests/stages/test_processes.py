@@ -59,7 +59,6 @@ PARENT = (
 )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal is Linux's")
 def test_a_child_dies_with_its_parent() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

@@ -47,15 +47,15 @@ def test_record_counts_and_order(chain: Chain) -> None:
     rows = list(read_rows(chain.logprobs.path / "logprobs.parquet"))
     records = [r["doc_id"] for r in read_rows(chain.preferences.path / "preferences.parquet")]
     assert [row["doc_id"] for row in rows] == [r for n, r in enumerate(records) if n != 3]
-    assert chain.logprobs.manifest["record_counts"]["dropped"] == {"longer than the context": 1}
+    assert chain.logprobs.manifest["record_counts"]["dropped"] == {"too_long": 1}
 
 
 def test_only_so_many_pairs(chain: Chain, tmp_path: Path) -> None:
     inputs = {"checkpoint": chain.tuned, "preferences": chain.preferences, "tokenizer": chain.tokenizer}
     some = run_stage(reference.STAGE, {"max_pairs": 5}, inputs, tmp_path, runtime=RUNTIME)
     record_counts = some.manifest["record_counts"]
-    assert record_counts["rows_in"] == 60 and record_counts["kept"] + record_counts["dropped"].get("longer than the context", 0) == 10
-    assert record_counts["dropped"]["beyond max_pairs"] == 50
+    assert record_counts["rows_in"] == 60 and record_counts["kept"] + record_counts["dropped"].get("too_long", 0) == 10
+    assert record_counts["dropped"]["beyond_max_pairs"] == 50
     whole = {row["doc_id"]: row["chosen_logp"] for row in read_rows(chain.logprobs.path / "logprobs.parquet")}
     for row in read_rows(some.path / "logprobs.parquet"):
         assert row["chosen_logp"] == pytest.approx(whole[row["doc_id"]], abs=1e-4)

@@ -55,7 +55,7 @@ def test_loss_on_assistant_tokens_and_their_end_of_turn_only(chain: Chain, kept_
 def test_record_counts_and_decisions(chain: Chain) -> None:
     record_counts = chain.tuned.manifest["record_counts"]
     assert record_counts["rows_in"] == 60 and record_counts["kept"] == 59
-    assert record_counts["dropped"] == {"longer than the context": 1}
+    assert record_counts["dropped"] == {"too_long": 1}
     decisions = list(read_rows(chain.tuned.path / "decisions" / "00000.parquet"))
     assert [row["verdict"] for row in decisions].count("dropped") == 1 and len(decisions) == 60
 

@@ -93,7 +93,7 @@ def test_preferences_follow_the_oracle(
         margins.append(float(margin.detach()))
         return torch.log1p(torch.exp(-margin.double())), 1
 
-    settings = oracle.Settings(7, 8, 5, ((0, ROWS),), 3e-3, 0.2, 2, max_grad_norm=1.0)
+    settings = oracle.Settings(7, 8, 5, ((0, ROWS),), 3e-3, 0.2, 2, clip=1.0)
     rows = [[(ids.tolist(), mask.tolist()) for ids, mask in plain.items_of(ROWS, 1)[0][2 * r : 2 * r + 2]] for r in range(ROWS)]
     expected = oracle.train(loaded(weights), settings, rows, loss_of=loss_of)
     found = plain.run(job, tmp_path, monkeypatch)

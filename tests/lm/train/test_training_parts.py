@@ -49,7 +49,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of stages/ with the toys: one file and two lines of the registry for each."""
     root = tmp_path_factory.mktemp("tree")
     shutil.copytree(PROJECT / "stages", root / "stages", ignore=shutil.ignore_patterns("__pycache__"))
-    registry = root / "stages" / "lm" / "training_parts.py"
+    registry = root / "stages" / "lm" / "train" / "training_parts.py"
     text = registry.read_text()
     for file, (kind, table, name) in FILES.items():
         shutil.copy(PROJECT / "tests" / "lm" / "toys" / f"{file}.py", registry.parent)
