@@ -1,5 +1,6 @@
-"""Defines the Prefect settings that must be in the environment before prefect is imported: its folder in our home, no telemetry, no prompts.
+"""Defines the Prefect settings that must be in the environment before prefect is imported.
 
+They put Prefect's folder into our home and switch telemetry and prompts off.
 Source: Prefect's settings reference. It was observed that DO_NOT_TRACK alone does not stop the look-up of an external host name.
 """
 

@@ -1,4 +1,7 @@
-"""The commands `loam run`, `loam plan` and `loam stage`: run or plan a recipe. Progress goes to standard error, answers to standard output."""
+"""The commands `loam run`, `loam plan` and `loam stage`, which run or plan a recipe.
+
+Progress goes to standard error, the answer to standard output.
+"""
 
 from __future__ import annotations
 
