@@ -60,7 +60,7 @@ def default_home(home: str = "") -> Path:
         raise RecipeError(f"The home {given!r} is an address.", do="Name a folder of this machine with --home or LOAM_HOME.")
     try:
         path = Path(given).expanduser().absolute()
-    except RuntimeError as error:  # ~somebody
+    except RuntimeError as error:  # an unknown user, as in ~somebody
         raise RecipeError(f"The home {given!r} cannot be found: {error}", do=OTHER_HOME) from None
     refuse_odd(path)
     return path
