@@ -47,6 +47,7 @@ class Session:
         return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
 
     def plan(self, until: str = "") -> Plan:
+        """The plan up to and including `until` (default: all). A node that runs but was given no files also counts as missing."""
         steps = self.steps(until)
         plan = make_plan(self.home, self.recipe, steps, self.imported)
         empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.imported])

@@ -33,6 +33,7 @@ class Node:
 
     @property
     def stage_name(self) -> str:
+        """The name of the stage: the node's name without "@model"."""
         return self.name.partition("@")[0]
 
 
