@@ -1,6 +1,6 @@
-# make run: set up and run the tiny recipe.   make test: set up and test.   make setup: only the environment in .venv.
-# make bench: benchmarks (minutes).   make test-chaos: kills of real runs (half an hour).   make test-fuzz: hostile input (ten minutes).
-# make test-mutation: single lines changed, which the tests must notice (an hour).
+# make run: set up .venv and run the tiny recipe.   make test: set up .venv, lint and run the tests.   make setup: only set up .venv.
+# make bench: benchmarks (minutes).   make test-chaos: kill real runs (half an hour).   make test-fuzz: hostile input (ten minutes).
+# make test-mutation: change single lines, which the tests must detect (an hour).   make test-browser: pages in Chromium.
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
@@ -27,11 +27,11 @@ test-browser: .venv/.ready
 	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || { echo "Install Chromium first."; exit 1; }
 	$(BIN)/python -m pytest -m browser
 
-# After a change of a stage's code: see tests/architecture/record_code.py. WHY says why its output stays the same.
+# Run this after a change of a stage's code (see tests/architecture/record_code.py). WHY is the reason why its output stays the same.
 record-code: .venv/.ready
 	@$(BIN)/python -m tests.architecture.record_code "$(WHY)"
 
-# After a change of what a stage or a rule declares: rewrites the tables of README.md, and VIEWS.md.
+# Run this after a change of the declaration of a stage or a rule: it rewrites the tables of README.md, and VIEWS.md.
 docs: .venv/.ready
 	@$(BIN)/python -m tests.architecture.write_docs
 

@@ -1,1 +1,1 @@
-"""The web dashboard: reads the index and the manifests."""
+"""The web dashboard, which reads the index."""

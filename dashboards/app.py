@@ -1,9 +1,11 @@
-"""The web dashboard on 127.0.0.1: one page, read-only, without script: runs, nodes, artifacts, loss curves, scores.
+"""Serves the web dashboard on 127.0.0.1: one read-only page without scripts that shows runs, nodes, artifacts, loss curves and scores.
 
-It opens the index read-only for each page and never blocks a running recipe. Imports no torch.
-Guarantee: it answers who opened the URL that `loam dashboard` printed: its token, new at each start, becomes a cookie of this browser
-and leaves the address. Everybody else gets 401, and under another name than this machine's 400 (dashboards/guard.py). Another port of
-127.0.0.1 may see the cookie when the same browser opens it, so run nothing there that you do not trust.
+Each page opens the index read-only and never blocks a run. The module does not import torch.
+Guarantee: only a browser that opened the URL printed by `loam dashboard` gets the page. The URL has a token that is new at each start.
+The server moves the token into a cookie and removes it from the address. A request without token or cookie gets 401. A request for a
+Host name that is not of this machine gets 400 (dashboards/guard.py).
+Limit: cookies are shared by all ports. A server on another port of 127.0.0.1 receives the cookie if the same browser opens it, so run no
+server there that you do not trust.
 """
 
 from __future__ import annotations
@@ -57,7 +59,13 @@ BODY = """
 
 
 def make_app(home: Path, nodes: Sequence[str], token: str) -> ASGIApp:
-    """The application; `nodes` is the pipeline in order, `token` what it is opened by."""
+    """The ASGI application.
+
+    Args:
+        home: the home folder.
+        nodes: the names of the nodes, in pipeline order.
+        token: the secret that a browser must send, in the address or as a cookie.
+    """
     from fastapi import FastAPI
     from fastapi.responses import HTMLResponse
 
@@ -93,10 +101,10 @@ def make_app(home: Path, nodes: Sequence[str], token: str) -> ASGIApp:
 
 
 def _refused_or_redirected(request: Request, token: str) -> Response | None:
-    """The answer to who brings the token in the address or nothing; None for who has the cookie."""
+    """A redirect that sets the cookie if the address has the token; None if the cookie is valid; 401 otherwise."""
     from fastapi.responses import PlainTextResponse, RedirectResponse
 
-    cookie = f"loam-{sha256(token.encode()).hexdigest()[:12]}"  # cookies are shared by all ports: two dashboards do not log each other out
+    cookie = f"loam-{sha256(token.encode()).hexdigest()[:12]}"  # all ports share cookies: two dashboards need two cookie names
     if _equal(request.query_params.get("token", ""), token):
         rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
         answer = RedirectResponse(f"/?{rest}" if rest else "/", status_code=303)
@@ -106,22 +114,32 @@ def _refused_or_redirected(request: Request, token: str) -> Response | None:
 
 
 def _equal(given: str, token: str) -> bool:
-    return secrets.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())  # takes as long wherever they differ
+    return secrets.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())  # constant time, so that timing reveals nothing
 
 
 def serve(home: Path, nodes: Sequence[str], port: int, announce: Callable[[str], None]) -> None:
-    """Serves until interrupted; `announce` gets the URL to open. Raises StageError when the port is taken."""
+    """Serves the dashboard until interrupted.
+
+    Args:
+        home: the home folder.
+        nodes: the names of the nodes, in pipeline order.
+        port: the port of 127.0.0.1; 0 takes a free one.
+        announce: called once with the URL to open.
+
+    Raises:
+        StageError: the port is in use.
+    """
     import uvicorn
 
     token = secrets.token_urlsafe(32)
     with bound(port) as listener:
-        listener.listen()  # who opens the URL before the server is up waits, and is not refused
+        listener.listen()  # a browser that opens the URL before the server is up waits and is not refused
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={token}")
         uvicorn.Server(uvicorn.Config(make_app(home, nodes, token), log_level="warning")).run(sockets=[listener])
 
 
 def bound(port: int) -> socket.socket:
-    """A socket bound to a port of 127.0.0.1. Raises StageError when the port is taken."""
+    """A socket bound to a port of 127.0.0.1. Raises StageError if the port is in use."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""What the dashboard shows, read from the index alone: runs, nodes with their state, artifacts, loss, scores."""
+"""Reads what the dashboard shows from the index and its views: runs, nodes with their state, artifacts, loss and scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ STATE_CLASS = {
 
 
 def overview(home: Path, nodes: Sequence[str], run: str = "") -> dict[str, Any]:
-    """Everything the page needs. run: the run to show (the newest without one); nodes: the pipeline, in order."""
+    """All values of the page's template.
+
+    Args:
+        home: the home folder.
+        nodes: the names of the nodes, in pipeline order.
+        run: id or alias of the run to show; the newest run if it is empty or unknown.
+    """
     runs = run_rows(home)
     chosen = next((r for r in runs if run in (r["run_id"], r["alias"])), runs[0] if runs else None)
     return {
@@ -69,12 +75,12 @@ def _artifacts(home: Path, run: str) -> list[dict[str, Any]]:
 
 
 def _charts(home: Path, run: str) -> list[str]:
-    """One chart of loss by step per training node of the run."""
+    """One SVG chart of loss by step per training node of the run."""
     trained = "SELECT DISTINCT artifact_id FROM node_run JOIN side_table USING (artifact_id) WHERE run_id = ? AND kind = 'metrics'"
     files = [f"/{row[0]}/" for row in database.query(home, trained, [run])[1]]
     if not files:
         return []
-    theirs = " OR ".join(["contains(m.file, ?)"] * len(files))  # decided before a file is opened
+    theirs = " OR ".join(["contains(m.file, ?)"] * len(files))  # DuckDB decides this before it opens a file
     sql = (
         "SELECT m.node, m.step, m.loss, m.validation_loss FROM step_metrics m JOIN node_run n USING (artifact_id) "
         f"WHERE n.run_id = ? AND ({theirs}) ORDER BY n.ordinal, m.step"
@@ -91,7 +97,7 @@ def _charts(home: Path, run: str) -> list[str]:
 
 
 def _scores(home: Path, run: str) -> list[dict[str, Any]]:
-    """The summary metrics of the evaluations, a row per metric and a column per model."""
+    """The summary metrics of the evaluations: one row per metric, one column per model."""
     rows = database.records(
         home,
         "SELECT m.node, m.name, m.value FROM metric m JOIN node_run n USING (artifact_id) "

@@ -1,7 +1,7 @@
-"""Who may talk to a server of ours: a client that names it as this machine does.
+"""Protects Loam's servers against DNS rebinding: a request must name this machine in its Host header.
 
-Guarantee: a request or WebSocket whose Host is missing or is not 127.0.0.1, localhost or [::1] (any port) gets 400. A web page
-elsewhere that points its own name at 127.0.0.1 (DNS rebinding) so reaches nothing, even where a browser holds a credential.
+Guarantee: a request or WebSocket whose Host is missing or is not 127.0.0.1, localhost or [::1] (any port) gets 400. So a web page
+of another site whose name resolves to 127.0.0.1 reaches nothing, even if the browser holds a credential.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
 def local_only(app: ASGIApp) -> ASGIApp:
-    """The application behind the check of the Host."""
+    """The application with a check of the Host header in front of it."""
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     return TrustedHostMiddleware(app, allowed_hosts=LOCAL_HOSTS, www_redirect=False)

@@ -1,1 +1,1 @@
-"""When things run: the pipeline as data, the Prefect flows, the command line."""
+"""Decides what runs when: the pipeline as data, the Prefect flows, and the command line."""

@@ -1,7 +1,8 @@
-"""Settings that cannot go together although each is right by itself: found when a recipe is read, before any work.
+"""Finds settings that are valid alone but contradict each other, when a recipe is read and before any work.
 
-Every check that hangs on settings alone belongs into a config class or, where it takes several sections, here; a stage checks what
-hangs on the data. Only nodes that run are looked at, not those that an imported artifact spares. Cost: none to speak of.
+A check that depends on settings alone belongs in a config class. If it needs several sections, it belongs here. A stage checks what
+depends on the data. The checks cover only the nodes that run, not those that an imported artifact makes unnecessary.
+Cost: negligible.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 
 Sections = Mapping[str, Any]
-"""node -> config. A stage's config is known by name only here."""
+"""node -> config. The config classes of the stages are not imported here, so a config is typed as Any."""
 Fault = tuple[str, str, str]
-"""What is wrong, which setting, what to do."""
+"""(what is wrong, which setting, what to do)"""
 
 
 def refuse_contradictions(recipe: Recipe) -> None:
-    """Raises RecipeError for the first settings of different sections that cannot go together."""
+    """Raises RecipeError for the first contradiction between settings."""
     away = spared(recipe.imports) if recipe.imports else set()
     running = {node: config for node, config in recipe.sections.items() if node not in away}
     for fault in _faults(running, recipe.runtime):
@@ -29,8 +30,10 @@ def refuse_contradictions(recipe: Recipe) -> None:
 
 
 def nothing_given(recipe: Recipe, nodes: Collection[str]) -> list[str]:
-    """A sentence for each of these nodes that has nothing to read: it is looked for when a node is to run, since a recipe such as small
-    leaves files to be named."""
+    """One sentence for each of these nodes that has no input.
+
+    This check runs only for nodes that are planned, because a recipe such as small leaves its files to the user.
+    """
     what = {"benchmarks": "benchmark", "conversations": "conversations", "preferences": "preference pairs"}
     return [
         f"There {'is' if node == 'benchmarks' else 'are'} no {name}: neither {node}.files nor {node}.docstrings is given."
@@ -93,7 +96,7 @@ def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
 
 
 def _warmups(running: Sections) -> Iterator[Fault]:
-    """A budget in tokens is one in steps as soon as the length of a row is known; one in epochs hangs on the data."""
+    """Warm-ups that are not shorter than a budget in tokens. The sequence length turns tokens into steps; epochs depend on the data."""
     if "mix" not in running:
         return
     for node in models().values():
@@ -123,7 +126,7 @@ def _too_few_pairs(running: Sections) -> Iterator[Fault]:
 
 
 def _unknown_sources(running: Sections) -> Iterator[Fault]:
-    """While the crawl runs, all documents are its own, and it names their sources."""
+    """Names of sources that the crawl does not make. If the crawl runs, its settings name every source."""
     if "crawl" not in running:
         return
     crawl = running["crawl"]
@@ -152,7 +155,7 @@ def _no_documentation(running: Sections) -> Iterator[Fault]:
 
 
 def _leaking_split(running: Sections) -> Iterator[Fault]:
-    """Both parts are drawn by the same hash of the answer, so the larger share holds the smaller one's answers."""
+    """A split that leaks. Both splits sample by the same hash of the answer, so the larger share contains the answers of the smaller."""
     if "conversations" not in running or "preferences" not in running:
         return
     chats, pairs = running["conversations"].validation_frac, running["preferences"].validation_frac

@@ -1,6 +1,7 @@
-"""Walking the pipeline: every node in order through `perform`, with the run recorded. Knows nothing of Prefect.
+"""Runs the nodes of a pipeline in order, each through the function `perform`, and records the run. Does not import Prefect.
 
-Guarantee: whatever ends the walk, the run's record says so, and the index holds what was published.
+Guarantee: the run's record names how the run ended, also after an error or an interruption, and the index contains what was published.
+If a full disk prevents this, the run counts as killed, and the next update of the index adds what is missing.
 """
 
 from __future__ import annotations
@@ -33,10 +34,22 @@ def walk(
     ready: Mapping[str, Artifact] | None = None,
     name: str = "",
 ) -> str:
-    """Runs the steps in order and returns the run id.
+    """Runs the steps in order.
 
-    force: nodes to build again although they are cached. ready: artifacts of nodes that are not among the steps. name: given to the
-    run; RecipeError when it is taken.
+    Args:
+        session: the recipe and the home.
+        steps: the nodes to run, each after those that it reads.
+        perform: called with a node's name and its work; returns the result of the work.
+        command: the command as recorded with the run.
+        force: nodes to build again although they are cached.
+        ready: artifacts of nodes that are read but are not among the steps.
+        name: a name for the run; empty for none but its numbered alias.
+
+    Returns:
+        The run id.
+
+    Raises:
+        RecipeError: the name is taken.
     """
     with runs.holding(session.home, session.recipe, command) as run_id:
         artifacts = dict(ready or {})
@@ -48,7 +61,7 @@ def walk(
             for step in steps:
                 artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force, tell)
         except BaseException as error:
-            with suppress(OSError, LoamError):  # on a full disk the first error is the one to show; the index catches up later
+            with suppress(OSError, LoamError):  # on a full disk, show the first error; the index is completed later
                 runs.end_run(session.home, run_id, RunState(_state_of(error)))
                 database.update(session.home)
             tell.run(_state_of(error), _first_line(error))
@@ -60,7 +73,12 @@ def walk(
 
 
 def again(session: Session, node: str, perform: Perform, command: dict[str, Any], force: bool) -> str:
-    """Runs one node on the artifacts that are there; refuses when one it reads is not built."""
+    """Runs one node on existing artifacts and returns the run id.
+
+    Raises:
+        RecipeError: the node is imported, so it is not built.
+        StageError: an input of the node is not built.
+    """
     refuse_imported(session, [node])
     steps = session.steps(node)
     target = steps[-1]
@@ -118,7 +136,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _work(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -> Result:
-    """The node itself; its error without credentials, since Prefect records what a task raises, with its traceback."""
+    """Runs the node. Removes credentials from its error, because Prefect records the error of a task with its traceback."""
     try:
         return run_node(home, job, run_id, report, force)
     except Exception as error:

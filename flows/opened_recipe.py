@@ -1,4 +1,4 @@
-"""One opened recipe on one home: what `loam run`, `loam plan`, `loam stage` and the two flows share."""
+"""Opens a recipe on a home: the shared start of `loam run`, `loam plan`, `loam stage` and the two flows."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Session:
-    """A checked recipe and the home it works on. imported: node -> the artifact that stands in its place."""
+    """A checked recipe and its home. imported: node -> the imported artifact that replaces it."""
 
     home: Path
     recipe: Recipe
     imported: Mapping[str, Artifact] = field(default_factory=dict)
 
     def steps(self, until: str = "") -> list[Step]:
-        """The nodes up to and with `until` (all without it), in pipeline order, without those that only imported nodes need."""
+        """The nodes up to and including `until` (default: all), in pipeline order, without those that only imported nodes need.
+
+        Raises:
+            RecipeError: `until` does not run, because only imported nodes need it.
+        """
         nodes = upstream([until or "report"], self.imported)
         if until in spared(self.imported) - set(self.imported):
             raise RecipeError(
@@ -43,6 +47,7 @@ class Session:
         return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
 
     def plan(self, until: str = "") -> Plan:
+        """The plan up to and including `until` (default: all). A node that runs but was given no files also counts as missing."""
         steps = self.steps(until)
         plan = make_plan(self.home, self.recipe, steps, self.imported)
         empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.imported])
@@ -50,20 +55,29 @@ class Session:
 
 
 def default_home(home: str = "") -> Path:
-    """--home, else LOAM_HOME, else data/ in the clone. Raises RecipeError for a folder that something below could not work with."""
+    """The home folder: `home`, else LOAM_HOME, else data/ in the clone. Raises RecipeError if the folder cannot be a home."""
     given = home or os.environ.get("LOAM_HOME") or str(ROOT / "data")
     if "://" in given:
         raise RecipeError(f"The home {given!r} is an address.", do="Name a folder of this machine with --home or LOAM_HOME.")
     try:
         path = Path(given).expanduser().absolute()
-    except RuntimeError as error:  # ~somebody
+    except RuntimeError as error:  # an unknown user, as in ~somebody
         raise RecipeError(f"The home {given!r} cannot be found: {error}", do=OTHER_HOME) from None
     refuse_odd(path)
     return path
 
 
 def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:
-    """Loads a recipe, or that of a recorded run by id, alias or name, to branch from it; raises RecipeError before any work."""
+    """Loads and checks a recipe before any work.
+
+    Args:
+        recipe: a recipe file, the name of one in configs/, or the id, alias or given name of a recorded run to branch from.
+        settings: changes of the recipe, each "node.key=value".
+        home: the home folder; empty for the default.
+
+    Raises:
+        RecipeError: the recipe, a setting, the home or an imported artifact is not valid.
+    """
     folder = default_home(home)
     checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings, spared)
     outbox.check(checked.runtime.openlineage)
@@ -72,7 +86,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
 
 
 def _recipe_file(recipe: str, home: Path) -> str:
-    """What load_recipe reads: a recipe as it was named, or the record of a run."""
+    """The recipe as given if `find_recipe` finds it, else the path of the run record that it names."""
     try:
         find_recipe(recipe)
     except RecipeError:
@@ -84,7 +98,7 @@ def _recipe_file(recipe: str, home: Path) -> str:
 
 
 def refuse_imported(session: Session, nodes: Sequence[str]) -> None:
-    """Raises when a node is to be built in whose place the recipe names an artifact."""
+    """Raises RecipeError if one of these nodes is imported, because an imported node is not built."""
     for node in nodes:
         if node in session.imported:
             raise RecipeError(
@@ -95,7 +109,7 @@ def refuse_imported(session: Session, nodes: Sequence[str]) -> None:
 
 
 def refuse_missing(session: Session, plan: Plan) -> None:
-    """One message about everything the plan found missing."""
+    """Raises one RecipeError that lists everything the plan found missing."""
     if plan.missing:
         what = (
             plan.missing[0]
@@ -106,7 +120,7 @@ def refuse_missing(session: Session, plan: Plan) -> None:
 
 
 def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> None:
-    """One message about every artifact of the plan with a file that is gone; `forced` ones are built again anyway."""
+    """Raises one VerificationError about all damaged artifacts of the plan, except nodes in `forced`, which are built again anyway."""
     broken = [step for step in plan.steps if step.state == NodeState.DAMAGED and step.node not in forced and step.artifact is not None]
     if not broken:
         return
@@ -118,9 +132,10 @@ def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> 
 
 
 def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] = ()) -> list[str]:
-    """The nodes of a plan to build although they are cached: those named, and `start` with all that follows it.
+    """The nodes of a plan to build although they are cached: the nodes in `force`, and `start` with everything made from it.
 
-    Raises RecipeError when `start` is not among the plan's nodes, or a node before it is not built.
+    Raises:
+        RecipeError: `start` is not among the nodes of the plan, a node before it is not built, or a named node is unknown or imported.
     """
     upstream(force)
     refuse_imported(session, [*force, start])
@@ -141,7 +156,7 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
 
 
 def split_settings(text: str) -> list[str]:
-    """The flat `set` parameter of a deployment ("a.b=1 c.d='[x, y]'") as a list of settings."""
+    """The flat `set` parameter of a deployment ("a.b=1 c.d='[x, y]'") as a list of settings. Raises RecipeError for unbalanced quotes."""
     try:
         return shlex.split(text)
     except ValueError as error:

@@ -1,9 +1,10 @@
-"""The DAG, derived from what the stages in the folder stages/ declare: nodes, the stage each runs, and the nodes each reads.
+"""Derives the DAG from the declarations of the stages in the folder stages/: its nodes, the stage of each node, and its inputs.
 
-Guarantee: the nodes follow from the declarations alone, in an order in which every node comes after those it reads: depth first, ties
-by name, the nodes of a model after all others that are ready. A stage that reads what does not exist, or itself, is refused.
-Plan, flows, dashboard and report walk it. Imports neither prefect nor anything heavy; the stage modules are imported once, when the
-DAG is first asked for. Cost: the import of the stage modules, about as much as reading a recipe.
+The plan, the flows, the dashboard and the report use this DAG. The module imports neither prefect nor anything heavy.
+Guarantee: the nodes and their order follow from the declarations alone. Every node comes after its inputs. The order is depth first,
+ties are broken by name, and nodes that run once per model come after all other nodes that are ready. A stage that reads an unknown node
+or its own result is refused.
+Cost: the first call imports the stage modules, which takes about as long as reading a recipe. Later calls use the cached DAG.
 """
 
 from __future__ import annotations
@@ -25,19 +26,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the DAG. inputs: role in the stage -> node it reads."""
+    """A node of the DAG. inputs: role in the stage -> node that it reads."""
 
     name: str
     inputs: Mapping[str, str]
 
     @property
     def stage_name(self) -> str:
+        """The name of the stage: the node's name without "@model"."""
         return self.name.partition("@")[0]
 
 
 @dataclass(frozen=True)
 class Dag:
-    """nodes: in order. stages: node -> its stage, with roles, optional roles and sections of this DAG. models: model -> node that trains it."""
+    """A derived DAG.
+
+    Attributes:
+        nodes: all nodes, in pipeline order.
+        stages: node -> its stage, with the roles, optional roles and report sections that it has in this DAG.
+        models: model -> the node that trains it.
+    """
 
     nodes: tuple[Node, ...]
     stages: Mapping[str, Stage]
@@ -45,17 +53,17 @@ class Dag:
 
 
 def pipeline() -> tuple[Node, ...]:
-    """All nodes in an order in which every node comes after those it reads."""
+    """All nodes, in pipeline order: every node comes after its inputs."""
     return _dag().nodes
 
 
 def stage_of(node: Node) -> Stage:
-    """The stage a node runs, with the roles that the DAG gives it."""
+    """The stage of a node, with the roles that the node has in the DAG."""
     return _dag().stages[node.name]
 
 
 def models() -> Mapping[str, str]:
-    """model -> the node whose checkpoint it is, in DAG order."""
+    """model -> the node that trains it, in pipeline order."""
     return _dag().models
 
 
@@ -65,9 +73,10 @@ def _dag() -> Dag:
 
 
 def discovered() -> Iterator[Stage]:
-    """The stages that the modules of the folder stages/ declare, by name. A module without STAGE is no stage.
+    """Yields the stages that modules of the folder stages/ declare, sorted by name. Modules without `STAGE` are skipped.
 
-    Raises StageError where a stage has another name than its module.
+    Raises:
+        StageError: the name of a stage differs from the name of its module.
     """
     for module in sorted(found.name for found in pkgutil.iter_modules(stages.__path__) if not found.ispkg):
         stage: Stage | None = getattr(importlib.import_module(f"stages.{module}"), "STAGE", None)
@@ -82,17 +91,17 @@ def discovered() -> Iterator[Stage]:
 
 
 def derived(declared: Mapping[str, Stage]) -> Dag:
-    """The DAG of some stages by name. Raises StageError where one reads a node that is not there, or what is made from it."""
+    """The DAG of the given stages (name -> stage). Raises StageError for an unknown input or a cycle."""
     trained = {stage.model: name for name, stage in sorted(declared.items()) if stage.model}
     nodes = _ordered(_expanded(declared, trained, ()), declared)
     place = {node.name: number for number, node in enumerate(nodes)}
-    trained = dict(sorted(trained.items(), key=lambda model: place[model[1]]))  # what is expanded follows the order of the DAG
+    trained = dict(sorted(trained.items(), key=lambda model: place[model[1]]))  # placeholders are expanded in pipeline order
     nodes = _ordered(_expanded(declared, trained, [node.name for node in nodes]), declared)
     return Dag(nodes, {node.name: _resolved(node, declared, nodes) for node in nodes}, trained)
 
 
 def _expanded(declared: Mapping[str, Stage], trained: Mapping[str, str], order: Sequence[str]) -> dict[str, Node]:
-    """name -> node, with every placeholder written out. order: all nodes, for the order of roles; empty where it is not known yet."""
+    """name -> node, with all placeholders expanded. order: all nodes, for the order of roles; empty if it is not known yet."""
     instances = {
         (f"{name}@{model}" if stage.per_model else name): (stage, model)
         for name, stage in declared.items()
@@ -128,14 +137,18 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
 
 
 def reads_every_node(stage: Stage) -> bool:
-    """Whether the stage reads all that the others make (EVERY_NODE)."""
+    """Whether the stage reads every other node (its inputs have the role "{node}")."""
     return any("{node}" in role for role in stage.inputs)
 
 
 def _ordered(nodes: Mapping[str, Node], declared: Mapping[str, Stage]) -> tuple[Node, ...]:
-    """Next comes what became ready last, so that one line is followed to its end; nodes of a model wait, first come, first served."""
+    """The nodes in pipeline order. Raises StageError for a cycle.
+
+    The next node is the one that became ready last, so that one branch is completed before another starts. Nodes that run once per model
+    come after all other ready nodes, in the order in which they became ready.
+    """
     order: list[Node] = []
-    ready: dict[str, int] = {}  # node -> how many came before it was ready
+    ready: dict[str, int] = {}  # node -> number of ordered nodes when it became ready
     while len(order) < len(nodes):
         placed = {node.name for node in order}
         ready |= {n.name: len(order) for n in nodes.values() if n.name not in ready and placed.issuperset(n.inputs.values())}
@@ -149,7 +162,10 @@ def _ordered(nodes: Mapping[str, Node], declared: Mapping[str, Stage]) -> tuple[
 
 
 def _resolved(node: Node, declared: Mapping[str, Stage], nodes: Sequence[Node]) -> Stage:
-    """A stage with the roles of its node. What a stage that reads every node can do without is what something else needs anyway."""
+    """The stage of a node with the roles of that node.
+
+    For a stage that reads every node, an input is optional if another node reads it and the stage's declaration does not name it.
+    """
     stage = declared[node.stage_name]
     if not reads_every_node(stage):
         return replace(stage, inputs=node.inputs)
@@ -161,20 +177,20 @@ def _resolved(node: Node, declared: Mapping[str, Stage], nodes: Sequence[Node]) 
 
 
 def _matches(declared: str, role: str) -> bool:
-    """Whether a role is what a declared one became: the same, or with a model in the place of {model}."""
+    """Whether a role comes from a declared role: it is equal, or it has a model in place of "{model}"."""
     before, placeholder, after = declared.partition("{model}")
     return role == declared or bool(placeholder) and role.startswith(before) and role.endswith(after)
 
 
 def config_classes() -> dict[str, type[StageConfig]]:
-    """node -> config class, for reading recipes."""
+    """node -> config class of its stage, for reading recipes."""
     return {node.name: stage_of(node).config for node in pipeline()}
 
 
 def upstream(names: Sequence[str], imported: Collection[str] = ()) -> tuple[Node, ...]:
-    """The named nodes and all they need, in pipeline order. Raises RecipeError for an unknown node.
+    """The named nodes and all nodes that they need, in pipeline order. Raises RecipeError for an unknown node.
 
-    An imported node needs nothing. What a stage can do without (`Stage.optional`) is taken along only where something else needs it.
+    An imported node needs no other node. An optional input (`Stage.optional`) is included only if another node needs it.
     """
     by_name = {node.name: node for node in pipeline()}
     needed: set[str] = set()
@@ -195,7 +211,7 @@ def upstream(names: Sequence[str], imported: Collection[str] = ()) -> tuple[Node
 
 
 def downstream(name: str) -> tuple[Node, ...]:
-    """The named node and all that is made from it, in pipeline order. Raises RecipeError for an unknown node."""
+    """The named node and all nodes that follow from it, in pipeline order. Raises RecipeError for an unknown node."""
     upstream([name])
     reached = {name}
     for node in pipeline():
@@ -205,7 +221,11 @@ def downstream(name: str) -> tuple[Node, ...]:
 
 
 def spared(imported: Collection[str]) -> set[str]:
-    """The nodes that do not run when these are imported: they, and what only they need. Raises RecipeError where one stands for nothing."""
+    """The nodes that do not run if the given nodes are imported: these nodes, and the nodes that only they need.
+
+    Raises:
+        RecipeError: no running node reads an imported node, or an imported node is unknown.
+    """
     left = {node.name for node in upstream(["report"], imported)}
     useless = [name for name in imported if name not in left]
     if useless:

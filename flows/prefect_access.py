@@ -1,10 +1,11 @@
-"""Who may use a Prefect server of Loam: whoever can read the home's profiles file. `loam run`'s own server has a secret of its own.
+"""Keeps the credentials of the Prefect server of a home: a client needs the secret in the profiles file of the home.
 
-The file <home>/prefect/client/profiles.toml holds the server's address and its authentication string (user:password, what the UI's
-login takes); Prefect's commands read it where PREFECT_PROFILES_PATH names it. It is not <home>/prefect/profiles.toml, which Prefect
-reads unasked in every run of the home, also in one on a server of the user's own.
-Guarantee: the file is made with mode 0600 in folders of mode 0700. One that others could read or write is not used again: its secret is
-replaced, and that is said. The secret stands in no command line and no output, and goes to the server beside it in the file alone.
+The server that `loam run` starts has its own secret.
+The file <home>/prefect/client/profiles.toml contains the server's address and its authentication string (user:password). The login of
+the UI needs this string. Prefect's commands read the file if PREFECT_PROFILES_PATH names it. The file is not
+<home>/prefect/profiles.toml, because Prefect would read that one in every run of the home, also in a run on a server of the user.
+Guarantee: the file is created with mode 0600 in folders of mode 0700. If other users could access the file, its secret is replaced and a
+message says so. The secret appears in no command line and no output. It is sent only to the server that the file names with it.
 Source: https://docs.prefect.io/v3/advanced/security-settings (basic authentication) and Prefect's settings profiles.
 """
 
@@ -35,7 +36,7 @@ def profiles_path(home: Path) -> Path:
 
 
 def home_auth(home: Path, url: str) -> str:
-    """The home's authentication string, the same at every call; writes the profiles file for a server at `url`."""
+    """The authentication string of a home, which later calls return again. Writes the profiles file for a server at `url`."""
     path = profiles_path(home)
     auth = _kept_auth(path) or new_auth()
     for folder in (path.parent.parent, path.parent):
@@ -44,7 +45,7 @@ def home_auth(home: Path, url: str) -> str:
         "# Written by `loam serve`. PREFECT_API_AUTH_STRING is what the login of Prefect's UI asks for. To have a new one, remove this file.\n"
         f'active = "{PROFILE}"\n\n[profiles.{PROFILE}]\nPREFECT_API_URL = "{url}"\n{AUTH} = "{auth}"\n'
     )
-    previous = os.umask(0o077)  # the file has its mode when it is made, not afterwards
+    previous = os.umask(0o077)  # the file must never exist with a wider mode
     try:
         write_durably(path, text)
     finally:
@@ -53,20 +54,20 @@ def home_auth(home: Path, url: str) -> str:
 
 
 def private_folder(folder: Path) -> None:
-    """Makes a folder that only its owner may enter, or makes one so."""
+    """Creates a folder with mode 0700, or removes the access of other users from an existing one."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if stat.S_IMODE(folder.stat().st_mode) & 0o077:
         folder.chmod(0o700)
 
 
 def foreign_to(url: str, variables: Mapping[str, str]) -> bool:
-    """Whether PREFECT_PROFILES_PATH names a file of ours that was written for another server than `url`."""
+    """Whether PREFECT_PROFILES_PATH names a profiles file of Loam that was written for another server than `url`."""
     _, profile = _read(Path(variables.get("PREFECT_PROFILES_PATH", "")))
     return AUTH in profile and profile.get("PREFECT_API_URL", "").rstrip("/") != url.rstrip("/")
 
 
 def _kept_auth(path: Path) -> str:
-    """The secret of a profiles file that only we could have read or written; else nothing."""
+    """The secret of a profiles file that no other user could access; otherwise an empty string."""
     found, profile = _read(path)
     auth = profile.get(AUTH, "")
     if found is None or not auth:
@@ -78,7 +79,7 @@ def _kept_auth(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[os.stat_result | None, dict[str, str]]:
-    """A file's own stat (of a link, not of what it names) and the profile of ours in it; nothing where there is none."""
+    """The stat of a file (of a link, not of its target) and its profile "loam"; (None, {}) if there is no such profile."""
     try:
         found = path.lstat()
         profile = tomllib.loads(path.read_text(encoding="utf-8"))["profiles"][PROFILE]

@@ -1,10 +1,10 @@
-"""Prefect's application as uvicorn serves it for Loam: closed to whoever has no authentication string or comes under another name.
+"""Makes the Prefect application that uvicorn serves for Loam: it requires the authentication string and a Host name of this machine.
 
-Guarantee: without PREFECT_SERVER_API_AUTH_STRING it does not start. With it, Prefect answers 401 to every HTTP request of its API but
-the health checks, and closes every WebSocket whose first message is not the string. Host is checked for HTTP and WebSockets alike
-(dashboards/guard.py), and the pages and schema of FastAPI's documentation, which stand outside Prefect's authentication, are not
-served. What needs none: /api/health, /api/ready, and the UI's files, which hold nothing of the home.
-Source: prefect.server.api.server of Prefect 3.8; with authentication alone it answers any Host and serves /docs and /openapi.json.
+Guarantee: without PREFECT_SERVER_API_AUTH_STRING it does not start. With it, Prefect answers 401 to every API request over HTTP without
+the string, except for the health checks. It closes every WebSocket whose first message is not the string. The Host header is checked for
+HTTP and WebSockets (dashboards/guard.py). The pages and the schema of FastAPI's documentation, which Prefect's authentication does not
+cover, are not served. Only /api/health, /api/ready and the files of the UI need no authentication; they contain no data of the home.
+Source: prefect.server.api.server of Prefect 3.8. With authentication alone it answers any Host and serves /docs and /openapi.json.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def create_app() -> ASGIApp:
-    """The application; settings come from the environment, as `flows.prefect_server.start_server` gives them."""
+    """The application. Its settings come from the environment that `flows.prefect_server.start_server` sets.
+
+    Raises:
+        StageError: the environment has no authentication string.
+    """
     from fastapi import FastAPI
     from prefect.server.api.server import create_app as prefects
     from prefect.settings import get_current_settings

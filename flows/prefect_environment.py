@@ -1,6 +1,7 @@
-"""Settings that must stand in the environment before prefect is imported: its home below ours, no look-ups of outside names.
+"""Defines the Prefect settings that must be in the environment before prefect is imported.
 
-Source: Prefect's settings reference; DO_NOT_TRACK alone was seen not to stop the look-up of an outside name.
+They put Prefect's folder into our home and switch telemetry and prompts off.
+Source: Prefect's settings reference. It was observed that DO_NOT_TRACK alone does not stop the look-up of an external host name.
 """
 
 from __future__ import annotations

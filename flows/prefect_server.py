@@ -1,10 +1,11 @@
-"""A Prefect server of our own on 127.0.0.1: for one `loam run`, or standing under `loam serve`.
+"""Starts and stops a Prefect server on 127.0.0.1, for one `loam run` or for `loam serve`.
 
-Why not Prefect's temporary server: it lives in the terminal's process group, so Ctrl-C ends it first and the run then waits
-minutes for its answer; and it stays behind when the run is killed. Ours has a session of its own and dies with its parent.
-Guarantee: it listens on 127.0.0.1, to clients with its authentication string alone (flows/prefect_app.py), and no other server is ever
-given that string. One server per database. The server holds a lock beside its database as long as it lives; the first run of a home gets
-<home>/prefect, runs beside it <home>/prefect/beside-2 and so on, which later runs use again.
+Prefect's own temporary server is not used for two reasons. It is in the process group of the terminal, so Ctrl-C ends it before the run,
+which then waits minutes for its answer. It also keeps running after the run is killed. Our server has its own session and dies with its
+parent.
+Guarantee: the server listens on 127.0.0.1 and serves only clients with its authentication string (flows/prefect_app.py). No other server
+receives that string. A database has at most one server, which holds a lock file next to the database while it lives. The first run of a
+home uses <home>/prefect. Concurrent runs use <home>/prefect/beside-2 and so on; later runs use these folders again.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ from stages.processes import die_with_parent, free_port, lock_file
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
 GRACE_S = 1
-"""How long a server that ends waits for open connections, of a browser for example."""
+"""Seconds that a stopping server waits for open connections, for example of a browser."""
 LOOK_S = 1.0
 
 
 def use_server(home: Path) -> None:
-    """Puts Prefect's settings into this process's environment, and starts a server unless PREFECT_API_URL names one already.
+    """Sets Prefect's environment variables in this process, and starts a server unless PREFECT_API_URL names one already.
 
-    Call it before prefect is imported. The server is stopped when the process exits, after Prefect has sent its last log lines.
-    Raises StageError when the server that PREFECT_API_URL names refuses us.
+    Call this function before prefect is imported. The server is stopped when the process exits, after Prefect has sent its last log lines.
+
+    Raises:
+        StageError: the server that PREFECT_API_URL names rejects the credentials, or our server does not start.
     """
     for name, value in prefect_settings(home).items():
         os.environ.setdefault(name, value)
@@ -51,15 +54,18 @@ def use_server(home: Path) -> None:
     os.environ[AUTH] = new_auth()
     with _free_database(home) as (folder, lock):
         server = start_server(port, os.environ | {"PREFECT_HOME": str(folder)}, lock)
-    atexit.register(stop, [server])  # exit functions run after the threads that send log lines have ended
+    atexit.register(stop, [server])  # atexit functions run after the threads that send log lines have ended
     wait_until_healthy(port, server)
     os.environ["PREFECT_API_URL"] = api_url(port)
 
 
 def start_server(port: int, environment: Mapping[str, str], lock: int) -> subprocess.Popen[bytes]:
-    """Starts the server process on the database in PREFECT_HOME, whose lock (an open file) it keeps until it ends.
+    """Starts the server process on the database in PREFECT_HOME.
 
-    environment: with PREFECT_API_AUTH_STRING, which the server will ask of its clients.
+    Args:
+        port: the port of 127.0.0.1.
+        environment: environment variables, including PREFECT_HOME and PREFECT_API_AUTH_STRING, which clients must send.
+        lock: the file descriptor of the lock of the database. The server inherits it and holds the lock until it ends.
     """
     application = ["--factory", "flows.prefect_app:create_app", "--app-dir", str(ROOT), "--log-level", "error"]
     listening = ["--host", "127.0.0.1", "--port", str(port), "--timeout-graceful-shutdown", str(GRACE_S)]
@@ -73,16 +79,17 @@ def start_server(port: int, environment: Mapping[str, str], lock: int) -> subpro
 
 
 def prepare_child() -> None:
-    """In a new child: it dies with us, and hears SIGINT, which a process that a shell, nohup or systemd started in the background does not.
+    """Prepares a new child process: it dies with its parent, and SIGINT has its default action again.
 
-    Prefect's worker turns SIGTERM into SIGINT for itself; where that is ignored, it never ends.
+    A process that a shell, nohup or systemd started in the background ignores SIGINT, and its children inherit this. Prefect's worker
+    turns SIGTERM into SIGINT for itself, so a worker that ignores SIGINT would never end.
     """
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _refuse_closed(url: str) -> None:
-    """Raises StageError when a server refuses what Prefect's settings have to show; whatever else is wrong with it Prefect says."""
+    """Raises StageError if a server rejects the credentials in Prefect's settings. Prefect itself reports all other problems later."""
     import httpx
     from prefect.client.orchestration import get_client
 
@@ -98,7 +105,11 @@ def _refuse_closed(url: str) -> None:
 
 @contextmanager
 def main_database(home: Path) -> Iterator[int]:
-    """The lock of the home's main database, open while the block runs. Raises StageError when another server has it."""
+    """The lock of the home's main database, as a file descriptor that is open inside the block.
+
+    Raises:
+        StageError: another server holds the lock.
+    """
     with ExitStack() as opened:
         lock = _lock(home / "prefect", opened)
         if lock is None:
@@ -112,7 +123,7 @@ def main_database(home: Path) -> Iterator[int]:
 
 @contextmanager
 def _free_database(home: Path) -> Iterator[tuple[Path, int]]:
-    """The first folder whose database no server has, and its lock, open while the block runs."""
+    """The first folder whose database no server uses, and its lock as a file descriptor that is open inside the block."""
     with ExitStack() as opened:
         for number in count(1):
             folder = home / "prefect" / (f"beside-{number}" if number > 1 else "")
@@ -123,14 +134,14 @@ def _free_database(home: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _lock(folder: Path, opened: ExitStack) -> int | None:
-    """The server's lock of a folder as an open file; None when another has it."""
-    private_folder(folder)  # the server does not make the folder of its database; parameters and log lines are in it
+    """The file descriptor of the server lock in a folder; None if another process holds the lock."""
+    private_folder(folder)  # Prefect does not create it; it must be private, because the database has parameters and log lines
     file = opened.enter_context((folder / "server.lock").open("a"))
     return file.fileno() if lock_file(file.fileno()) else None
 
 
 def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Returns when the API answers. Raises StageError when the server ends or takes too long."""
+    """Returns when the API answers. Raises StageError if the server ends or does not answer within START_TIMEOUT_S seconds."""
     import httpx
 
     end = time.monotonic() + START_TIMEOUT_S
@@ -146,7 +157,7 @@ def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends processes, the last started first; those that do not end in time are killed."""
+    """Terminates processes, the last started first. Kills each that does not end within STOP_TIMEOUT_S seconds."""
     for child in reversed(children):
         child.terminate()
         try:
@@ -157,21 +168,21 @@ def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def api_url(port: int) -> str:
-    """Where a server on this port answers."""
+    """The URL of the API of a server on this port."""
     return f"http://127.0.0.1:{port}/api"
 
 
 def end_with_worker() -> None:
-    """In a flow's process started by a Prefect worker: when the worker dies, however, the flow ends as if it had been cancelled.
+    """Makes the flow in this process end, as if it was cancelled, when the Prefect worker that started it dies for any reason.
 
-    Without it a killed worker's flow would train on where nobody sees or stops it. Does nothing in `loam run`.
+    Otherwise the flow of a killed worker would go on training, and nobody would see or stop it. Does nothing in `loam run`.
     """
     if os.environ.get("PREFECT__FLOW_RUN_ID"):
         threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
 
 
 def _follow(worker: int) -> None:
-    """Ends this process after its parent; a server that died too would keep it waiting for an answer."""
+    """Ends this process after its parent, at the latest STOP_TIMEOUT_S seconds after SIGTERM, because it may wait for a dead server."""
     while os.getppid() == worker:
         time.sleep(LOOK_S)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The flow `pretrain`: walks the whole pipeline of a recipe, one task per node. Parameters are flat scalars."""
+"""Defines the flow `pretrain`: runs the whole pipeline of a recipe, one task per node. Its parameters are flat scalars."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flows.task import link_report, step
 
 @flow(name="pretrain", flow_run_name="{recipe}", persist_result=False)
 def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = "", force: str = "", name: str = "", home: str = "") -> str:  # noqa: A002
-    """From raw crawl to report. Returns the run id.
+    """Runs the whole pipeline of a recipe, from raw crawl to report. Returns the run id.
 
     Args:
         recipe: name of a recipe in configs/, or a path.
         until: the last node to run; empty for all.
-        start: build this node and all that follows it again, on what stands before it; empty to build only what is missing.
+        start: build this node and all nodes after it again, on the existing artifacts before it; empty to build only what is missing.
         set: settings as in a shell: "pretrain.budget.steps=20 crawl.warcs='[a, b]'".
         force: nodes to build again, separated by commas.
-        name: a name for the run, such as "baseline"; empty for none but its number.
+        name: a name for the run, such as "baseline"; empty for none except its numbered alias.
         home: folder of artifacts and index; empty for LOAM_HOME or data/.
     """
     end_with_worker()

@@ -1,9 +1,9 @@
-"""Shows nodes while they run: a progress bar on a terminal, plain lines elsewhere, both on standard error.
+"""Shows nodes while they run, on standard error: a progress bar on a terminal, plain lines elsewhere.
 
-`watching()` makes its report function the one that steps of this process call (`WATCHER`); without it nothing is shown, and a Prefect
-worker writes the same lines (`line_of`) to its log.
-Guarantee: every text passes `printable.one_line`, so that no character of a URL, a name or an error steers the terminal.
-Cost: on a terminal the import of rich; elsewhere one line per node and at most one line of progress every PLAIN_EVERY_S seconds.
+`watching()` sets the report function (`WATCHER`) that the steps of this process call. Without it nothing is shown here, for example under
+a Prefect worker, where the task writes the same lines (`line_of`) to Prefect's log.
+Guarantee: every text passes `printable.one_line`, so that no character of a URL, a name or an error controls the terminal.
+Cost: the import of rich on a terminal. Elsewhere one line per node and at most one line of progress every PLAIN_EVERY_S seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from stages.core.contract.printable import one_line
 
 if TYPE_CHECKING:
-    from stages.core.run.runner import Event, Report  # pydantic comes with it: `loam --help` imports this module
+    from stages.core.run.runner import Event, Report  # it imports pydantic, and `loam --help` imports this module
 
 PLAIN_EVERY_S = 5.0
 
@@ -43,7 +43,7 @@ def watching(stream: TextIO | None = None) -> Iterator[None]:
 
 
 def line_of(event: Event) -> str:
-    """One event as a line of text; empty for events that are not worth a line."""
+    """One event as a line of text; empty for events that have no line."""
     values = event.values
     text = ""
     if event.kind == "log":
@@ -56,7 +56,7 @@ def line_of(event: Event) -> str:
 
 
 def progress_text(values: Mapping[str, Any]) -> str:
-    """ "120 of 1,500 pages, 8 %" with the note behind it."""
+    """Progress as text, followed by its note: "120 of 1,500 pages, 8 %"."""
     done, total = values["done"], values["total"]
     share = f" of {total:,}" if total else ""
     percent = f", {100 * done / total:.0f} %" if total else ""
@@ -65,7 +65,7 @@ def progress_text(values: Mapping[str, Any]) -> str:
 
 
 def record_counts_text(record_counts: Mapping[str, Any] | None) -> str:
-    """ "1,503 pages in, 1,201 kept, 40 changed, 262 dropped (language 200, no_text 62)"."""
+    """Record counts as text: "1,503 pages in, 1,201 kept, 40 changed, 262 dropped (language 200, no_text 62)"."""
     if not record_counts:
         return ""
     dropped = record_counts["dropped"]
@@ -78,7 +78,7 @@ def record_counts_text(record_counts: Mapping[str, Any] | None) -> str:
 
 
 def size_text(count: float) -> str:
-    """Bytes as a person reads them."""
+    """A number of bytes in a readable unit (bytes, KB, MB, GB; powers of 1000)."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"

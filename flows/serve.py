@@ -1,4 +1,4 @@
-"""`loam serve`: Prefect server, process pool and worker on 127.0.0.1, with prefect.yaml deployed. Stops them all by pid."""
+"""Runs `loam serve`: a Prefect server, a process pool and a worker on 127.0.0.1, with prefect.yaml deployed. Stops all of them by pid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 @dataclass(frozen=True)
 class Up:
-    """Where a served Prefect is reached. login: the variable that the UI's login asks for; profiles: the file that holds it."""
+    """The addresses of a served Prefect. login: the variable whose value the UI's login needs. profiles: the file that contains it."""
 
     ui_url: str
     api_url: str
@@ -35,15 +35,19 @@ class Up:
 
 
 def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
-    """Runs until interrupted or terminated; returns 0.
+    """Serves until the process is interrupted or terminated; returns 0.
 
-    `announce` is called once, when server and worker are started.
+    Args:
+        home: the home folder.
+        port: the port of 127.0.0.1.
+        announce: called once, after the server and the worker were started.
 
     Raises:
-        StageError: the port or the home's Prefect database is taken, or the server or the worker ended by itself.
+        StageError: the port or the Prefect database of the home is in use, a `prefect` command failed, the server did not start, or the
+            server or the worker ended without a request.
     """
     url = api_url(port)
-    bound(port).close()  # refuses a taken port before anything starts
+    bound(port).close()  # raises if the port is in use, before anything starts
     own = {**prefect_settings(home), "PREFECT_API_URL": url, "LOAM_HOME": str(home), "LOAM_ROOT": str(ROOT)}
     children: list[subprocess.Popen[bytes]] = []
     previous = signal.signal(signal.SIGTERM, _interrupt)
@@ -71,7 +75,7 @@ def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
 
 
 def _stop_all(children: list[subprocess.Popen[bytes]]) -> None:
-    """Ends the flows that the worker has under way as a cancel would, then the worker, then the server they all report to."""
+    """Ends the running flows of the worker like a cancel, then the worker, then the server that they report to."""
     import psutil
 
     ours = {child.pid for child in children}
@@ -86,7 +90,7 @@ def _stop_all(children: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _import() -> None:
-    """Makes the flows of a worker that was killed children of this process, so that they can be waited for."""
+    """Makes this process the new parent of the flows of a killed worker (child subreaper, Linux only), so that it can wait for them."""
     if sys.platform == "linux":
         import ctypes
 
@@ -94,7 +98,7 @@ def _import() -> None:
 
 
 def _bury(ours: set[int]) -> None:
-    """Waits for imported processes that have ended: until then they stand in the process table, and Prefect takes them for alive."""
+    """Reaps ended processes that became children of this process. Prefect treats a process as alive while it is in the process table."""
     import psutil
 
     for child in psutil.Process().children():

@@ -1,4 +1,4 @@
-"""The flow `stage`: one node of a recipe again, on the artifacts that are there."""
+"""Defines the flow `stage`: runs one node of a recipe again, on existing artifacts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flows.task import step
 
 @flow(name="stage", flow_run_name="{node}-of-{recipe}", persist_result=False)
 def stage(node: str, recipe: str = "tiny", set: str = "", force: bool = True, home: str = "") -> str:  # noqa: A002
-    """Runs one node. With force (the default) a cached node is built again beside the old artifact and compared.
+    """Runs one node. With force (the default), a cached node is built again next to the old artifact and compared. Returns the run id.
 
     Args:
         node: for example dedup or evaluate@sft.

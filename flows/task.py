@@ -1,9 +1,9 @@
-"""The one Prefect task: runs a node through the runner and forwards its logs, progress and record counts to Prefect.
+"""Defines the one Prefect task: runs a node through the runner and forwards its logs, progress and record counts to Prefect.
 
-One task run per node, named after it. A cached node is shown as Cached. Log lines of training ranks arrive while they train;
-each node leaves a Prefect artifact with a link to its folder and a table of its record counts, and a progress artifact that moves.
-A node that fails for the network alone (ConnectionError, TimeoutError) is tried again after growing pauses, and goes on from its
-finished shards; nothing else is: a contract error (LoamError) or a fault of the code would only fail again.
+Each node has one task run with its name. A cached node has the state Cached. Log lines of training ranks arrive during training. A node
+that ran gets a Prefect artifact with a link to its folder and a table of its record counts. While it runs, it updates a progress artifact.
+Only a network error (ConnectionError, TimeoutError) is retried, after growing pauses; the node then continues from its finished shards.
+A contract error (LoamError) or an error in the code would fail again, so it is not retried.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_PAUSES_S = [2, 10, 30]
 
 
 def _of_the_network(task: Any, task_run: Any, state: Any) -> bool:
-    """Whether a failed attempt is worth another: Prefect asks before each retry."""
+    """Whether a failed attempt is retried: only network errors are. Prefect calls this function before each retry."""
     error = state.result(raise_on_failure=False)
     if not isinstance(error, NETWORK_ERRORS):
         return False
@@ -47,7 +47,7 @@ def _of_the_network(task: Any, task_run: Any, state: Any) -> bool:
     retries=len(RETRY_PAUSES_S), retry_delay_seconds=RETRY_PAUSES_S, retry_condition_fn=_of_the_network,
 )  # fmt: skip
 def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
-    """Runs `perform` (the node's work) and returns its Result inside a Prefect state; what it raises fails the task."""
+    """Runs `perform` (the node's work) and returns its Result in a Prefect state. An exception of `perform` fails the task."""
     report = _forward(node)
     report(Event("start", node, {}))
     result = perform(report)
@@ -59,7 +59,12 @@ def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
 
 
 def step(node: str, perform: Callable[[Report], Result]) -> Result:
-    """One node as a task run of the current flow; raises what the node raised."""
+    """Runs one node as a task run of the current flow.
+
+    Raises:
+        StageError: a network error remained after the last retry.
+        Exception: any other error that the node raised.
+    """
     try:
         result: Result = node_task(node, perform, return_state=True).result()
     except NETWORK_ERRORS as error:
@@ -70,7 +75,7 @@ def step(node: str, perform: Callable[[Report], Result]) -> Result:
 
 
 def link_report(home: Path, run_id: str) -> None:
-    """Links the page of the current flow run to the report, when the run reached one."""
+    """Adds a link to the report to the Prefect page of the current flow run, if the run has a report."""
     nodes = {entry["node"]: entry["artifact"] for entry in read_run(home, run_id)["nodes"]}
     if "report" in nodes:
         report = home / "artifacts" / nodes["report"] / "report.html"
@@ -78,7 +83,7 @@ def link_report(home: Path, run_id: str) -> None:
 
 
 def end_values(result: Result) -> dict[str, Any]:
-    """What the last line of a node says."""
+    """The values of a node's last event: state, seconds, and a text with its record counts or its rows, size and figures."""
     manifest = result.artifact.manifest
     figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
     text = record_counts_text(result.record_counts) or ", ".join(
@@ -88,11 +93,11 @@ def end_values(result: Result) -> dict[str, Any]:
 
 
 def _forward(node: str) -> Report:
-    """A report function that shows events here and sends lines and progress to the Prefect server."""
+    """A report function that passes events to `WATCHER` and sends lines and progress to the Prefect server."""
     logger, watcher = get_run_logger(), WATCHER.get()
     progress: dict[str, Any] = {"id": None, "at": time.monotonic()}
 
-    context = copy_context()  # progress comes from threads too, and Prefect knows the task run by context variable
+    context = copy_context()  # threads also report progress, and Prefect finds the task run through a context variable
 
     def show(percent: float) -> None:
         if progress["id"] is None:

@@ -1,10 +1,10 @@
-"""The command line `loam`: builds it from the commands in this folder, runs one, and turns its error into a message and an exit code.
+"""Builds the command line `loam` from the commands in this folder, runs one command, and turns its error into a message and an exit code.
 
-Exit codes: 0 done, 1 a stage failed, 2 usage or recipe error, 3 verification failed, 130 interrupted. An error is one message on standard
-error: what, where, what to do; a traceback only with --debug.
-Cost: `loam --help` under 0.3 s. The modules of commands import what they work with inside their functions. cyclopts parses a command
-in half of typer's time (0.07 against 0.16 s of CPU with Python's start; typer 0.29.2 imports pydantic, cyclopts 5.4.0 does not) and asks
-the program for completions, so that a shell offers the names of artifacts.
+Exit codes: 0 done, 1 a stage failed, 2 usage or recipe error, 3 verification failed, 130 interrupted.
+Guarantee: an error is one message on standard error that says what happened, where, and what to do. Only --debug shows a traceback.
+Cost: `loam --help` takes less than 0.3 s, because the command modules import their dependencies inside functions. cyclopts parses a
+command in half of typer's time (0.07 against 0.16 s of CPU, including the start of Python): typer 0.29.2 imports pydantic, cyclopts 5.4.0
+does not. cyclopts also calls the program for completions, so that a shell can complete the names of artifacts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        words: the words behind `loam`; without them those that this process was started with.
+        words: the command-line arguments after `loam`; None takes them from `sys.argv`.
 
     Returns:
         The exit code.
@@ -66,7 +66,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def command_line() -> App:
-    """All commands with their panels in the help, completion included."""
+    """The cyclopts application: all commands, grouped into the panels of the help, and the installation of completion."""
     run, ask, keep, serve = (Group(title, sort_key=place) for place, title in enumerate(("Run", "Ask", "Keep", "Serve"), start=1))
     app = App(
         name="loam",
@@ -93,7 +93,7 @@ def command_line() -> App:
 
 
 def _parsed(words: list[str]) -> tuple[Callable[..., int | None], BoundArguments]:
-    """The function that the words name, with its arguments. Raises RecipeError for words that name none."""
+    """The function of the named command and its bound arguments. Raises RecipeError if the words are not a valid command."""
     app = command_line()
     try:
         chain, apps, rest = app.parse_commands(words)

@@ -1,4 +1,4 @@
-"""`python -m flows.cli`: the command line without the installed script `loam`."""
+"""Runs the command line as `python -m flows.cli`, without the installed script `loam`."""
 
 import sys
 

@@ -1,7 +1,8 @@
-"""What the shell offers when the user presses Tab: recipes, nodes, and names of artifacts and runs.
+"""Lists the completions that a shell offers after Tab: recipes, nodes, and names of artifacts and runs.
 
-Guarantee: nothing is written, and a home without an index offers no names (an index is not built for a completion).
-Cost: one start of Python; for names one query of the index. cyclopts calls these functions and keeps what begins with the typed word.
+cyclopts calls these functions and keeps the entries that begin with the typed word.
+Guarantee: nothing is written. In a home without an index there are no names, because a completion does not build an index.
+Cost: one start of Python; names also take one query of the index.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ RUNS = "SELECT alias AS name FROM run UNION SELECT run_id FROM run UNION SELECT 
 
 
 def recipes(context: CompletionContext) -> list[str]:
-    """The recipes in configs/, and the recorded runs, from which a branch starts."""
+    """The recipes in configs/, then the recorded runs, because a run can be branched like a recipe."""
     from flows.opened_recipe import ROOT
 
     return [*sorted(path.stem for path in (ROOT / "configs").glob("*.yaml")), *runs(context)]
 
 
 def nodes(context: CompletionContext) -> list[str]:
-    """The nodes of the DAG in order."""
+    """The nodes of the DAG, in pipeline order."""
     from flows.pipeline import pipeline
 
     return [node.name for node in pipeline()]
 
 
 def artifacts(context: CompletionContext) -> list[str]:
-    """Nodes with an artifact, aliases and given names of artifacts."""
+    """Nodes that have an artifact, and the aliases and given names of artifacts."""
     return _names(context, ARTIFACTS)
 
 
@@ -41,7 +42,7 @@ def runs(context: CompletionContext) -> list[str]:
 
 
 def artifacts_and_runs(context: CompletionContext) -> list[str]:
-    """What `artifacts` and `runs` offer."""
+    """The completions of `artifacts` and of `runs`."""
     return _names(context, f"{ARTIFACTS} UNION {RUNS}")
 
 

@@ -1,4 +1,4 @@
-"""The part of `loam lineage` that keeps a home in order: names, verification, the index, imported artifacts, removal."""
+"""The commands of `loam lineage` that maintain a home: give names, verify files, rebuild the index, import and remove artifacts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def verify(
 
 
 def reindex(*, common: Common = COMMON) -> int:
-    """Build the index anew from the manifests."""
+    """Rebuild the index from the manifests."""
     from stages.core.index import database
 
     home = common.folder()
@@ -64,7 +64,7 @@ def import_command(
     name: Annotated[str, Parameter("--as", metavar="NAME", help="a name for the artifact")] = "",
     common: Common = COMMON,
 ) -> int:
-    """Take files, or an artifact of another home, in as the artifact of a node."""
+    """Import files, or an artifact of another home, as the artifact of a node."""
     from flows.pipeline import stage_of, upstream
     from stages.core.run.import_artifact import import_artifact
     from stages.core.store import manifest

@@ -1,4 +1,4 @@
-"""The questions of `loam lineage`: runs, artifacts, what they were made from, why a node is built. Read-only."""
+"""The read-only commands of `loam lineage`: runs, artifacts, their inputs and outputs, and why a node is cached or missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COPIES_SHOWN = 50
 
 
 def runs(*, common: Common = COMMON) -> int:
-    """All runs, newest first."""
+    """List all runs, newest first."""
     from stages.queries import lineage
 
     answer_rows(common, lineage.run_rows(common.folder()))
@@ -25,7 +25,7 @@ def runs(*, common: Common = COMMON) -> int:
 
 
 def show(name: AnyName, /, *, common: Common = COMMON) -> int:
-    """One artifact or run."""
+    """Show one artifact or run."""
     from stages.queries import lineage
 
     found = lineage.show(common.folder(), name)
@@ -34,7 +34,7 @@ def show(name: AnyName, /, *, common: Common = COMMON) -> int:
 
 
 def names(*, common: Common = COMMON) -> int:
-    """All given names."""
+    """List all given names."""
     from stages.queries import lineage
 
     answer_rows(common, lineage.name_rows(common.folder()))
@@ -42,7 +42,7 @@ def names(*, common: Common = COMMON) -> int:
 
 
 def up(name: ArtifactName, /, *, common: Common = COMMON) -> int:
-    """Everything an artifact was made from."""
+    """List everything an artifact was made from."""
     from stages.queries import lineage
 
     answer_rows(common, lineage.up(common.folder(), name))
@@ -50,7 +50,7 @@ def up(name: ArtifactName, /, *, common: Common = COMMON) -> int:
 
 
 def down(name: ArtifactName, /, *, common: Common = COMMON) -> int:
-    """Everything made from an artifact."""
+    """List everything made from an artifact."""
     from stages.queries import lineage
 
     answer_rows(common, lineage.down(common.folder(), name))
@@ -58,7 +58,7 @@ def down(name: ArtifactName, /, *, common: Common = COMMON) -> int:
 
 
 def diff(a: ArtifactName, b: ArtifactName, /, *, common: Common = COMMON) -> int:
-    """What differs between two artifacts."""
+    """List what differs between two artifacts."""
     from stages.queries import compare
 
     answer_rows(common, compare.diff(common.folder(), a, b))
@@ -66,7 +66,7 @@ def diff(a: ArtifactName, b: ArtifactName, /, *, common: Common = COMMON) -> int
 
 
 def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Common = COMMON) -> int:
-    """Why a node of a recipe is cached or missing."""
+    """Explain why a node of a recipe is cached or missing."""
     from flows.opened_recipe import open_session
     from flows.pipeline import upstream
 
@@ -89,7 +89,7 @@ def affected(
     url_pattern: Annotated[str, Parameter(metavar="PATTERN", help="a URL, with % for any characters")],
     common: Common = COMMON,
 ) -> int:
-    """Artifacts and checkpoints that hold documents of matching URLs, or copies of them."""
+    """List artifacts and checkpoints that hold documents of matching URLs, or copies of them."""
     from stages.queries.affected import affected as affected_by
 
     found = affected_by(common.folder(), url_pattern)
@@ -124,7 +124,7 @@ def sql(
     max_seconds: Annotated[int, whole(), Parameter(help="time for the query")] = 60,
     common: Common = COMMON,
 ) -> int:
-    """One SELECT over the record's tables and views; it reads nothing else."""
+    """Run one SELECT over the tables and views of the record; it reads nothing else."""
     from stages.core.index import database
     from stages.core.index.sql_guard import QueryLimits
 

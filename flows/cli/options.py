@@ -1,8 +1,8 @@
-"""What the commands share: options, the types of their arguments, and how a command is declared.
+"""Defines what the commands share: options, argument types, and the declaration of a command.
 
-Each help text stands beside the name and the limits of its option, in the annotation that cyclopts reads.
-Guarantee: a number is read and compared with its limits before its command starts; nothing is rounded.
-Source: the converter replaces cyclopts' own, which takes 1.7 for 2 (cyclopts 5.4.0, `_convert._int`).
+The annotation that cyclopts reads holds the name, the limits and the help text of an option together.
+Guarantee: a number is parsed and checked against its limits before the command starts. No number is rounded.
+Source: the converter replaces that of cyclopts 5.4.0 (`_convert._int`), which reads 1.7 as 2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cyclopts import Group, Parameter, Token
 from flows.cli import completers
 
 MOST = 1_000_000_000
-"""The largest number that an option takes where nothing else limits it."""
+"""The default upper limit of a numeric option."""
 ANY_NAME = "node, node/folder, alias (dedup-3), given name, or the start of a key or digest"
 EVERY_COMMAND = Group("Options of every command", sort_key=9)
 
@@ -25,7 +25,7 @@ EVERY_COMMAND = Group("Options of every command", sort_key=9)
 @Parameter(name="*", group=EVERY_COMMAND)
 @dataclass(frozen=True)
 class Common:
-    """The options of every command. command: the words that name the command, set before it starts."""
+    """The options of every command. `command` is no option: the parser sets it to the words that name the command."""
 
     home: Annotated[
         str, Parameter(metavar="FOLDER", help="folder of artifacts and index (default: LOAM_HOME, else data/ in the clone)")
@@ -35,7 +35,7 @@ class Common:
     command: Annotated[str, Parameter(parse=False)] = ""
 
     def folder(self) -> Path:
-        """The home folder. Raises RecipeError for one that cannot be a home."""
+        """The home folder. Raises RecipeError if the folder cannot be a home."""
         from flows.opened_recipe import default_home
 
         return default_home(self.home)
@@ -47,9 +47,9 @@ COMMON = Common()
 
 @dataclass(frozen=True)
 class Command:
-    """A function that parses as a command and returns the exit code, with example lines for its help text.
+    """A command: the function that cyclopts parses arguments for, which returns the exit code, and example lines for the help text.
 
-    name: of the command where it is not the function's (`import` is a keyword of Python).
+    name: Name of the command where it differs from the function's (`import` is a keyword of Python).
     """
 
     run: Callable[..., int]
@@ -58,7 +58,7 @@ class Command:
 
 
 def whole(low: int = 1, high: int = MOST) -> Parameter:
-    """A parameter that takes a whole number in decimal digits from `low` to `high`."""
+    """A cyclopts parameter that accepts a whole number in decimal digits from `low` to `high`."""
 
     def convert(_: Any, tokens: Sequence[Token]) -> int:
         text = tokens[0].value

@@ -1,7 +1,7 @@
-"""Prints the answers of commands: as JSON in one envelope, as tables, or as nested values.
+"""Prints the answers of commands as JSON in one envelope, as tables, or as nested values.
 
-Guarantee: every text passes `printable`, so that no character of a URL, a name or an error steers the terminal (ruff refuses print in the
-other modules of the command line). JSON is ASCII and strict. A table that is piped has no colours, and no cell is cut or wrapped.
+Guarantee: every text passes `printable`, so that no character of a URL, a name or an error controls the terminal. ruff forbids `print` in
+the other modules of the command line. JSON is ASCII and strict. A table in a pipe has no colours, and no cell is cut or wrapped.
 Cost: JSON and plain lines need no library; a table imports rich.
 """
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SCHEMA_VERSION = 1
-"""Of the envelope and of all answers in it: it rises when a name in them changes or goes, not when one is added."""
+"""The version of the envelope and of all answers in it. It rises when a name in them is changed or removed, not when one is added."""
 
 
 def say(text: object = "", error: bool = False, flush: bool = False) -> None:
-    """Prints text of any origin, to standard error with `error`; what would steer a terminal is written out."""
+    """Prints text of any origin with its control characters escaped; `error` prints to standard error."""
     print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=flush)
 
 
 def answer(common: Common, value: Any, show: Callable[[], None]) -> None:
-    """Prints the answer of a command: `value` in the envelope with --json, otherwise by `show`."""
+    """Prints the answer of a command: with --json `value` in the envelope, otherwise what `show` prints."""
     if not common.json:
         show()
         return
@@ -43,9 +43,9 @@ def answer_rows(common: Common, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_table(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Prints a table with a header, numbers to the right.
+    """Prints a table with a header; columns of numbers are aligned to the right.
 
-    On a terminal a wide cell is folded to the width of the terminal; in a pipe a line is as long as its row.
+    On a terminal, wide cells are folded to the width of the terminal. In a pipe, a line is as long as its row.
     """
     lines = [{one_line(str(name)): _cell(value) for name, value in row.items()} for row in rows]
     if not lines:
@@ -58,13 +58,13 @@ def print_table(rows: Iterable[Mapping[str, Any]]) -> None:
         return
     width = sum(2 + max(len(name), *(len(line[name]) for line in lines)) for name in lines[0])
     console = Console(width=2 * width, color_system=None, force_terminal=False, markup=False, highlight=False, emoji=False)
-    with console.capture() as capture:  # 2 * width: a character of an Asian script is two columns wide
+    with console.capture() as capture:  # 2 * width: a character of an East Asian script is two columns wide
         console.print(_table(lines, folded=False))
     say("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def _table(lines: Sequence[Mapping[str, str]], folded: bool) -> Table:
-    """A rich table. Without `folded` a column is one cell of many lines, which rich lays out three times as fast."""
+    """A rich table. Without `folded`, each column is one cell with many lines, because rich lays that out three times as fast."""
     from rich.table import Table
     from rich.text import Text
 
@@ -82,7 +82,7 @@ def _table(lines: Sequence[Mapping[str, str]], folded: bool) -> Table:
 
 
 def print_nested(values: Mapping[str, Any], indent: str = "") -> None:
-    """Prints one line per value; what a mapping or a list of mappings holds stands indented below its name."""
+    """Prints one line per value; the content of a mapping or of a list of mappings is indented below its name."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             say(f"{indent}{one_line(str(name))}:")
@@ -96,7 +96,7 @@ def print_nested(values: Mapping[str, Any], indent: str = "") -> None:
 
 
 def _strict(value: Any) -> Any:
-    """The value as strict JSON can hold it: a number that is none becomes null, what JSON has no type for its text."""
+    """The value as strict JSON: NaN and infinity become null, and a value of a type that JSON lacks becomes its text."""
     if isinstance(value, Mapping):
         return {str(name): _strict(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""`loam trace`, `loam compare`, `loam what-if`, `loam report`: questions about runs, weights, documents and thresholds. Read-only."""
+"""The read-only commands `loam trace`, `loam compare`, `loam what-if` and `loam report`: query documents, runs, weights and thresholds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trace(
     ] = "",
     common: Common = COMMON,
 ) -> int:
-    """Where a document went, and what a training step saw."""
+    """Trace a document through the pipeline, or list the documents of a training step."""
     from stages.queries import trace as tracing
 
     if sum(asked is not None for asked in (url, doc, step)) != 1:
@@ -63,7 +63,7 @@ def _print_documents(found: list[dict[str, Any]]) -> None:
 
 
 def compare(a: AnyName, b: AnyName, /, *, common: Common = COMMON) -> int:
-    """Two runs: settings, data and scores that differ. Two checkpoints or models: what changed in the weights."""
+    """Compare two runs (settings, data, scores), or the weights of two checkpoints or models."""
     from stages.queries import compare as comparing
     from stages.queries.lineage import read
     from stages.queries.weights import compare_weights
@@ -91,7 +91,7 @@ def _print_weights(found: dict[str, Any]) -> None:
 
 
 def what_if(artifact: ArtifactName, /, *, settings: Settings = (), common: Common = COMMON) -> int:
-    """What the filter would keep at other thresholds, from the stored signals."""
+    """Compute from stored signals what the filter would keep at other thresholds."""
     from flows.pipeline import pipeline, stage_of
     from stages.queries import what_if as asking
 
@@ -116,7 +116,7 @@ def report(
     *,
     common: Common = COMMON,
 ) -> int:
-    """The path of a run's report."""
+    """Print the path of a run's report."""
     from stages.queries.lineage import report_path
 
     path = report_path(common.folder(), run)

@@ -1,4 +1,7 @@
-"""`loam run`, `loam plan`, `loam stage`: work on a recipe. Progress goes to standard error, the answer to standard output."""
+"""The commands `loam run`, `loam plan` and `loam stage`, which run or plan a recipe.
+
+Progress goes to standard error, the answer to standard output.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def run(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """Execute what is missing of a recipe."""
+    """Run a recipe; nodes that are cached are not built again."""
     from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
     from stages.core.store.names import refuse_taken
 
@@ -65,7 +68,7 @@ def plan(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """What would run, and why."""
+    """Show what a run of a recipe would build, and why."""
     from flows.opened_recipe import open_session, refuse_damaged, refuse_missing
     from stages.queries.plan import training_size
 
@@ -116,18 +119,18 @@ def stage(
 
 
 def _start_prefect(home: Path) -> None:
-    """Starts a Prefect server for this run. Refuses a home that cannot be used before anything starts."""
+    """Starts a Prefect server for this run. Checks first that the home can be used, before anything starts."""
     from flows.prefect_server import use_server
     from stages.core.store.runs import hold_home
 
     with hold_home(home):
         pass
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # its console lines are left to ours
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # flows/progress.py prints the console lines
     use_server(home)
 
 
 def _answer_run(common: Common, home: Path, run_id: str) -> None:
-    """Answers with the run, its nodes and, when it reached its report, the table of results and the report's path."""
+    """Prints the run and its nodes. If the run has a report, also prints the table of results and the path of the report."""
     from stages.queries import lineage
 
     nodes = lineage.show(home, run_id)["nodes"]

@@ -1,4 +1,4 @@
-"""`loam dashboard` and `loam serve`: servers on 127.0.0.1 that run until Ctrl-C. The answer is printed when the server is up."""
+"""The commands `loam dashboard` and `loam serve`: servers on 127.0.0.1 that run until Ctrl-C and print their URL when they are up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dashboard(
     port: Annotated[int, whole(0, LAST_PORT), Parameter(help="of 127.0.0.1; 0 takes a free one")] = 8765,
     common: Common = COMMON,
 ) -> int:
-    """The web dashboard on 127.0.0.1; prints the URL that opens it."""
+    """Serve the web dashboard on 127.0.0.1 and print the URL that opens it."""
     from dashboards import app
     from flows.pipeline import pipeline
 
@@ -37,7 +37,7 @@ def serve(
     port: Annotated[int, whole(1, LAST_PORT), Parameter(help="of 127.0.0.1")] = 4200,
     common: Common = COMMON,
 ) -> int:
-    """Prefect server, process pool and worker, with prefect.yaml deployed."""
+    """Serve Prefect (server, process pool, worker) with prefect.yaml deployed."""
     from flows import serve as serving
 
     home = common.folder()

@@ -1,1 +1,1 @@
-"""Questions about recipes and records, read-only: nothing here writes to a home."""
+"""Queries about recipes and records. They change no artifact and no run record; `lineage.give_name` alone writes a name."""

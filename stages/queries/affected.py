@@ -1,10 +1,17 @@
-"""Takedown: which artifacts and checkpoints hold documents of matching URLs or copies of them, and what a rerun without them builds again.
+"""Finds the artifacts and checkpoints that hold documents of matching URLs or copies of them (takedown).
 
-Read-only. An artifact "holds" a document when its side tables name it, a crawl when what was read from it names it; a crawl of given
-WARC files only "names the files" that hold it. It "holds a copy" when it holds none of the documents but what dedup found to be a copy of
-one, exact or near, under another URL. A model is "made from" it when what it was trained on holds it.
-Dedup compares one document of each text. What it found near to that one is near to every document of equal text, so those pairs count
-for them too; where the texts that dedup read are no longer in this home, for every document that may be of equal text.
+These artifacts, and the artifacts made from them, are what a rerun without the documents builds again.
+Relations of an artifact to the matching documents:
+
+- "holds": its side tables name such a document. For a crawl, the decisions of an artifact made from the crawl name it.
+- "names the files": as "holds", for a crawl of given WARC files. The files themselves are outside the home.
+- "holds a copy": it holds no such document, but a document that dedup found to be an exact or near copy of one under another URL.
+- "made from": an artifact upstream of it holds such a document or a copy.
+
+Dedup compares one document of each text. Every near duplicate of this document is also a near duplicate of all documents with equal
+text, so the pairs count for these documents too. If the home no longer has the texts that dedup read, the pairs count for every document
+that may have equal text.
+Guarantee: read-only.
 Cost: one scan over decisions, clusters, pairs, token spans and row spans.
 """
 
@@ -21,19 +28,21 @@ from stages.core.contract.errors import StageError
 from stages.core.index import database
 from stages.core.tables.dedup_tables import DedupReason
 
-# View, condition under which a row of it means that the artifact holds the document.
+# (view, condition under which a row of the view means that the artifact holds the document)
 HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("row_spans", "true"))
-REMOVED = (DedupReason.URL_REMOVED, DedupReason.COPY_OF_REMOVED)  # reasons of what was taken out on request
+REMOVED = (DedupReason.URL_REMOVED, DedupReason.COPY_OF_REMOVED)  # drop reasons of documents that a takedown setting removed
 
 
 @dataclass(frozen=True)
 class Affected:
-    """What a pattern meets.
+    """The artifacts and the copies that a URL pattern affects.
 
-    artifacts: node, artifact, relation (holds | holds a copy | names the files | made from), documents (held, None for what is made from
-    them), copies (held likewise), steps (of pretraining that saw such a document or copy, None elsewhere).
-    copies: relation (kept copy | dropped copy), url, host, of (the matching URL), kind (exact | near), jaccard, artifact (of dedup). A dropped
-    copy of a document that stays would come back if only the document went.
+    Attributes:
+        artifacts: rows of node, artifact, relation (holds | holds a copy | names the files | made from), documents (number held; None if it
+            holds none), copies (number held, likewise), steps (number of pretraining steps that saw such a document or copy; None for
+            other nodes).
+        copies: rows of relation (kept copy | dropped copy), url, host, of (the matching URL), kind (exact | near), jaccard, artifact (of
+            dedup). If only the matching document is removed, a dropped copy of it can be kept in its place.
     """
 
     artifacts: list[dict[str, Any]]
@@ -41,12 +50,20 @@ class Affected:
 
 
 def affected(home: Path, pattern: str) -> Affected:
-    """What holds documents whose URL matches. pattern: a URL, with % for any characters. Raises StageError when none does."""
+    """Finds what holds documents whose URL matches.
+
+    Args:
+        home: the home folder.
+        pattern: a URL, with % for any characters.
+
+    Raises:
+        StageError: no recorded document matches.
+    """
     return database.asking(home, lambda ask: _affected(ask, home, pattern))
 
 
 def as_like(pattern: str) -> str:
-    """The pattern for LIKE … ESCAPE '\\': only % stands for others, as in filter.url.remove (stages/text/quality/rules.py)."""
+    """The pattern for LIKE … ESCAPE '\\'. Only % is a wildcard, as in filter.url.remove (stages/text/quality/url_patterns.py)."""
     return re.sub(r"([\\_])", r"\\\1", pattern)
 
 
@@ -95,10 +112,12 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
 
 
 def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, Any, Any]]:
-    """(artifact of dedup, document, compared document) with equal text, where the second is near to a kept document that the cluster of
-    the first does not name. One of those kept documents or the first document itself matches.
+    """Rows (artifact of dedup, document, compared document) of documents with equal text.
 
-    A document of equal text has the compared one's cluster and Jaccard similarity in `clusters`; others may have them too, so texts decide.
+    The compared document is a near duplicate of a kept document that the cluster of the first document does not name. The kept document
+    or the first document matches the URL pattern.
+    A document of equal text has the same cluster and the same Jaccard similarity in `clusters` as the compared document. Other documents
+    may have them too, so the texts decide.
     """
     from stages.text.match.minhash import text_hash
 
@@ -108,7 +127,7 @@ def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, Any, Any]]
         artifacts, documents = {row[0] for row in found}, {document for row in found for document in row[1:]}
         for artifact, document, text in ask(_TEXTS, [sorted(artifacts), sorted(documents)])[1]:
             texts[artifact, document] = text_hash(text)
-    unread = object()  # a text that is not here is taken for equal: a takedown names a page too many rather than one too few
+    unread = object()  # a missing text counts as equal: a takedown may name too many pages, never too few
     return [
         (artifact, document, compared)
         for artifact, document, compared in found
@@ -117,7 +136,7 @@ def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, Any, Any]]
 
 
 def _held(ask: database.Ask, views: set[str], documents: str) -> dict[str, int]:
-    """artifact -> how many of the documents it holds. documents: a table of their doc_ids."""
+    """artifact -> number of the documents that it holds. documents: the name of a table with their doc_ids."""
     held: dict[str, int] = {}
     for view, condition in HOLDERS:
         if view in views:
@@ -142,7 +161,7 @@ SELECT s.artifact_id, count(DISTINCT s.step) FROM steps s JOIN edge ON edge.chil
 JOIN row_spans r ON r.artifact_id = edge.parent AND r.row = s.row AND r.part = 'train'
 WHERE r.doc_id IN (SELECT doc_id FROM matching UNION SELECT doc_id FROM copied) GROUP BY ALL
 """
-# Exact copies of a document that went as a near copy, and that document: members of one cluster with one Jaccard similarity.
+# A document removed as a near copy, and its exact copies: members of one cluster with the same Jaccard similarity.
 _MAYBE_SAME_TEXT = """
 SELECT DISTINCT exact.artifact_id, exact.doc_id, near.doc_id FROM clusters exact
 JOIN clusters near ON near.artifact_id = exact.artifact_id AND near.cluster = exact.cluster AND near.jaccard = exact.jaccard
@@ -159,7 +178,7 @@ _SAME_TEXT = """
 CREATE TEMP TABLE same_text AS
 SELECT unnest($1::VARCHAR[]) AS artifact_id, unnest($2::UUID[]) AS doc_id, unnest($3::UUID[]) AS compared
 """
-# Both ways: what stayed in the place of a matching document, and what went in favour of one.
+# Both directions: documents that were kept in place of a matching document, and documents that were dropped in favour of one.
 _COPIES = """
 WITH judged AS (SELECT artifact_id, doc_id, url, verdict, reason FROM decisions WHERE node = 'dedup'),
 alike AS (

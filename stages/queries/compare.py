@@ -1,4 +1,7 @@
-"""What differs between two artifacts, and between two runs: key parts, record counts, results. Read-only, from manifests and the index."""
+"""Compares two artifacts or two runs: key parts, record counts and results.
+
+Guarantee: read-only; it reads manifests and the index.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,29 @@ Row = dict[str, Any]
 
 
 def diff(home: Path, a: str, b: str) -> list[Row]:
-    """One row per difference of two artifacts: what, a, b. Empty when key and content are the same.
+    """Rows (what, a, b), one per difference of two artifacts; empty if key and content are equal.
 
-    a, b: names as `lineage show` takes them. Raises StageError when one is not there.
+    Args:
+        home: the home folder.
+        a: an artifact, by any name that `loam lineage show` accepts.
+        b: the other artifact.
+
+    Raises:
+        StageError: an artifact is missing.
     """
     return _differences(read(home, a).manifest, read(home, b).manifest)
 
 
 def compare_runs(home: Path, a: str, b: str) -> list[Row]:
-    """One row per difference of two runs: node, what, a, b; a node that only one of them reached is one row.
+    """Rows (node, what, a, b), one per difference of two runs. A node that only one run reached gives one row.
 
-    a, b: run ids, aliases ("tiny-7") or given names. Raises StageError when one is not there.
+    Args:
+        home: the home folder.
+        a: a run, by id, alias ("tiny-7") or given name.
+        b: the other run.
+
+    Raises:
+        StageError: a run is missing or has no nodes.
     """
     ours, theirs = _nodes(home, a), _nodes(home, b)
     rows: list[Row] = []
@@ -47,7 +62,7 @@ def compare_runs(home: Path, a: str, b: str) -> list[Row]:
 
 
 def are_runs(home: Path, a: str, b: str) -> bool:
-    """Whether two names mean runs (True) or artifacts (False). Raises StageError where one means neither, or each something else."""
+    """Whether two names mean runs (True) or not (False). Raises StageError if exactly one of them means a run."""
     runs = {name for name in (a, b) if database.find_run(home, name)}
     if len(runs) == 1 and a != b:
         (run,) = runs
@@ -70,7 +85,7 @@ def _nodes(home: Path, run: str) -> dict[str, str]:
 
 
 def _manifest(home: Path, name: str) -> Mapping[str, Any] | None:
-    """The manifest of an artifact that may have been collected since."""
+    """The manifest of an artifact; None if `gc` has removed the artifact."""
     folder = home / "artifacts" / name
     return manifest.read_artifact(folder).manifest if (folder / manifest.NAME).is_file() else None
 
@@ -85,7 +100,7 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Row]:
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What is worth comparing of a manifest: key parts, sizes, record counts, summary, code; nothing that a clock wrote."""
+    """The comparable values of a manifest by dotted name: key parts, sizes, record counts, summary, digest and code; no times."""
     chosen = {
         "": record["key_parts"],
         "rows": record["rows"],

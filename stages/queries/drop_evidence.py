@@ -1,9 +1,10 @@
-"""Why a stage dropped or changed a document: the comparison that decided, the copy that was kept, the benchmark items that were found.
+"""Explains why a stage dropped or changed a document: the deciding comparison, the kept copy, and the benchmark items found.
 
-Guarantee: read from the side tables and the config of the artifact that decided; only n-grams are counted again, with the words of
-matching (stages/text/match/words.py), because `hits` joins overlapping n-grams into one row. What is not in this home (a corpus of
-`dedup.against`, the benchmark items, the texts before decontamination) is None, never guessed.
-Cost: one look into each side table of the artifact per document; counting n-grams loads numba.
+Guarantee: the values come from the side tables and the config of the artifact that decided. Only n-grams are counted again, with the
+same word splitting as the search (stages/text/match/words.py), because `hits` joins overlapping n-grams into one row. A value that is not
+in this home is None and is never guessed. This can be a corpus of `dedup.against`, the benchmark items, or the texts before
+decontamination.
+Cost: one query of each side table of the artifact per document; counting n-grams loads numba.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from stages.core.index.database import Ask
 from stages.queries.rule_thresholds import BELOW, IS, Measured, extract_measured, filter_measured, removed_url, setting_of
 
-WORDS_CHARS = 300  # of a match that an answer holds; the side table `hits` has all
+WORDS_CHARS = 300  # maximum characters of a match in an answer; the side table `hits` has all of them
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,12 @@ class Copy:
     Attributes:
         kind: "exact" (equal text up to white space) or "near".
         doc_id: the document that was kept.
-        url: its URL; None where its decisions are not in this home.
-        jaccard: verified Jaccard similarity of the two shingle sets. An exact copy of a document that was removed as a near copy has the
-            similarity of that one, below 1.
+        url: its URL; None if its decisions are not in this home.
+        jaccard: verified Jaccard similarity of the two shingle sets, from 0 to 1. An exact copy of a document that was removed as a near
+            copy has the similarity of that document, below 1.
         threshold: `dedup.threshold` of the artifact.
         shingle_words: words per shingle.
-        corpus: artifact of `dedup.against` that holds the kept document; empty where it is in the artifact itself.
+        corpus: artifact of `dedup.against` that holds the kept document; empty if the artifact itself holds it.
     """
 
     kind: str
@@ -53,9 +54,9 @@ class ItemMatch:
         words: matching words, folded, the first WORDS_CHARS characters.
         words_chars: characters of all matching words.
         word_count: number of matching words.
-        ngrams: number of the item's n-grams among them; None where the benchmarks are not in this home.
-        start, end: characters of the document before this round of cutting.
-        round: 1, or higher for a match that cutting made.
+        ngrams: number of the item's n-grams among them; None if the benchmarks are not in this home.
+        start, end: character offsets in the document before this round of cutting.
+        round: 1, or higher for a match that only appeared after an earlier round of cutting.
     """
 
     benchmark: str
@@ -82,9 +83,9 @@ class Evidence:
     """Why a document was dropped or changed.
 
     Attributes:
-        measured: values with the thresholds that they were compared with.
+        measured: values, with the thresholds that they were compared with.
         copy: the document that dedup kept in its place.
-        removed: documents named by `dedup.remove_copies_of` whose copies went with them, this one among them.
+        removed: documents named by `dedup.remove_copies_of` of which this document is a removed copy.
         matches: benchmark items that decontaminate found.
     """
 
@@ -95,10 +96,10 @@ class Evidence:
 
 
 def evidence(ask: Ask, artifact: str, row: Mapping[str, Any]) -> Evidence:
-    """Why `artifact` dropped or changed a document; empty for a document that was kept as it was.
+    """The reasons why `artifact` dropped or changed a document; empty for a document that it kept unchanged.
 
     Args:
-        ask: queries one connection to the index.
+        ask: runs a query on one connection to the index.
         artifact: "<node>/<folder>" of extract, filter, dedup or decontaminate.
         row: the decision, with every column of the `decisions` view.
     """
@@ -114,14 +115,14 @@ def evidence(ask: Ask, artifact: str, row: Mapping[str, Any]) -> Evidence:
 
 
 def _config(ask: Ask, artifact: str) -> Mapping[str, Any]:
-    """The config in the manifest of an artifact; empty where it is not in this home."""
+    """The config in the manifest of an artifact; empty if the artifact is not in this home."""
     found = ask("SELECT config FROM artifact WHERE artifact_id = ?", [artifact])[1]
     config = json.loads(found[0][0]) if found else {}
     return config if isinstance(config, Mapping) else {}
 
 
 def _rows(ask: Ask, artifact: str, kind: str, condition: str, values: Sequence[Any], columns: str = "*") -> list[dict[str, Any]]:
-    """Rows of one side table of an artifact; none where the artifact, or this side table of it, is not in this home."""
+    """Rows of one side table of an artifact; empty if this home has no such artifact or side table."""
     views = ask("SELECT view FROM side_table WHERE artifact_id = ? AND kind = ? LIMIT 1", [artifact, kind])[1]
     if not views:
         return []
@@ -131,13 +132,13 @@ def _rows(ask: Ask, artifact: str, kind: str, condition: str, values: Sequence[A
 
 
 def _parent(ask: Ask, artifact: str, role: str) -> str:
-    """The artifact that one was made from in a role; empty where none is recorded."""
+    """The input of an artifact in a role; empty if none is recorded."""
     found = ask("SELECT parent FROM edge WHERE child = ? AND role = ? AND input", [artifact, role])[1]
     return str(found[0][0]) if found else ""
 
 
 def _warc_file(ask: Ask, artifact: str, row: Mapping[str, Any]) -> Iterator[Measured]:
-    """The WARC file that a record was read from."""
+    """Yields the name of the WARC file that a record was read from."""
     for file in _rows(ask, artifact, "files", "warc = ? LIMIT 1", [row.get("warc")], "name"):
         yield Measured("warc", file["name"], unit="WARC file")
 
@@ -154,7 +155,7 @@ def _of_dedup(ask: Ask, artifact: str, row: Mapping[str, Any], config: Mapping[s
         return Evidence((_cut_repeats(row, config),))
     removed = _named_with(ask, artifact, row) if reason == "copy_of_removed" else ()
     for member in _rows(ask, artifact, "clusters", "doc_id = ?::UUID", [str(row["doc_id"])]):
-        if member["kind"] in ("exact", "near"):  # not its row as the kept one of a cluster
+        if member["kind"] in ("exact", "near"):  # a document can also have a row as the kept member of its cluster
             corpus = str(member["corpus"] or "")
             kept = _rows(ask, corpus or artifact, "decisions", "doc_id = ?::UUID", [str(member["kept_doc_id"])], "url")
             url = kept[0]["url"] if kept else None
@@ -170,7 +171,7 @@ def _cut_repeats(row: Mapping[str, Any], config: Mapping[str, Any]) -> Measured:
 
 
 def _named_with(ask: Ask, artifact: str, row: Mapping[str, Any]) -> tuple[Named, ...]:
-    """The documents that `remove_copies_of` names and that the kept document of this one's cluster repeats."""
+    """The documents named by `remove_copies_of` that are copies of the kept document of this document's cluster."""
     kept = str(row.get("kept_doc_id") or row["doc_id"])
     pairs = _rows(ask, artifact, "pairs", "kept_doc_id = ?::UUID", [kept], "doc_id")
     later = [str(pair["doc_id"]) for pair in pairs]
@@ -197,7 +198,7 @@ def _of_decontaminate(ask: Ask, artifact: str, row: Mapping[str, Any], config: M
 def _ngram_counter(
     ask: Ask, benchmarks: str, settings: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]
 ) -> Callable[[Mapping[str, Any]], int | None]:
-    """Gives for a hit how many n-grams of its item are among its words. settings: config of the benchmarks artifact."""
+    """A function that counts, for a hit, the n-grams of its item among its words. settings: config of the benchmarks artifact."""
     items = _rows(ask, benchmarks, "items", "list_contains(?::VARCHAR[], item_id)", [sorted({hit["item_id"] for hit in hits})])
     texts = {(item["task"], item["item_id"]): item["texts"] for item in items}
     n, least = settings.get("ngram_words"), settings.get("min_words")
@@ -210,7 +211,10 @@ def _ngram_counter(
 
 
 def _ngrams(words: str, texts: Sequence[str], n: int, least: int) -> int:
-    """How many n-grams of an item's texts a run of words holds, counted by place; a text shorter than n counts whole, not below `least`."""
+    """The number of occurrences in `words` of n-grams of an item's texts.
+
+    A text of fewer than n words counts as one n-gram. A text of fewer than min(n, `least`) words does not count.
+    """
     from stages.text.match.words import hash_words, joined
 
     found = hash_words(*joined([words, *texts]))
@@ -223,14 +227,14 @@ def _ngrams(words: str, texts: Sequence[str], n: int, least: int) -> int:
 def _shares(
     ask: Ask, artifact: str, row: Mapping[str, Any], config: Mapping[str, Any], benchmarks: Mapping[str, Any], found: Sequence[ItemMatch]
 ) -> Iterator[Measured]:
-    """How much of a document matched, and the settings that decided. benchmarks: config of the items' artifact."""
+    """Yields how much of a document matched, and the settings that decided. benchmarks: config of the benchmarks artifact."""
     counts = [match.ngrams for match in found if match.ngrams is not None]
     total = sum(counts) if len(counts) == len(found) else None
     yield Measured("ngrams", total, IS, "benchmarks.ngram_words", benchmarks.get("ngram_words"), "words per n-gram")
     source = _parent(ask, artifact, "documents")
     texts = _rows(ask, source, "documents", "doc_id = ?::UUID", [str(row["doc_id"])], "length(text) AS chars")
     chars = texts[0]["chars"] if texts else None
-    matched = row.get("chars_cut") or _covered(found)  # mode document cuts nothing
+    matched = row.get("chars_cut") or _covered(found)  # the mode "document" cuts nothing
     yield Measured("matched_char_frac", matched / chars if chars else None, unit="share of characters")
     if row["reason"] == "too_little_left":
         least = config.get("min_left_chars")
@@ -242,7 +246,7 @@ def _shares(
 
 
 def _covered(found: Sequence[ItemMatch]) -> int:
-    """Characters that any match covers."""
+    """The number of characters that at least one match covers."""
     total = end = 0
     for start, stop in sorted((match.start, match.end) for match in found):
         total += max(0, stop - max(start, end))

@@ -1,6 +1,7 @@
-"""The artifacts that a recipe names in place of nodes: found, of the right kind, and fitting one another, before any work.
+"""Finds the artifacts that a recipe imports in place of nodes, and checks their kinds and tokenizers before any work.
 
-Read-only; reads a manifest per name, and the index for a name that an artifact was born with.
+Guarantee: read-only.
+Cost: one manifest per name; the index only for an alias ("dedup-3").
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ TOKENIZER = "train_tokenizer"
 
 
 def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> dict[str, Artifact]:
-    """node -> artifact, for the nodes of the recipe's section `import`. kinds: node -> kind that it makes. Raises RecipeError."""
+    """node -> artifact, for the nodes in the section `import` of a recipe.
+
+    Args:
+        home: the home folder.
+        recipe: the recipe.
+        kinds: node -> kind of artifact that it makes.
+
+    Raises:
+        RecipeError: an artifact is missing, has another kind, or its vocabulary does not fit the tokenizer.
+    """
     given = names.all_names(home) if recipe.imports else {}
     imported = {}
     for node, name in recipe.imports.items():
@@ -44,7 +54,7 @@ def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> 
 
 
 def _artifact_id(home: Path, name: str) -> str:
-    """ "node/folder" of an artifact given so, or by the name it was born with ("dedup-3"); anything else as it is."""
+    """The id "node/folder" of an artifact that `name` means by its alias ("dedup-3"); otherwise `name` unchanged."""
     if "/" in name or not (home / database.FILE).is_file():
         return name
     found = database.query(home, "SELECT artifact_id FROM artifact WHERE alias = ?", [name])[1]
@@ -52,7 +62,7 @@ def _artifact_id(home: Path, name: str) -> str:
 
 
 def _choices(home: Path, node: str, kind: str) -> str:
-    """What could be named instead: imported artifacts of the kind first."""
+    """A sentence that says what to do instead; it names up to five artifacts of the kind, imported ones first."""
     sql = "SELECT artifact_id FROM artifact WHERE kind = ? ORDER BY json_exists(key_parts, 'imported') DESC, artifact_id LIMIT 5"
     found = [str(row[0]) for row in database.query(home, sql, [kind])[1]] if (home / "artifacts").is_dir() else []
     known = f", or name one of: {', '.join(found)}" if found else ""
@@ -60,9 +70,10 @@ def _choices(home: Path, node: str, kind: str) -> str:
 
 
 def _refuse_other_tokenizer(recipe: Recipe, node: str, checkpoint: Artifact, tokenizer: Artifact | None) -> None:
-    """Raises when the ids of an imported checkpoint cannot be those of the pipeline's tokenizer, as far as that is known beforehand.
+    """Raises RecipeError if an imported checkpoint and the pipeline's tokenizer visibly differ.
 
-    A checkpoint that Loam trained names its tokenizer in its inputs, which the runner compares.
+    This check compares what is known before the run: vocabulary size and the sha256 of tokenizer.json. A checkpoint that Loam trained
+    names its tokenizer in its inputs, which the runner compares.
     """
     name, where = manifest.artifact_id(checkpoint), f"{recipe.source}: import"
     size = json.loads((checkpoint.path / "model.json").read_text(encoding="utf-8"))["vocab_size"]

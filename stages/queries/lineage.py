@@ -1,6 +1,8 @@
-"""Questions to the index: runs, one artifact, what is upstream and downstream of it, why a node is missing, is it intact.
+"""Queries the index: runs, one artifact or run, upstream and downstream artifacts, given names, intact files, and reports.
 
-`verify` reads every byte it is asked about; `give_name` writes a name; the rest reads the index. Each function returns plain rows (dicts).
+Most functions return rows as plain dicts.
+Guarantee: read-only, except that `give_name` writes a name.
+Cost: `verify` reads every byte of the files that it checks. `show` and `read` read one manifest. All others read the index or names.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from stages.core.contract.states import BUILDS, NodeState
 from stages.core.index import database
 from stages.core.store import integrity, manifest, names, runs
 
-FOUND = "node, artifact_id, alias, kind, rows, tokens, bytes"  # of an artifact of a walk; each column of text costs milliseconds
+FOUND = "node, artifact_id, alias, kind, rows, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
 
 
 def run_rows(home: Path) -> list[dict[str, Any]]:
-    """Every run, newest first, with its nodes counted by state."""
+    """All runs, newest first, with their number of cached and built nodes and the messages of failed nodes."""
     return database.records(
         home,
         "SELECT run_id, alias, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
@@ -32,9 +34,14 @@ def run_rows(home: Path) -> list[dict[str, Any]]:
 
 
 def show(home: Path, name: str) -> dict[str, Any]:
-    """The manifest of an artifact without its list of files, or a run with its nodes; `names`: those that a user gave it.
+    """The manifest of an artifact without its list of files, or a run with its nodes; both with the names that a user gave.
 
-    name: as lineage.latest_artifact takes it, or a run by id, alias or given name.
+    Args:
+        home: the home folder.
+        name: a name as `database.latest_artifact` accepts it, or a run by id, alias or given name.
+
+    Raises:
+        StageError: there is no such artifact or run.
     """
     if run := database.find_run(home, name):
         record = database.records(home, "SELECT * EXCLUDE (packages) FROM run WHERE run_id = ?", [run])[0]
@@ -51,12 +58,12 @@ def show(home: Path, name: str) -> dict[str, Any]:
 
 
 def names_of(home: Path, target: str) -> list[str]:
-    """The names that a user gave an artifact or run, by its id."""
+    """The names that a user gave an artifact or a run. target: its id."""
     return [name for name, meant in names.all_names(home).items() if meant == target]
 
 
 def name_rows(home: Path) -> list[dict[str, Any]]:
-    """Every given name: name, target, and what the target is (artifact, run, or gone)."""
+    """Rows (name, target, what) of all given names; what: artifact, run, or gone."""
     found = []
     for name, target in names.all_names(home).items():
         kind = (
@@ -71,31 +78,45 @@ def name_rows(home: Path) -> list[dict[str, Any]]:
 
 
 def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
-    """Lets `name` mean an artifact or run (see show) from now on; returns its id. Raises RecipeError for a name that is taken or no good."""
+    """Gives an artifact or a run a name and returns its id.
+
+    Args:
+        home: the home folder.
+        target: an artifact or a run, by any name that `show` accepts.
+        name: the new name.
+        move: whether to take the name from its present target.
+
+    Raises:
+        RecipeError: the name is in use or not valid.
+        StageError: the target is missing.
+    """
     meant = database.find_run(home, target) or str(database.latest_artifact(home, target)["artifact_id"])
-    with runs.hold_home(home):  # gc must not take it meanwhile
+    with runs.hold_home(home):  # gc must not remove the target meanwhile
         names.give_name(home, name, meant, move)
         database.update(home)
     return meant
 
 
 def read(home: Path, name: str) -> Any:
-    """The artifact that a name means (see lineage.latest_artifact)."""
+    """The artifact that a name means, as `database.latest_artifact` finds it. Raises StageError if there is none."""
     return manifest.read_artifact(home / database.latest_artifact(home, name)["path"])
 
 
 def up(home: Path, name: str) -> list[dict[str, Any]]:
-    """Everything an artifact was made from, nearest first. Raises StageError when there is none of that name."""
+    """Rows of all artifacts that an artifact was made from, nearest first. Raises StageError if no artifact has the name."""
     return _walk(home, name, here="child", next="parent")
 
 
 def down(home: Path, name: str) -> list[dict[str, Any]]:
-    """Everything made from an artifact, nearest first. Raises StageError when there is none of that name."""
+    """Rows of all artifacts made from an artifact, nearest first. Raises StageError if no artifact has the name."""
     return _walk(home, name, here="parent", next="child")
 
 
 def _walk(home: Path, name: str, here: str, next: str) -> list[dict[str, Any]]:
-    """Breadth first, one query per step: a recursive query builds a hash table of every link of the home first."""
+    """The artifacts reached from one, breadth first, with one query per distance.
+
+    One recursive query would be slower, because it first builds a hash table of all links of the home.
+    """
     first, wanted = database.latest_sql(home, name)
     columns = ["distance", *FOUND.split(", ")]
 
@@ -113,19 +134,28 @@ def _walk(home: Path, name: str, here: str, next: str) -> list[dict[str, Any]]:
 
     found = sorted(database.asking(home, walk), key=lambda row: (row["distance"], row["node"], row["artifact_id"]))
     if not found:
-        database.latest_artifact(home, name)  # says what there is instead
+        database.latest_artifact(home, name)  # raises with near matches
     return found[1:]
 
 
 def _listed(numbers: Iterable[int]) -> str:
-    """For an IN of SQL: a list of constants is looked up, a parameter is joined."""
+    """The numbers as constants for an IN of SQL. DuckDB looks up constants in a list, but executes a list parameter as a join."""
     return ", ".join(str(number) for number in sorted(numbers))
 
 
 def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
-    """(files checked, what is wrong) for one artifact, for all those of a run, or for every artifact of the home.
+    """Compares files with their recorded sha256.
 
-    What is wrong names manifests and run records that cannot be read, too.
+    Args:
+        home: the home folder.
+        name: an artifact, or a run for all its artifacts; empty for all artifacts of the home.
+
+    Returns:
+        The number of checked files, and one line per problem. Manifests that cannot be read are problems too; for a whole home, also
+        run records and name files.
+
+    Raises:
+        StageError: there is no such artifact or run.
     """
     wrong: list[str] = []
     if not name:
@@ -138,7 +168,7 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
             row[0]
             for row in database.query(home, "SELECT DISTINCT artifact_id FROM node_run WHERE run_id = ? AND artifact_id <> ''", [run])[1]
         ]
-    elif (home / "artifacts" / name / manifest.NAME).is_file():  # a damaged one is not in the index
+    elif (home / "artifacts" / name / manifest.NAME).is_file():  # the index has no artifact with a damaged manifest
         wanted = [name]
     else:
         wanted = [str(database.latest_artifact(home, name)["artifact_id"])]
@@ -157,7 +187,15 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
 
 
 def report_path(home: Path, run: str = "") -> Path:
-    """The HTML report of a run (of the newest run that has one, without it). run: an id, an alias or a given name."""
+    """The path of the HTML report of a run.
+
+    Args:
+        home: the home folder.
+        run: a run, by id, alias or given name; empty for the newest run that has a report.
+
+    Raises:
+        StageError: there is no such run or no report.
+    """
     run_id = database.run_id_of(home, run) if run else ""
     found = database.query(
         home,

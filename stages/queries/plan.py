@@ -1,6 +1,7 @@
-"""What would run, and why: the state of each node, why a node is missing, what the machine or folder lacks, the size of the training.
+"""Plans a run: the state of each node and its reasons, missing files and GPUs, and the size of the training.
 
-Read-only and without heavy imports: under 2 s with a warm hash memory. Of each artifact it looks at the names and sizes of the files.
+Guarantee: read-only. Of a cached artifact, only the names and sizes of its files are checked.
+Cost: less than 2 s if the hashes of external files are remembered; no heavy imports.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from stages.core.store import key, manifest
 if TYPE_CHECKING:
     from stages.lm.model.config import ModelConfig
 
-COMPARED = 50  # manifests read to say why a node is missing
-MODULES = 4  # named where code differs
+COMPARED = 50  # maximum number of manifests that are read to explain why a node is missing
+MODULES = 4  # maximum number of modules that are named if the code differs
 
 
 @dataclass(frozen=True)
 class Step:
-    """A node to look at: its name, the node each role reads, its stage."""
+    """A node to plan or run: its name, the nodes that it reads by role, and its stage."""
 
     node: str
     reads: Mapping[str, str]
@@ -40,7 +41,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Planned:
-    """state: CACHED, ADOPTED, DAMAGED, MISSING or WAITING. why: one line per reason."""
+    """A planned node.
+
+    Attributes:
+        node: the name of the node.
+        state: CACHED, IMPORTED, DAMAGED, MISSING or WAITING.
+        why: one line per reason of the state.
+        artifact: the existing artifact; None if it is missing or its key is not known yet.
+        job: the prepared job; None for an imported or waiting node.
+    """
 
     node: str
     state: NodeState
@@ -51,21 +60,25 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """steps in pipeline order; missing: what this machine or folder does not have, one sentence each."""
+    """A plan. steps: in pipeline order. missing: one sentence for each thing that this machine or the home does not have."""
 
     steps: tuple[Planned, ...]
     missing: tuple[str, ...] = field(default=())
 
     @property
     def complete(self) -> bool:
-        """Whether every node has an artifact, so that nothing is to be built."""
+        """Whether every node is cached or imported, so that a run builds nothing."""
         return all(step.state in READY for step in self.steps)
 
 
 def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mapping[str, Artifact] = MappingProxyType({})) -> Plan:
-    """Looks every node up without running anything. Missing external inputs and GPUs are collected in `missing`.
+    """Finds the state of every node without running any. Missing external inputs and GPUs are listed in `Plan.missing`.
 
-    imported: artifacts that stand in place of nodes.
+    Args:
+        home: the home folder.
+        recipe: the recipe.
+        steps: the nodes, each after those that it reads.
+        imported: node -> the imported artifact that replaces it.
     """
     planned: dict[str, Planned] = {}
     missing = missing_devices(recipe, [s.node for s in steps if s.node not in imported])
@@ -105,7 +118,7 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mappi
 
 
 def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
-    """A sentence when the recipe trains on more GPUs than this machine has."""
+    """One sentence if the recipe trains on more GPUs than this machine has; otherwise empty."""
     if not recipe.runtime.gpus or not {"pretrain", "sft", "dpo"} & set(nodes):
         return []
     here = len(environment.gpus())
@@ -115,17 +128,17 @@ def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
 
 
 def why_miss(home: Path, job: NodeJob) -> list[str]:
-    """Why a job has no artifact: what differs from the nearest of the newest artifacts of its node, field by field."""
+    """The reasons why a job has no artifact: its field-by-field differences from the most similar recent artifact of its node."""
     compared = []
     for path in _newest(home, job.node):
         with suppress(
             VerificationError, FileNotFoundError, KeyError, ValueError
-        ):  # damaged or collected meanwhile: `lineage verify` names it
+        ):  # damaged, or removed by gc meanwhile: `lineage verify` names it
             earlier = manifest.read_artifact(path).manifest
             if "imported" in earlier and earlier["key"] == job.key:
                 return [f"{job.node}/{path.name} is imported, so it stands only where the recipe's section import names it"]
             if "imported" in earlier:
-                continue  # a user's files are no earlier state of this recipe
+                continue  # imported files are not an earlier state of this recipe
             compared.append((_differences(job, earlier), int(earlier["alias"].rpartition("-")[2])))
     if not compared:
         return ["not built yet"]
@@ -134,7 +147,7 @@ def why_miss(home: Path, job: NodeJob) -> list[str]:
 
 
 def _differences(job: NodeJob, earlier: Mapping[str, Any]) -> list[str]:
-    """key.key_differences to an earlier manifest; where the code differs, with the modules that do."""
+    """The lines of `key.key_differences` to an earlier manifest. A line about different code also names the modules."""
     lines = key.key_differences(job.parts, earlier["key_parts"])
     now, then = source_code.module_digests(*job.stage.modules), earlier["code"].get("modules", {})
     modules = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
@@ -143,7 +156,7 @@ def _differences(job: NodeJob, earlier: Mapping[str, Any]) -> list[str]:
 
 
 def _newest(home: Path, node: str) -> list[Path]:
-    """The folders of a node's newest artifacts, COMPARED at most; the index says which are the newest where there are more."""
+    """The folders of a node's newest artifacts, at most COMPARED. If there are more, the index says which are the newest."""
     found = [p.parent for p in (home / "artifacts" / node).glob(f"*/{manifest.NAME}")]
     if len(found) <= COMPARED:
         return found
@@ -155,7 +168,11 @@ def _newest(home: Path, node: str) -> list[Path]:
 
 
 def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
-    """Rows (what, value) on the training: parameters, tokens, FLOPs, memory per rank, and, once mixed, tokens and epochs per source."""
+    """Rows (what, value) about the training.
+
+    Parameters, tokens, FLOPs, memory per rank and bytes of a checkpoint follow from the recipe. What was built adds its time and size,
+    and the artifact of mix adds tokens and epochs per source.
+    """
     from stages.lm.model import flops
 
     built = {step.node: step.artifact if step.state != NodeState.DAMAGED else None for step in plan.steps}
@@ -179,7 +196,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
 
 
 def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig | None:
-    """The shape of the model: that of the imported checkpoint, or what the recipe makes; None where an imported part lies beyond the plan."""
+    """The model configuration: of the imported checkpoint, or of the recipe; None if a part that it depends on is not available."""
     from stages.lm.model.config import ModelConfig, read_model_config
 
     imported = {node: built.get(node) for node in recipe.imports}
@@ -187,7 +204,7 @@ def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig 
         return read_model_config(imported["pretrain"].path / "model.json") if imported["pretrain"] else None
     pretrain: Any = recipe.sections["pretrain"]
     mix, tokenizer = recipe.sections.get("mix"), recipe.sections.get("train_tokenizer")
-    seq_len = getattr(mix, "seq_len", None)  # a stage's config is known by name only here
+    seq_len = getattr(mix, "seq_len", None)  # the config classes of stages are not imported here
     if "mix" in imported:
         seq_len = json.loads((imported["mix"].path / "mix.json").read_text())["seq_len"] if imported["mix"] else None
     vocab_size = getattr(tokenizer, "vocab_size", None)
@@ -199,7 +216,7 @@ def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig 
 
 
 def _state_tensors(recipe: Recipe) -> int:
-    """Tensors that the optimizer of the first training section keeps per parameter; those of AdamW where nothing is trained."""
+    """The number of tensors that the optimizer of the first training section keeps per parameter; that of AdamW if there is none."""
     from stages.lm.train.optimizer_adamw import AdamW
     from stages.lm.train.training_settings import TrainingSettings
 
@@ -218,7 +235,7 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
         tokens = budget.in_steps(batch, seq_len, 0) * batch * seq_len
         work = tokens * flops.flops_per_token(shape, seq_len)
         rows += [("pretraining tokens", f"{tokens:,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]
-        if gpus:  # 400 TFLOP/s per H100 in bf16: what Llama 3 (arXiv 2407.21783, table 4) reports
+        if gpus:  # 400 TFLOP/s per H100 in bf16, as reported for Llama 3 (arXiv 2407.21783, table 4)
             hours = work / (400e12 * 3600)
             rows.append(("GPU hours at 400 TFLOP/s", f"{hours:,.0f} ({hours / ranks / 24:.1f} days on {ranks} GPUs)"))
     memory = flops.training_memory_bytes(
@@ -229,7 +246,7 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
 
 
 def _measured(built: Mapping[str, Artifact | None]) -> list[tuple[str, str]]:
-    """What the nodes that are cached took when they were built, and what they hold on the disk."""
+    """One row about the nodes that have an artifact: their number, the time that building them took, and their bytes on disk."""
     from datetime import datetime
 
     there = [a.manifest for a in built.values() if a is not None]

@@ -1,9 +1,10 @@
-"""What a rule of extract or filter compared: the recorded value, the setting, and the threshold of the run that applied it.
+"""Explains what a rule of extract or filter compared: the recorded value, the setting, and the threshold that was applied.
 
-Guarantee: values come from the `decisions` side table and thresholds from the config of the same artifact. Nothing is computed again, so
-an artifact of older code is explained by what it recorded. A reason without a threshold gives no comparison, and a value that the stage
-does not record is None. Pure functions; cost: microseconds per decision.
-Source: stages/text/quality/rules.py has the rules of filter in the order in which they are applied, stages/extract.py those of extract.
+Guarantee: pure functions. Values come from the `decisions` side table, thresholds from the config of the same artifact. No value is
+computed again, so an artifact of older code is explained by what it recorded. A reason without a threshold gives no comparison. A value
+that the stage does not record is None.
+Cost: microseconds per decision.
+Source: stages/text/quality/rules.py has the rules of filter in the order of their application; stages/extract.py has those of extract.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ BELOW, ABOVE, AT_LEAST, NOT_ONE_OF, IS = "below", "above", "at least", "not one 
 CHARS = "share of characters"
 RELATIONS: Mapping[Any, str] = {below: BELOW, above: ABOVE, at_least: AT_LEAST, outside: NOT_ONE_OF, equals: IS, present: IS}
 SWITCHES = {"c4.no_line_left": "c4.edit_lines"}
-"""Reason -> the setting that switches its rule on, where it is not `enabled` of its section."""
+"""Reason -> the setting that switches its rule on, for rules that `enabled` of their section does not switch."""
 
 # Reason -> (signal, relation of its value to the threshold, setting of extract, unit).
-# A value that is no column of the decisions of extract was not recorded.
+# A signal that is not a column of the decisions of extract has no recorded value.
 EXTRACT_RULES: Mapping[str, tuple[tuple[str, str, str, str], ...]] = {
     PageReason.HTTP_STATUS: (("status", NOT_ONE_OF, "statuses", "HTTP status"),),
     PageReason.CONTENT_TYPE: (("mime", NOT_ONE_OF, "mimes", "content type"),),
@@ -44,15 +45,15 @@ EXTRACT_FACTS = {"ordinal": "record of the file, from 0", "status": "HTTP status
 
 @dataclass(frozen=True)
 class Measured:
-    """A value of one document, and what it was compared with.
+    """A value of one document, and the threshold that it was compared with.
 
     Attributes:
         signal: column of the `decisions` side table, or the name of a value that the stage does not record.
-        value: as recorded; None where it is not.
-        relation: how the value stands to the threshold ("below"); empty for a value that no rule compares.
-        setting: where the threshold is set ("filter.gopher_quality.min_doc_words"); empty where there is none.
-        threshold: value of that setting in the config of the artifact.
-        unit: unit of value and threshold.
+        value: the recorded value; None if it was not recorded.
+        relation: the relation of the value to the threshold ("below"); empty for a value that no rule compares.
+        setting: the setting of the threshold ("filter.gopher_quality.min_doc_words"); empty if there is none.
+        threshold: the value of that setting in the config of the artifact.
+        unit: the unit of value and threshold.
     """
 
     signal: str
@@ -64,7 +65,7 @@ class Measured:
 
 
 def setting_of(config: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path of a config; None where it has none (a config of another version)."""
+    """The value at a dotted path of a config; None if the config does not have it (a config of another version)."""
     found: Any = config
     for name in path.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -72,11 +73,11 @@ def setting_of(config: Mapping[str, Any], path: str) -> Any:
 
 
 def filter_measured(row: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Measured]:
-    """What filter compared for a document that it dropped or changed.
+    """Yields what filter compared for a document that it dropped or changed.
 
     Args:
-        row: decision of the document with all signals.
-        config: config of the filter artifact.
+        row: the decision about the document, with all signals.
+        config: the config of the filter artifact.
     """
     reason = str(row["reason"] or "")
     if row["verdict"] == "changed":
@@ -90,11 +91,11 @@ def filter_measured(row: Mapping[str, Any], config: Mapping[str, Any]) -> Iterat
 
 
 def extract_measured(row: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Measured]:
-    """What extract compared for a record that it dropped, and what else it recorded of it.
+    """Yields what extract compared for a record that it dropped, then the other recorded facts (`EXTRACT_FACTS`).
 
     Args:
-        row: decision of the record.
-        config: config of the extract artifact.
+        row: the decision about the record.
+        config: the config of the extract artifact.
     """
     rules = EXTRACT_RULES.get(str(row["reason"] or ""), ())
     yield from (_compared("extract", rule, row, config) for rule in rules)
@@ -104,13 +105,13 @@ def extract_measured(row: Mapping[str, Any], config: Mapping[str, Any]) -> Itera
 
 
 def removed_url(setting: str, url: str | None, patterns: Any) -> Measured:
-    """The patterns of a takedown setting that match a URL; no pattern where the config has none."""
+    """The patterns of a takedown setting that match a URL; an empty list if the config has no such setting."""
     listed = [str(pattern) for pattern in patterns] if isinstance(patterns, list) else []
     return Measured("url", url, "matches", setting, [pattern for pattern in listed if matches(url or "", [pattern])], "URL pattern")
 
 
 def _filter_rule(reason: str) -> tuple[str, str, str, str] | None:
-    """(signal, relation, setting of filter, unit) of the rule that gives a reason; of a rule on n-grams for its n."""
+    """(signal, relation, setting of filter, unit) of the rule that gives a reason. For a rule about n-grams, n comes from the reason."""
     for rule in RULES:
         pattern = re.escape(rule.full_reason).replace(re.escape("{n}"), r"(\d+)")
         if found := re.fullmatch(pattern, reason):
@@ -130,7 +131,7 @@ def _compared(node: str, rule: tuple[str, str, str, str], row: Mapping[str, Any]
 
 
 def _edits(note: str, row: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Measured]:
-    """What changed a kept document. note: names of the edits with "+" between them."""
+    """Yields the edits that changed a kept document. note: names of the edits, joined by "+"."""
     done = note.split("+")
     if "repaired" in done:
         yield _compared("filter", ("repaired", IS, "repair.enabled", "Unicode repair"), row, config)

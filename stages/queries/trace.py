@@ -1,9 +1,10 @@
-"""Where a record went, and what a training step saw: URL -> captures -> verdicts -> token spans -> rows -> steps, and back.
+"""Traces a document through the pipeline, and a training step back to its documents.
 
-A verdict that dropped or changed a document comes with its evidence (stages/queries/drop_evidence.py).
-Read-only. Every answer starts from one artifact, the newest pretrained checkpoint unless another or a run is named, and follows what
-that one was made from: artifacts of other runs have no part in it. A step's rows come from the `steps` side table of pretraining, which is
-written from the same stateless permutation that the trainer uses.
+The chain is URL -> captures -> verdicts -> token spans -> rows -> steps. A verdict that dropped or changed a document has its evidence
+(stages/queries/drop_evidence.py). The rows of a step come from the `steps` side table of pretraining, which is written from the same
+stateless permutation that the trainer uses.
+Guarantee: read-only. An answer starts from one artifact and contains only what that artifact was made from. Other artifacts of
+other runs are left out. The default start is the newest pretrained checkpoint.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ from stages.core.index import database
 from stages.queries.drop_evidence import evidence
 
 PIPELINE = ("extract", "filter", "dedup", "decontaminate")
-STARTS = ("pretrain", "mix", "encode", "decontaminate", "dedup", "filter", "extract")  # where an answer starts, the first that is there
+STARTS = ("pretrain", "mix", "encode", "decontaminate", "dedup", "filter", "extract")  # an answer starts at the first that exists
 
 
 @dataclass(frozen=True)
 class Start:
     """The artifact that an answer starts from, and what it was made from.
 
-    run: alias of a run that has it, empty where none is recorded. of: (node, kind of side table) -> "/<node>/<folder>/" as it stands in paths,
-    so that `contains(file, …)` opens only these files. gone: artifacts that it was made from and that are not in this home.
+    Attributes:
+        artifact: its id, "<node>/<folder>".
+        alias: its alias, for example "pretrain-2".
+        node: its node.
+        run: alias of a run that has the artifact; empty if none is recorded.
+        of: (node, kind of side table) -> "/<node>/<folder>/" as in the paths of its files, so that `contains(file, …)` opens only these.
+        gone: ids of artifacts that it was made from and that are not in this home.
     """
 
     artifact: str
@@ -38,21 +44,29 @@ class Start:
     gone: tuple[str, ...] = ()
 
     def named(self) -> dict[str, str]:
-        """What is shown of it."""
+        """The fields that an answer shows: artifact, alias and run."""
         return {"artifact": self.artifact, "alias": self.alias, "run": self.run}
 
     @property
     def judged(self) -> list[str]:
-        """What judged documents; where a stage was imported, the documents begin there."""
+        """The path parts of the artifacts with decisions, in pipeline order. Stages before an imported one have none."""
         return [self.of[node, "decisions"] for node in PIPELINE if (node, "decisions") in self.of]
 
 
 def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = False) -> Start:
-    """Where an answer starts. run: a run; its checkpoint, or how far it came. checkpoint: an artifact by any name.
+    """The start of an answer.
 
-    Without both: the newest pretrained checkpoint, or the newest artifact of the node furthest down the pipeline. What was imported without the
-    documents it was made from is passed over, unless only a checkpoint can answer (`trained`).
-    Raises StageError when there is no such run or artifact, or a run without any.
+    Without `run` and `checkpoint`, this is the newest pretrained checkpoint, else the newest artifact of the last node in the pipeline
+    that has one. Artifacts of later nodes than decontaminate that were imported without their inputs are skipped, unless `trained`.
+
+    Args:
+        home: the home folder.
+        run: a run, whose pretrained checkpoint or last artifact is the start.
+        checkpoint: an artifact, by any name; it has precedence over `run`.
+        trained: whether only a checkpoint can answer, as for a training step.
+
+    Raises:
+        StageError: the run or artifact does not exist, or it has no documents in this home.
     """
     if checkpoint:
         found = str(database.latest_artifact(home, checkpoint)["artifact_id"])
@@ -66,9 +80,15 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
 
 
 def trace_url(home: Path, of: Start, url: str) -> list[dict[str, Any]]:
-    """Every capture of a URL: verdict, reason and evidence at each stage, its tokens, and the pretraining steps that saw it.
+    """All captures of a URL: verdict, reason and evidence of each stage, token spans, and the pretraining steps that saw it.
 
-    A URL that ends in "%" is a prefix. Raises StageError when no capture is known.
+    Args:
+        home: the home folder.
+        of: the start of the answer.
+        url: the URL as crawled; a URL that ends in "%" is a prefix. At most 1,000 captures are returned.
+
+    Raises:
+        StageError: no capture is recorded.
     """
     seen = []
     condition = "starts_with(url, ?)" if url.endswith("%") else "url = ?"
@@ -85,9 +105,11 @@ def trace_url(home: Path, of: Start, url: str) -> list[dict[str, Any]]:
 
 
 def trace_doc(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
-    """One document: its verdicts in pipeline order with their evidence, its token spans, and the rows and steps of pretraining that held it.
+    """One document: its verdicts with evidence in pipeline order, its token spans, and the rows and steps of pretraining that hold it.
 
-    Raises RecipeError for what is no doc_id, StageError when it is not recorded.
+    Raises:
+        RecipeError: `doc_id` is not a UUID.
+        StageError: the document is not recorded.
     """
     try:
         wanted = str(UUID(doc_id))
@@ -99,9 +121,10 @@ def trace_doc(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
 
 
 def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
-    """The documents in one global batch of pretraining: row, doc_id, URL, source and tokens, in batch order.
+    """The documents in one global batch of pretraining, in batch order: position, row, piece, doc_id, URL, source and tokens.
 
-    Raises StageError when nothing was trained, or not that step.
+    Raises:
+        StageError: nothing was pretrained, there is no such step, or a needed artifact is not in this home.
     """
     trained = _trained(of)
     if not trained:
@@ -130,7 +153,7 @@ def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
 
 
 def _newest(home: Path, node: str, made: bool) -> str:
-    """The artifact of a node that the newest run has; empty when there is none. made: only one that was made from others."""
+    """The artifact of a node from the newest run; empty if there is none. made: whether to skip artifacts without recorded inputs."""
     sql = (
         "SELECT a.artifact_id FROM artifact a LEFT JOIN node_run n USING (artifact_id) LEFT JOIN run ON run.run_id = n.run_id "
         "WHERE a.node = $1 AND (NOT $2 OR EXISTS (FROM edge WHERE child = a.artifact_id AND input)) "
@@ -141,7 +164,7 @@ def _newest(home: Path, node: str, made: bool) -> str:
 
 
 def _of_run(home: Path, run_id: str, name: str) -> str:
-    """The artifact of a run that is furthest down the pipeline."""
+    """The artifact of a run for the first of STARTS that the run has. Raises StageError if it has none of them in this home."""
     sql = "SELECT n.node, artifact_id FROM node_run n JOIN artifact USING (artifact_id) WHERE n.run_id = ? ORDER BY ordinal"
     there: dict[str, str] = dict(database.query(home, sql, [run_id])[1])
     for node in STARTS:
@@ -151,7 +174,7 @@ def _of_run(home: Path, run_id: str, name: str) -> str:
 
 
 def _followed(ask: database.Ask, artifact: str, run: str) -> Start:
-    """The start with all that it was made from, nearest first: the corpora that dedup compares with are another's documents."""
+    """The start with all that it was made from, the nearest artifact of each node. Corpora that dedup only compared with are left out."""
     distance: dict[str, int] = {}
     reached = {artifact}
     while reached:
@@ -167,7 +190,7 @@ def _followed(ask: database.Ask, artifact: str, run: str) -> Start:
         "SELECT DISTINCT node, kind, artifact_id FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))", [list(known)]
     )[1]
     of = {(node, kind): f"/{name}/" for node, kind, name in tables if nearest.get(node) == name}
-    # The run that was asked for, else the one that built it, else the newest that has it.
+    # The requested run, else the run that built the artifact, else the newest run that has it.
     runs = ask(
         "SELECT alias FROM run LEFT JOIN node_run n ON n.run_id = run.run_id AND n.artifact_id = $1 "
         "WHERE n.artifact_id IS NOT NULL OR run.run_id = $2 "
@@ -179,7 +202,7 @@ def _followed(ask: database.Ask, artifact: str, run: str) -> Start:
 
 
 def _trained(of: Start) -> str:
-    """The pretraining artifact, empty where there is none."""
+    """The id of the pretraining artifact; empty if there is none."""
     if of.node == "pretrain":
         return of.artifact
     return next((path.strip("/") for (node, _), path in of.of.items() if node == "pretrain"), "")
@@ -190,7 +213,7 @@ def _where(home: Path, of: Start) -> str:
 
 
 def _any(paths: list[str]) -> str:
-    """A condition on `file`, with a parameter per path."""
+    """An SQL condition on `file` with one parameter per path."""
     return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
 
 

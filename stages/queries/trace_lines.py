@@ -1,7 +1,8 @@
-"""The answer of stages/queries/trace.py about one document as lines of text.
+"""Formats the answer of stages/queries/trace.py about one document as lines of text.
 
-Guarantee: every line is one line of a terminal. Text of foreign origin (URLs, benchmark words, values of imported tables) has its control
-characters, line breaks among them, written out by `one_line`. Pure; cost: none to speak of.
+Guarantee: pure functions. Every line is one line of a terminal. `one_line` escapes control characters, including line breaks, in text from
+outside (URLs, benchmark words, values of imported tables).
+Cost: negligible.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ INDENT = " " * 17
 
 
 def document_lines(document: Mapping[str, Any]) -> list[str]:
-    """The lines about a document of `trace_url` or `trace_doc`."""
+    """The lines of text about one document from `trace_url` or `trace_doc`."""
     return [one_line(line) for line in _lines(document)]
 
 
@@ -56,7 +57,7 @@ def _evidence(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _measured(measured: Mapping[str, Any]) -> str:
-    """ "words 34, below filter.gopher_quality.min_doc_words = 50 (words)"."""
+    """A comparison as text: "words 34, below filter.gopher_quality.min_doc_words = 50 (words)"."""
     value, threshold = measured["value"], measured["threshold"]
     shown = "not recorded" if value is None else _value(value)
     if isinstance(value, float) and value != threshold and shown == _value(threshold):

@@ -1,8 +1,8 @@
-"""What changed in the weights between two checkpoints or exported models: per parameter, per layer, per kind of parameter.
+"""Compares the weights of two checkpoints or exported models: per parameter, per layer and per kind of parameter.
 
-Norms and products are sums in float64 over the stored values, so that a model exported in bfloat16 can be held against its checkpoint.
-A checkpoint's parameters bear our names; against a model they bear those of transformers.
-Cost: both sets of weights read once; one parameter of each in memory at a time.
+Norms and products are float64 sums over the stored values, so that a model exported in bfloat16 can be compared with its checkpoint.
+Two checkpoints are compared by our parameter names. If one artifact is a model, both have the names of transformers.
+Cost: each set of weights is read once; one parameter of each is in memory at a time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 KINDS = ("checkpoint", "model")
 GROUPS = ("embedding", "attention", "feed-forward", "norms", "head")
 CHUNK = 1 << 22
-"""Elements that are float64 at a time."""
+"""Number of elements that are converted to float64 at a time."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Shapes by parameter name in the order of the model, a reader of one parameter, and the model's settings."""
+    """Opened weights. shapes: by parameter name, in model order. read: reads one parameter. config: the settings of the model."""
 
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], Tensor]
@@ -43,7 +43,16 @@ class Weights:
 
 @dataclass(frozen=True)
 class Sums:
-    """What all figures follow from; the sums over several parameters are the figures of the group. Addable."""
+    """Sums over the elements of tensors a and b, from which all figures follow. The sums of a group are the sum of those of its parameters.
+
+    Attributes:
+        elements: number of elements.
+        aa: sum of a * a.
+        bb: sum of b * b.
+        dd: sum of (b - a) * (b - a).
+        ab: sum of a * b.
+        largest: maximum of |b - a|; NaN if any is NaN.
+    """
 
     elements: int = 0
     aa: float = 0.0
@@ -59,7 +68,11 @@ class Sums:
         )  # fmt: skip
 
     def figures(self) -> Row:
-        """norm_a, norm_b: L2. relative_change: ||b-a|| / ||a||, None where a is zero and b is not. cosine: None where one is zero."""
+        """The figures as a row.
+
+        norm_a, norm_b: L2 norms. relative_change: ||b-a|| / ||a||; 0 if b equals a; None if only a is zero. cosine: of a and b; None if
+        one is zero. largest_change: maximum of |b-a|.
+        """
         norm_a, norm_b, change = math.sqrt(self.aa), math.sqrt(self.bb), math.sqrt(self.dd)
         relative = 0.0 if change == 0 else change / norm_a if norm_a else None
         cosine = 1.0 if change == 0 and norm_a else self.ab / (norm_a * norm_b) if norm_a and norm_b else None
@@ -67,11 +80,16 @@ class Sums:
 
 
 def compare_weights(a: Artifact, b: Artifact) -> dict[str, Any]:
-    """The comparison of two artifacts of kind checkpoint or model, as plain rows.
+    """Compares two artifacts of kind checkpoint or model.
 
-    config: settings that differ. alone: parameters that one side lacks or whose shapes differ. groups: figures per kind of parameter,
-    the last row over all. layers: relative change per block and kind. parameters: figures of each parameter.
-    Raises StageError for other kinds and VerificationError for weights that cannot be read.
+    Returns:
+        A dictionary: a, b: ids of the artifacts. config: settings that differ. alone: parameters that only one side has or whose shapes
+        differ. groups: figures per kind of parameter, then over all. layers: relative change per block and kind. parameters: figures of
+        each parameter.
+
+    Raises:
+        StageError: an artifact is of another kind.
+        VerificationError: weights cannot be read.
     """
     for artifact in (a, b):
         if artifact.manifest["kind"] not in KINDS:
@@ -104,7 +122,7 @@ def compare_weights(a: Artifact, b: Artifact) -> dict[str, Any]:
 
 
 def group_of(name: str) -> str:
-    """The kind of a parameter, by our name or that of transformers."""
+    """The kind of a parameter, from its name in our naming or in that of transformers."""
     if "norm" in name:
         return "norms"
     for group, marks in (
@@ -119,7 +137,7 @@ def group_of(name: str) -> str:
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the block that a parameter belongs to; None outside."""
+    """The number of the block that a parameter belongs to; None if it is in no block."""
     found = re.search(r"(?:^|\.)(?:blocks|layers)\.(\d+)\.", name)
     return int(found.group(1)) if found else None
 
@@ -130,7 +148,7 @@ def _open(artifact: Artifact, theirs: bool, stack: ExitStack) -> Weights:
 
 
 def _guarded(work: Callable[[], Any], *artifacts: Artifact) -> Any:
-    """The result of reading weights; one clear error for what cannot be read."""
+    """The result of `work`. Raises VerificationError in place of errors of reading weights."""
     from safetensors import SafetensorError
 
     from stages.lm.train.checkpoint import CheckpointError
@@ -173,7 +191,7 @@ def _open_model(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
 
 
 def _model_config(folder: Path) -> dict[str, Any]:
-    """config.json in our words, so that it can be held against a checkpoint's model.json."""
+    """The settings of config.json that a checkpoint's model.json also has, under the names of model.json."""
     given = json.loads((folder / "config.json").read_text())
     names = {
         "vocab_size": "vocab_size", "num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads",
@@ -186,7 +204,7 @@ def _model_config(folder: Path) -> dict[str, Any]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Sorts a model's parameters: embedding, blocks by number, the rest."""
+    """The sort key of a parameter in a model: embedding first, then blocks by number, then the rest."""
     layer = layer_of(name)
     return (0 if "embed" in name else 1 if layer is not None else 2, layer or 0, name)
 

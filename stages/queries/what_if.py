@@ -1,8 +1,9 @@
-"""What the filter's document rules would keep at other thresholds: recomputed from the stored signals, without a rerun.
+"""Computes from stored signals what the filter's document rules would keep at other thresholds, without a rerun.
 
-Guarantee: the rules are those that the stage itself applies (stages/text/quality/rules.py), so the answer is what a rerun would give; settings
-that decide a text or a signal are refused by name, and so are decisions that today's rules do not reproduce. Cost: some
-30,000 documents per second. Read-only.
+Guarantee: read-only. The answer is what a rerun would give, because the rules are those that the stage applies
+(stages/text/quality/rules.py). Settings that decide a text or a signal are refused by name. Recorded decisions that today's rules do not
+reproduce are refused too.
+Cost: about 30,000 documents per second.
 """
 
 from __future__ import annotations
@@ -27,10 +28,21 @@ EXAMPLE = "--set filter.gopher_quality.min_doc_words=80"
 
 
 def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per verdict (kept, then each drop reason): documents today and then, of those then: new ones, and their characters.
+    """Rows, one per verdict (kept, then each drop reason), that compare the recorded verdicts with those under changed settings.
 
-    name: a filter artifact, or "filter" for the current one. stage: the filter's declaration. settings: "filter.key=value" words.
-    Raises RecipeError for a setting that is wrong, of another node, or one that needs a rerun.
+    Args:
+        home: the home folder.
+        name: a filter artifact, or "filter" for the current one.
+        stage: the declaration of the filter.
+        settings: changed settings, each "filter.key=value".
+
+    Returns:
+        Rows of verdict, today (documents with the verdict as recorded), then (documents with it under the new settings), change (then -
+        today), new (documents with it only under the new settings) and chars_then (characters of the documents of `then`).
+
+    Raises:
+        RecipeError: the artifact is not of the filter, or a setting is not valid, belongs to another node or needs a rerun.
+        StageError: there is no such artifact, or other code made it, so that today's rules do not apply to it.
     """
     found = database.latest_artifact(home, name)
     if found["stage"] != stage.name:
@@ -56,7 +68,7 @@ def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> lis
 
 
 def compare(artifact: Path, before: Mapping[str, Any], after: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    """The rows of `what_if` for settings that are complete and checked. where: what to call the artifact."""
+    """The rows of `what_if`, for complete and checked settings. where: the name of the artifact in error messages."""
     refused = needs_rerun(before, after)
     if refused:
         raise RecipeError(
@@ -91,7 +103,14 @@ def compare(artifact: Path, before: Mapping[str, Any], after: Mapping[str, Any],
 def _reasons(
     row: Mapping[str, Any], rules: tuple[Sequence[AppliedRule], Sequence[AppliedRule]], scored: bool, where: str
 ) -> tuple[str, str]:
-    """(the reason today, the reason then). rules: those of today and then. scored: whether a score decides then."""
+    """(reason today, reason then); an empty reason means kept.
+
+    Args:
+        row: the recorded decision.
+        rules: the rules under today's and under the new settings.
+        scored: whether the new settings compare the quality score.
+        where: the name of the artifact in error messages.
+    """
     before, after = rules
     if row["quality_score"] is None and scored:
         raise RecipeError(

@@ -80,7 +80,7 @@ if __name__ == "__main__":
 def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a copy of the project says and does after one entry was added to one file."""
     tree = tmp_path_factory.mktemp("tree")
-    for room in ("stages", "tests"):
+    for room in ("stages", "flows", "dashboards", "tests"):
         shutil.copytree(PROJECT / room, tree / room, ignore=shutil.ignore_patterns("__pycache__"))
     file = tree / "stages" / "text" / "quality" / "rules.py"
     before, last, after = file.read_text().partition('    Rule("", "no_words"')

@@ -204,7 +204,7 @@ def test_the_prefect_server_says_where_it_is(tmp_path: Path) -> None:
 def test_a_stage_and_a_run_answer_with_their_nodes(tmp_path: Path) -> None:
     home = tmp_path / "home"
     first = answered(loam("stage", "crawl", *SMALL, "--json", home=home).stdout, "stage")
-    assert [(row["node"], row["state"]) for row in first["nodes"]] == [("crawl", "done")] and first["report"] is None
+    assert [(row["node"], row["state"]) for row in first["nodes"]] == [("crawl", "built")] and first["report"] is None
     again = answered(loam("run", *SMALL, "--until", "crawl", "--json", home=home).stdout, "run")
     assert [(row["node"], row["state"]) for row in again["nodes"]] == [("crawl", "cached")] and again["run"] != first["run"]
 

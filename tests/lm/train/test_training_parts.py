@@ -55,7 +55,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(PROJECT / "tests" / "lm" / "toys" / f"{file}.py", registry.parent)
         before = next(line for line in text.splitlines() if line.startswith(f"{table}:"))
         text = text.replace(before, before.replace("}", f', "{name}": {kind}}}'))
-        text = text.replace("\nfrom stages", f"\nfrom stages.lm.{file} import {kind}\nfrom stages", 1)
+        text = text.replace("\nfrom stages", f"\nfrom stages.lm.train.{file} import {kind}\nfrom stages", 1)
     registry.write_text(text)
     return root
 
