@@ -107,9 +107,9 @@ class C4Rules(StageConfig):
     filter_no_terminal_punct: bool = True
     """Line rule: a line must end in terminal punctuation."""
     min_words_per_line: int = 3
-    """Line rule: smallest number of words."""
+    """Line rule: a line must have at least this many words."""
     max_word_length: int = 1000
-    """Line rule: length of the longest word allowed (characters)."""
+    """Line rule: a word may have at most this many characters."""
     filter_javascript: bool = True
     """Line rule: a line must not mention javascript."""
     filter_policy: bool = True

@@ -58,7 +58,8 @@ class TrainQuality(StageConfig):
     dimensions: int = Field(64, ge=2, le=10_000)
     """Dimensions of a word vector (fastText's default is 100)."""
     ngrams: int = Field(2, ge=2, le=5)
-    """Longest word n-gram (DCLM: 2). At 1 fastText has no buckets, and too few vectors remain for reliable initialization."""
+    """Longest word n-gram (DCLM: 2). 1 is not allowed: fastText then has no buckets, and the word vectors alone are too small to be
+    initialized reliably (stages/text/quality/classifier.py)."""
     buckets: int = Field(200_000, ge=1, le=2**31 - 1)
     """Number of vectors for hashed n-grams; 200,000 take 51 MB at 64 dimensions (fastText's default is 2,000,000)."""
     epochs: int = Field(5, ge=1, le=10_000)
