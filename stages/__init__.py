@@ -1,1 +1,1 @@
-"""What runs: one module per stage, and the libraries below them."""
+"""The stages of the pipeline: one module per stage, and the libraries that they use."""

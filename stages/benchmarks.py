@@ -1,9 +1,9 @@
-"""Gathers the benchmark items that the recipe is measured on, and that its training data must not contain.
+"""benchmarks: collects the benchmark items that models are scored on and that the training data must not contain.
 
-Guarantee: every item of every file is in the artifact (scored or not, all are indexed for decontamination); which items are
-scored depends on their words, not on the order of a file. Cost: one pass over the files; for docstrings, parsing the
-packages' sources (about 0.5 s per MB). Source: formats as named in stages/text/items/tasks.py; held-out answers as in
-stages/text/items/held_out.py.
+Guarantee: the artifact holds every item of every file. All items are indexed for decontamination, whether models are scored on them or
+not. The words of an item and the seed decide whether it is scored; the order of a file does not.
+Cost: one pass over the files; for docstrings, parsing of the packages' sources (about 0.5 s per MB).
+Source: stages/text/items/tasks.py for the file formats; stages/text/items/held_out.py for the held-out answers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class HeldOutAnswers(StageConfig):
     """Tasks made from the documentation of installed packages."""
 
     packages: Packages = Field(min_length=1)
-    """Distributions whose docstrings are read ("stdlib" is the running Python's library); the same as the crawl's."""
+    """Distributions whose docstrings are read; "stdlib" is the standard library of the running Python. Use the same as for the crawl."""
     items: int = Field(600, ge=CHOICES)
-    """Held-out answers; each makes one item of either task. 600 give a standard error of 0.02 at an accuracy of 0.35."""
+    """Number of held-out answers; each gives one item per task. 600 give a standard error of 0.02 at an accuracy of 0.35."""
     min_words: int = Field(5, ge=4)
-    """Shortest held-out answer in words; below it ordinary phrases begin."""
+    """Shortest held-out answer (words); shorter ones are ordinary phrases."""
     max_words: int = Field(30, ge=5)
-    """Longest held-out answer in words."""
+    """Longest held-out answer (words)."""
 
     @model_validator(mode="after")
     def _some_length_fits(self) -> HeldOutAnswers:
@@ -81,20 +81,21 @@ ANSWERS = SideTable(
 
 
 class Benchmarks(StageConfig):
-    """Task files by path, and tasks from held-out answers of documentation."""
+    """Settings of the benchmarks stage: task files by path, and tasks from held-out answers of documentation."""
 
     files: NamedFiles = ()
-    """JSONL files (plain or .gz), one task each, named by the file name up to its first dot."""
+    """JSONL files (plain or .gz), one task each. The file name up to its first dot is the name of the task."""
     docstrings: HeldOutAnswers | None = None
     """Tasks from the documentation of installed packages; null makes none."""
     max_scored_items: int = Field(1000, ge=1)
-    """Items scored per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of at most 0.016."""
+    """Maximum number of scored items per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of
+    at most 0.016."""
     ngram_words: int = Field(13, ge=2, le=1000)
-    """Words per n-gram of the index by which items are looked for in training data. GPT-3 (arXiv 2005.14165, appendix C)."""
+    """Words per n-gram of the index that finds items in training data. 13: GPT-3 (arXiv 2005.14165, appendix C)."""
     min_words: int = Field(8, ge=1)
-    """Item texts shorter than ngram_words are looked for whole, but not below this many words (GPT-3 goes down to 8)."""
+    """Item texts shorter than ngram_words are matched as a whole if they have at least this many words (GPT-3 goes down to 8)."""
     max_bad_records: int = Field(0, ge=0)
-    """Broken lines that may be left out."""
+    """Number of broken lines that the stage skips before it fails."""
 
     @model_validator(mode="after")
     def _whole_below_ngrams(self) -> Benchmarks:
@@ -104,7 +105,7 @@ class Benchmarks(StageConfig):
 
 
 def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes items.parquet, tasks.json and index/ (the n-grams of all items); with docstrings also answers.parquet."""
+    """Writes items.parquet, tasks.json and index/ (the n-grams of all items), and with docstrings answers.parquet."""
     from stages.core.tables.jsonl import BAD_RECORD, counting
     from stages.core.tables.parquet import schema, write_rows
 
@@ -136,7 +137,7 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
 
 
 def _write_index(config: Benchmarks, rows: Sequence[Mapping[str, Any]], folder: Path) -> Index:
-    """The n-gram index that decontaminate, conversations, preferences and contamination search with."""
+    """Writes and returns the n-gram index that decontaminate, conversations, preferences and contamination search with."""
     from stages.text.match.ngrams import EmptyIndexError, build_index, save_index
 
     try:
@@ -186,7 +187,7 @@ def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, tasks: list
 
 
 def _add_task(name: str, items: Sequence[Item], limit: int, seed: int, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of one task, and its entry in tasks.json. limit: items to score, chosen by hash of their words."""
+    """Returns the rows of one task and appends its entry to `tasks`. limit: number of items to score, chosen by hash of their words."""
     from stages.text.basics.hash_sampling import hash_value
 
     ids = list(_item_ids(items))
@@ -212,7 +213,7 @@ def _add_task(name: str, items: Sequence[Item], limit: int, seed: int, tasks: li
 
 
 def _item_ids(items: Sequence[Item]) -> Iterator[str]:
-    """16 hex digits of the words of an item; the same item twice in a task gets a number behind."""
+    """Yields 16 hex digits per item, a hash of its text; a repeated item in a task gets a number as suffix."""
     from hashlib import blake2b
 
     seen: dict[str, int] = {}
@@ -223,7 +224,10 @@ def _item_ids(items: Sequence[Item]) -> Iterator[str]:
 
 
 def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, list[Item]]:
-    """Both tasks over the same held-out answers. All answers, held out or not, go to answers.parquet for the stages that make chats."""
+    """Returns both tasks over the same held-out answers.
+
+    Writes all answers, held out or not, to answers.parquet, which conversations and preferences read.
+    """
     from stages.core.store.external import package_versions
     from stages.core.tables.parquet import schema, write_rows
     from stages.text.items.chat import complete_prompt, what_prompt
@@ -248,7 +252,7 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
 
 
 def _choices(questions: Sequence[str], right: Sequence[str], keys: Sequence[str], held: Sequence[Any], seed: int) -> list[Item]:
-    """Items with three wrong answers of near length each; the right one's place is drawn."""
+    """Returns items with three wrong answers of similar length each; a hash decides the position of the right answer."""
     from stages.text.basics.hash_sampling import hash_value
     from stages.text.items.held_out import wrong_answers
     from stages.text.items.tasks import Item

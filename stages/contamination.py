@@ -1,9 +1,11 @@
-"""Looks for every benchmark item in everything the models were trained on, and gives each score also on the clean items.
+"""contamination: searches the training data of the models for every benchmark item, and recomputes each score on the clean items.
 
-Guarantee: an item is flagged exactly when one of its n-grams occurs, with the words that match as evidence; only documents
-that the mixture chose are searched, and all conversations and pairs of the training split. Scores are recomputed from the
-items' own values: full = clean and flagged together. Cost: about 10 MB/s per core over the training text.
-Source: n-grams of 13 words, Brown et al. 2020, appendix C; clean-subset scores as in the same appendix.
+The stage searches the documents that the mixture chose, and all conversations and pairs of the training split.
+
+Guarantee: an item is flagged exactly when one of its n-grams occurs there; the matching words are recorded as evidence. Scores are
+recomputed from the values of single items; the full set consists of the clean and the flagged items.
+Cost: about 10 MB/s per core over the training text.
+Source: n-grams of 13 words and scores on the clean subset, Brown et al. 2020, appendix C.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ FLAGS = SideTable(
 
 
 class Contamination(StageConfig):
-    """Nothing to set: what counts as a benchmark item is set in benchmarks."""
+    """This stage has no settings. The section benchmarks defines what counts as a benchmark item."""
 
 
 def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes flags.parquet (one row per item and place) and scores.json (every score on full, clean and flagged items)."""
+    """Writes flags.parquet (one row per item and record) and scores.json (every score on all, clean and flagged items)."""
     from stages.core.tables.parquet import read_rows, write_rows
     from stages.text.match.ngrams import load_index
 
@@ -67,7 +69,7 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
 
 
 def search_documents(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """One documents shard: flags.parquet of the items in the documents that the mixture trains on."""
+    """Writes flags.parquet of one documents shard: the items found in the documents that the mixture contains."""
     import pyarrow.parquet as pq
 
     from stages.core.tables.parquet import read_rows, write_rows
@@ -88,7 +90,7 @@ def search_documents(folder: Path, task: dict[str, Any], meter: Meter) -> dict[s
 
 
 def _search(index: Index, where: str, texts: Iterable[tuple[Any, str | None, str]]) -> list[dict[str, Any]]:
-    """A flag per item and record: the longest match, and the share of the record's characters that it covers."""
+    """Returns one flag per item and record: the longest match and the share of the record's characters that it covers."""
     from stages.text.match.ngrams import find
 
     flags = []
@@ -105,7 +107,7 @@ def _search(index: Index, where: str, texts: Iterable[tuple[Any, str | None, str
 
 
 def _dialogues(path: Path, role: str) -> Iterable[tuple[Any, None, str]]:
-    """(doc_id, None, text) of every record trained on; a pair counts with both of its answers."""
+    """Yields (doc_id, None, text) of every record of the training split; the text of a pair holds both answers."""
     from stages.core.tables.parquet import read_rows
     from stages.text.items.dialogue import contents
 
@@ -126,7 +128,7 @@ def _scored_items(items: Path) -> set[tuple[str, str]]:
 
 
 def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: set[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Every benchmark score of one model on all, the clean, and the flagged items; an empty subset has no value."""
+    """Returns every benchmark score of one model on all, clean and flagged items; an empty subset has the value None."""
     import numpy as np
 
     from stages.core.tables.parquet import read_rows
@@ -154,7 +156,7 @@ def _shape() -> Any:
 
 
 def report_section(artifact: Artifact) -> Section:
-    """How many items were found, and every score on all items, on those without overlap, and on those with."""
+    """Returns the number of items found, and every score on all items, on the clean ones and on the flagged ones."""
     rows = tuple(
         {name: str(score[name]) for name in ("model", "task", "metric", "subset")}
         | {"score": "" if score["value"] is None else with_error(score["value"], score["stderr"]), "items": f"{score['n']:,}"}

@@ -1,8 +1,8 @@
-"""Gathers the conversations for supervised fine-tuning, cleared of benchmark items, split into train and validation.
+"""conversations: collects conversations for supervised fine-tuning, removes benchmark items, splits them into train and validation.
 
-Guarantee: no conversation holds a benchmark item (found by the same n-gram index that decontaminates documents); the split
-goes by hash of the answer's words, alike in conversations and preferences: with the same validation_frac no held-out pair's
-answer is trained on here.
+Guarantee: no conversation holds a benchmark item; the stage searches with the same n-gram index that decontaminates documents. A hash of
+the answer's words decides the split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a
+held-out preference pair is in the training split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
 Source: the messages format of chat APIs; n-grams of 13 words, Brown et al. 2020, appendix C.
 """
@@ -41,27 +41,27 @@ DECISIONS = decisions_with({"item": Column("string", "the held-out benchmark ite
 
 
 class DocstringChats(StageConfig):
-    """Conversations made from the documentation that benchmarks.docstrings reads, but for the answers held out there."""
+    """Conversations made from the documentation that benchmarks.docstrings reads, without the answers that it holds out."""
 
     what: int = Field(4000, ge=0)
-    """Questions "What does X do?" at most, answered by the first sentences; chosen by hash."""
+    """Maximum number of questions "What does X do?", chosen by hash; the first sentences are the answer."""
     complete: int = Field(8000, ge=0)
-    """Questions "Complete: <first half of a sentence>" at most, answered by the second half; chosen by hash."""
+    """Maximum number of questions "Complete: <first half of a sentence>", chosen by hash; the second half is the answer."""
     answer_sentences: int = Field(2, ge=1)
-    """Sentences of an answer to "What does X do?" at most."""
+    """Maximum number of sentences in an answer to "What does X do?"."""
 
 
 class Conversations(StageConfig):
-    """Chat files by path, and conversations from documentation."""
+    """Settings of the conversations stage: chat files by path, and conversations from documentation."""
 
     files: NamedFiles = ()
-    """JSONL files (plain or .gz): {"messages": [{"role", "content"}, …]} per line, optionally "source"."""
+    """JSONL files (plain or .gz) with one {"messages": [{"role", "content"}, …]} per line; "source" is optional."""
     docstrings: DocstringChats | None = None
     """Conversations from the documentation that benchmarks.docstrings names; null makes none."""
     validation_frac: float = Field(0.1, gt=0, lt=0.5)
-    """Share of conversations held out from training, chosen by hash of the answer; set preferences.validation_frac to the same."""
+    """Share of conversations held out for validation, chosen by hash of the answer. Set preferences.validation_frac to the same value."""
     max_bad_records: int = Field(0, ge=0)
-    """Broken lines that may be left out."""
+    """Number of broken lines that the stage skips before it fails."""
 
 
 def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -97,7 +97,7 @@ def _examples(config: Conversations, benchmarks: Artifact, ctx: Context) -> Iter
 
 
 def _from_docstrings(config: DocstringChats, rows: Iterable[Mapping[str, Any]], seed: int) -> Iterator[Example]:
-    """ "What does X do?" and "Complete: …" over all answers; those of benchmark items are dropped by whoever reads on."""
+    """Yields "What does X do?" and "Complete: …" over all answers; the caller drops those that hold benchmark items."""
     from stages.text.items.held_out import halves
     from stages.text.tokens.tuning_examples import documented_answers, documented_id, question_about
 

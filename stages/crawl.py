@@ -1,10 +1,14 @@
-"""crawl: the raw web pages everything starts from, as WARC files: given ones, a web site, or the documentation of this machine.
+"""crawl: provides the raw web pages as WARC files, which are the input of the pipeline.
 
-Sources, alone or together: `warcs` (WARC or WET files, local or by URI), `site` (crawled here) and `docs` (a documentation
-site made from installed Python packages, served on 127.0.0.1, really crawled, then stopped). Guarantee: given files are listed
-with their checksums, never copied; an own crawl is standard WARC, and its digest is taken over (URL, status, payload digest,
-record id), so a repeated crawl of the same pages is the same artifact. Cost: one read of the head of each given file; the
-site's answering time for a crawl. Source: ARCHITECTURE.md, "The words".
+A recipe names one or more of three sources:
+- `warcs`: existing WARC or WET files, local or by URI;
+- `site`: a web site that this stage crawls;
+- `docs`: a documentation site made from installed Python packages. The stage serves it on 127.0.0.1, crawls it over HTTP and stops it.
+
+Guarantee: given files are listed with their checksums and never copied. A crawl of this stage is standard WARC. Its digest covers (URL,
+status, payload digest, record id), so a repeated crawl of the same pages has the same digest.
+Cost: one read of the head of each given file; for a crawl, the response time of the site.
+Source: ARCHITECTURE.md, "The words".
 """
 
 from __future__ import annotations
@@ -46,45 +50,45 @@ PAGES = SideTable(
     },
 )  # fmt: skip
 WRITTEN = frozenset({"warcinfo", "response", "request"})
-MAX_RECORD_BYTES = 1 << 28  # of a crawl that is imported; the pages of a documentation site are cut at 100 MB, of others at 5 MB by default
-MAX_RATIO = 100.0  # as extract.max_ratio
-DOCS_DATE = "2000-01-01T00:00:00Z"  # the pages follow from package versions, not from a day: a fixed date makes the WARC files reproducible
+MAX_RECORD_BYTES = 1 << 28  # in an imported crawl; our crawler cuts pages at 100 MB (docs) or 5 MB (site, by default)
+MAX_RATIO = 100.0  # the default of extract.max_ratio
+DOCS_DATE = "2000-01-01T00:00:00Z"  # package versions decide the pages, so a fixed date makes the WARC files reproducible
 
 
 class DocsConfig(StageConfig):
-    """A documentation site of installed packages: a corpus every machine has."""
+    """A documentation site made from installed packages: a corpus that is available on every machine."""
 
     source: Name = "docs"
     """Name of the source in documents and mixture weights."""
     packages: Packages = Field(min_length=1)
-    """Distributions whose docstrings become pages; "stdlib" is the running Python's library."""
+    """Distributions whose docstrings become pages; "stdlib" is the standard library of the running Python."""
     editions: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")], ...] = Field(("stable", "latest"), min_length=1)
-    """Editions of the site, which are folders of its URLs; each repeats the pages of the others, with differences."""
+    """Editions of the site. Each is a folder in its URLs and repeats the pages of the others with small differences."""
     max_pages: int = Field(1500, ge=1)
-    """Module pages in all editions together."""
+    """Maximum number of module pages, over all editions together."""
     min_page_chars: int = Field(1000, ge=1)
-    """Modules with less documentation have no page (characters)."""
+    """Modules with less documentation get no page (characters)."""
 
 
 class SiteConfig(StageConfig):
-    """A web site to crawl: same hosts as the seeds only, robots.txt obeyed."""
+    """A web site to crawl. The crawler stays on the hosts of the seeds and obeys robots.txt."""
 
     source: Name = "site"
     """Name of the source in documents and mixture weights."""
     seeds: tuple[str, ...] = Field(min_length=1)
     """URLs to start from."""
     max_pages: int = Field(1000, ge=1)
-    """URLs fetched at most."""
+    """Maximum number of URLs to fetch."""
     max_bytes: int = Field(1_000_000_000, ge=1)
-    """Payload fetched at most, in all (bytes)."""
+    """Maximum payload to fetch, over all pages (bytes)."""
     max_page_bytes: int = Field(5_000_000, ge=1)
-    """Longer pages are cut here and marked WARC-Truncated (bytes; Common Crawl's limit since 2025)."""
+    """Longer pages are cut at this length and marked WARC-Truncated (bytes; Common Crawl's limit since 2025)."""
     delay_s: float = Field(1.0, ge=0, le=86_400)
     """Pause before each request (seconds); a longer Crawl-delay in robots.txt is obeyed."""
     timeout_s: float = Field(30.0, gt=0, le=86_400)
-    """A request is given up after this long (seconds)."""
+    """Timeout of a request (seconds)."""
     user_agent: str = Field("loam-crawler/1.0", pattern=r"^[!-~][ -~]*$")
-    """Sent with each request and matched against robots.txt; name a contact in it when you crawl others' sites."""
+    """The User-Agent header, which is also matched against robots.txt. Include a contact when you crawl sites of other people."""
 
     @model_validator(mode="after")
     def _seeds_are_urls(self) -> SiteConfig:
@@ -95,18 +99,18 @@ class SiteConfig(StageConfig):
 
 
 class CrawlConfig(StageConfig):
-    """Where the raw pages come from: at least one of warcs, site and docs."""
+    """The sources of the raw pages: at least one of warcs, site and docs."""
 
     warcs: NamedFiles = ()
     """WARC or WET files: paths, globs or URIs (s3://, https://)."""
     source: Name = "web"
-    """Name of the source that `warcs` are."""
+    """Name of the source for the files of `warcs`."""
     site: SiteConfig | None = None
     """A web site to crawl."""
     docs: DocsConfig | None = None
     """The documentation of installed packages."""
     shards: int = Field(4, ge=1, le=100_000)
-    """WARC files that an own crawl is written to; later stages work on a file at a time."""
+    """Number of WARC files that a crawl of this stage is written to; later stages process them as shards."""
 
     @model_validator(mode="after")
     def _has_a_source(self) -> CrawlConfig:
@@ -119,7 +123,7 @@ class CrawlConfig(StageConfig):
 
 
 def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes warc/ (own crawls), files.json, identity.jsonl and pages/."""
+    """Writes files.json and identity.jsonl, and for crawls of this stage warc/ and pages/."""
     files, identity = _given(ctx.files("warcs") if config.warcs else (), config.source)
     record_counts = RecordCounts(unit="urls")
     pages = 0
@@ -137,7 +141,7 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
 
 
 def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """files.json entries and identity lines of given files, each checked to begin with a WARC record."""
+    """Returns the entries of files.json and the identity lines of given files, after a check that each begins with a WARC record."""
     from stages.text.warc.records import NotWarcError, check_warc
 
     files, identity = [], []
@@ -150,7 +154,7 @@ def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, A
                 f"{error}.", where=file.uri, do="Take it out of crawl.warcs, or convert it (warcio recompress makes WARC of ARC)."
             ) from None
         except ConnectionError:
-            raise  # of the network: the node is tried again
+            raise  # a network fault: the node is retried
         except OSError as error:
             raise StageError(f"A WARC file cannot be read: {error}.", where=file.uri, do="Check the path and your rights.") from None
         files.append({"uri": file.uri, "bytes": file.bytes, "identity": file.identity, "source": source})
@@ -159,7 +163,7 @@ def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, A
 
 
 def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, CrawlLimits, Any]]:
-    """(section, limits, context manager of (seeds, addresses, date)) for each own crawl of the recipe."""
+    """Yields (section, limits, context manager of (seeds, addresses, date)) for each crawl that this stage makes itself."""
     from stages.text.site.crawler import CrawlLimits
     from stages.text.site.doc_site import HOST, SiteError, running_site
 
@@ -186,7 +190,7 @@ def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, 
             except SiteError as error:
                 raise StageError(f"{error}.", where="crawl.docs", do="Check crawl.docs.packages and that 127.0.0.1 can be used.") from None
 
-        # indexes and links that lead nowhere come on top of the module pages
+        # index pages and broken links come in addition to the module pages
         yield docs, CrawlLimits(docs.max_pages * 2 + 100, 10**10, 10**8, 0.0, 60.0, "loam-crawler/1.0"), visit_docs
 
 
@@ -229,10 +233,10 @@ def _crawl(
             rows.append(row)
     counts = {outcome: sum(1 for row in rows if row["outcome"] == outcome) for outcome in CrawlOutcome}
     if not any(200 <= row["status"] < 300 and not row["url"].endswith("/robots.txt") for row in rows):
-        journal.path.unlink()  # the next start asks the site again
+        journal.path.unlink()  # the next start requests the pages again
         raise _nothing_crawled(rows, seeds)
     write_rows(out / "pages" / f"{source}.parquet", schema(**PAGES.types), rows)
-    identity.sort(key=lambda line: line["warc"])  # file and order of a record decide the shard and order of its document
+    identity.sort(key=lambda line: line["warc"])  # a record's file and position decide those of its document
     files = [
         {"path": name, "bytes": (out / name).stat().st_size, "identity": f"sha256:{sha256_file(out / name)}", "source": source}
         for name in names
@@ -246,12 +250,12 @@ def _file_name(number: int) -> str:
 
 
 def _given_line(file: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity of an entry of files.json that names a given file; extract names it by its base name too."""
+    """Returns the identity line of a given file in files.json. It holds the base name, because extract records that name too."""
     return {name: file[name] for name in ("source", "bytes", "identity")} | {"name": file["uri"].rstrip("/").rpartition("/")[2]}
 
 
 def _record_line(warc: int, uri: str, status: int, body: bytes, record_id: UUID | None, source: str) -> dict[str, Any]:
-    """The identity of a response of our own crawl. body: as it was stored."""
+    """Returns the identity line of a response in a crawl of this stage. body: the payload as stored."""
     from stages.text.site.warc_writer import payload_digest
 
     digest = payload_digest(body)
@@ -259,7 +263,7 @@ def _record_line(warc: int, uri: str, status: int, body: bytes, record_id: UUID 
 
 
 class _ListedFile(BaseModel):
-    """An entry of files.json: a given file by its uri, or one of our own crawl by its path in the artifact."""
+    """An entry of files.json: a given file has a uri, a file of a crawl by this stage has a path in the artifact."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     uri: str | None = Field(None, pattern=r"^(/|[a-z0-9+.-]+://)[^\x00]+$")
@@ -270,13 +274,14 @@ class _ListedFile(BaseModel):
 
 
 class _OtherError(Exception):
-    """The files are not those of a crawl, or not those that identity.jsonl lists; the text is a phrase."""
+    """The files are no crawl, or identity.jsonl lists other files; the message is a phrase without a period."""
 
 
 def fault(folder: Path) -> str:
-    """What is wrong with the files of a crawl; "" where identity.jsonl is what `run` would make of files.json and the WARC files.
+    """Returns what is wrong with the files of a crawl, as a phrase; "" if `run` would write this identity.jsonl for these files.
 
-    Dates and headers are not compared: nothing made from an imported crawl goes by identity.jsonl alone (manifest.input_digest).
+    Dates and headers are not compared. They need no comparison, because an imported crawl enters keys with all its files
+    (stages/core/store/manifest.py, input_digest).
     """
     try:
         with (folder / "identity.jsonl").open("rb") as listed:
@@ -292,7 +297,7 @@ def fault(folder: Path) -> str:
 
 
 def _lines_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, identity line) of every given file and every response that a crawl's files hold, in the order of identity.jsonl."""
+    """Yields (where, identity line) of every given file and every stored response, in the order of identity.jsonl."""
     from stages.text.warc.framing import WarcLimits
     from stages.text.warc.records import read_records
 

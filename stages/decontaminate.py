@@ -1,9 +1,11 @@
-"""decontaminate: no benchmark item's words stay in the training documents.
+"""decontaminate: removes the words of benchmark items from the training documents.
 
-Word n-grams (13 by default) of every item text are searched in every document; shorter item texts are matched whole. Mode
-`span` cuts the matching words out, mode `document` drops the document. Guarantee: afterwards a search finds nothing; an empty
-index is an error, never a pass; every hit is kept in hits.parquet. Cost: about 8 MB/s per core beside reading and writing.
-Source: n = 13 and the discarding of short remains are GPT-3's (Brown et al. 2020, appendix C).
+The stage searches every document for the word n-grams (13 by default) of every item text; it matches shorter item texts as a whole. Mode
+`span` cuts the matching words out, mode `document` drops the document.
+
+Guarantee: a search of the output finds nothing. An empty index is an error. hits.parquet records every match.
+Cost: about 8 MB/s per core, without reading and writing.
+Source: n = 13 and the removal of short remaining texts are GPT-3's (Brown et al. 2020, appendix C).
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from stages.core.tables.shards import Meter, collect, run_shards
 from stages.settings import StageConfig
 
 SPANS_CUT = "spans_cut"
-"""Why decontaminate changes a document."""
+"""The reason with which decontaminate changes a document."""
 
 
 class DecontaminateReason(StrEnum):
-    """Why decontaminate drops a document."""
+    """The reasons with which decontaminate drops a document."""
 
     CONTAMINATED = "contaminated"
     TOO_LITTLE_LEFT = "too_little_left"
@@ -57,12 +59,12 @@ SIGNALS = {
 
 
 class DecontaminateConfig(StageConfig):
-    """What is done about a document with words of a benchmark item. What counts as one is set in benchmarks."""
+    """How to treat a document with words of a benchmark item. The section benchmarks defines what counts as an item."""
 
     mode: Literal["span", "document"] = "document"
     """span cuts the matching words out of the document; document drops it."""
     min_left_chars: int = Field(200, ge=1)
-    """A document cut below this length is dropped (characters; GPT-3 discards pieces below 200)."""
+    """A document that is shorter than this after a cut is dropped (characters; GPT-3 discards pieces below 200)."""
 
 
 def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -95,7 +97,7 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
 
 
 def clean_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Judges one documents shard and writes its hits."""
+    """Judges one documents shard and writes its hits.parquet; returns its record counts."""
     from stages.text.match.ngrams import load_index
 
     config = DecontaminateConfig.model_validate(task["config"])
@@ -121,8 +123,17 @@ def clean_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str,
 
 
 def clean_text(index: Any, text: str, cut: bool) -> tuple[str, list[tuple[int, Any]], int]:
-    """(text without the matches, (round, match) of each, rounds). Cutting joins what stood around it, which may make a new
-    match, so it is repeated until a search finds nothing. Spans of round r are offsets into the text after r - 1 rounds.
+    """Returns (text without the matches, (round, match) of each match, number of rounds).
+
+    A cut joins the words before and after it, which can make a new match. So search and cut repeat until a search finds nothing.
+
+    Args:
+        index: Index of the benchmark items.
+        text: Text of the document.
+        cut: Whether matches are cut out; if not, the text is searched once and stays as it is.
+
+    Returns:
+        The matches of round r have offsets into the text after r - 1 rounds.
     """
     from stages.text.match.ngrams import find, merged_spans
 
@@ -139,7 +150,7 @@ def clean_text(index: Any, text: str, cut: bool) -> tuple[str, list[tuple[int, A
 
 
 def report_section(artifact: Artifact) -> Section:
-    """The size of the corpus that the models are trained on."""
+    """Returns the number of documents that remain after all cleaning."""
     return Section("Data", cards=(("documents after cleaning", f"{artifact.manifest['rows']:,}"),))
 
 

@@ -1,13 +1,16 @@
-"""dedup: removes documents that repeat another one, exactly or nearly, and on demand lines that recur over a source.
+"""dedup: removes exact and near duplicates of documents and, if the recipe says so, lines that a source repeats.
 
-Exact: equal text up to white space. Near: MinHash-LSH over word shingles, every candidate pair verified by exact Jaccard.
-Guarantee: documents are decided in canonical order (source priority, URL, doc_id); one is removed only with a verified edge to
-one that stays, or that goes with its copies (`remove_copies_of`); the result does not depend on shards or workers. With `against` the
-documents of existing corpora come first and all stay: a new crawl is compared with their published signatures, and only the texts of theirs that share a bucket are read.
-Cost: about 17 MB/s of text per core with reading and writing Parquet, of which signatures take a tenth; memory about 400 bytes per
-document whatever the length of the texts (10 M documents: 3.9 GiB measured, the budget is 6); the shingle sets of documents that
-share a bucket lie in scratch (8 bytes per word).
-Source: see stages/text/match/minhash.py and cluster.py.
+Two documents are exact duplicates if their texts are equal up to white space. Near duplicates are found by MinHash-LSH over word
+shingles; exact Jaccard similarity verifies every candidate pair.
+
+Guarantee: documents are decided in canonical order (source priority, URL, doc_id). A document is removed as a duplicate only with a
+verified edge to a kept document, or to one that a takedown removes with its copies (`remove_copies_of`). The result does not depend on
+shards or workers. With `against`, the documents of existing corpora come first and all stay. The stage compares a new crawl with their
+published signatures and reads only those of their texts that share a bucket.
+Cost: about 17 MB/s of text per core, including reading and writing Parquet; signatures take a tenth of the time. Memory is about 400
+bytes per document, whatever the length of the texts (10 M documents: 3.9 GiB measured, the budget is 6). Scratch holds the shingle sets
+of documents that share a bucket (8 bytes per word).
+Source: stages/text/match/minhash.py and stages/text/match/clustering.py.
 """
 
 from __future__ import annotations
@@ -50,48 +53,49 @@ if TYPE_CHECKING:
 
 SIGNATURE_FILES = ("hashes.npy", "sizes.npy", "bands.npy")
 SETTINGS = "signatures.json"
-PERMUTATION_SEED = 1  # one for all recipes, so that any two corpora can be compared
+PERMUTATION_SEED = 1  # the same in all recipes, so that any two corpora can be compared
 
 
 class RepeatsConfig(StageConfig):
-    """Lines or paragraphs that occur too often in a source. Counted over the documents that stay, equal up to white space."""
+    """Cuts lines or paragraphs that occur too often in a source. Only kept documents count; equality ignores white space."""
 
     unit: Literal["line", "paragraph"] = "line"
-    """What is counted and cut; paragraphs are what an empty line separates."""
+    """The unit to count and cut; empty lines separate paragraphs."""
     max_per_source: int = Field(1, ge=1)
-    """Occurrences that stay in each source: the first in canonical order. 1 is CCNet's rule (Wenzek et al. 2020)."""
+    """Occurrences to keep in each source, the first in canonical order. 1 is CCNet's rule (Wenzek et al. 2020)."""
     min_chars: int = Field(30, ge=1)
-    """Shorter ones are left alone (characters; a guess that spares braces, bullets and short headings)."""
+    """Shorter lines or paragraphs are never cut (characters; a guess that keeps braces, bullets and short headings)."""
     min_left_chars: int = Field(200, ge=1)
-    """A document cut below this length is dropped (characters)."""
+    """A document that is shorter than this after a cut is dropped (characters)."""
 
 
 class DedupConfig(StageConfig):
-    """How alike two documents must be for one of them to go."""
+    """Settings of the dedup stage: which documents count as duplicates and which of them stays."""
 
     shingle_words: int = Field(5, ge=1, le=1000)
     """Words per shingle (FineWeb and datatrove use 5)."""
     bands: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = 22
-    """LSH bands; with 22 x 5 a pair at the threshold is proposed in more than 999 of 1,000 cases (1 - (1 - 0.8^5)^22). auto: bands and
-    rows by datasketch's search for the threshold, which weighs both errors alike and proposes 40 % there (9 x 13 of 128)."""
+    """LSH bands. With 22 x 5, LSH proposes a pair at the threshold in more than 999 of 1,000 cases (1 - (1 - 0.8^5)^22). auto takes bands
+    and rows from datasketch's search for the threshold. That search weights both errors equally and proposes 40 % of the pairs at the
+    threshold (9 x 13 of 128)."""
     rows: int | None = Field(None, ge=1, le=100)
-    """Signature values per band, bands x rows permutations in all; null is 5, with bands: auto what the search finds."""
+    """Signature values per band; a signature has bands x rows values. null means 5, and with bands: auto the result of the search."""
     permutations: int | None = Field(None, ge=2, le=1024)
-    """Signature values that bands: auto may spend; null is 128 (datasketch's default)."""
+    """Maximum number of signature values for bands: auto; null means 128 (datasketch's default)."""
     threshold: float = Field(0.8, gt=0, le=1)
-    """Smallest Jaccard similarity of two shingle sets at which the later document is removed."""
+    """The later document of a pair is removed if the Jaccard similarity of their shingle sets is at least this."""
     near: bool = True
-    """Whether near duplicates are removed; exact ones always are."""
+    """Whether near duplicates are removed. Exact duplicates are always removed."""
     source_priority: tuple[str, ...] = ()
-    """Sources whose documents are kept before others, the first before all; sources that are not named come after, by name."""
+    """Sources in order of preference: of two duplicates, the one from the earlier source stays. Other sources follow, sorted by name."""
     against: NamedArtifacts = ()
-    """Existing corpora: dedup artifacts by name ("dedup-3") or folder. What repeats one of their documents is removed."""
+    """Existing corpora: dedup artifacts by name ("dedup-3") or folder. Documents that repeat one of theirs are removed."""
     remove_copies_of: tuple[str, ...] = ()
-    """URLs whose documents go with all their copies, for takedowns: % stands for any characters. A kept document that repeats one of them,
-    exactly or nearly, goes too, and with it all that it stands for. Do not name them in filter.url.remove as well: what the filter takes out
-    is not here to be compared with."""
+    """URLs whose documents are removed with all their copies, for takedowns; % matches any characters. A kept document that duplicates one
+    of them, exactly or nearly, is removed too, and so are the documents removed as its duplicates. Do not name the URLs in
+    filter.url.remove as well: dedup cannot find copies of a document that the filter has removed."""
     repeats: RepeatsConfig | None = None
-    """Lines or paragraphs that recur over a source are cut; null leaves them."""
+    """Cut lines or paragraphs that a source repeats; null keeps them."""
 
     @model_validator(mode="after")
     def _auto_or_given(self) -> DedupConfig:
@@ -102,13 +106,13 @@ class DedupConfig(StageConfig):
         return self
 
     def banding(self) -> tuple[int, int]:
-        """(bands, rows)."""
+        """Returns (bands, rows)."""
         from stages.text.match.minhash import best_bands
 
         return best_bands(self.threshold, self.permutations or 128) if self.bands == "auto" else (self.bands, self.rows or 5)
 
     def signature_settings(self) -> dict[str, Any]:
-        """What two corpora must have in common to be compared."""
+        """Returns the settings that two corpora must share so that their signatures can be compared."""
         from stages.text.match.minhash import SIGNATURE_VERSION
 
         bands, rows = self.banding()
@@ -117,7 +121,7 @@ class DedupConfig(StageConfig):
 
 
 def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes documents/, decisions/, clusters.parquet, pairs.parquet, signatures/ and, where parts are cut, repeats/."""
+    """Writes documents/, decisions/, clusters.parquet, pairs.parquet, signatures/ and, with `repeats`, repeats/."""
     existing = [part for file in ctx.files("against") for part in _existing(file, config)]
     paths = document_shards(inputs["documents"].path)
     sizes = [path.stat().st_size for path in paths]
@@ -139,7 +143,7 @@ def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
 
 
 def sketch_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Text hashes, band keys and shingle counts of one documents file, in row order; whether its URLs are to go."""
+    """Writes text hashes, band keys and shingle counts of one documents file in row order, and which URLs remove_copies_of names."""
     path, config = Path(task["path"]), DedupConfig.model_validate(task["config"])
     meter.expect(count_rows(path))
     _sketch(path, config, folder, meter.add)
@@ -147,7 +151,11 @@ def sketch_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str
 
 
 def shingle_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """The sorted shingle sets of the wanted rows of one documents file. A text of an existing corpus must still have its hash."""
+    """Writes the sorted shingle sets of the wanted rows of one documents file.
+
+    Raises:
+        StageError: When a text of an existing corpus does not have the hash that its signature records.
+    """
     import numpy as np
 
     from stages.text.match.minhash import distinct, shingle_lists, text_hash
@@ -173,7 +181,7 @@ def shingle_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
 
 
 def repeats_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Every line or paragraph of the documents that stay, sorted by key; documents by their canonical number."""
+    """Writes every line or paragraph of the kept documents of one file, sorted by key; documents have their canonical numbers."""
     import numpy as np
 
     from stages.text.quality.repeated_lines import by_key, occurrences
@@ -193,7 +201,7 @@ def repeats_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
 
 
 def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Keeps, cuts or drops the documents of one file as decided, with the signatures of what is kept."""
+    """Writes the documents and decisions of one file as decided, and the signatures of the kept documents."""
     import numpy as np
 
     from stages.text.quality.repeated_lines import SEPARATORS, without
@@ -237,7 +245,7 @@ def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, 
 
 
 def _match(path: Path, patterns: Sequence[str], folder: Path) -> dict[str, int]:
-    """Writes matched.npy, bool [rows]: whether a URL is one of the patterns; returns how many each matches."""
+    """Writes matched.npy, bool [rows]: whether a pattern matches the URL; returns the number of matches per pattern."""
     import numpy as np
 
     from stages.text.quality.url_patterns import matches
@@ -249,7 +257,13 @@ def _match(path: Path, patterns: Sequence[str], folder: Path) -> dict[str, int]:
 
 
 def _named(corpus: Corpus, own: int, sketches: Sequence[Path]) -> np.ndarray:
-    """bool [documents]: the new documents that remove_copies_of names. own: number of the first new part; sketches: none without patterns."""
+    """Returns the new documents that remove_copies_of names, bool [documents].
+
+    Args:
+        corpus: All documents in canonical order.
+        own: Number of the first new part.
+        sketches: Result folders of `sketch_file`; empty without patterns.
+    """
     import numpy as np
 
     named = np.zeros(len(corpus.numbers), bool)
@@ -259,7 +273,11 @@ def _named(corpus: Corpus, own: int, sketches: Sequence[Path]) -> np.ndarray:
 
 
 def _existing(file: ExternalFile, config: DedupConfig) -> Iterator[Part]:
-    """The documents of an existing corpus with their signatures; refuses what cannot be compared."""
+    """Yields the document files of an existing corpus with their signatures.
+
+    Raises:
+        RecipeError: When the artifact has no signatures, or signatures of other settings.
+    """
     folder = Path(file.uri)
     where, do = f"dedup.against: {folder}", "Name an artifact that dedup made with the same settings, or build it again with these."
     try:
@@ -292,7 +310,7 @@ def _sketch(path: Path, config: DedupConfig, folder: Path, done: Callable[[int, 
 
 
 def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, ctx: Context) -> tuple[Verdicts, Found]:
-    """What becomes of each document, as it was counted and as it is recorded; writes pairs.parquet, the verified edges."""
+    """Decides which documents stay and writes the verified edges to pairs.parquet; returns the verdicts and what is recorded of them."""
     import numpy as np
 
     from stages.text.match.clustering import decide, first_copies, group_bands, in_buckets, undecided
@@ -307,7 +325,7 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
         return corpus.load("bands.npy", band)
 
     total = group_bands(keys_of, eligible, corpus.known, buckets)
-    alike = np.zeros(documents, bool)  # has the text of a named one
+    alike = np.zeros(documents, bool)  # has the same text as a named document
     alike[first[named]] = True
     alike, taken = alike[first], np.zeros(documents, bool)
     sets, offsets = _shingle_sets(config, corpus, in_buckets(buckets), ctx)
@@ -325,12 +343,23 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
 
     write_rows(out / "pairs.parquet", schema(**PAIRS.types), pairs())
     taken |= alike & verdicts.stays
-    taken[: corpus.known] = False  # another artifact's; `loam lineage affected` names it
+    taken[: corpus.known] = False  # belongs to another artifact; `loam lineage affected` names it
     return verdicts, Found(verdicts.kept_by, verdicts.jaccard, first, named, taken)
 
 
 def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: Context) -> tuple[np.ndarray, np.ndarray]:
-    """(sets, offsets): the shingle sets of the needed documents in canonical order, in a file of scratch."""
+    """Returns (sets, offsets): the shingle sets of the needed documents in canonical order, memory-mapped from scratch.
+
+    Args:
+        config: Settings of the stage.
+        corpus: All documents in canonical order.
+        needed: bool [documents]: whether a document shares a bucket.
+        ctx: Context of the stage.
+
+    Returns:
+        sets: uint64, the shingle hashes of one document after another.
+        offsets: int64 [documents + 1], where the set of each document begins.
+    """
     import numpy as np
 
     from stages.text.match.clustering import copy_sets, release
@@ -356,7 +385,7 @@ def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: 
 
 
 def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequence[dict[str, Any]], ctx: Context) -> None:
-    """Adds to each task the file of what recurs in its documents: (row, part, rank, times). own: number of the first new part."""
+    """Adds to each task the file of the repeats in its documents: (row, part, rank, times). own: number of the first new part."""
     import numpy as np
 
     from stages.text.quality.repeated_lines import repeated

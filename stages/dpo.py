@@ -1,8 +1,9 @@
-"""dpo: direct preference optimisation of the sft model on pairs, against the log-probabilities of the reference stage.
+"""dpo: trains the sft model on preference pairs by direct preference optimization, with the log-probabilities of the reference stage.
 
-Guarantee: the loss is TRL's sigmoid loss (tested); a pair is one row of two pieces that never see each other; the sum runs
-over the answer and its end-of-turn token. Reward accuracy and margin on the validation pairs stand in the summary before
-and after. Cost: forward and backward over both answers; no reference model in memory.
+Guarantee: the default loss equals TRL's sigmoid loss (tested). A pair is one training row of two segments, and attention stays inside a
+segment. A log-probability is the sum over the answer and its end-of-turn token. The summary holds reward accuracy and margin on the
+validation pairs, before and after training.
+Cost: forward and backward over both answers; no reference model in memory.
 Source: DPO (arXiv 2305.18290).
 """
 
@@ -30,21 +31,21 @@ if TYPE_CHECKING:
 
 
 class DpoConfig(TrainingSettings):
-    """Settings of the dpo stage; a batch row is a pair."""
+    """Settings of the dpo stage. Batch sizes count pairs."""
 
     loss: Annotated[Loss, OneOf(PAIR_LOSSES)] = Field(DpoLoss(), decides=True)
-    """What is minimised."""
+    """The loss to minimize."""
 
 
 def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Trains on the pairs of the split "train"; writes a checkpoint with its metrics and side tables."""
+    """Trains on the pairs of the split "train" and writes a checkpoint with its metrics and side tables."""
     machine = training.machine(ctx)
     trained = training.train(config, _prepare(inputs, ctx), machine, inputs, out, ctx)
     return training.publish(trained, out, _summary(trained))
 
 
 def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
-    """A row per pair, with its log-probabilities under the reference model."""
+    """Writes one training row per pair with its reference log-probabilities; returns what training needs."""
     import numpy as np
     from tokenizers import Tokenizer
 
@@ -71,7 +72,7 @@ def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> dict[str, tuple[Encoded, np.ndarray]]:
-    """The pairs of both splits as tokens, each with its reference log-probabilities [pairs, 2]."""
+    """Returns for each split the pairs as tokens and their reference log-probabilities [pairs, 2] (chosen, rejected), in nats."""
     import numpy as np
     from tokenizers import Tokenizer
 

@@ -1,8 +1,9 @@
-"""Turns documents into tokens: one flat file of ids per shard, and a span per document.
+"""encode: encodes documents as tokens: one flat file of ids per shard, and one span per document.
 
-Guarantee: every document is <|begin_of_text|> ids <|end_of_text|>, in the order of the documents; a special token spelt out
-in a text is encoded as ordinary characters; decoding gives the text back. Cost: about 1 MB of text per second and core;
-one row group in memory. Source: Hugging Face tokenizers; the flat layout is that of nanoGPT and Megatron.
+Guarantee: every document is <|begin_of_text|> ids <|end_of_text|>, in the order of the documents. The spelling of a special token in a
+text is encoded as ordinary characters. Decoding returns the text.
+Cost: about 1 MB of text per second and core; one row group in memory.
+Source: Hugging Face tokenizers; the flat layout is that of nanoGPT and Megatron.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ SPANS = SideTable(
 
 
 class Encode(StageConfig):
-    """Nothing to set: the tokenizer decides."""
+    """This stage has no settings. The tokenizer decides the tokens."""
 
 
 def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Encodes every documents shard to tokens/NNNNN.bin and spans/NNNNN.parquet, and describes them in tokens.json."""
+    """Writes tokens/NNNNN.bin and spans/NNNNN.parquet for every documents shard, and tokens.json, which describes them."""
     from stages.text.items.chat import BOS, EOS, PAD
     from stages.text.tokens.bpe import load_chat
 
@@ -66,7 +67,7 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
 
 
 def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """One shard: tokens.bin and spans.parquet. A batch of documents is encoded at a time, on this process's one thread."""
+    """Writes tokens.bin and spans.parquet of one shard. It encodes a batch of documents at a time on one thread."""
     import os
 
     import numpy as np
@@ -75,7 +76,7 @@ def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, 
     from stages.text.items.chat import BOS, EOS
     from stages.text.tokens.bpe import encode_texts, load_plain
 
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is one of several processes already
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # several worker processes already run in parallel
     tokenizer = load_plain(Path(task["tokenizer"]))
     bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
     start = chars = text_bytes = 0
@@ -111,7 +112,7 @@ def _batches(path: Path, size: int = 64) -> Iterator[list[dict[str, Any]]]:
 
 
 def report_section(artifact: Artifact) -> Section:
-    """The size of the corpus in tokens."""
+    """Returns the size of the corpus in tokens."""
     return Section("Data", cards=(("tokens in the corpus", f"{artifact.manifest['tokens']:,}"),))
 
 

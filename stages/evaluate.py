@@ -1,8 +1,9 @@
-"""Scores one exported model: benchmark items through lm-eval, and the validation documents in bits per byte.
+"""evaluate: scores one exported model on benchmark items with lm-eval, and on the validation documents in bits per byte.
 
-Guarantee: every number can be taken apart, since samples.parquet holds each item's own value; bits per byte count every
-token of a document's text once (not its end-of-text token) over the UTF-8 bytes of the text. Cost: one forward pass per
-different request. Source: lm-eval 0.4.13; Kneser-Ney as in stages/text/tokens/kneser_ney.py.
+Guarantee: samples.parquet holds the value of each single item, so every score can be recomputed from it. Bits per byte count every token
+of a document's text once (without its end-of-text token) over the UTF-8 bytes of the text.
+Cost: one forward pass per distinct request.
+Source: lm-eval 0.4.13; stages/text/tokens/kneser_ney.py for the Kneser-Ney baseline.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ SAMPLES = SideTable(
 
 
 class Evaluate(StageConfig):
-    """Which form the questions take, and what stands beside the model."""
+    """Settings of the evaluate stage: the form of the questions, and the baselines."""
 
     chat: bool = False
-    """Put every question through the chat template, as a user would ask; for models that were tuned on chats."""
+    """Format every question with the chat template, for models that were tuned on chats."""
     baselines: bool = False
-    """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram of the training tokens."""
+    """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram model of the training tokens."""
     baseline_tokens: int = Field(20_000_000, ge=1000)
-    """Training tokens counted for the baselines at most, in pieces chosen at random; more take a minute and a gigabyte per 100 M."""
+    """Maximum number of training tokens that the baselines count, in randomly chosen pieces; 100 M tokens take a minute and a gigabyte."""
 
 
 def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -78,7 +79,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
 def _score_tasks(
     config: Evaluate, model: Any, tokenizer: Any, benchmarks: Path, max_length: int, ctx: Context
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """scores.json entries and samples of every task that is scored."""
+    """Returns the entries of scores.json and the samples of every scored task."""
     from stages.core.tables.parquet import read_rows
     from stages.lm.infer.harness import make_lm, run_tasks
 
@@ -112,7 +113,7 @@ def _score_tasks(
 
 
 def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context) -> np.ndarray:
-    """Negative log-likelihood of each document's text, in nats."""
+    """Returns the negative log-likelihood of each document's text, float64 [documents], in nats."""
     import numpy as np
 
     from stages.lm.infer.harness import windows
@@ -199,7 +200,7 @@ def _write_harness(path: Path, config: Evaluate, scores: list[dict[str, Any]], m
 
 
 def report_section(artifact: Artifact) -> Section:
-    """How the scores were made."""
+    """Returns how the scores were computed."""
     harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
     form = "through the chat template" if harness["chat_template"] else "as they are"
     return Section(

@@ -1,8 +1,9 @@
-"""export: a checkpoint as a Hugging Face model folder: safetensors, config, generation config and the tokenizer.
+"""export: converts a checkpoint to a Hugging Face model folder: safetensors, config, generation config and the tokenizer.
 
-Guarantee: refused unless the folder, loaded again by transformers without network, gives the trained model's logits within
-`tolerance`. Loads with AutoModelForCausalLM and AutoTokenizer. Cost: the weights twice in memory.
-Source: transformers' LlamaForCausalLM and Qwen3ForCausalLM.
+Guarantee: the stage loads the folder again with transformers, without network, and fails unless its logits equal those of the trained
+model within `tolerance`. AutoModelForCausalLM and AutoTokenizer load the folder.
+Cost: the weights twice in memory.
+Source: LlamaForCausalLM and Qwen3ForCausalLM of transformers.
 """
 
 from __future__ import annotations
@@ -30,14 +31,19 @@ class ExportConfig(StageConfig):
     """Settings of the export stage."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the exported weights; both sides of the check are rounded to it."""
+    """The dtype of the exported weights. The check rounds both models to it."""
     tolerance: float = Field(2e-4, gt=0, lt=1)
-    """Largest difference of two logits, as a fraction of the largest logit. Sums over the width in another order differ by about
-    1e-6 in fp32; bfloat16 needs about 5e-2."""
+    """Largest allowed difference of two logits, as a fraction of the largest logit. In fp32, sums over the channels in another order differ
+    by about 1e-6; bfloat16 needs about 5e-2."""
 
 
 def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Converts, writes, loads again and compares."""
+    """Writes the model folder, loads it again and compares the logits.
+
+    Raises:
+        VerificationError: When the checkpoint cannot be read, or the logits differ by more than the tolerance.
+        StageError: When the tokenizer does not have the vocabulary size of the model.
+    """
     from stages.lm.infer.convert import hugging_face_model, quiet_transformers
     from stages.lm.model import flops
     from stages.lm.model.config import read_model_config
@@ -58,7 +64,7 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(tokenizer / name, out / name)
     difference, largest = _compare(shape, weights, config, out, ctx)
-    if not (math.isfinite(largest) and difference <= config.tolerance * largest):  # a difference of NaN is refused too
+    if not (math.isfinite(largest) and difference <= config.tolerance * largest):  # a NaN difference must fail too
         raise VerificationError(
             f"The exported model is not the trained one: logits differ by {difference:.3g}, the largest is {largest:.3g}.",
             where=f"node {ctx.node}",
@@ -77,7 +83,7 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
 
 
 def _compare(shape: Any, weights: dict[str, Tensor], config: ExportConfig, out: Path, ctx: Context) -> tuple[float, float]:
-    """(largest difference, largest logit) between our model and the folder as transformers reads it, on random tokens."""
+    """Returns (largest difference, largest logit) of our model and the model that transformers loads, on random tokens."""
     import torch
     from transformers import AutoModelForCausalLM
 

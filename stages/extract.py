@@ -1,9 +1,12 @@
-"""extract: the main text of every page in a crawl, with a decision for every record.
+"""extract: extracts the main text of every page in a crawl and records a decision for every record.
 
-Reads WARC (responses, decoded and cleaned of navigation) and WET (conversions, text as it stands). Guarantee: each record or
-unreadable stretch of each file is one decision, and files.parquet adds them up per file and reason; the same bytes give the same
-output, in file and record order, whatever the number of workers or the load (nothing is given up by a clock); doc_id follows
-ARCHITECTURE.md. Cost: about 500 pages/s per core, one page in memory. Source: resiliparse, or trafilatura or jusText by recipe.
+The stage reads WARC responses, which it decodes and cleans of navigation, and WET conversions, whose text it takes as it is.
+
+Guarantee: each record and each unreadable part of a file gets one decision, and files.parquet counts them per file and reason. The same
+bytes give the same output in file and record order. Neither the number of workers nor the load of the machine changes it, because no
+time limit drops a page. doc_id follows ARCHITECTURE.md.
+Cost: about 500 pages/s per core; one page in memory.
+Source: resiliparse; by recipe trafilatura or jusText.
 """
 
 from __future__ import annotations
@@ -65,32 +68,33 @@ GENERIC = frozenset({"", "text/xml", "application/xml", "application/octet-strea
 
 
 class ExtractConfig(StageConfig):
-    """Which records are pages, and what is wanted of them."""
+    """Settings of the extract stage: which records are read as pages, and the limits for them."""
 
     engine: Engine = "resiliparse"
-    """What finds the main text: resiliparse, trafilatura (27 times slower) or justext (8 times slower). These two drop pages of more than
-    40,000 elements (5 of 3,648 pages of the test crawls)."""
+    """The library that finds the main text: resiliparse, trafilatura (27 times slower) or justext (8 times slower). trafilatura and justext
+    drop pages of more than 40,000 elements (5 of 3,648 pages of the test crawls)."""
     statuses: tuple[int, ...] = Field((200,), min_length=1)
-    """HTTP status codes of pages that are read."""
+    """HTTP status codes of the pages to read."""
     mimes: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
-    """Content types that are read. A page served as XML, or without a type, is read when it begins like HTML."""
+    """Content types to read. A page with another generic type (XML, plain text, binary, none) is read if its content begins like HTML."""
     max_page_bytes: int = Field(10_000_000, ge=1)
-    """Larger pages are dropped, as stored or decompressed (bytes; Common Crawl itself cuts pages at 1 or 5 MB, the largest of the test
-    crawls has 7.4). With 10 MB no page takes more than 2 s or 300 MB, whatever is in it (tests/text/hostile.py)."""
+    """Larger pages are dropped; the size counts as stored and as decompressed (bytes). Common Crawl cuts pages at 1 or 5 MB; the largest
+    page of the test crawls has 7.4 MB. At 10 MB no page takes more than 2 s or 300 MB, whatever its content (tests/text/hostile.py)."""
     max_ratio: float = Field(100.0, gt=1)
-    """A gzip member or page that grows past max_page_bytes and this many times its size is a bomb, and cut off (Apache POI's limit,
-    ZipSecureFile; the densest page of the test crawls grows 29 times, of those above 1 MB 14 times)."""
+    """A gzip member or page whose decompressed size exceeds both max_page_bytes and this many times its compressed size is a bomb; reading
+    stops there. 100 is Apache POI's limit (ZipSecureFile). In the test crawls the highest ratio is 29, among pages above 1 MB 14."""
     max_bad_char_frac: float = Field(0.01, ge=0, le=1)
-    """Pages with more undecodable characters than this share are dropped as charset (a guess: one in a hundred shows on every line)."""
+    """Pages with a larger share of undecodable characters are dropped with the reason charset (a guess: at one in a hundred, every line
+    shows one)."""
     min_chars: int = Field(1, ge=1)
-    """Shorter texts are dropped as no_text (characters)."""
+    """Shorter texts are dropped with the reason no_text (characters)."""
     max_bad_records: int = Field(0, ge=0)
-    """Damaged records (unreadable, truncated, bomb, bad_head, bad_length, bad_http, bad_encoding) that are passed over before the
-    stage fails."""
+    """Number of damaged records (unreadable, truncated, bomb, bad_head, bad_length, bad_http, bad_encoding) that the stage skips before it
+    fails."""
 
 
 def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """One shard per WARC file of the crawl."""
+    """Writes documents/ and decisions/ with one shard per WARC file of the crawl, and files.parquet."""
     warc = inputs["warc"].path
     files = json.loads((warc / "files.json").read_text())
     tasks = [_task(warc, number, file, config) for number, file in enumerate(files)]
@@ -114,14 +118,14 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
 
 
 def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """Documents of a user's own; the filter that follows asks for their language, so it is detected where a row names none."""
+    """Imports documents of a user. A row without a language gets a detected one, because the filter needs it."""
     from stages.text.warc.language_id import detect_language
 
     return import_documents.take_documents(files, out, ctx, detect_language)
 
 
 def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Writes documents.parquet and decisions.parquet of one WARC or WET file."""
+    """Writes documents.parquet and decisions.parquet of one WARC or WET file; returns its record counts and damaged records."""
     config = ExtractConfig.model_validate(task["config"])
     bad: list[dict[str, str]] = []
     decisions: list[dict[str, Any]] = []
@@ -153,7 +157,7 @@ def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
     try:
         write_rows(folder / "documents.parquet", schema(**DOCUMENTS.types), documents())
         write_rows(folder / "decisions.parquet", schema(**DECISIONS.types), decisions)
-    except MemoryError as error:  # while a record was read or written
+    except MemoryError as error:  # raised while a record was read or written
         raise _failed(f"{task['name']}, behind record {len(decisions) - 1}", error) from None
     of_file = {"warc": task["number"], "name": task["name"], "source": task["source"], "bytes": task["bytes"]}
     rows = [
@@ -172,7 +176,7 @@ def _failed(where: str, error: BaseException) -> StageError:
 
 
 def _record_counts(totals: Mapping[str, list[int]]) -> RecordCounts:
-    """totals: reason ("" = kept) -> records, characters in, characters out."""
+    """Returns the record counts of one file. totals: reason ("" = kept) -> [records, characters in, characters out]."""
     kept = totals.get("", [0, 0, 0])
     dropped = {reason: total for reason, total in totals.items() if reason}
     return RecordCounts(
@@ -217,7 +221,7 @@ def _changed(task: Mapping[str, Any]) -> StageError:
 
 
 def _page(record: WarcRecord, config: ExtractConfig) -> tuple[str, dict[str, Any]]:
-    """(reason to drop or "", the text and what is known of it). Characters are those of the decoded page, bytes where it was not decoded."""
+    """Returns (drop reason or "", columns of the record with the text). chars_in counts bytes where a page was not decoded."""
     from stages.text.warc.charset import bad_frac, decode_page
     from stages.text.warc.html import TooCostlyError, extract_text, tidy
     from stages.text.warc.language_id import detect_language
@@ -243,7 +247,7 @@ def _page(record: WarcRecord, config: ExtractConfig) -> tuple[str, dict[str, Any
 
 
 def _unwanted(record: WarcRecord, config: ExtractConfig) -> str:
-    """Why a record is not read: the first of damage, type, address, status, content type, body; "" where it is."""
+    """Returns why a record is not read, or "" if it is. The checks run in this order: damage, type, URL, status, content type, body."""
     from stages.text.warc.html import looks_like_html
 
     if record.problem in BROKEN:
@@ -265,7 +269,7 @@ def _unwanted(record: WarcRecord, config: ExtractConfig) -> str:
 
 
 def _doc_id(record: WarcRecord, identity: str, seen: set[UUID]) -> UUID:
-    """The record's own id where it has a new one, else uuid5 of the file's identity and the ordinal. WET refers to the page."""
+    """Returns the id of the record if it is new, else `fallback_doc_id`. A WET conversion uses the id of the page it refers to."""
     own = record.refers_to if record.type == "conversion" else record.record_id
     doc_id = own if own and own not in seen else fallback_doc_id(identity, record.ordinal)
     seen.add(doc_id)
@@ -273,12 +277,12 @@ def _doc_id(record: WarcRecord, identity: str, seen: set[UUID]) -> UUID:
 
 
 def fallback_doc_id(identity: str, ordinal: int) -> UUID:
-    """uuid5 of the file's sha256 (its ETag and size for a remote file) and the record's ordinal."""
+    """Returns uuid5 of the file's sha256 (for a remote file, its ETag and size) and the record's ordinal."""
     return uuid5(NAMESPACE_OID, f"{identity.removeprefix('sha256:')}:{ordinal}")
 
 
 def _publish(shards: list[Shard], files: list[dict[str, Any]], out: Path) -> int:
-    """Shard files to `out`; a record id seen in an earlier file of its source is replaced. Returns how many were."""
+    """Publishes the shard files in `out` and replaces record ids that an earlier file of the same source has; returns how many."""
     seen: dict[str, set[UUID]] = {}
     clean: list[Shard] = []
     renamed = 0

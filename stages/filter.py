@@ -1,12 +1,14 @@
-"""filter: languages, URL blocklist, Gopher, C4 and FineWeb rules, a classifier's score; repairs Unicode and redacts addresses.
+"""filter: drops documents by language, URL lists, Gopher, C4 and FineWeb rules and a classifier's score; repairs and redacts texts.
 
-Order: repair of the text; then URLs to remove and the rules url, language, gopher_repetition, gopher_quality, c4 (with its line edits),
-fineweb, quality; then redaction of what is kept. Every part is on or off and tunable by recipe. The rules are entries of one list
-(stages/text/quality/rules.py); their thresholds become fields of the config class here.
-Guarantee: verdicts are datatrove's own (see stages/text/quality/rules.py for the few that are not, on purpose); every document, dropped or
-not, has a decision with its first reason and every signal, so that `loam what-if` needs no rerun for document rules.
-Cost: the rules 2 to 7 MB/s of text per core (tests/bench/bench_filter.py), least for the first documents, whose words are new; known
-words take 320 MB per worker at most. Source: see stages/text/quality/rules.py; defaults are datatrove's, which are the papers'.
+Order: Unicode repair; URLs to remove; the rules url, language, gopher_repetition, gopher_quality, c4 (with its line edits), fineweb and
+quality; redaction of kept documents. A recipe can switch each part on or off and tune it. The rules are entries of one list
+(stages/text/quality/rules.py). This module makes a config field of each of their thresholds.
+
+Guarantee: verdicts equal datatrove's, except for the deliberate differences that stages/text/quality/rules.py lists. Every document,
+dropped or not, has a decision with its first reason and every signal, so that `loam what-if` needs no rerun for document rules.
+Cost: the rules process 2 to 7 MB/s of text per core (tests/bench/bench_filter.py). The first documents are slowest, because their words
+are not in the word cache yet. The word cache takes at most 320 MB per worker.
+Source: stages/text/quality/rules.py; the defaults are datatrove's, which are those of the papers.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ Base = TypeVar("Base", bound=StageConfig)
 
 
 class UrlRules(StageConfig):
-    """URLs of your own to leave out, and datatrove's lists, as its package ships them."""
+    """URL patterns of yours to remove, and the URL lists that the datatrove package ships."""
 
     enabled: bool = True
-    """Whether datatrove's lists are looked at."""
+    """Whether datatrove's lists are applied."""
 
 
 class RepairRules(StageConfig):
@@ -54,64 +56,64 @@ class RepairRules(StageConfig):
     enabled: bool = True
     """Whether texts are repaired."""
     unescape_html: bool = False
-    """Decode HTML entities (the page's own were decoded by extract; what is left is text about HTML)."""
+    """Decode HTML entities. extract has already decoded those of the page; the remaining ones are text about HTML."""
     remove_terminal_escapes: bool = True
     """Remove ANSI colour codes."""
     fix_encoding: bool = True
-    """Mend text that was decoded with the wrong character set (MinÃ¡Å™ is Minář)."""
+    """Repair text that was decoded with the wrong character set (MinÃ¡Å™ becomes Minář)."""
     fix_c1_controls: bool = True
     """Read C1 control characters as Windows-1252."""
     fix_latin_ligatures: bool = False
-    """Spell ligatures such as ﬁ out."""
+    """Replace ligatures such as ﬁ by their letters."""
     fix_character_width: bool = False
-    """Make full-width Latin letters normal (wrong for the punctuation of Chinese and Japanese)."""
+    """Replace full-width Latin letters by normal ones (wrong for the punctuation of Chinese and Japanese)."""
     uncurl_quotes: bool = False
-    """Make quotation marks straight."""
+    """Replace curly quotation marks by straight ones."""
     fix_line_breaks: bool = False
-    """Make every kind of line break a line feed."""
+    """Replace every kind of line break by a line feed."""
     fix_surrogates: bool = True
-    """Join pairs of surrogates."""
+    """Join surrogate pairs into one character."""
     remove_control_chars: bool = True
-    """Remove control characters that mean nothing in a text."""
+    """Remove control characters that have no meaning in a text."""
 
 
 class RepetitionRules(StageConfig):
-    """Gopher's repetition rules (Rae et al. 2021, table A1). null leaves a rule out."""
+    """Gopher's repetition rules (Rae et al. 2021, table A1). null switches a rule off."""
 
     enabled: bool = True
     """Whether these rules are applied."""
 
 
 class QualityRules(StageConfig):
-    """Gopher's quality rules (Rae et al. 2021, section A.1.1). null leaves a rule out."""
+    """Gopher's quality rules (Rae et al. 2021, section A.1.1). null switches a rule off."""
 
     enabled: bool = True
     """Whether these rules are applied."""
     stop_words: dict[str, tuple[str, ...]] = {}
-    """By language code, the stop words counted in its texts, in place of those that are built in for 43 languages (Gopher's for English,
-    else the eight most frequent in Wikipedia, by jusText). An empty list leaves the rule out for the language, as for one without
-    blanks between words. Changing them needs a rerun, thresholds do not."""
+    """Stop words by language code. They replace the built-in lists for 43 languages: Gopher's for English, else the eight most frequent
+    words in Wikipedia, by jusText. An empty list switches the rule off for the language, for example where no blanks separate words.
+    A change of stop words needs a rerun; a change of thresholds does not."""
 
 
 class C4Rules(StageConfig):
-    """C4's rules (Raffel et al. 2020). -1 leaves a numeric rule out."""
+    """C4's rules (Raffel et al. 2020). -1 switches a numeric rule off."""
 
     enabled: bool = True
     """Whether these rules are applied."""
     edit_lines: bool = True
-    """Whether lines that break a line rule are cut out of kept pages; false takes only the verdict on the page."""
+    """Whether lines that break a line rule are cut out of kept pages; false applies only the verdict on the page."""
     remove_citations: bool = True
-    """Remove [1]-like citation marks."""
+    """Remove citation marks such as [1]."""
     filter_no_terminal_punct: bool = True
-    """Line rule: a line ends in terminal punctuation."""
+    """Line rule: a line must end in terminal punctuation."""
     min_words_per_line: int = 3
-    """Line rule: fewest words."""
+    """Line rule: a line must have at least this many words."""
     max_word_length: int = 1000
-    """Line rule: longest word (characters)."""
+    """Line rule: a word may have at most this many characters."""
     filter_javascript: bool = True
-    """Line rule: no mention of javascript."""
+    """Line rule: a line must not mention javascript."""
     filter_policy: bool = True
-    """Line rule: no cookie or privacy policy phrases."""
+    """Line rule: a line must not hold phrases of cookie or privacy policies."""
 
 
 class FineWebRules(StageConfig):
@@ -124,63 +126,63 @@ class FineWebRules(StageConfig):
 
 
 class ScoreRule(StageConfig):
-    """The score of the classifier that train_quality gives."""
+    """The score of the classifier that the stage train_quality provides."""
 
 
 class RedactionRules(StageConfig):
-    """Personal data that is replaced in documents that are kept."""
+    """Personal data to replace in kept documents."""
 
     enabled: bool = True
     """Whether anything is replaced."""
     emails: bool = True
     """Replace e-mail addresses."""
     ips: bool = True
-    """Replace IPv4 addresses. Numbers of sections such as 6.3.4.1 look the same: off is better for manuals."""
+    """Replace IPv4 addresses. Section numbers such as 6.3.4.1 look the same, so switch this off for manuals."""
     public_ips_only: bool = True
-    """Leave private and reserved addresses (datatrove's default)."""
+    """Keep private and reserved addresses (datatrove's default)."""
     phones: bool = True
-    """Replace phone numbers written with separators or brackets."""
+    """Replace phone numbers that are written with separators or brackets."""
     email_replacement: str = "|||EMAIL_ADDRESS|||"
-    """What stands for an e-mail address (Dolma's special token)."""
+    """Replacement for an e-mail address (Dolma's special token)."""
     ip_replacement: str = "|||IP_ADDRESS|||"
-    """What stands for an IP address (Dolma's special token)."""
+    """Replacement for an IP address (Dolma's special token)."""
     phone_replacement: str = "|||PHONE_NUMBER|||"
-    """What stands for a phone number (Dolma's special token)."""
+    """Replacement for a phone number (Dolma's special token)."""
 
 
 class FilterSettings(StageConfig):
-    """Languages wanted, rules of quality and repairs. The order is fixed; see the module."""
+    """Languages to keep, quality rules and repairs. The order is fixed; the module docstring gives it."""
 
     repair: RepairRules = RepairRules()
     """Unicode repair."""
     url: UrlRules = UrlRules()
     """Lists of URLs."""
     sure_lang_score: float = Field(0.8, ge=0, le=1)
-    """Below this score of the first detector (resiliparse, in extract) py3langid decides. Measured on 1,682 pages: from 0.8 on they
-    agree on 407 of 408. 0 never asks."""
+    """If the first detector (resiliparse, in extract) scores below this value, py3langid decides. Measured on 1,682 pages: at scores of 0.8
+    and above, the two agree on 407 of 408 pages. 0 never uses py3langid."""
     lang_model: ExternalFiles = Field((), max_length=1)
-    """A fastText model that decides the language instead of both, such as lid.176.bin; at most one file."""
+    """A fastText model such as lid.176.bin, which decides the language instead of both detectors; at most one file."""
     words: str = "en"
-    """The language by whose rules all texts are split into words, a code of datatrove's (its filters' default: English for all)."""
+    """Code of the language whose rules split all texts into words, as datatrove defines it (default of its filters: English for all)."""
     gopher_repetition: RepetitionRules = RepetitionRules()
-    """Repetition within a page."""
+    """Gopher's rules on repetition within a page."""
     gopher_quality: QualityRules = QualityRules()
-    """Words, symbols and lines of a page."""
+    """Gopher's rules on words, symbols and lines of a page."""
     c4: C4Rules = C4Rules()
-    """Lines and phrases of a page."""
+    """C4's rules on lines and phrases of a page."""
     fineweb: FineWebRules = FineWebRules()
-    """Shape of a page's lines."""
+    """FineWeb's rules on the lines of a page."""
     quality: ScoreRule = ScoreRule()
-    """Score of a classifier."""
+    """Threshold on the score of the classifier."""
     pii: RedactionRules = RedactionRules()
-    """Personal data."""
+    """Redaction of personal data."""
 
     @model_validator(mode="after")
     def _languages_can_be_judged(self) -> Self:
         given = self.model_dump(include={"languages", "gopher_quality"})
         languages, rules = given["languages"], given["gopher_quality"]
         for code in (*languages, *rules["stop_words"]):
-            if not self.lang_model:  # a model has codes of its own
+            if not self.lang_model:  # a model has its own codes
                 check_code(code)
         missing = [code for code in languages if code not in STOPLISTS and code not in rules["stop_words"]]
         if rules["enabled"] and rules["min_stop_words"] and missing:
@@ -193,7 +195,7 @@ class FilterSettings(StageConfig):
     @field_validator("words")
     @classmethod
     def _has_a_splitter(cls, language: str) -> str:
-        if language != "en":  # the one that is there for certain; a look at another takes a second
+        if language != "en":  # English is always available; the check of another language takes a second
             from stages.text.quality.word_split import WordSplitter
 
             WordSplitter(language)
@@ -201,12 +203,16 @@ class FilterSettings(StageConfig):
 
 
 def with_rules(base: type[Base], rules: Sequence[Rule], section: str = "") -> type[Base]:
-    """The config class `base` with one more field per threshold of the rules: its name, type, limits, default, and help with unit and source.
+    """Returns the config class `base` with one added field per threshold of the rules: name, type, limits, default and help text.
 
     Args:
-        base: Class of the filter's section, or of a section in it.
+        base: Class of the filter's section, or of a subsection.
         rules: All rules of the filter.
-        section: Which rules count; "" for those of the filter's own keys. The sections in `base` get theirs, too.
+        section: Name of the subsection whose rules are added. "" adds the rules of the filter's own keys, and the rules of each
+            subsection to its class.
+
+    Raises:
+        ValueError: When a rule names a subsection that `base` does not have.
     """
     fields: dict[str, Any] = {one.name: (one.kind, Field(one.default, description=one.description)) for one in thresholds(rules, section)}
     if not section:
@@ -237,7 +243,7 @@ FilterConfig = with_rules(FilterSettings, rules.RULES)
 
 
 def run(config: FilterSettings, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes documents/ and decisions/ with every signal."""
+    """Writes documents/, and decisions/ with every signal."""
     settings = config.model_dump(mode="json")
     tools = _prepare(config, settings, inputs["classifier"], ctx)
     paths = document_shards(inputs["documents"].path)
@@ -260,7 +266,7 @@ def run(config: FilterSettings, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 
 def _counted(shards: list[Shard]) -> dict[str, float | int]:
-    """What the shards counted beside the record counts: replacements and repairs in kept documents; the share that scored high enough."""
+    """Returns summary entries: replacements and repairs in kept documents, and the share of documents with a sufficient score."""
     total: dict[str, int] = {}
     for shard in shards:
         for name, count in shard.result["counts"].items():
@@ -270,7 +276,14 @@ def _counted(shards: list[Shard]) -> dict[str, float | int]:
 
 
 def _prepare(config: FilterSettings, settings: Mapping[str, Any], classifier: Artifact, ctx: Context) -> str:
-    """Checks what a worker would fall over, and puts what it needs where it finds it; returns that as JSON, for `make_tools`."""
+    """Checks the classifier and the language model, and writes the URL lists to scratch.
+
+    Returns:
+        Settings and paths for `make_tools`, as JSON.
+
+    Raises:
+        StageError: When a score is required without a classifier, or lang_model is no fastText model.
+    """
     from stages.text.quality.urls import write_lists
 
     state = json.loads((classifier.path / "classifier.json").read_text())
@@ -305,7 +318,7 @@ def _local_model(config: FilterSettings, ctx: Context) -> str | None:
 
 
 def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Judges one documents shard."""
+    """Judges one documents shard; returns its record counts, its repairs and replacements, and matches per URL pattern."""
     from stages.text.quality import judge, pii, urls
     from stages.text.quality.url_patterns import matches
 

@@ -1,9 +1,10 @@
-"""The row plan: which tokens are trained on, how often, in which packed row, and which documents are held out for validation.
+"""mix: plans the packed sequences: which tokens to train on, how often, in which sequence, and which documents are for validation.
 
-Guarantee: the token count of every source is exact; every chosen token occurs exactly once per epoch; no piece crosses a
-document, no row exceeds seq_len; a document is in train or in validation, never both. Cost: about 100 bytes of memory per
-document, one numpy pass; no second copy of the tokens. Source: best-fit packing, Ding et al. 2024 (stages/text/tokens/packing.py);
-the limit of four epochs, Muennighoff et al. 2023, "Scaling Data-Constrained Language Models".
+Guarantee: the token count of every source is exact. Every chosen token occurs exactly once per epoch. A piece lies in one document, and a
+sequence has at most seq_len tokens. A document is in the train part or in the validation part, never in both.
+Cost: about 100 bytes of memory per document and one numpy pass; no second copy of the tokens.
+Source: best-fit packing, Ding et al. 2024 (stages/text/tokens/packing.py); the limit of four epochs, Muennighoff et al. 2023, "Scaling
+Data-Constrained Language Models".
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ if TYPE_CHECKING:
 
 
 class Mix(StageConfig):
-    """Weights per source, exact counts, packing, and the validation part."""
+    """Settings of the mix stage: weights per source, token counts, packing and the validation part."""
 
     seq_len: int = Field(4096, ge=8, le=1 << 24)
-    """Tokens per row: the context length of pre-training."""
+    """Tokens per packed sequence: the context length of pre-training."""
     weights: dict[str, float] = Field(default_factory=dict)
-    """Relative weight of each source in the training tokens; empty takes every source in proportion to its size."""
+    """Relative weight of each source in the training tokens. Without weights, every source counts in proportion to its size."""
     total_tokens: int | None = Field(None, ge=1, le=10**16)
-    """Training tokens over all sources; null takes every source exactly once."""
+    """Training tokens over all sources; null uses every source exactly once."""
     max_epochs: float = Field(4.0, gt=0)
-    """How often a source may be repeated; past four epochs repetition stops paying (Muennighoff et al. 2023)."""
+    """Maximum number of epochs of a source. More than four epochs add little (Muennighoff et al. 2023)."""
     validation_frac: float = Field(0.005, gt=0, lt=0.5)
     """Share of documents held out for validation, chosen by hash of doc_id and seed."""
     max_validation_documents: int = Field(2_000, ge=1)
-    """Held-out documents at most."""
+    """Maximum number of held-out documents."""
 
     @model_validator(mode="after")
     def _weights_need_a_total(self) -> Mix:
@@ -57,7 +58,7 @@ class Mix(StageConfig):
 
 
 def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Chooses documents, cuts and packs them, and writes both parts with their counts."""
+    """Writes train/ and validation/ (the packed sequences), row_spans/ and mix.json (the counts)."""
     import numpy as np
 
     from stages.text.tokens.spans import cut_to_tokens, read_spans, select_validation
@@ -113,7 +114,11 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
 
 
 def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tuple[int, int, int]]:
-    """source -> (its number, training tokens, available tokens); raises where weights or epochs do not fit the sources."""
+    """Returns source -> (its number, training tokens, available tokens) for every source with training tokens.
+
+    Raises:
+        StageError: When a weight names an unknown source, or a source would need more than max_epochs.
+    """
     import numpy as np
 
     from stages.text.tokens.spans import apportion
@@ -147,7 +152,7 @@ def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tupl
 
 
 def _write_part(out: Path, part: str, spans: Spans, taken: np.ndarray, seq_len: int) -> dict[str, int]:
-    """Packs (document, offset, length) slices into rows and writes <part>/*.npy and row_spans/<part>.parquet."""
+    """Packs (document, offset, length) slices into sequences, writes <part>/*.npy and row_spans/<part>.parquet; returns the counts."""
     import numpy as np
 
     from stages.text.tokens.spans import pack_rows
@@ -188,7 +193,7 @@ def _write_row_spans(path: Path, part: str, spans: Spans, document: np.ndarray, 
 
 
 def report_section(artifact: Artifact) -> Section:
-    """What each source contributes."""
+    """Returns the weight, tokens and epochs of each source."""
     sources = json.loads((artifact.path / "mix.json").read_text(encoding="utf-8"))["sources"]
     rows = tuple(
         {

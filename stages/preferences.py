@@ -1,7 +1,8 @@
-"""Gathers the preference pairs, cleared of benchmark items, split into train and validation.
+"""preferences: collects preference pairs, removes benchmark items, and splits the pairs into train and validation.
 
-Guarantee: neither answer of a pair, with its prompt, holds a benchmark item; the split goes by hash of the chosen answer's
-words, alike in conversations and preferences: with the same validation_frac no held-out pair's answer is trained on there.
+Guarantee: neither answer of a pair, together with its prompt, holds a benchmark item. A hash of the chosen answer's words decides the
+split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a held-out pair is in the training
+split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
 Source: prompt/chosen/rejected as in TRL and hh-rlhf; n-grams of 13 words, Brown et al. 2020, appendix C.
 """
@@ -43,26 +44,26 @@ DECISIONS = decisions_with({"item": Column("string", "the held-out benchmark ite
 
 
 class DocstringPairs(StageConfig):
-    """Pairs from the documentation that benchmarks.docstrings reads: the right answer against another one of near length."""
+    """Pairs from the documentation that benchmarks.docstrings reads: the right answer against another answer of similar length."""
 
     what: int = Field(1000, ge=0)
-    """Pairs for "What does X do?" at most, chosen by hash."""
+    """Maximum number of pairs for "What does X do?", chosen by hash."""
     complete: int = Field(2000, ge=0)
-    """Pairs for "Complete: <first half of a sentence>" at most, chosen by hash."""
+    """Maximum number of pairs for "Complete: <first half of a sentence>", chosen by hash."""
 
 
 class Preferences(StageConfig):
-    """Preference files by path, and pairs from documentation."""
+    """Settings of the preferences stage: preference files by path, and pairs from documentation."""
 
     files: NamedFiles = ()
-    """JSONL files (plain or .gz): {"prompt", "chosen", "rejected"} per line, texts or messages, optionally "source"."""
+    """JSONL files (plain or .gz) with {"prompt", "chosen", "rejected"} per line, as texts or messages; "source" is optional."""
     docstrings: DocstringPairs | None = None
     """Pairs from the documentation that benchmarks.docstrings names; null makes none."""
     validation_frac: float = Field(0.1, gt=0, lt=0.5)
-    """Share of pairs held out from training, chosen by hash of the chosen answer; preference accuracy is measured on them.
-    Set conversations.validation_frac to the same."""
+    """Share of pairs held out for validation, selected by hash of the chosen answer. dpo measures preference accuracy on them.
+    Set conversations.validation_frac to the same value."""
     max_bad_records: int = Field(0, ge=0)
-    """Broken lines that may be left out."""
+    """Number of broken lines that the stage skips before it fails."""
 
 
 def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -100,9 +101,9 @@ def _examples(config: Preferences, benchmarks: Artifact, ctx: Context, index: In
 def _from_docstrings(
     config: Preferences, docs: DocstringPairs, rows: Iterable[Mapping[str, Any]], seed: int, index: Index
 ) -> Iterator[Example]:
-    """The right answer against a wrong one of near length from the same split, never from a benchmark item.
+    """Yields pairs of the right answer and a wrong one of similar length. The wrong answer is of the same split and of no benchmark item.
 
-    Benchmark items themselves come out too, without a wrong answer: whoever reads on drops and counts them.
+    Answers of benchmark items are yielded too, with an empty wrong answer, so that the caller drops and counts them.
     """
     from stages.text.items.dialogue import Pair
     from stages.text.items.held_out import halves, wrong_answers

@@ -1,8 +1,9 @@
-"""pretrain: trains a Llama-style model from its seed on the rows of the mixture.
+"""pretrain: trains a Llama-style model from random weights, which the seed decides, on the packed sequences of the mixture.
 
-Guarantee: the steps side table names the row of every trained position; a killed run goes on from its last snapshot
-with the same curve. The artifact's identity is the weights, the shape and the order, never the clock.
-Cost: 6 FLOPs per matmul parameter and token, plus attention (lm/model/flops). Source: Llama 3 (arXiv 2407.21783).
+Guarantee: the steps side table names the sequence of every trained position. A killed run continues from its last snapshot with the same
+loss curve. The artifact's digest covers the weights, the model shape and the data order, but no clock values.
+Cost: 6 FLOPs per matmul parameter and token, plus attention (stages/lm/model/flops.py).
+Source: Llama 3 (arXiv 2407.21783).
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ if TYPE_CHECKING:
     from stages.lm.data.reader import RowFiles
 
 
-NAMED_DOCUMENTS = 8  # of a bad batch
+NAMED_DOCUMENTS = 8  # maximum number of documents of a bad batch that a message names
 
 
 class Model(StageConfig):
-    """The shape of the model; its vocabulary comes from the tokenizer, its context from the mixture's seq_len."""
+    """The shape of the model. The tokenizer decides its vocabulary, and mix.seq_len its context length."""
 
     num_hidden_layers: int = Field(ge=1, le=10_000)
     """Transformer blocks."""
     hidden_size: int = Field(ge=1, le=1 << 20)
     """Channels of the residual stream."""
     num_attention_heads: int = Field(ge=1)
-    """Attention heads; width / heads must be even."""
+    """Attention heads. hidden_size / num_attention_heads must be an even integer."""
     num_key_value_heads: int = Field(ge=1)
-    """Key-value heads (grouped-query attention, arXiv 2305.13245); divides heads."""
+    """Key-value heads (grouped-query attention, arXiv 2305.13245). Must divide num_attention_heads."""
     intermediate_size: int = Field(ge=1, le=1 << 24)
-    """Channels inside the SwiGLU feed-forward."""
+    """Channels inside the SwiGLU feed-forward layer."""
     rope_theta: float = Field(10_000.0, ge=1, le=1e30)
-    """Base of the rotary frequencies (arXiv 2104.09864); 500,000 in Llama 3."""
+    """Base of the RoPE frequencies (arXiv 2104.09864); 500,000 in Llama 3."""
     rms_norm_eps: float = Field(1e-5, gt=0, lt=1)
     """Epsilon of RMSNorm, as in Llama."""
     tie_word_embeddings: bool = False
     """Whether the output head shares the embedding table, as in small Llama 3.2 models."""
     qk_norm: bool = False
-    """RMSNorm on queries and keys, as in Qwen3; exported as Qwen3ForCausalLM."""
+    """Whether queries and keys pass an RMSNorm, as in Qwen3. Such a model is exported as Qwen3ForCausalLM."""
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Model:
@@ -69,8 +70,8 @@ class PretrainConfig(SequenceTraining):
 
 
 def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Trains, then writes checkpoint/, model.json, metrics and the steps side table."""
-    deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # the tokenizer gives the size of the vocabulary alone
+    """Trains and writes checkpoint/, model.json, the metrics and the steps side table."""
+    deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # of the tokenizer, only the vocabulary size counts
     machine = training.machine(ctx)
     trained = training.train(config, _prepare(config, inputs, ctx), machine, deciding, out, ctx, lambda rows: _documents(inputs, rows))
     return training.publish(trained, out, _summary(trained, _mix(inputs)))
@@ -118,7 +119,7 @@ def _summary(trained: training.Trained, mix: dict[str, Any]) -> training.Summary
 
 
 def _documents(inputs: Mapping[str, Artifact], rows: list[int]) -> str:
-    """Names the documents of a bad batch; "" where there is none."""
+    """Returns a phrase that names the documents of a bad batch, or "" without rows."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -135,7 +136,7 @@ def _mix(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
 
 
 def _vocabulary(inputs: Mapping[str, Artifact], ctx: Context) -> int:
-    """The vocabulary that tokenizer and tokens agree on."""
+    """Returns the vocabulary size. Raises StageError if tokenizer and tokens disagree on it."""
     from tokenizers import Tokenizer
 
     ours = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")).get_vocab_size()
@@ -165,7 +166,7 @@ def _rows(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> RowFiles:
 
 
 def report_section(artifact: Artifact) -> Section:
-    """The training section with the figures of the base model; how often the mixture was read decides a source's epochs trained."""
+    """Returns the training section with the figures of the base model and the number of epochs over the mixture."""
     found, summary = training_section(artifact), artifact.summary
     cards = (
         ("parameters", f"{summary['parameters']:,}"),

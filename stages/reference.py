@@ -1,7 +1,8 @@
-"""reference: log-probabilities of the preference pairs under the sft model, computed once for dpo.
+"""reference: computes the log-probabilities of the preference pairs under the sft model, once for dpo.
 
-Guarantee: one row per pair that fits the context, in the order of the preference file; the sum over the tokens of the
-answer and its end-of-turn token. Cost: one forward pass over the pairs (a third of one epoch of DPO).
+Guarantee: one table row per chosen pair that fits the context, in the order of the preference file. A log-probability is the sum over the
+tokens of the answer and its end-of-turn token.
+Cost: one forward pass over the pairs (a third of one epoch of DPO).
 Source: DPO (arXiv 2305.18290), the reference policy of equation 7.
 """
 
@@ -34,11 +35,11 @@ class ReferenceConfig(ScoringSettings):
     """Settings of the reference stage."""
 
     max_pairs: int | None = Field(None, ge=1, decides=True)
-    """Pairs to score of each split, chosen by hash of doc_id; dpo trains on no others. null scores all."""
+    """Maximum number of pairs to score per split, chosen by hash of doc_id; dpo trains only on these. null scores all pairs."""
 
 
 def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Scores all pairs and writes logprobs.parquet."""
+    """Scores the chosen pairs and writes logprobs.parquet."""
     from tokenizers import Tokenizer
 
     from stages.core.tables import parquet

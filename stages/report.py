@@ -1,10 +1,11 @@
-"""report: one self-contained HTML page and a Markdown summary of a run, written from manifests and side tables only.
+"""report: writes one self-contained HTML page and a Markdown summary of a run, from artifacts only.
 
-Each stage says what is shown of its artifact (Stage.section); the report compares the models, counts records, and lays out.
+Each stage declares what the report shows of its artifact (Stage.section). The report compares the models, tabulates the record counts and
+renders the page.
 
-Guarantee: every figure on the page is read from an artifact; nothing is computed anew but the verdicts on the claims, each by a test
-of values of single items (stages/text/basics/claims). No script, no outside file, no date of its own.
-Cost: a second or two, and 3 ms per validation document for the verdicts.
+Guarantee: every figure on the page is read from an artifact. Only the verdicts on the claims are computed here, each by a test of values
+of single items (stages/text/basics/claims.py). The page has no script, no external file and no date of its own.
+Cost: one or two seconds, and 3 ms per validation document for the verdicts.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from stages.core.contract.report_section import LineChart, Section, SectionTable
 from stages.settings import StageConfig
 
 COUNTS = ("in", "kept", "changed", "dropped", "characters out")
-BASELINES = ("unigram", "kneser_ney_3gram")  # of evaluate, in bits per byte on the same documents
+BASELINES = ("unigram", "kneser_ney_3gram")  # metrics of evaluate, in bits per byte on the same documents
 
 
 class ReportConfig(StageConfig):
-    """The report has one setting."""
+    """Settings of the report stage."""
 
     title: str = "Report card"
     """Heading of the page."""
@@ -68,7 +69,16 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
 
 
 def result_rows(scores: Mapping[str, list[dict[str, Any]]], dpo: Mapping[str, Any], every_metric: bool = False) -> list[dict[str, str]]:
-    """One row per task with its primary metric (or with every metric), a column per model, chance or baselines beside it."""
+    """Returns the table of results: one row per task and metric, and one column per model.
+
+    Args:
+        scores: Model -> entries of its scores.json.
+        dpo: Summary of the dpo artifact, for rows on the validation pairs; empty adds none.
+        every_metric: Whether every metric has a row, or only the primary metric of a task.
+
+    Returns:
+        Rows with formatted values. The column "beside it" holds chance accuracy, baselines or the number of pairs.
+    """
     about = {(s["task"], s["metric"]): s for model in scores for s in scores[model] if (s["primary"] or every_metric) and not _baseline(s)}
     rows = []
     for (task, metric), score in about.items():
@@ -87,7 +97,7 @@ def result_rows(scores: Mapping[str, list[dict[str, Any]]], dpo: Mapping[str, An
     ):
         after = dpo.get(f"validation_{name}")
         if after is not None:
-            rewarded = name.startswith("reward")  # rewards are relative to the sft model, so it has none of its own
+            rewarded = name.startswith("reward")  # rewards are relative to the sft model, so the sft model has no reward
             before = "" if rewarded else f"{dpo[f'validation_{name}_before']:.3f}"
             pairs = f"{dpo['validation_pairs']} held-out pairs"
             rows.append({"task": "preferences", "metric": label, "base": "", "sft": before, "dpo": f"{after:.3f}", "beside it": pairs})
@@ -95,7 +105,7 @@ def result_rows(scores: Mapping[str, list[dict[str, Any]]], dpo: Mapping[str, An
 
 
 def _baseline(score: Mapping[str, Any]) -> str:
-    """The baseline that a score belongs to ("unigram"), empty for the model's own."""
+    """Returns the baseline that a score belongs to, such as "unigram", or "" for a score of the model."""
     return next((name for name in BASELINES if score["metric"].startswith(f"{name}_")), "")
 
 
@@ -108,7 +118,7 @@ def _json(artifact: Artifact, name: str) -> Any:
 
 
 def _item_values(artifact: Artifact) -> dict[tuple[str, str], dict[str, float]]:
-    """(task, metric) -> item -> the value of that item alone."""
+    """Returns (task, metric) -> item -> value of that item."""
     from stages.core.tables.parquet import read_rows
 
     values: dict[tuple[str, str], dict[str, float]] = {}
@@ -118,14 +128,14 @@ def _item_values(artifact: Artifact) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def _sections(inputs: Mapping[str, Artifact], ctx: Context) -> list[Section]:
-    """What each stage shows of its artifact, in DAG order; before them, so that they come first, the results and the record counts."""
+    """Returns the sections of the report: results, record counts, then what each stage shows of its artifact, in DAG order."""
     shown = [section for role, section_of in ctx.sections.items() if role in inputs and (section := section_of(inputs[role])) is not None]
     seconds = Section("", cards=(("seconds in all nodes", f"{sum(_seconds(a) for a in inputs.values()):,.0f}"),))
     return merged([Section("Results"), Section("Data", tables=(SectionTable(_counts(inputs), numeric=COUNTS),)), *shown, seconds])
 
 
 def _laid_out(section: Section) -> dict[str, Any]:
-    """A section as the page takes it: charts drawn."""
+    """Returns a section as values for the page template, with its charts rendered."""
     return {
         "heading": section.heading,
         "paragraphs": section.paragraphs,
@@ -142,7 +152,7 @@ def _drawn(chart: LineChart) -> str:
 
 
 def _counts(inputs: Mapping[str, Artifact]) -> tuple[dict[str, str], ...]:
-    """What came in and what became of it, of every node that counts records."""
+    """Returns the record counts of every node that has them, one table row per node."""
     rows = []
     for node, artifact in inputs.items():
         record_counts = artifact.manifest["record_counts"]
@@ -180,7 +190,10 @@ def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
 
 
 def _environment(inputs: Mapping[str, Artifact]) -> dict[str, str]:
-    """Where the first model trained here was trained (without one, where the first artifact was made), and every package version that decided bytes."""
+    """Returns hardware, code and seed of the first checkpoint that was trained here, and the versions of all deciding packages.
+
+    Without a checkpoint, the first artifact that was made here counts. Imported artifacts count only if all of them are imported.
+    """
     trained = [artifact for artifact in inputs.values() if artifact.manifest["kind"] == "checkpoint"] or list(inputs.values())
     first = next((artifact for artifact in trained if "imported" not in artifact.manifest), trained[0])
     about, hardware = first.manifest["environment"], first.manifest["environment"]["hardware"]

@@ -1,9 +1,10 @@
-"""sft: trains the base model on conversations, the loss on what the assistant says.
+"""sft: fine-tunes the base model on conversations, with the loss on the assistant's messages.
 
-Guarantee: every assistant token and its end-of-turn token is trained and nothing else (a model whose stop token is masked
-never stops: TRL issue 5988); conversations share rows but never see each other. One too long for the context is left out
-whole, counted and listed in decisions/. Cost: as pretraining, per token.
-Source: the chat format is the tokenizer's (text/items/chat); packing after arXiv 2404.10830.
+Guarantee: the loss covers the tokens of the assistant's messages and their end-of-turn tokens, and no others. (A model whose stop token
+is masked never stops: TRL issue 5988.) Conversations share packed sequences, but attention stays inside a conversation. A conversation
+that is too long for the context is left out as a whole, counted and listed in decisions/.
+Cost: the same per token as pretraining.
+Source: the chat format of the tokenizer (stages/text/items/chat.py); packing after arXiv 2404.10830.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ DECISIONS = SideTable(
 
 
 class SftConfig(SequenceTraining):
-    """Settings of the sft stage; a row is as long as the base model's context."""
+    """Settings of the sft stage. A packed sequence is as long as the base model's context."""
 
 
 def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Renders and packs the conversations, trains, writes a checkpoint with its metrics and side tables."""
+    """Formats and packs the conversations, trains, and writes a checkpoint with its metrics and side tables."""
     from stages.lm.data import pairs
     from stages.lm.data.order import Phase
     from stages.lm.model.config import read_model_config
@@ -63,7 +64,7 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> tuple[Encoded, Encoded, dict[str, np.ndarray]]:
-    """The conversations of both splits as tokens, and the packed row of each."""
+    """Returns the conversations of the train and validation splits as tokens, and per split the packed sequence of each conversation."""
     import numpy as np
     from tokenizers import Tokenizer
 
@@ -117,7 +118,7 @@ def _write_rows(
 
 
 def _record_counts_and_decisions(train: Encoded, validation: Encoded, out: Path) -> RecordCounts:
-    """One decision per conversation; the record counts count conversations and the characters of their messages."""
+    """Writes one decision per conversation; returns record counts of conversations and the characters of their messages."""
     from stages.core.tables import parquet
 
     kept = [(record, "kept", None) for encoded in (train, validation) for record in encoded.records]

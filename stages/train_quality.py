@@ -1,9 +1,11 @@
-"""train_quality: a classifier that tells texts like those given from the crawl's; filter scores every document with it.
+"""train_quality: trains a classifier that separates given positive texts from the crawl; filter scores every document with it.
 
-Guarantee: the same positives and the same crawl give the same model, byte for byte; which documents are taken and which are held out is
-decided by hash, and equal texts are never on both sides. Without positives and without a model the artifact says "off".
-Cost: two passes over the crawl's documents; training reads 1 to 2 MB/s on one core, whatever the machine has: more threads would make
-fastText's result depend on their timing. Source: stages/text/quality/classifier.py.
+Guarantee: the same positives and the same crawl give the same model, byte for byte. Hashes decide which documents are sampled and
+which are held out. No text is in both classes, or in both the training part and the held-out part. Without positives and without a model,
+the artifact has the state "off".
+Cost: one pass over the crawl's documents. Training reads 1 to 2 MB/s on one core. It uses one core on every machine, because with more
+threads fastText's result would depend on their timing.
+Source: stages/text/quality/classifier.py.
 """
 
 from __future__ import annotations
@@ -32,39 +34,40 @@ FORMATS = (".jsonl", ".ndjson", ".json", ".txt", ".text", ".parquet")
 
 
 class TrainQuality(StageConfig):
-    """Positive texts and how the classifier is trained, or a model by path."""
+    """Settings of the train_quality stage: positive texts and training parameters, or a trained model by path."""
 
     positives: NamedFiles = ()
-    """Texts to be like: .jsonl (plain or .gz; the field `text_field`), .parquet (that column), or .txt (a text per paragraph)."""
+    """Positive texts: .jsonl (plain or .gz) with the field `text_field`, .parquet with that column, or .txt with a text per paragraph."""
     model: ExternalFiles = Field((), max_length=1)
-    """A trained fastText model (.bin) to take instead; at most one file."""
+    """A trained fastText model (.bin) to use instead; at most one file."""
     label: str = Field("__label__hq", min_length=1)
     """The label of a given model whose probability is the score (DCLM's is __label__hq)."""
     text_field: str = Field("text", min_length=1)
     """The field or column of a positive text."""
     min_chars: int = Field(200, ge=1)
-    """Shorter texts teach little and are left out, on both sides (a guess)."""
+    """Shorter texts of both classes are left out, because they carry little signal (characters; a guess)."""
     languages: tuple[str, ...] = ("en",)
-    """Documents of these languages (by extract's detector) stand for the crawl, so that the classifier does not learn languages; empty
-    takes all."""
+    """Languages (by extract's detector) of the crawl documents to train with. The limit keeps the classifier from learning to tell
+    languages apart. An empty list means all languages."""
     max_texts: int = Field(100_000, ge=MIN_TEXTS)
-    """Texts of either side at most; as many documents of the crawl as positives (DCLM: 200,000 of each)."""
+    """Maximum number of texts per class. The crawl gives at most as many documents as there are positives (DCLM: 200,000 of each)."""
     held_out_frac: float = Field(0.1, gt=0, lt=0.5)
-    """Texts that are not trained on, to measure with."""
+    """Share of the texts that is held out to measure accuracy."""
     max_bad_records: int = Field(0, ge=0)
-    """Broken lines and empty texts of positives that may be left out."""
+    """Number of broken lines and empty texts in the positives that the stage skips before it fails."""
     dimensions: int = Field(64, ge=2, le=10_000)
-    """Size of a word's vector (fastText's default is 100)."""
+    """Dimensions of a word vector (fastText's default is 100)."""
     ngrams: int = Field(2, ge=2, le=5)
-    """Longest word n-gram (DCLM: 2). At 1 fastText has no buckets, and vectors of words alone are too small to be initialised."""
+    """Longest word n-gram (DCLM: 2). 1 is not allowed: fastText then has no buckets, and the word vectors alone are too small to be
+    initialized reliably (stages/text/quality/classifier.py)."""
     buckets: int = Field(200_000, ge=1, le=2**31 - 1)
-    """Rows for hashed n-grams: 51 MB at 64 dimensions (fastText's default is 2,000,000)."""
+    """Number of vectors for hashed n-grams; 200,000 take 51 MB at 64 dimensions (fastText's default is 2,000,000)."""
     epochs: int = Field(5, ge=1, le=10_000)
-    """Epochs (fastText's default)."""
+    """Training epochs (fastText's default)."""
     learning_rate: float = Field(0.1, gt=0)
-    """fastText's default for classifiers."""
+    """Learning rate (fastText's default for classifiers)."""
     min_count: int = Field(2, ge=1, le=2**31 - 1)
-    """Occurrences that a word needs to have a vector of its own."""
+    """Number of occurrences from which a word has its own vector."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -82,7 +85,7 @@ class TrainQuality(StageConfig):
 
 
 def run(config: TrainQuality, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes classifier.json ({"state": "off" | "given" | "trained", "label": …}) and, unless it is off, model.bin."""
+    """Writes classifier.json ({"state": "off" | "given" | "trained", "label": …}) and, unless the state is "off", model.bin."""
     if config.model:
         return _given(config, out, ctx)
     if not config.positives:
@@ -106,7 +109,7 @@ def run(config: TrainQuality, inputs: Mapping[str, Artifact], out: Path, ctx: Co
 
 
 def _train(lines: Path, model: Path, config: TrainQuality, ctx: Context) -> None:
-    """In a process of its own; stages/text/quality/classifier.py says why."""
+    """Trains in a separate process; stages/text/quality/classifier.py gives the reason."""
     from stages.text.quality.classifier import DivergedError, train
 
     shape = (config.dimensions, config.ngrams, config.buckets, config.epochs, config.learning_rate, config.min_count, ctx.seed % 2**31)
@@ -139,7 +142,7 @@ def _finish(out: Path, about: dict[str, Any], rows: int = 0) -> Outcome:
 
 
 def _positives(config: TrainQuality, ctx: Context) -> list[str]:
-    """The given texts, long enough, each once, at most max_texts by hash."""
+    """Returns the distinct positive texts of at least min_chars, at most max_texts of them, chosen by hash."""
     from stages.text.basics.hash_sampling import hash_value
 
     texts: dict[str, None] = {}
@@ -150,7 +153,7 @@ def _positives(config: TrainQuality, ctx: Context) -> list[str]:
 
 
 def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[str]:
-    """The texts of one file, by its ending."""
+    """Yields the texts of one file; its ending decides the format."""
     name = base_name(file).lower()
     if name.endswith(".parquet"):
         yield from _column(local_path(file, ctx.scratch), file, config.text_field)
@@ -186,7 +189,7 @@ def _column(path: Path, file: ExternalFile, column: str) -> Iterator[str]:
 
 
 def _ordinary(documents: Path, config: TrainQuality, wanted: int, ctx: Context, positives: set[str]) -> list[str]:
-    """As many documents of the crawl as wanted, chosen by hash of their text; no positive is among them."""
+    """Returns up to `wanted` texts of crawl documents, chosen by hash of their text, without the positives."""
     from stages.core.tables.documents import document_shards
     from stages.text.basics.hash_sampling import hash_value
 
@@ -203,7 +206,7 @@ def _ordinary(documents: Path, config: TrainQuality, wanted: int, ctx: Context, 
             place = hash_value(ctx.seed, "quality sample", text)
             if place < highest and text not in positives:
                 chosen[place] = text
-                if len(chosen) > limit + limit // 4 + 16:  # now and then, not for every document
+                if len(chosen) > limit + limit // 4 + 16:  # pruning at every document would be slow
                     chosen = {key: chosen[key] for key in sorted(chosen)[:limit]}
                     highest = max(chosen)
     return [chosen[place] for place in sorted(chosen)[:limit]]
@@ -220,7 +223,7 @@ def _refuse_too_few(positives: Sequence[str], ordinary: Sequence[str], config: T
 
 
 def _split(texts: list[tuple[str, str]], config: TrainQuality, ctx: Context) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """(to train on, held out), each in the order of a hash: fastText reads its file from front to back."""
+    """Returns (training texts, held-out texts), each in hash order, because fastText reads its file from front to back."""
     from stages.text.basics.hash_sampling import hash_value, is_sampled
 
     train: list[tuple[str, str]] = []
@@ -231,7 +234,7 @@ def _split(texts: list[tuple[str, str]], config: TrainQuality, ctx: Context) -> 
 
 
 def _measure(model: Any, held_out: Sequence[tuple[str, str]]) -> dict[str, float | int]:
-    """What the held-out texts say: accuracy beside the share of the larger side, and what thresholds would keep of the crawl."""
+    """Returns measurements on the held-out texts: accuracy, share of the larger class, and how much of the crawl thresholds keep."""
     from stages.text.quality.classifier import POSITIVE, accuracy, score, score_that_keeps
 
     scores = [score(model, POSITIVE, text) for _, text in held_out]

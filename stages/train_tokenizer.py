@@ -1,8 +1,9 @@
-"""Trains the tokenizer on the recipe's own documents.
+"""train_tokenizer: trains the tokenizer on the documents of the recipe.
 
-Guarantee: the same documents give the same files, whatever the threads or the order of a file system; above
-`max_train_bytes` the documents are chosen by hash of their doc_id, not first come. Cost: the sample in one pass after a pass
-over doc_ids and lengths; memory grows with distinct words. Source: stages/text/tokens/bpe.py.
+Guarantee: the same documents give the same files, whatever the number of threads or the order of files in the file system. If the
+documents exceed `max_train_bytes`, a hash of doc_id chooses the sample.
+Cost: one pass over doc_ids and text lengths, then one pass over the texts. Memory grows with the number of distinct words.
+Source: stages/text/tokens/bpe.py.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ IMPORTABLE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 class TrainTokenizer(StageConfig):
-    """Byte-level BPE with Llama 3's split pattern, special tokens and chat template."""
+    """Settings of the train_tokenizer stage: byte-level BPE with Llama 3's split pattern, special tokens and chat template."""
 
     vocab_size: int = Field(32_768, ge=262, le=1 << 20)
-    """Tokens in the vocabulary, special tokens included (Llama 3: 128,256; Grattafiori et al. 2024)."""
+    """Number of tokens in the vocabulary, including special tokens (Llama 3: 128,256; Grattafiori et al. 2024)."""
     min_frequency: int = Field(2, ge=1)
-    """Occurrences a pair of tokens needs to become a token (the trainer's own default is 0, which merges chance pairs)."""
+    """Number of occurrences from which a pair of tokens can become a token. The trainer's own default, 0, merges chance pairs."""
     max_train_bytes: int = Field(2_000_000_000, ge=1)
-    """Bytes of text to train on at most. Tens of GB exhaust large machines and can overflow the trainer's 32-bit pair counts
-    (huggingface/tokenizers issues 1681, 1546 and 1170); 95 MB took 1.2 GB of memory here."""
+    """Maximum size of the training text (bytes). Tens of GB exhaust the memory of large machines and can overflow the trainer's 32-bit pair
+    counts (huggingface/tokenizers issues 1681, 1546 and 1170). In our measurement, 95 MB took 1.2 GB of memory."""
 
 
 def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Trains, measures bytes per token on (at most 4 MB of) the training sample, and writes the tokenizer's two files."""
+    """Trains, writes the tokenizer's two files, and measures bytes per token on at most about 4 MB of the training sample."""
     from stages.text.tokens.bpe import CorpusTooSmallError, encode_texts, load_plain, save, train_bpe
 
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
@@ -77,7 +78,11 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 
 def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """A tokenizer of a user's own: tokenizer.json as it is, beside it Loam's tokenizer_config.json, which must not contradict theirs."""
+    """Imports a user's tokenizer: tokenizer.json unchanged, with Loam's tokenizer_config.json, which theirs must not contradict.
+
+    Raises:
+        RecipeError: When tokenizer.json is missing, or when the pipeline cannot use the tokenizer.
+    """
     from stages.core.run.confined import ConfinedError, confined
     from stages.text.tokens import tokenizer_check
     from stages.text.tokens.bpe import write_config
@@ -102,7 +107,7 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
 
 
 def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:
-    """Per file a mask of the documents to train on; their bytes; the bytes there are."""
+    """Returns (per file a mask of the documents to train on, their bytes, the available bytes)."""
     import numpy as np
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""A whole model made once per session: tokenizer, tokens, mixture, pretrain, sft, reference, dpo, all very small."""
+"""Fixtures: one very small model per test session, with tokenizer, tokens, mixture, pretrain, sft, reference and dpo."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Chain:
 
 
 def sentences(count: int, seed: int = 0) -> Iterator[str]:
-    """Simple English that a tiny model can learn something of."""
+    """Yields simple English texts from which a tiny model can learn."""
     draw = random.Random(seed)
     for _ in range(count):
         lines = [
@@ -60,7 +60,7 @@ def sentences(count: int, seed: int = 0) -> Iterator[str]:
 
 
 def conversations(path: Path, count: int = 60, long: bool = True) -> Artifact:
-    """A conversations artifact; with `long` one conversation that fits no row."""
+    """Returns a conversations artifact. With `long`, one conversation is longer than the context."""
     shape = schema(doc_id="uuid", source="string", messages="string", split="string")
     rows: list[dict[str, Any]] = []
     for number in range(count):
@@ -74,7 +74,7 @@ def conversations(path: Path, count: int = 60, long: bool = True) -> Artifact:
 
 
 def preferences(path: Path, count: int = 60) -> Artifact:
-    """A preferences artifact: the short right answer against another."""
+    """Returns a preferences artifact: a short right answer against another answer."""
     shape = schema(doc_id="uuid", source="string", prompt="string", chosen="string", rejected="string", split="string")
     rows = []
     for number in range(count):
@@ -89,7 +89,7 @@ def preferences(path: Path, count: int = 60) -> Artifact:
 
 @pytest.fixture(scope="session")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    """All of it, through the real stages and the real runner."""
+    """Returns the artifacts of all stages, built by the real stages and the real runner."""
     home = tmp_path_factory.mktemp("chain")
     made = documents(home / "made" / "documents", [sentences(150, 1), sentences(150, 2)])
     tokenizer = run_stage(train_tokenizer.STAGE, {"vocab_size": 300}, {"documents": made}, home)

@@ -1,4 +1,4 @@
-"""A job of extract that ends its process by SIGSEGV at the page that says CRASH."""
+"""An extract worker whose process dies by SIGSEGV at the page that contains CRASH."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stages.text.warc import html
 
 
 def crash_at(work: shards.ShardFunction, folder: Path, task: Any) -> None:
-    """What a worker does for one shard, with a parser that crashes."""
+    """Runs the work of a worker on one shard, with a parser that crashes."""
     parse = html.parse
 
     def crashing(page: str, *limits: Any) -> Any:

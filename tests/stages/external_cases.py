@@ -1,6 +1,7 @@
-"""Small external inputs for every config field that takes some: how they are placed, how the stage runs on them, what of them it shows.
+"""Test cases with small external inputs for every config field that reads external files.
 
-A case states in `seen` which part of its entries the output may depend on, in words of its own: nothing here asks the key or the stage.
+A case says how to place the inputs, how to run the stage on them, and in `seen` on which part of them the output may depend. `seen` is
+written by hand and derived neither from the key nor from the stage.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ Entries = tuple[Entry, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """How one external field is tried.
+    """How one external field is tested.
 
-    names, contents: labels for entries; a base takes one of each, in every order. place(folder, entries): puts them there and returns the
-    field's values. config(values), inputs(shop): what the stage runs with; shop is a folder for what all runs share. seen(entries): what
-    the output depends on. spare: why the key may change where the output does not; empty where it may not. single: the field takes one value.
+    names, contents: labels for entries; a base case uses one of each, in every order. place(folder, entries): writes the entries there and
+    returns the values of the field. config(values), inputs(shop): config and inputs of the stage; shop is a folder for files that all runs
+    share. seen(entries): the part of the entries that the output depends on. spare: why the key may change although the output does not;
+    empty if it may not. single: whether the field has at most one value.
     """
 
     stage: Stage
@@ -59,14 +61,14 @@ OTHER_WORDS = {"plain": "river", "sourced": "mountain", "broken": "forest", "mor
 
 
 def lines_of(make: Callable[[int, str], dict[str, Any]], count: int, content: str) -> str:
-    """JSON Lines of `count` records. sourced, broken: records that name their source; broken: with a line that is no JSON."""
+    """Returns JSON Lines of `count` records. Content "sourced" and "broken": records name their source. "broken": one line is no JSON."""
     own = {"source": "own"} if content in ("sourced", "broken") else {}
     lines = [json.dumps(make(number, OTHER_WORDS[content]) | own) for number in range(count)]
     return "\n".join(["{" if content == "broken" else "", *lines]) + "\n"
 
 
 def files_by(text: Callable[[str], str | bytes]) -> Callable[[Path, Entries], list[str]]:
-    """`place` for files: each in a folder of its own, so that two may have one name."""
+    """Returns a `place` function for files. Each file has its own folder, so that two files can have the same name."""
 
     def place(folder: Path, entries: Entries) -> list[str]:
         values = []
@@ -82,7 +84,7 @@ def files_by(text: Callable[[str], str | bytes]) -> Callable[[Path, Entries], li
 
 
 def records_seen(entry: Entry) -> tuple[str, ...]:
-    """A record without a source takes the file's name up to its first dot; a bad line is recorded under the whole name."""
+    """A record without a source gets the file name up to the first dot; a bad line is recorded under the whole file name."""
     named = {"sourced": "", "broken": entry.name}.get(entry.content, entry.name.partition(".")[0])
     return entry.content, named
 
@@ -123,7 +125,7 @@ def weather(content: str) -> str:
 
 
 def positives_seen(entries: Entries) -> object:
-    """The texts, each once, in no order; bad lines in the order of the files."""
+    """The set of texts, and the bad lines in the order of the files."""
     return frozenset(e.content for e in entries), tuple(e.name for e in entries if e.content == "broken")
 
 
@@ -134,7 +136,7 @@ def machines(shop: Path) -> Mapping[str, Artifact]:
 
 @cache
 def model(content: str, shop: Path) -> bytes:
-    """A fastText model that tells the two languages apart, or takes one for the other."""
+    """A fastText model that distinguishes the two languages, or confuses them."""
     lines = shop / f"{content}.txt"
     labels = ("en", "de") if content == "right" else ("de", "en")
     lines.write_text(f"__label__{labels[0]} the house of the baker\n__label__{labels[1]} das Haus des Bäckers\n" * 60)
@@ -166,8 +168,13 @@ def corpus(content: str, shop: Path) -> Path:
 
 
 def place_corpora(folder: Path, entries: Entries) -> list[str]:
+<<<<<<< HEAD
     """Copies of artifacts, as other homes hold them."""
     shop = folder.parents[1] / "existing"
+=======
+    """Copies dedup artifacts into folders as in other homes; returns the paths."""
+    shop = folder.parents[1] / "corpora"
+>>>>>>> h-pstages
     shop.mkdir(exist_ok=True, parents=True)
     values = []
     for number, entry in enumerate(entries):
@@ -178,12 +185,12 @@ def place_corpora(folder: Path, entries: Entries) -> list[str]:
 
 
 def corpora_seen(entries: Entries) -> object:
-    """For each new document the first corpus that has it: clusters.parquet names it and its document."""
+    """Returns for each new document the first corpus that has it. clusters.parquet names that corpus and its document."""
     return [next((entry for entry in entries if n in CORPORA[entry.content]), None) for n in range(len(WHOLE))]
 
 
 def place_packages(folder: Path, entries: Entries) -> list[str]:
-    """Installed distributions with documentation, for this process and those that it starts (see the test's search path)."""
+    """Writes installed distributions with documentation. This process and its children find them on the test's search path."""
     for entry in set(entries):
         info = folder / f"{entry.name}-{entry.content}.dist-info"
         info.mkdir(parents=True)
@@ -248,5 +255,5 @@ CASES: dict[str, Case] = {
 
 
 def _task(entry: Entry) -> Sequence[str]:
-    """The task of a benchmark file, and the whole name where a bad line is recorded under it."""
+    """The task name of a benchmark file, and the whole file name if a bad line is recorded under it."""
     return entry.name.partition(".")[0], entry.name if entry.content == "broken" else ""

@@ -1,4 +1,4 @@
-"""Small artifacts for stage tests, made of documents in memory."""
+"""Builds small artifacts for stage tests from documents in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPACE = UUID(int=0)
 
 
 def artifact(path: Path, kind: str, node: str = "", summary: Mapping[str, Any] | None = None) -> Artifact:
-    """A folder as a published artifact, with a digest over its files."""
+    """Returns a folder as a published artifact, with a digest over its files."""
     path.mkdir(parents=True, exist_ok=True)
     files = manifest.list_files(path)
     digest = manifest.content_digest(files)
@@ -33,7 +33,7 @@ def artifact(path: Path, kind: str, node: str = "", summary: Mapping[str, Any] |
 
 
 def relisted(found: Artifact) -> Artifact:
-    """The artifact as if it had been published with the files that are in its folder now."""
+    """Returns the artifact as if it had been published with the files that are in its folder now."""
     files = manifest.list_files(found.path)
     record = {**found.manifest, "identity": [], "files": files, "digest": manifest.content_digest(files)}
     (found.path / manifest.NAME).write_text(json.dumps(record))
@@ -41,7 +41,7 @@ def relisted(found: Artifact) -> Artifact:
 
 
 def documents(path: Path, shards: Sequence[Iterable[str | tuple[str, str]]]) -> Artifact:
-    """A documents artifact; each text may come as (source, text)."""
+    """Returns a documents artifact. A text can be given as (source, text)."""
     shape = schema(doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string")
     for number, texts in enumerate(shards):
         rows = []

@@ -1,4 +1,4 @@
-"""Benchmark items, and ways in which a page may quote one: the truth for tests and benchmarks of decontamination."""
+"""Benchmark items and ways in which a page can quote one: the ground truth for tests and benchmarks of decontamination."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stages.text.match.words import normalise_words
 
 
 def bench_items(bench: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """(task, item_id, texts) of every file in a folder of benchmarks."""
+    """Returns (task, item_id, texts) of every item in a folder of benchmark files."""
     for path in sorted(bench.glob("*.jsonl*")):
         form = ""
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
@@ -42,7 +42,7 @@ def bench_items(bench: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def quotes(text: str) -> dict[str, str]:
-    """The text as a page may hold it, by the kind of change. All but the two `not` ones are leaks."""
+    """Returns the text as a page can quote it, changed by kind. All kinds are leaks, except the two that begin with `not`."""
     words = normalise_words(text)
     return {
         "verbatim": text,

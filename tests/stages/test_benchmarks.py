@@ -136,7 +136,7 @@ REAL_ITEMS = {"arc_challenge": 1172, "arc_easy": 2376, "commonsense_qa": 1221, "
 
 
 def test_whole_files_are_read(tmp_path: Path, data: Data) -> None:
-    """Every format, compressed and not."""
+    """Covers every format, compressed and uncompressed."""
     names = data.expected(made=["programs", "endings"], real=["HumanEval", "hellaswag_val"])
     files = [str(data.part("bench") / name) for name in ("*.jsonl", *(f"{name}.jsonl.gz" for name in names))]
     artifact = run_stage(STAGE, {"files": files, "max_scored_items": 50}, {}, tmp_path)

@@ -19,12 +19,12 @@ WORDS = [
     "island", "jacket", "kitchen", "ladder", "mirror", "needle", "orange", "pencil",
 ]  # fmt: skip
 QUESTIONS = [" ".join(WORDS[(i * 5 + j * (i + 1)) % 16] + str(i) for j in range(15)) for i in range(6)]
-"""Six items of 15 words; each is scored right or wrong by SCORES."""
+"""Six items of 15 words. SCORES says which of them each model answers correctly."""
 SCORES = {"base": [1, 0, 1, 0, 1, 0], "sft": [1, 1, 1, 0, 0, 0], "dpo": [1, 1, 1, 1, 1, 0]}
 
 
 def mixture(path: Path, documents: Artifact, left_out: set[str]) -> Artifact:
-    """Row spans of all documents but those whose text is in `left_out`, which stand in validation."""
+    """Row spans of all documents. Documents whose text is in `left_out` are in the validation part, all others in the train part."""
     shape = schema(part="string", row="int64", piece="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64")
     rows = [
         row | {"part": "train", "row": i, "piece": 0, "shard": n, "start": 0, "length": 9}

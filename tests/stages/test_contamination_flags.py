@@ -1,4 +1,4 @@
-"""What a contamination flag says of its item and its text, how flags are counted, and which items a score is cut by."""
+"""Contamination flags: their contents, their counts, and which items the clean scores leave out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.stages.test_contamination import QUESTIONS, SCORES, inputs, mixture
 
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, Artifact]:
-    """The inputs of test_contamination with nothing leaked anywhere."""
+    """The inputs of test_contamination without any leak."""
     found = inputs(tmp_path)
     found["documents"] = made.documents(tmp_path / "clean", [["Nothing here."]])
     found["mixture"] = mixture(tmp_path / "mix2", found["documents"], set())
@@ -28,7 +28,7 @@ def given(tmp_path: Path) -> dict[str, Artifact]:
 
 
 def talks(path: Path, told: list[tuple[str, str]]) -> Artifact:
-    """Conversations of a question and an answer."""
+    """Conversations with one question and one answer each."""
     shape = schema(doc_id="uuid", messages="string", split="string")
     rows = [
         {"doc_id": made.uuid5(made.SPACE, f"talk{n}"), "split": "train",
@@ -80,7 +80,7 @@ def test_flags_are_counted_by_place_and_items_once(given: dict[str, Artifact], t
 
 
 def test_each_score_is_cut_by_the_flags_of_its_own_task(given: dict[str, Artifact], tmp_path: Path) -> None:
-    """Items of another task with the same id stay clean; items that are not scored do not count; every metric is cut."""
+    """Items of another task with the same id stay clean. Items that are not scored do not count. Every metric has a clean score."""
     rows = list(read_rows(given["benchmarks"].path / "items.parquet"))
     ids = {row["context"]: row["item_id"] for row in rows}
     given["documents"] = made.documents(tmp_path / "leaked", [[QUESTIONS[0]]])

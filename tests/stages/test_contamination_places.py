@@ -1,4 +1,4 @@
-"""Every place where a benchmark item can hide in training data is searched, and what is not trained on is not."""
+"""The stage searches every part of the training data that can hold a benchmark item, and no data that is not trained on."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def written(path: Path, role: str, rows: list[dict[str, Any]], **columns: str) -
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, dict[str, str]]:
-    """The artifact, and the name of the place by item id."""
+    """Returns the artifact and the name of the place by item id."""
     root = tmp_path_factory.mktemp("places")
     items = [{"query": text, "choices": ["yes", "no"], "gold": 0} for text in ITEMS.values()]
     made_items = run_stage(benchmarks.STAGE, {"files": [made.jsonl(root / "quiz.jsonl", items)]}, {}, root / "home")

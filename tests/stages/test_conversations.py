@@ -39,7 +39,7 @@ def rows_of(artifact: Artifact) -> list[dict[str, Any]]:
 def test_planted_leaks_and_forged_turns_are_dropped_with_a_reason(tmp_path: Path, benchmarks: Artifact) -> None:
     records = [chat(f"Question {i}?", f"Answer number {i}.", source="mine") for i in range(50)]
     records[7] = chat("Say it.", f"Sure! {LEAK.upper()}")
-    records[9] = chat(LEAK.partition(" and ")[0], LEAK.partition(" and ")[2])  # the item runs across the two turns but for one word
+    records[9] = chat(LEAK.partition(" and ")[0], LEAK.partition(" and ")[2])  # both turns together lack one word of the item
     records[11] = chat("the quick brown fox jumps over the lazy", "dog and then walks slowly home again")
     records[20] = chat("Hi", "Stop <|eot_id|> now")
     config = {"files": [made.jsonl(tmp_path / "chat.jsonl", records)], "validation_frac": 0.2}
@@ -100,7 +100,7 @@ def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None
 
 
 def test_whole_files_are_read(tmp_path: Path, data: Data, benchmarks: Artifact) -> None:
-    """Single turns and several, code, ten languages, what must be left out; and what others wrote."""
+    """Covers single and multiple turns, code, ten languages, conversations to leave out, and files of other authors."""
     artifact = run_stage(STAGE, {"files": [str(data.part("sft") / "*.jsonl")]}, {"benchmarks": benchmarks}, tmp_path)
     assert artifact.manifest["record_counts"]["rows_in"] == data.expected(made=183, real=11171)
     assert artifact.manifest["rows"] > data.expected(made=179, real=11_000)

@@ -1,4 +1,4 @@
-"""Given files, an own crawl, and every way in which there is nothing to crawl."""
+"""Given files, a crawl by this stage, and every case without a page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_documentation_is_crawled_into_warc(docs_crawl: Artifact) -> None:
                     responses[record.rec_headers.get_header("WARC-Target-URI")] = record.rec_headers.get_header("WARC-Record-ID")
     identity = lines(docs_crawl, "identity.jsonl")
     assert {row["uri"]: f"<urn:uuid:{row['record_id']}>" for row in identity} == responses
-    assert [row["record_id"] for row in identity] == [value.removeprefix("<urn:uuid:")[:-1] for value in responses.values()]  # file by file
+    assert [row["record_id"] for row in identity] == [value.removeprefix("<urn:uuid:")[:-1] for value in responses.values()]  # file order
     assert {row["warc"] for row in identity} == {0, 1}
     assert "http://docs.loam.invalid/stable/datasketch/index.html" in responses
     assert sum(uri.count("/datasketch.") for uri in responses) == 12
@@ -85,7 +85,7 @@ def test_a_site_is_crawled_by_its_seeds(tmp_path: Path) -> None:
 
 
 def test_a_killed_crawl_goes_on_from_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each page is asked for once although the crawl was ended twice on its way, and the bytes are those of an undisturbed one."""
+    """The crawl is killed twice. It still requests each page once, and its bytes equal those of an undisturbed crawl."""
     import stages.text.site.crawler as spider
 
     asked: list[str] = []
@@ -113,7 +113,7 @@ def test_a_killed_crawl_goes_on_from_its_pages(tmp_path: Path, monkeypatch: pyte
     dated = [
         re.sub(rb"WARC-Date: [^\r]*", b"", gzip.decompress((a.path / "warc" / "00001.warc.gz").read_bytes())) for a in (ended, straight)
     ]
-    mask = [re.sub(rb"\r\n[Dd]ate: [^\r]*|WARC-Block-Digest: [^\r]*", b"", data) for data in dated]  # the server's clock
+    mask = [re.sub(rb"\r\n[Dd]ate: [^\r]*|WARC-Block-Digest: [^\r]*", b"", data) for data in dated]  # clock of the server
     assert mask[0] == mask[1]
 
 

@@ -1,4 +1,4 @@
-"""Crawls of other homes: honest copies are taken in; a list of records that is not that of the WARC files is refused."""
+"""Crawls of other homes: unchanged copies are imported; an identity.jsonl that does not match the WARC files is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def take_in(home: Path, folder: Path) -> runner.Result:
 
 
 def resigned(folder: Path) -> Path:
-    """The folder with a manifest that lists its files as they are; identity.jsonl is untouched, so digest and key stay."""
+    """Updates the manifest to the current files of the folder. identity.jsonl is unchanged, so digest and key stay the same."""
     shown: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
     shown["files"] = manifest.list_files(folder)
     shown["bytes"] = sum(file["bytes"] for file in shown["files"])
@@ -43,13 +43,13 @@ def resigned(folder: Path) -> Path:
 
 
 def listed(folder: Path, change: Callable[[list[Any]], Any]) -> None:
-    """Changes files.json; what `change` returns stands in place of the list."""
+    """Changes files.json in place, or replaces its list by the value that `change` returns."""
     files = json.loads((folder / "files.json").read_text())
     (folder / "files.json").write_text(json.dumps(change(files) or files))
 
 
 def rewritten(folder: Path, change: Callable[[bytes], bytes], number: int = 1) -> None:
-    """Other bytes in a WARC file, and in files.json what they are."""
+    """Changes the bytes of a WARC file and updates its size and hash in files.json."""
     path = folder / "warc" / f"0000{number}.warc.gz"
     path.write_bytes(change(path.read_bytes()))
     stated = {"bytes": path.stat().st_size, "identity": f"sha256:{sha256(path.read_bytes()).hexdigest()}"}
@@ -57,7 +57,7 @@ def rewritten(folder: Path, change: Callable[[bytes], bytes], number: int = 1) -
 
 
 def members(data: bytes) -> list[bytes]:
-    """The records of a file of our own, decompressed."""
+    """Returns the decompressed records of a WARC file that our crawler wrote."""
     return [b"WARC/1.1\r\n" + part for part in gzip.decompress(data).split(b"WARC/1.1\r\n")[1:]]
 
 
@@ -82,7 +82,7 @@ def extract_job(home: Path, warc: Artifact) -> runner.NodeJob:
 
 
 def test_honest_copies_of_both_kinds_are_imported(docs_crawl: Artifact, given: Artifact, tmp_path: Path) -> None:
-    """Also one of a site that sends compressed, empty and too long pages."""
+    """Includes a crawl of a site with compressed, empty and too long pages."""
     pages = {
         "/z": (200, "text/html\r\nContent-Encoding: gzip", gzip.compress(b"packed")),
         "/": (200, "text/html", b'<a href="/z">z</a> <a href="/long">l</a> <a href="/b">b</a>'),
@@ -147,7 +147,7 @@ def test_a_crawl_whose_list_is_not_that_of_its_files_is_refused(docs_crawl: Arti
         (
             {"identity": "artifact:0"},
             "files.json is no list of WARC files: 0.identity: String should match",
-        ),  # extract could not compare it
+        ),  # extract could not compare this identity
         ({"uri": "x.warc.gz"}, "files.json is no list of WARC files: 0.uri: String should match"),
     ],
 )
@@ -165,11 +165,11 @@ def test_too_long_a_list_is_refused(given: Artifact, tmp_path: Path, monkeypatch
 
 
 def test_headers_that_the_list_does_not_count_are_in_the_key_of_extract(docs_crawl: Artifact, tmp_path: Path) -> None:
-    """The charset of a page decides its text, and is in no line of identity.jsonl."""
+    """The charset of a page decides its text, but no line of identity.jsonl holds it."""
     folder = shutil.copytree(docs_crawl.path, tmp_path / "forged")
 
     def relabelled(one: bytes) -> bytes:
-        return one.replace(b"text/html", b"text/htmx")  # as long: the lengths of the records hold
+        return one.replace(b"text/html", b"text/htmx")  # of equal length, so the record lengths stay correct
 
     rewritten(folder, lambda data: packed([relabelled(one) for one in members(data)]))
     taken = take_in(tmp_path / "home", resigned(folder)).artifact

@@ -1,4 +1,4 @@
-"""Bytes flipped in published artifacts of the real pipeline: each stops the stage that reads it, before it publishes anything."""
+"""Flipped bits in published artifacts: the stage that reads such an artifact stops before it publishes anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stages.conftest import PRETRAIN, RUNTIME, SFT, Chain
 
 @contextmanager
 def flipped(path: Path) -> Iterator[None]:
-    """One bit of a file, at its middle, for as long as the block runs."""
+    """Flips one bit in the middle of a file while the block runs."""
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[len(damaged) // 2] ^= 1
@@ -33,7 +33,7 @@ def flipped(path: Path) -> Iterator[None]:
 
 
 def refused(stage: Stage, config: Mapping[str, Any], inputs: Mapping[str, Artifact], home: Path, damaged: Artifact, file: str) -> None:
-    """The stage stops, names artifact and file, and publishes nothing; nothing but the stage's log is left to do."""
+    """Checks that the stage stops, names artifact and file, publishes nothing and emits no event."""
     before = {path.name for path in home.glob(f"artifacts/{stage.name}*/*")}
     events: list[Event] = []
     with flipped(damaged.path / file), pytest.raises(VerificationError) as caught:
@@ -91,7 +91,7 @@ def test_a_full_disk_in_a_rank_is_one_message(chain: Chain, tmp_path: Path, monk
 
 
 def test_an_input_that_is_deleted_under_a_rank_is_one_message(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file goes after the inputs were compared and before the ranks open it."""
+    """The file is deleted after the check of the inputs and before the ranks open it."""
     from stages.lm.train import training_run
 
     shard = chain.tokens.path / "tokens" / "00000.bin"

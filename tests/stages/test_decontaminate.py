@@ -1,4 +1,4 @@
-"""Benchmark items leave the documents, in both modes, and nothing passes unseen."""
+"""decontaminate removes benchmark items in both modes and misses none."""
 
 from __future__ import annotations
 
@@ -119,4 +119,4 @@ def test_planted_leaks_in_pages_are_found_and_clean_ones_are_not(data: Data) -> 
             seen.add(kind)
     assert len(seen) == 7 and len(chosen) > 200
     lengths = [len(normalise_words(text)) for _, _, text in chosen]
-    assert min(lengths) < 13 < max(lengths)  # looked for whole, and by n-grams
+    assert min(lengths) < 13 < max(lengths)  # some are matched as a whole, others by n-grams

@@ -66,7 +66,7 @@ def test_threshold_and_near_switch(tmp_path: Path) -> None:
 
 
 def sharded(folder: Path, rows: list[dict[str, Any]], shards: int) -> Artifact:
-    """The same rows over some files, every row group of a few rows."""
+    """Writes the same rows to several files, with a few rows per row group."""
     for shard in range(shards):
         write_rows(folder / "documents" / f"{shard:05d}.parquet", SHAPE, rows[shard::shards])
     return artifact(folder, "documents")
@@ -166,7 +166,7 @@ def test_repeated_lines_are_cut_after_their_first_occurrences_and_record_counts_
     (row,) = [row for path in sorted((found.path / "repeats").glob("*")) for row in read_rows(path)]
     assert (row["source"], row["text"], row["times"], row["doc_id"]) == ("a", menu, 4, rows_of(found)[0]["doc_id"])
     again = run_stage(STAGE, {"against": [str(found.path)]}, {"documents": artifact(found.path, "documents")}, tmp_path / "again")
-    assert kept(again) == []  # the signatures are those of the texts as they were cut
+    assert kept(again) == []  # the signatures are those of the cut texts
 
 
 def test_repeated_paragraphs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""dpo: starts at the reference model, moves towards the chosen answers, and belongs to its pairs."""
+"""dpo: it starts at the reference model, moves towards the chosen answers, and refuses log-probabilities of other pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vocabularies around 65,536: every id that is written is read back, by pretraining, by evaluation and by hand."""
+"""Vocabularies around 65,536: pretraining, evaluation and the test itself read back every id that was written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.stages import made
 
 
 def word_tokenizer(folder: Path, vocab_size: int) -> Artifact:
-    """A tokenizer of whole words w0, w1, …; the special tokens have the first ids, so that the last word has the highest."""
+    """A tokenizer of whole words w0, w1, …. The special tokens have the first ids, so the last word has the highest id."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
     words = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *(f"w{i}" for i in range(vocab_size - len(SPECIAL_TOKENS)))])}
@@ -57,7 +57,7 @@ def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, hidden
 
 
 def test_shards_keep_their_numbers_and_starts(tmp_path: Path) -> None:
-    """Three shards, one of them empty: a span's shard and start are where its ids are."""
+    """Three shards, one of them empty: shard and start of a span give the position of its ids."""
     tokenizer = word_tokenizer(tmp_path / "tokenizer", 300)
     documents = made.documents(tmp_path / "docs", [["w1 w2", "w3"], [], ["w4 w5 w6", "", "w7"]])
     tokens = run_stage(encode.STAGE, {}, {"documents": documents, "tokenizer": tokenizer}, tmp_path / "home")

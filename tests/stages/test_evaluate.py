@@ -77,7 +77,7 @@ def test_every_score_is_the_mean_of_its_samples(scored: Artifact) -> None:
 
 
 def test_chance_is_that_of_the_items_that_are_scored(scored: Artifact, inputs: dict[str, Artifact]) -> None:
-    """Items of two to five choices: the mean of 1 / choices over the eight of ten that are scored, for every accuracy and nothing else."""
+    """Ten items with two to five choices, eight scored. Chance is the mean of 1 / choices over these; only accuracies have it."""
     items = [r for r in read_rows(inputs["benchmarks"].path / "items.parquet") if r["task"] == "unequal"]
     asked, every = [len(r["choices"]) for r in items if r["scored"]], [len(r["choices"]) for r in items]
     expected = float(np.mean([1 / n for n in asked]))
@@ -113,7 +113,7 @@ def test_bits_per_byte_equal_a_plain_forward_pass(scored: Artifact, inputs: dict
     for doc_id, ids in zip(validation.doc_ids, validation.ids, strict=True):
         assert eos not in ids
         nll, start = 0.0, 0
-        while start < len(ids) - 1:  # 40 tokens at a time, the last window reaching back
+        while start < len(ids) - 1:  # windows of 40 tokens; the last one overlaps with the window before
             stop = min(start + 40, len(ids) - 1)
             part = torch.tensor(ids[max(0, stop - 40) : stop + 1])
             with torch.no_grad():
@@ -130,7 +130,7 @@ def test_bits_per_byte_equal_a_plain_forward_pass(scored: Artifact, inputs: dict
 def test_baselines_stand_beside_on_the_same_documents(scored: Artifact) -> None:
     scores = scores_of(scored)
     model, unigram, trigram = (scores["validation", f"{p}bits_per_byte"]["value"] for p in ("", "unigram_", "kneser_ney_3gram_"))
-    assert trigram < unigram < model  # a random model knows less than counts
+    assert trigram < unigram < model  # a random model is worse than counts
     samples = samples_of(scored)
     assert samples["validation", "kneser_ney_3gram_nll"].keys() == samples["validation", "nll"].keys()
 

@@ -1,4 +1,4 @@
-"""export: what transformers loads is the trained model, and nothing else is published."""
+"""export: transformers loads the trained model; any other model is not published."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_export_is_deterministic(chain: Chain, exported: Path) -> None:
 
 
 def test_export_refuses_a_model_that_is_not_the_trained_one(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(convert.RENAMES, "attention.query", "self_attn.o_proj")  # of the same shape, so only the logits tell
+    monkeypatch.setitem(convert.RENAMES, "attention.query", "self_attn.o_proj")  # both have the same shape, so only the logits differ
     monkeypatch.setitem(convert.RENAMES, "attention.out", "self_attn.q_proj")
     with pytest.raises(VerificationError, match="The exported model is not the trained one: logits differ by"):
         run_stage(export.STAGE, {}, {"checkpoint": chain.aligned, "tokenizer": chain.tokenizer}, tmp_path)
@@ -113,7 +113,7 @@ def test_an_exported_model_imported_and_exported_again_is_the_same_bit_for_bit(c
 
 
 def test_an_imported_model_is_trained_on(chain: Chain, exported: Path, tmp_path: Path) -> None:
-    """sft takes its weights, and its first evaluation is that of the model before."""
+    """sft starts from its weights, and the first evaluation equals that of the original model."""
     from tests.stages.conftest import RUNTIME, SFT
 
     imported = import_artifact(

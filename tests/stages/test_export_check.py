@@ -1,4 +1,4 @@
-"""export's comparison at its edge, and with logits that are no numbers."""
+"""export's comparison of logits: differences at the tolerance, and NaN."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_logits_that_are_no_numbers_are_refused(chain: Chain, tmp_path: Path, mo
 
 
 def test_a_weight_that_is_no_number_is_refused(chain: Chain, tmp_path: Path) -> None:
-    """Ours and theirs agree about it, and the model is still worth nothing."""
+    """Both models agree, but a model with such logits is useless."""
     weights = checkpoint.consolidate(chain.aligned.path / "checkpoint")
     weights["blocks.1.ffn.up.weight"][3, 4] = math.nan
     shapes = {name: list(tensor.shape) for name, tensor in weights.items()}
@@ -54,7 +54,7 @@ def test_a_weight_that_is_no_number_is_refused(chain: Chain, tmp_path: Path) -> 
 
 
 def test_the_comparison_is_of_the_largest_difference() -> None:
-    """One logit of many, wherever it is, and NaN above all."""
+    """The largest difference is found at every position, and NaN counts as larger than any number."""
     tokens = torch.zeros(2, 3, dtype=torch.long)
     mine = torch.arange(24.0).view(2, 3, 4)
     other = mine.clone()
@@ -86,7 +86,7 @@ def test_transformers_configuration_field_by_field(qk_norm: bool) -> None:
 
 
 def test_the_special_tokens_of_an_exported_model(chain: Chain, tmp_path: Path) -> None:
-    """The ids of its own tokenizer: begin, end, padding; generation stops at the end of text and of turn."""
+    """Beginning, end and padding have the ids of the tokenizer; generation stops at end-of-text and end-of-turn."""
     model = run_stage(export.STAGE, {}, {"checkpoint": chain.aligned, "tokenizer": chain.tokenizer}, tmp_path).path
     ids = {t["content"]: t["id"] for t in json.loads((model / "tokenizer.json").read_text())["added_tokens"]}
     config, generation = (json.loads((model / f"{name}.json").read_text()) for name in ("config", "generation_config"))

@@ -1,8 +1,8 @@
-"""Key and output of a stage change with its external inputs exactly where they should, whatever is done to them.
+"""Key and output of a stage change with its external inputs exactly when they should.
 
-Each field that a config class marks as external has a case (external_cases); its entries are moved, reordered, renamed, edited, doubled,
-copied and dropped. Two runs of one key must have one output; two runs of one output have one key but for a reason that the case states.
-Every run has a home of its own, so that nothing is a hit.
+Each field that a config class marks as external has a case (external_cases.py). The tests move, reorder, rename, edit, double, copy and
+drop its entries. Two runs with the same key must have the same output. Two runs with the same output have the same key, unless the case
+states a reason. Every run has its own home, so that no result is cached.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def stages_of_the_project() -> list[Stage]:
 
 
 def is_external(note: Any) -> bool:
-    """Whether a type, or a type inside it, carries the mark."""
+    """Returns whether a type, or a type inside it, has the mark."""
     marked = get_origin(note) is Annotated and any(isinstance(mark, External) for mark in note.__metadata__)
     return marked or any(is_external(inner) for inner in get_args(note))
 
@@ -48,7 +48,7 @@ def sections(note: Any) -> Iterator[type[BaseModel]]:
 
 
 def marked_fields(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    """Dotted names of external fields, also of sections that are off by default, in lists or in unions."""
+    """Yields dotted names of external fields, including those in sections that are off by default, in lists or in unions."""
     for name, info in model.model_fields.items():
         if any(isinstance(mark, External) for mark in info.metadata) or is_external(info.annotation):
             yield prefix + name
@@ -76,7 +76,7 @@ def test_what_is_looked_for_is_found_wherever_it_stands() -> None:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run gave. digest: empty where the stage refused its input. told: summary, record counts and rows of the manifest."""
+    """Result of a run. digest: empty if the stage refused its input. told: summary, record counts and rows of the manifest."""
 
     key: str
     digest: str
@@ -85,7 +85,7 @@ class Ran:
 
 
 class Workshop:
-    """Runs cases, each arrangement of entries once per place."""
+    """Runs cases; each arrangement of entries runs once per place."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -101,7 +101,7 @@ class Workshop:
         shop.mkdir(parents=True, exist_ok=True)
         values = case.place(folder / "given", entries)
         with pytest.MonkeyPatch.context() as patch:
-            patch.syspath_prepend(str(folder / "given"))  # importlib.metadata looks for distributions there
+            patch.syspath_prepend(str(folder / "given"))  # importlib.metadata searches this path for distributions
             patch.setenv("PYTHONPATH", str(folder / "given"))
             try:
                 return self._stage(case, values, shop, folder / "home")
@@ -117,12 +117,12 @@ class Workshop:
             manifest = run_node(home, job, "test-run", lambda event: None).artifact.manifest
         except (StageError, RecipeError) as error:
             return Ran(key, "", "", str(error))
-        assert contradictions(manifest) == []  # another home would take the artifact in
+        assert contradictions(manifest) == []  # another home would import the artifact
         return Ran(key, manifest["digest"], json.dumps([manifest["summary"], manifest["record_counts"], manifest["rows"]], sort_keys=True))
 
 
 def changed(case: Case, entries: Entries) -> Iterator[Entries]:
-    """The entries after one change, every kind of it."""
+    """The entries after each kind of single change."""
     free = next((name for name in case.names if name not in {e.name for e in entries}), case.names[-1])
     for number, entry in enumerate(entries):
         other = next(content for content in case.contents if content != entry.content)
@@ -169,7 +169,7 @@ def test_key_and_output_change_with_an_external_input_exactly_where_they_should(
 
 
 def test_the_name_of_a_warc_file_counts_because_extract_records_it(tmp_path: Path) -> None:
-    """Renamed, it gives another crawl and another files.parquet; in another folder the same of both."""
+    """A renamed file changes the crawl and files.parquet; the same file in another folder changes neither."""
     place = CASES["crawl.warcs"].place
     found = []
     for folder, name in (("here", "a.warc.gz"), ("elsewhere", "a.warc.gz"), ("renamed", "b.warc.gz")):

@@ -1,4 +1,4 @@
-"""Pages, decisions and ids from sound, foreign and damaged files."""
+"""extract: pages, decisions and ids from valid files, from files of other tools and from damaged files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ XML = "HTTP/1.1 200 OK\r\nContent-Type: application/xml"
 
 @pytest.fixture(scope="module")
 def everything(data: Data, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Artifact]:
-    """All files of the crawl, the broken and the truncated one, the genuine files of others, and the odd ones; extracted."""
+    """The output of extract for all files of the crawl, including broken, truncated and unusual ones and real files of other tools."""
     folder = data.part("crawl")
     files = [*data.crawls(), folder / "broken.warc.gz", folder / "truncated.warc.gz"]
     files += sorted((folder / "real").glob("*.gz"))
@@ -67,7 +67,7 @@ def test_a_takedown_names_the_crawl_too(tmp_path: Path) -> None:
     assert found("http://a.b/1") == [("crawl", "names the files", 1), ("extract", "holds", 1)]
     assert found("http://a.b/3") == [("crawl", "names the files", 1), ("extract", "made from", None)]  # dropped by extract
     (warc,) = (home / "artifacts" / "crawl").iterdir()
-    (warc / "warc").mkdir()  # as a crawl of our own has it
+    (warc / "warc").mkdir()  # as in a crawl of our crawler
     assert found("http://a.b/%") == [("crawl", "holds", 3), ("extract", "holds", 2)]
 
 
@@ -76,17 +76,17 @@ def test_documents_of_the_crawl(everything: tuple[list[Path], Artifact], data: D
     decisions = [row for shard in shards for row in rows(found, "decisions", shard)]
     documents = [row for shard in shards for row in rows(found, "documents", shard)]
     assert [(d["warc"], d["ordinal"]) for d in decisions] == sorted((d["warc"], d["ordinal"]) for d in decisions)
-    assert len({d["doc_id"] for d in decisions}) == len(decisions)  # also the warcinfo records that several files repeat
+    assert len({d["doc_id"] for d in decisions}) == len(decisions)  # including warcinfo records that several files repeat
     assert found.summary["duplicate_record_ids"] > 0
     assert {d["reason"] for d in decisions} == {None, "not_a_page", "revisit", "http_status", "content_type", "no_text"}
     least, most = data.expected(made=lambda: (data.truth()["documents"], data.truth()["documents"]), real=lambda: (8301, 8475))()
-    assert least <= len(documents) <= most  # HTML pages of status 200, by the corpus's own count
+    assert least <= len(documents) <= most  # HTML pages with status 200, as the corpus itself counts them
     assert {"en", "de", "fr", "ja", "ko", "ru", "zh"} <= {d["lang"] for d in documents}
     assert all(d["url"].startswith("http://") and d["date"].startswith("2026-") and d["source"] == "web" for d in documents)
 
 
 def test_the_made_pages_are_in_the_languages_that_they_were_written_in(made: Data, tmp_path: Path) -> None:
-    """Ten languages in twenty charsets; the first detector takes some Hindi for Nepali, which the filter's second opinion is for."""
+    """Ten languages in twenty charsets. The first detector reports some Hindi as Nepali; the second detector, in filter, corrects this."""
     found, said = extract(made.crawls(), tmp_path), made.truth()["said"]
     documents = {d["url"]: d for shard in range(4) for d in rows(found, "documents", shard) if d["url"] in said}
     assert documents.keys() == said.keys()
@@ -123,7 +123,7 @@ REASONS = {  # planted defect of broken.warc.gz -> why the record is no document
     "160 bytes of junk between two gzip members": "unreadable",
     "last gzip member truncated": "truncated",
 }
-READABLE = {  # words of the pages in charsets that they do not state, or state wrongly
+READABLE = {  # words of pages that state no charset or a wrong one
     "body encoded as cp1251, declared nothing": "Guia de Utilizador",
     "body encoded as shift_jis, declared nothing": "Utilisation d'APT hors ligne",
     "body encoded as gb18030, declared nothing": "管理员手册",
@@ -135,7 +135,7 @@ READABLE = {  # words of the pages in charsets that they do not state, or state 
 
 
 def test_every_member_of_the_broken_file_ends_as_expected(data: Data, tmp_path: Path) -> None:
-    """All 56, by the list of what was planted: each is one decision, with the expected reason or none."""
+    """Checks all 56 records against the list of planted defects: each has one decision with the expected reason, or none."""
     expected = [json.loads(line) for line in (data.part("crawl") / "broken.expected.jsonl").read_text().splitlines()]
     found = extract([data.part("crawl") / "broken.warc.gz"], tmp_path, max_bad_records=50)
     decisions, documents = rows(found, "decisions"), {d["doc_id"]: d for d in rows(found, "documents")}
@@ -156,7 +156,7 @@ def test_every_member_of_the_broken_file_ends_as_expected(data: Data, tmp_path: 
 
 
 def test_every_record_of_every_file_is_accounted_for(everything: tuple[list[Path], Artifact]) -> None:
-    """Records in = documents out + drops by reason, per file: in decisions/, in files.parquet and in the record counts, over all crawls."""
+    """Over all crawls, records in = documents out + dropped by reason, per file: in decisions/, files.parquet and the record counts."""
     files, found = everything
     listed = list(read_rows(found.path / "files.parquet"))
     all_decisions = []
@@ -193,7 +193,7 @@ def test_records_by_file_can_be_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_same_records_with_warcio(everything: tuple[list[Path], Artifact], data: Data) -> None:
-    """Sound files: as many records as another reader finds, and a document for each HTML page of status 200 that has text."""
+    """In valid files, extract finds as many records as another reader, and one document per HTML page with status 200 and text."""
     from warcio.archiveiterator import ArchiveIterator
 
     files, found = everything
@@ -294,7 +294,7 @@ def test_pages_that_cannot_be_decoded_nest_too_deeply_or_are_bombs(tmp_path: Pat
 
 
 def test_a_gzip_bomb_needs_little_memory(tmp_path: Path) -> None:
-    """A member of 400 MB beside a page that unpacks to 400 MB: the peak of the whole process stays near where it was."""
+    """A gzip member of 400 MB and a page that unpacks to 400 MB hardly raise the peak memory of the process."""
     import zlib
 
     pack, zeros = zlib.compressobj(9, zlib.DEFLATED, 31), b"\0" * 10**6
@@ -317,7 +317,7 @@ print([d["reason"] for d in rows(found, "decisions")], resource.getrusage(resour
     (tmp_path / "small.warc.gz").write_bytes(page(0) + page(3))
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
     reasons, grown_kib = done.stdout.rsplit(maxsplit=1)
-    assert reasons == "[None, 'empty', 'bomb', 'bomb', None]"  # of a record that claims to be empty, what follows in its member is apart
+    assert reasons == "[None, 'empty', 'bomb', 'bomb', None]"  # the rest of a member is separate from a record that claims to be empty
     assert int(grown_kib) < 120_000
 
 
@@ -346,7 +346,7 @@ def test_a_file_changed_or_gone_after_the_crawl(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="has changed since the crawl stage read it"):
         run_stage(STAGE, {}, {"warc": warc}, tmp_path)
     altered = bytearray(page(1))
-    altered[4] ^= 1  # the gzip header's time stamp: the same length, the same pages
+    altered[4] ^= 1  # changes the gzip header's time stamp; length and pages stay the same
     file.write_bytes(altered)
     with pytest.raises(StageError, match="has changed since the crawl stage read it"):
         run_stage(STAGE, {}, {"warc": warc}, tmp_path)

@@ -1,4 +1,4 @@
-"""Extraction with too little memory, or a parser that ends its process: an error that names the record, never other text."""
+"""Too little memory or a crash of the parser gives an error that names the record, and never changes a text."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_less_memory_gives_the_same_text_or_an_error_that_names_the_record(tmp_p
 
 
 def test_a_worker_that_dies_names_the_record(tmp_path: Path) -> None:
-    """One worker too is a process of its own, and its death by a signal is told with where it was."""
+    """Even a single worker is a separate process; when a signal kills it, the error names its current record."""
     (tmp_path / "f.warc.gz").write_bytes(page(1) + page(2, "<p>CRASH</p>") + page(3))
     code = f"""
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Languages, rules and their records; verdicts are checked against datatrove in tests/text/quality/test_rules.py."""
+"""Languages, rules and their decisions. tests/text/quality/test_rules.py compares verdicts with datatrove."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BRIEF = "This page is much too brief to pass the rule that wants at least fifty 
 
 
 def filtered(config: dict[str, Any], made: Artifact, home: Path, classifier: Artifact | None = None, **more: Any) -> Artifact:
-    """The stage without the lists of URLs, which take a second to unpack, and without a classifier."""
+    """Runs the stage without a classifier and without the URL lists, which take a second to unpack."""
     if classifier is None:
         (home / "off").mkdir(parents=True, exist_ok=True)
         (home / "off" / "classifier.json").write_text('{"state": "off"}')
@@ -46,7 +46,7 @@ def decisions(artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def in_languages(path: Path, languages: list[tuple[str, float]]) -> Artifact:
-    """One document of good prose per (lang, lang_score)."""
+    """Documents of good prose, one per (lang, lang_score)."""
     import pyarrow.parquet as pq
 
     made = documents(path, [[PROSE] * len(languages)])
@@ -80,7 +80,7 @@ def test_removed_lines_make_a_changed_document(tmp_path: Path) -> None:
 
 def test_languages(tmp_path: Path) -> None:
     made = in_languages(tmp_path / "made", [("en", 0.9), ("de", 0.9), ("en", 0.3), ("fr", 0.7)])
-    rules = {"sure_lang_score": 0, "gopher_quality": {"min_stop_words": None}}  # the text is English whatever is said of it
+    rules = {"sure_lang_score": 0, "gopher_quality": {"min_stop_words": None}}  # the text is English, whatever language the row states
     found = filtered({"languages": ["en", "fr"], **rules}, made, tmp_path)
     assert [row["reason"] for row in decisions(found)] == [None, "language", "language_score", None]
     every = filtered({"languages": [], "min_lang_score": 0, **rules}, made, tmp_path)

@@ -1,5 +1,7 @@
-"""What people and enemies bring to `loam lineage import`: tokenizers, models and tables of every kind of wrong. Each is refused with one
-message that says what, where and what to do, nothing is published, and no bomb takes the machine."""
+"""Broken and hostile tokenizers, models and tables given to `loam lineage import`.
+
+Each is refused with one message that says what, where and what to do. Nothing is published, and no bomb exhausts the machine.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,12 @@ Raw = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder that is taken: tokenizer.json, config.json, model.safetensors."""
+    """A valid model folder: tokenizer.json, config.json, model.safetensors."""
     return tiny_model.write(tmp_path_factory.mktemp("mine") / "model")
 
 
 def refused(home: Path, stage: Stage, *paths: Path) -> LoamError:
-    """The one error of an import, which left nothing behind."""
+    """Returns the single error of an import, after a check that the import left no files."""
     with pytest.raises(LoamError) as caught:
         import_artifact(home, stage.name, stage, [str(p) for p in paths], "from a stranger", lambda event: None)
     error = caught.value
@@ -77,7 +79,7 @@ def renumber(change: Callable[[int], Any]) -> Callable[[Raw], object]:
 
 
 def split(pattern: str) -> Callable[[Raw], object]:
-    """Another way to cut words: a regular expression of the file's own."""
+    """Replaces the pre-tokenizer by a regular expression in the file."""
     cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     return lambda raw: raw.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [cut, raw["pre_tokenizer"]["pretokenizers"][1]]})
 
@@ -136,7 +138,7 @@ def test_a_tokenizer_that_is_none(model: Path, tmp_path: Path, change: Callable[
 
 
 def test_a_pattern_that_goes_on_for_ever_ends(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Backtracking: each of the probes' letters doubles the work."""
+    """Each letter of the test text doubles the backtracking."""
     monkeypatch.setattr(confined, "confined", functools.partial(confined.confined, cpu_s=1))
     raw = json.loads((model / "tokenizer.json").read_text())
     split(r"((\w+)+)+(?!\w)\d\d\d\d\d\d\d!")(raw)
@@ -303,7 +305,7 @@ def truncated(share: float) -> Callable[[Path], object]:
 
 
 def spoilt(path: Path) -> None:
-    """Sound at both ends, with other bytes between."""
+    """Writes a table whose beginning and end are valid, with random bytes between them."""
     pq.write_table(pa.table({"text": [os.urandom(20).hex() for _ in range(5000)]}), path)
     data = bytearray(path.read_bytes())
     data[4 : len(data) // 2] = os.urandom(len(data) // 2 - 4)
@@ -357,7 +359,7 @@ def test_a_table_that_is_none(tmp_path: Path, name: str, write: Callable[[Path],
 
 
 def test_tables_of_other_types_that_hold_the_same_are_taken(tmp_path: Path) -> None:
-    """Dictionaries, large strings and views are ways to store a text; a date is a text with a day in it."""
+    """Dictionary columns and large strings are other types for texts, and a date column is read as text."""
     for number, text in enumerate((pa.array(["x"]).dictionary_encode(), pa.array(["y"], pa.large_string()))):
         path = tmp_path / f"{number}.parquet"
         pq.write_table(pa.table({"text": text, "date": [datetime.date(2026, 1, 1)], "lang_score": pa.array([0.5], pa.float32())}), path)

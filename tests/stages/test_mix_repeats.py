@@ -1,4 +1,4 @@
-"""The mixture counted token by token: repeats, limits of repeats, and documents held out whatever is repeated."""
+"""The mixture counted token by token: repeats, their limit, and held-out documents under repetition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Token = tuple[int, int]
 
 
 def tokens_of(path: Path, lengths: dict[str, list[int]]) -> Artifact:
-    """A tokens artifact without its tokens, which the mixture never reads: sources alternate over two shards."""
+    """A tokens artifact without token files, because mix never reads them; sources alternate over two shards."""
     shape = schema(doc_id="uuid", source="string", shard="int32", start="int64", length="int64", bytes="int64")
     rows: list[list[dict[str, Any]]] = [[], []]
     starts = [0, 0]
@@ -48,7 +48,7 @@ def spans_by_id(tokens: Artifact) -> dict[UUID, dict[str, Any]]:
 
 
 def lowest(seed: int, purpose: str, ids: list[UUID]) -> list[UUID]:
-    """Documents by their draw, as stages/text/basics/hash_sampling describes it: BLAKE2b of the id, keyed by seed and purpose."""
+    """Documents sorted by hash, as stages/text/basics/hash_sampling.py defines it: BLAKE2b of the id, keyed by seed and purpose."""
     return sorted(ids, key=lambda i: blake2b(i.bytes, digest_size=8, key=f"{seed}:{purpose}".encode()).digest())
 
 
@@ -62,7 +62,7 @@ def pieces(artifact: Artifact, part: str) -> list[dict[str, Any]]:
 
 
 def counted(rows: list[dict[str, Any]]) -> Counter[Token]:
-    """How often every token of every shard is in these rows."""
+    """Returns how often these rows hold each token of each shard."""
     return Counter((row["shard"], at) for row in rows for at in range(row["start"], row["start"] + row["length"]))
 
 
@@ -89,7 +89,7 @@ def test_repeats_token_by_token(tokens: Artifact, tmp_path: Path, epochs: float)
         wanted = described["sources"][source]["train_tokens"]
         assert abs(wanted - Fraction(total * available[source], sum(available.values()))) < 1
         whole, rest = divmod(wanted, available[source])
-        for doc_id in lowest(7, f"epoch {whole}", ids):  # whole epochs, then the documents of the lowest draws, the last one cut
+        for doc_id in lowest(7, f"epoch {whole}", ids):  # whole epochs, then the documents with the lowest hashes; the last one is cut
             span = spans[doc_id]
             more = min(rest, span["length"])
             rest -= more
@@ -127,7 +127,7 @@ def test_a_source_is_repeated_up_to_the_limit_and_not_one_token_more(tokens: Art
 
 
 def apportioned(total: int, weights: dict[str, float]) -> dict[str, int]:
-    """Hamilton's method, the earlier name first among equal remainders."""
+    """Hamilton's method; among equal remainders the earlier name comes first."""
     exact = {name: Fraction(w) * total / sum(map(Fraction, weights.values())) for name, w in sorted(weights.items())}
     shares = {name: int(value) for name, value in exact.items()}
     for name in sorted(exact, key=lambda n: shares[n] - exact[n])[: total - sum(shares.values())]:
@@ -161,7 +161,7 @@ def test_the_documents_held_out_have_the_lowest_hash_values(tokens: Artifact, sh
 
 
 def test_where_a_document_stands_does_not_decide_whether_it_is_held_out(tmp_path: Path) -> None:
-    """The same documents in reverse, in other shards and of other lengths."""
+    """Compares the same documents in reverse order, in other shards and with other lengths."""
     held = []
     for name, lengths in (("a", LENGTHS), ("b", {"wiki": LENGTHS["wiki"], "web": [4] * 40})):
         artifact, _ = mixed(tokens_of(tmp_path / name, lengths), tmp_path / "home")
@@ -170,7 +170,7 @@ def test_where_a_document_stands_does_not_decide_whether_it_is_held_out(tmp_path
 
 
 def test_a_part_of_an_epoch_is_cut_from_the_documents_that_are_given(tokens: Artifact) -> None:
-    """Not from all of them: a document that is not in the pool never comes in, however much is asked for."""
+    """Documents outside the pool are never used, whatever the number of tokens."""
     spans = read_spans(sorted((tokens.path / "spans").glob("*.parquet")))
     pool = np.flatnonzero(np.arange(len(spans.length)) % 3 > 0)
     for asked in (1, 17, int(spans.length[pool].sum()) - 1, int(spans.length[pool].sum()) * 2 + 5):

@@ -1,4 +1,4 @@
-"""Whose log-probabilities stand beside which row, what the loss lies on, and records at the edge of the context."""
+"""The reference log-probabilities of each row, the tokens with loss, and records at the limit of the context."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_conversation_of_exactly_the_context(length: int, fits: bool) -> None:
 
 
 def test_a_trained_first_token_alone_trains_nothing() -> None:
-    """Nothing predicts the first token of a piece, so a record whose mask lies on it alone is left out by name."""
+    """Nothing predicts the first token of a segment. A record whose mask covers only that token is left out with a reason."""
     encoded = pairs.encode_conversations([chat(("assistant", "abc"))], lambda messages: ([5, 6], [1, 0]), 10)
     assert encoded.reasons() == {pairs.ExampleReason.NOTHING_TRAINED: 1} and not encoded.items
 
@@ -90,7 +90,7 @@ def test_a_limit_takes_the_smallest_hashes_of_each_split() -> None:
 
 @pytest.fixture(scope="module")
 def prepared(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Batch, Any]]:
-    """What dpo would train on and evaluate with: whole batches, and the files."""
+    """The data that dpo trains and evaluates with: whole batches, and their files."""
     job, _ = job_of(chain, "dpo", DPO, tmp_path_factory.mktemp("prepared"))
     assert job.validation is not None
     return {
@@ -101,7 +101,7 @@ def prepared(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 @pytest.mark.parametrize("part", ["train", "validation"])
 def test_every_row_has_the_references_of_its_own_pair(chain: Chain, prepared: dict[str, tuple[Batch, Any]], part: str) -> None:
-    """By what the row says, decoded: the pair of the split whose prompt and answers these are, chosen first."""
+    """Decodes each row and finds the pair of the split with the same prompt and answers; the chosen answer is first."""
     tokenizer = Tokenizer.from_file(str(chain.tokenizer.path / "tokenizer.json"))
     records = {r["doc_id"]: r for r in read_rows(chain.preferences.path / "preferences.parquet")}
     scored = list(read_rows(chain.logprobs.path / "logprobs.parquet"))

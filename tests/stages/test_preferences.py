@@ -110,7 +110,7 @@ def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None
 
 
 def test_whole_files_are_read(tmp_path: Path, data: Data, benchmarks: Artifact) -> None:
-    """Prompts of one turn and of three, ten languages, what must be left out; and what others wrote."""
+    """Covers prompts with one and three turns, ten languages, pairs to leave out, and files of other authors."""
     config = {"files": [str(data.part("preference") / "*.gz")], "max_bad_records": 5, "validation_frac": data.expected(made=0.3, real=0.1)}
     artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path)
     assert artifact.manifest["record_counts"]["rows_in"] == data.expected(made=94, real=6325)

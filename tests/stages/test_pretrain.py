@@ -1,4 +1,4 @@
-"""pretrain: what it writes, what it refuses, and that a killed run goes on."""
+"""pretrain: its outputs, its errors, and the continuation of a killed run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_progress_and_log_lines_reach_the_user(chain: Chain) -> None:
 
 
 def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
-    """The rank is killed at step 7; the node run again ends with the curve of a run that was not killed."""
+    """The rank is killed at step 7. The next run of the node ends with the loss curve of a run that was not killed."""
     killed = []
 
     class Killer(list):
@@ -83,7 +83,7 @@ def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
                 for rank in killed[0]:
                     os.kill(rank, signal.SIGKILL)
 
-    # the same settings but slower evaluation, so that the kill lands between the snapshot of step 5 and the end
+    # the same settings with slower evaluation, so that the kill happens between the snapshot of step 5 and the end
     config = {**PRETRAIN, "budget": {"steps": 60}, "checkpoint_every_steps": 5, "eval_every_steps": 1}
     with pytest.raises(StageError, match="Training rank 0 ended by signal SIGKILL") as caught:
         run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=Killer())

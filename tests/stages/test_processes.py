@@ -1,4 +1,4 @@
-"""What is asked of the operating system: locks between owners, a port that can be had, a child that does not outlive its parent."""
+"""Helpers around the operating system: locks between owners, a free port, a child process that dies with its parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reference: the log-probabilities of an independent forward pass."""
+"""reference: its log-probabilities equal those of an independent forward pass."""
 
 from __future__ import annotations
 

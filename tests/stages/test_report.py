@@ -1,4 +1,4 @@
-"""The report: what it claims, what it shows, and that it needs nothing but itself."""
+"""report: its claims, its contents, and that the page is self-contained."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DPO = {
 
 
 def samples(bits: float, accuracy: float) -> list[dict[str, Any]]:
-    """The items' own values that `scores` are the means of, on 600 items and 40 documents."""
+    """Values of single items whose means are `scores`, for 600 items and 40 documents."""
     right = {"acc_mutual_info": round(600 * accuracy), "acc": 156}
     rows = [("docs_complete", f"i{n}", metric, float(n < count)) for metric, count in right.items() for n in range(600)]
     for document in range(40):
@@ -54,7 +54,7 @@ def samples(bits: float, accuracy: float) -> list[dict[str, Any]]:
 
 
 def write_scores(folder: Path, bits: float, accuracy: float) -> None:
-    """What evaluate writes of a model."""
+    """Writes the files that evaluate writes for a model."""
     (folder / "scores.json").write_text(json.dumps(scores(bits, accuracy)))
     columns = schema(task="string", item_id="string", metric="string", value="float64")
     write_rows(folder / "samples.parquet", columns, samples(bits, accuracy))
@@ -76,7 +76,7 @@ def test_results_show_primary_metrics_with_chance_and_baselines() -> None:
 
 
 def whole_pipeline(home: Path) -> dict[str, Artifact]:
-    """An artifact per node with what the report reads."""
+    """One artifact per node, with the files that the report reads."""
     found = {}
     for node, kind in ((node.name, stage_of(node).output) for node in pipeline() if node.name != "report"):
         folder = home / node
@@ -138,7 +138,7 @@ def test_is_the_same_when_built_again(tmp_path: Path) -> None:
 
 
 def test_verdicts_are_recorded_in_full(tmp_path: Path) -> None:
-    """verdicts.json alone says what was claimed, how it was tested and at which level."""
+    """verdicts.json states each claim, its test and the level of the test."""
     artifact = run_stage(STAGE, {}, whole_pipeline(tmp_path / "pipeline"), tmp_path / "home", seed=11)
     found = json.loads((artifact.path / "verdicts.json").read_text())
     assert (found["level"], found["confidence_of_intervals"], found["seed"]) == (0.05, 0.95, 11) and found["correction"].startswith("Holm")

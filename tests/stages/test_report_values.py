@@ -1,4 +1,4 @@
-"""Every figure of the report, against the artifacts that it was made from, before it is laid out."""
+"""Every figure of the report, compared with its artifacts before the page is rendered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.stages.test_report import DPO, score, scores, whole_pipeline, write_s
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> dict[str, Artifact]:
-    """test_report's pipeline with figures that differ from node to node."""
+    """The pipeline of test_report, with different figures in each node."""
     found = whole_pipeline(tmp_path / "pipeline")
     for number, artifact in enumerate(found.values(), 1):
         artifact.manifest.update(
@@ -33,21 +33,21 @@ def pipeline(tmp_path: Path) -> dict[str, Artifact]:
 
 
 def page(pipeline: dict[str, Artifact], home: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
-    """What the page is laid out from."""
+    """Returns the values from which the page is rendered."""
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr("stages.text.web.theme.render", lambda body, page_title, /, **values: seen.append(values) or "")
-    run_stage(STAGE, config, {node: relisted(made) for node, made in pipeline.items()}, home)  # a test may have written other files
+    run_stage(STAGE, config, {node: relisted(made) for node, made in pipeline.items()}, home)  # a test can have changed the files
     return seen[0]
 
 
 def section(seen: dict[str, Any], heading: str) -> dict[str, Any]:
-    """The one section with a heading."""
+    """Returns the only section with this heading."""
     (found,) = (section for section in seen["sections"] if section["heading"] == heading)
     return found
 
 
 def rows(seen: dict[str, Any], heading: str) -> list[dict[str, str]]:
-    """The rows of the one table of a section."""
+    """Returns the rows of the only table of a section."""
     (table,) = section(seen, heading)["tables"]
     return [dict(row) for row in table.rows]
 
@@ -117,7 +117,7 @@ def test_the_mixture_and_how_often_it_was_trained_on(
 
 
 def test_the_charts_are_those_of_the_metrics(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step without a loss has no point in the line of training, one without an evaluation none in that of validation."""
+    """The training line has no point for a step without a loss, and the validation line none for a step without an evaluation."""
     measured = [
         {"step": 1, "loss": 5.0, "validation_loss": None},
         {"step": 2, "loss": None, "validation_loss": 4.0},
@@ -189,7 +189,7 @@ def test_results_of_every_metric_and_of_models_that_lack_one() -> None:
 
 
 def test_preferences_stand_beside_the_scores() -> None:
-    """Rewards are measured against the sft model, so only a log-probability has a value of its own before."""
+    """Rewards are relative to the sft model, so the sft column has a value only for log-prob accuracy."""
     rows = result_rows({m: [] for m in ("base", "sft", "dpo")}, DPO)
     assert [(r["metric"], r["base"], r["sft"], r["dpo"], r["beside it"]) for r in rows] == [
         ("reward accuracy", "", "", "0.600", "100 held-out pairs"), ("reward margin", "", "", "0.200", "100 held-out pairs"),
@@ -198,7 +198,7 @@ def test_preferences_stand_beside_the_scores() -> None:
 
 
 def test_the_summary_counts_what_must_be_shown(pipeline: dict[str, Artifact], tmp_path: Path) -> None:
-    """Of the sft and base models at these scores nothing is shown; the trigram and the other comparisons do not count."""
+    """At these scores, two claims are not shown and one is opposite. The trigram and the other comparisons do not count."""
     for model in ("base", "sft", "dpo"):
         write_scores(pipeline[f"evaluate@{model}"].path, 2.8, 0.26)
     made = run_stage(STAGE, {}, {node: relisted(artifact) for node, artifact in pipeline.items()}, tmp_path)

@@ -1,4 +1,4 @@
-"""The base of the settings classes: the choice between classes by name, and the marks of fields."""
+"""The base class of settings: the choice between classes by name, and the marks of fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stages.settings import Field, OneOf, StageConfig, deciding
 
 
 class Shape(StageConfig):
-    """What the choices have in common."""
+    """Base class of the choices."""
 
     name: str = Field(decides=True)
     """Which one."""

@@ -1,4 +1,4 @@
-"""Every setting of a training stage arrives: in the one field of the job that is named for it, or in the rows that are prepared."""
+"""Every setting of a training stage reaches the job field of the same name, or changes the prepared rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRAINING: dict[str, Any] = {
     "max_validation_sequences": 9, "checkpoint_every_steps": 4, "precision": "bf16", "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
     "budget.epochs": 3.0,
 }  # fmt: skip
-"""setting -> another value; of the names of parts the only one that there is."""
+"""setting -> another value. Names of parts keep their value, because there is only one of each."""
 SHAPE: dict[str, Any] = {
     f"model.{name}": value
     for name, value in {
@@ -55,7 +55,7 @@ RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_b
 
 
 class CapturedError(Exception):
-    """Carries the job out of a stage."""
+    """Carries the job out of a stage to the test."""
 
     def __init__(self, job: RankJob) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def context(stage: str, scratch: Path, seed: int = 7) -> Context:
 
 
 def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed: int = 7) -> tuple[RankJob, dict[str, Any]]:
-    """The job that a stage hands to its ranks, and the same as flat values, with a digest of the files it prepared."""
+    """Returns the job that a stage passes to its ranks, and its flat values with a digest of the prepared files."""
 
     def capture(job: RankJob, listener: Any) -> Any:
         raise CapturedError(job)
@@ -105,7 +105,7 @@ def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed
         patch.setattr(training_run, "run", capture)
         checked = STAGES[stage].config.model_validate(config)
         STAGES[stage].run(checked, inputs_of(chain, stage), root / "out", context(stage, root / "scratch", seed))
-    job = read_job(write_job(caught.value.job, root / "job.json"))  # what a rank knows
+    job = read_job(write_job(caught.value.job, root / "job.json"))  # the job as a rank reads it
     digest = hashlib.sha256()
     for path in sorted((root / "scratch").rglob("data/**/*")):
         digest.update(path.read_bytes() if path.is_file() else b"")
@@ -166,7 +166,7 @@ def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[
         ) and job.machine.activation_checkpointing
         assert job.seed == 7 and job_of(chain, stage, CONFIGS[stage], tmp_path / stage, seed=8)[0].seed == 8
         assert (job.model.vocab_size, job.model.max_position_embeddings) == (300, 96)
-        assert job.train.pad_id == 299 and job.train.dtype == "uint16"  # <|pad|> is the last of the special tokens, and they are the last
+        assert job.train.pad_id == 299 and job.train.dtype == "uint16"  # special tokens have the last ids, and <|pad|> is the last of them
         if stage != "reference":
             digests = {a.manifest["digest"] for role, a in inputs_of(chain, stage).items() if (stage, role) != ("pretrain", "tokenizer")}
             assert set(job.data_identity.split()) == digests
@@ -205,18 +205,18 @@ def test_every_setting_of_the_mixture(chain: Chain, tmp_path: Path, setting: str
         mix.STAGE.run(mix.Mix.model_validate(config), {"tokens": chain.tokens}, out, context("mix", tmp_path / "scratch"))
         return {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
-    if setting == "max_epochs":  # it only refuses
+    if setting == "max_epochs":  # this setting only causes errors
         with pytest.raises(StageError, match=r"more than mix.max_epochs = 0.01"):
             mixed({**MIXTURE, setting: value}, tmp_path / "b")
     else:
         assert (mixed({**MIXTURE, setting: value}, tmp_path / "b") != mixed(MIXTURE, tmp_path / "a")) == (setting != "weights")
-        # one source: weights of it alone and none mean the same; test_mix has several
+        # with one source, weights have no effect; test_mix has several sources
 
 
 def test_every_setting_of_the_export(chain: Chain, tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    assert set(settings_of(export.ExportConfig)) == {"dtype", "tolerance"}  # test_export_check has the tolerance
+    assert set(settings_of(export.ExportConfig)) == {"dtype", "tolerance"}  # test_export_check tests the tolerance
     inputs = {"checkpoint": chain.aligned, "tokenizer": chain.tokenizer}
     (tmp_path / "low").mkdir()
     export.STAGE.run(export.ExportConfig(dtype="bfloat16", tolerance=0.2), inputs, tmp_path / "low", context("export@dpo", tmp_path))

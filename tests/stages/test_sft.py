@@ -1,4 +1,4 @@
-"""sft: only the assistant's words and their end are trained; nothing is lost without a count."""
+"""sft: the loss covers only assistant tokens and their end-of-turn tokens; every omitted conversation is counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.stages.made import documents
 
 @pytest.fixture(scope="module")
 def kept_scratch(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scratch of an sft run that failed at its end, so that its rows can be looked at."""
+    """The scratch of an sft run that failed at its end, so that tests can inspect its rows."""
     home = tmp_path_factory.mktemp("sft")
     inputs = {"checkpoint": chain.pretrained, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
     with pytest.raises(StageError, match="is not divisible by 3 ranks"):
@@ -93,7 +93,7 @@ def test_too_few_conversations(chain: Chain, tmp_path: Path) -> None:
 
 def test_another_tokenizer_is_refused(chain: Chain, tmp_path: Path) -> None:
     other = run_stage(train_tokenizer.STAGE, {"vocab_size": 290}, {"documents": documents(tmp_path / "d", [sentences(150, 5)])}, tmp_path)
-    foreign = replace(chain.pretrained, manifest={**chain.pretrained.manifest, "inputs": {}})  # as of an imported model
+    foreign = replace(chain.pretrained, manifest={**chain.pretrained.manifest, "inputs": {}})  # like the manifest of an imported model
     inputs = {"checkpoint": foreign, "conversations": chain.conversations, "tokenizer": other}
     with pytest.raises(StageError, match="The tokenizer has 290 entries, but the model was trained with 300"):
         run_stage(sft.STAGE, SFT, inputs, tmp_path, runtime=RUNTIME)

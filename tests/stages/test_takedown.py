@@ -1,4 +1,4 @@
-"""What a takedown names goes, with its copies where they are asked for; patterns that match nothing are said."""
+"""Takedowns remove the named pages, and on request their copies; the log names patterns without a match."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.stages.test_filter import PROSE, filtered
 SHAPE = schema(doc_id="uuid", source="string", url="string", date="string", lang="string", lang_score="float64", text="string")
 BASE = [f"word{i}" for i in range(120)]
 TEXT = " ".join(BASE)
-NEAR = " ".join([*BASE[:118], "other", "end"])  # Jaccard to TEXT .966
+NEAR = " ".join([*BASE[:118], "other", "end"])  # Jaccard similarity to TEXT: .966
 NEAR_TOO = " ".join(["another", "start", *BASE[2:]])
 FAR = " ".join(reversed(BASE))
 
 
 def made(folder: Path, texts: dict[str, str], shards: int = 2) -> Artifact:
-    """Documents by URL."""
+    """Writes documents with the given text per URL."""
     from uuid import uuid5
 
     rows: list[dict[str, Any]] = [
@@ -50,7 +50,7 @@ def kept(found: Artifact) -> list[str]:
 
 
 def test_the_kept_copy_of_a_named_page_goes_with_it_exact_and_near(tmp_path: Path) -> None:
-    """The named pages come last in canonical order, so that without the setting the copies stay in their place."""
+    """The named pages come last in canonical order, so without the setting their copies stay."""
     texts = {
         "http://a/exact": TEXT,
         "http://b/near": FAR,
@@ -77,13 +77,13 @@ def test_a_named_page_that_is_kept_takes_its_copies_along(tmp_path: Path) -> Non
 
 
 def test_a_copy_of_a_page_with_the_text_of_a_named_one_goes(tmp_path: Path) -> None:
-    """b is near a; z is named and exactly b: only b's pair with a was compared."""
+    """b is a near duplicate of a, and z is named and equals b. Only the pair of b and a was compared."""
     found = dedup(tmp_path, {"http://a": TEXT, "http://b": NEAR, "http://z": NEAR}, ["http://z"])
     assert reasons(found) == {"http://a": "copy_of_removed", "http://b": "copy_of_removed", "http://z": "url.removed"}
 
 
 def test_every_kept_copy_goes_and_not_only_the_nearest(tmp_path: Path) -> None:
-    """z is near two pages that are not near each other: both stand for it."""
+    """z is a near duplicate of two pages that are not near duplicates of each other. Both are removed."""
     words = [f"w{i}" for i in range(400)]
     left, right = [*words[:350], *(f"l{i}" for i in range(50))], [*(f"r{i}" for i in range(50)), *words[50:]]
     texts = {"http://a": " ".join(left), "http://b": " ".join(right), "http://z": " ".join(words)}
@@ -102,7 +102,7 @@ def test_shards_do_not_matter_and_signatures_are_of_what_stays(tmp_path: Path) -
     again = run_stage(
         STAGE, {"against": [str(found.path)]}, {"documents": made(tmp_path / "new", {"http://q": TEXT, "http://r": FAR})}, tmp_path
     )
-    assert kept(again) == ["http://q"]  # what was removed is not compared with
+    assert kept(again) == ["http://q"]  # removed documents are not compared with new ones
 
 
 def test_the_corpora_compared_with_are_left_as_they_are(tmp_path: Path) -> None:

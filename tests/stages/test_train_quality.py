@@ -1,4 +1,4 @@
-"""The classifier's artifact: off, given, trained; held-out accuracy on texts that really differ; every refusal."""
+"""The classifier artifact in the states off, given and trained; held-out accuracy on texts that really differ; every error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def about(artifact: Artifact) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def crawl(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """400 small documents on machines, two of them in another language."""
+    """400 small documents about machines, two of them in another language."""
     texts = [f"Mount the file system number {i} with the flag and the socket of daemon {i * 7}. " * 4 for i in range(400)]
     return documents(tmp_path_factory.mktemp("crawl"), [texts[:200], texts[200:]])
 
@@ -51,11 +51,11 @@ def test_trained_and_measured(crawl: Artifact, tmp_path: Path) -> None:
     assert summary["held_out_accuracy"] > 0.95 > summary["majority_frac"] and summary["crawl_kept_frac"] < 0.1
     assert 0 <= summary["score_keeping_a_fifth"] <= summary["score_keeping_a_tenth"] <= 1
     again = run_stage(STAGE, config, {"documents": crawl}, tmp_path, force=True)
-    assert again.manifest["digest"] == made.manifest["digest"]  # a forced rebuild that differs is an error already
+    assert again.manifest["digest"] == made.manifest["digest"]  # a forced rebuild with another digest would raise an error
 
 
 def test_texts_are_told_from_a_crawl(data: Data, tmp_path: Path) -> None:
-    """Essays from the documentation of packages; C4 from manuals."""
+    """Separates essays from package documentation, and C4 from manuals."""
     files = data.expected(made=data.crawls(), real=data.crawls()[3:4])
     pages = [text for file in files for text in file_texts(file, tmp_path / "home") if " the " in text and "lighthouse" not in text][:300]
     crawl = documents(tmp_path / "crawl", [pages])
@@ -65,7 +65,7 @@ def test_texts_are_told_from_a_crawl(data: Data, tmp_path: Path) -> None:
 
 
 def test_texts_that_do_not_differ_are_not_told_apart(tmp_path: Path) -> None:
-    """The held-out figures are honest: one source on both sides, then a third of the crawl from the source of the positives."""
+    """Held-out accuracy is low for texts that do not differ: first all of the crawl, then a third, has the source of the positives."""
     draw = random.Random(1)
 
     def text(words: str) -> str:

@@ -1,4 +1,4 @@
-"""The digest of a trained model: its weights, its shape and what it was trained on, in what order; never a clock."""
+"""The digest of a trained model covers weights, model shape, training data and their order, but no clock values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_identity_names_what_decides_and_nothing_with_a_clock(chain: Chain, 
 
 @pytest.mark.parametrize("name", IDENTITY)
 def test_every_other_byte_of_a_model_is_another_digest(chain: Chain, name: str) -> None:
-    """File by file: the weights of every rank, the shape, the order of rows, which record lies in which row."""
+    """Checks each deciding file: the weights of every rank, the shape, the order of rows, and the records of each row."""
     artifact: Artifact = getattr(chain, name)
     files, identity = files_of(artifact), artifact.manifest["identity"]
     assert content_digest(files, identity) == artifact.manifest["digest"]
@@ -42,7 +42,7 @@ def test_every_other_byte_of_a_model_is_another_digest(chain: Chain, name: str) 
 
 @pytest.mark.parametrize("name", IDENTITY)
 def test_no_deciding_file_holds_a_clock(chain: Chain, name: str) -> None:
-    """Speeds stand in the metrics only, and the checkpoint knows no time."""
+    """Only the metrics hold speeds, and the checkpoint holds no time."""
     path: Path = getattr(chain, name).path
     assert "tokens_per_s" in (path / "metrics.jsonl").read_text()
     assert set(json.loads((path / "checkpoint" / "trainer.json").read_text())) == {

@@ -1,4 +1,4 @@
-"""What a trained model says about itself, computed again from its own tables and from the oracle's order."""
+"""The summary of a trained model, recomputed from its tables and from the order of the oracle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("pretrained", "tuned", "aligned")
 
 
 def rows_of(chain: Chain, name: str) -> int:
-    """Rows that the model was trained from."""
+    """Returns the rows that the model was trained on."""
     if name == "pretrained":
         return json.loads((chain.mixture.path / "mix.json").read_text())["train"]["rows"]
     return 1 + max(span["row"] for span in read_rows(getattr(chain, name).path / "row_spans" / "train.parquet"))
@@ -75,7 +75,7 @@ def test_figures_of_preferences(chain: Chain) -> None:
     assert chain.logprobs.summary == {"pairs": 59, "logprob_accuracy": pytest.approx(np.mean(higher)), "left_out": 1}
     assert chain.logprobs.manifest["tokens"] == sum(row["chosen_tokens"] + row["rejected_tokens"] for row in scored)
     held = [h for h, row in zip(higher, scored, strict=True) if split[row["doc_id"]] == "validation"]
-    assert summary["validation_logprob_accuracy_before"] == pytest.approx(np.mean(held))  # the policy is still the reference
+    assert summary["validation_logprob_accuracy_before"] == pytest.approx(np.mean(held))  # the policy is still equal to the reference model
 
 
 @pytest.mark.parametrize("name", ["tuned", "aligned"])

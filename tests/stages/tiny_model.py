@@ -1,4 +1,4 @@
-"""A random model of two layers with a real tokenizer, as an exported model folder."""
+"""Writes an exported model folder: a random model of two layers with a real tokenizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEXTS = [f"The function {w} returns the {w} of its {v} argument." for w in ("len
 
 
 def write(folder: Path, vocab_size: int = 310, max_position_embeddings: int = 64) -> Path:
-    """Writes tokenizer and weights; the head is scaled up so that answers differ clearly."""
+    """Writes tokenizer and weights. The output head is scaled up, so that answers differ clearly."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
