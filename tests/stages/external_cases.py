@@ -168,13 +168,8 @@ def corpus(content: str, shop: Path) -> Path:
 
 
 def place_corpora(folder: Path, entries: Entries) -> list[str]:
-<<<<<<< HEAD
-    """Copies of artifacts, as other homes hold them."""
-    shop = folder.parents[1] / "existing"
-=======
     """Copies dedup artifacts into folders as in other homes; returns the paths."""
-    shop = folder.parents[1] / "corpora"
->>>>>>> h-pstages
+    shop = folder.parents[1] / "existing"
     shop.mkdir(exist_ok=True, parents=True)
     values = []
     for number, entry in enumerate(entries):
