@@ -43,7 +43,13 @@ class Described:
 
 @dataclass(frozen=True)
 class Answer:
-    """One sentence and the object that it describes. key: its normalised words, which are unique. ordinal: its position in the docstring.
+    """One sentence of a docstring and the object that it describes.
+
+    Attributes:
+        of: The documented object.
+        ordinal: Index of the sentence among the object's prose sentences.
+        text: The sentence.
+        key: Its normalised words, which are unique.
     """
 
     of: Described
