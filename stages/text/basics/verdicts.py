@@ -71,6 +71,7 @@ class Verdict:
 
     @property
     def outcome(self) -> VerdictOutcome:
+        """The outcome that follows from the corrected p value and the sign of the difference."""
         if self.difference is None or self.p_adjusted is None or self.p_adjusted > ALPHA:
             return VerdictOutcome.NOT_SHOWN
         return VerdictOutcome.REACHED if self.difference > 0 else VerdictOutcome.OPPOSITE

@@ -53,6 +53,7 @@ class Verdicts:
 
     @property
     def stays(self) -> np.ndarray:
+        """bool [documents]: whether the document is kept."""
         return self.kept_by == np.arange(len(self.kept_by), dtype=np.uint32)
 
 

@@ -107,6 +107,8 @@ def accuracy(scores: Sequence[float], good: Sequence[bool]) -> float:
 def score_that_keeps(scores: Iterable[float], share: float) -> float:
     """Returns the threshold for `score >= threshold` that keeps at most this share of the texts: the smallest score that is kept.
 
+    If no score can be kept, the threshold is just above the largest score, but at most 1.0.
+
     >>> score_that_keeps([0.1, 0.2, 0.3, 0.9], 0.5)
     0.3
     """

@@ -65,7 +65,7 @@ class Judged:
         reason: Reason to drop the document; "" keeps it.
         text: The text that continues through the pipeline.
         note: What changed the text (EditNote).
-        signals: Value of every column of `rules.columns` but the URL.
+        signals: Value of every column of `rules.columns`.
     """
 
     reason: str

@@ -41,7 +41,7 @@ class CrawlLimits:
 
     Attributes:
         max_pages: Most URLs that are fetched, not counting robots.txt.
-        max_bytes: Most bytes of payload in total.
+        max_bytes: The crawl ends when the total payload reaches this many bytes.
         max_page_bytes: Most bytes of one page; longer pages are cut.
         delay_s: Delay before each page, in seconds; a longer Crawl-delay of robots.txt is obeyed.
         timeout_s: Timeout of a request, in seconds.

@@ -173,7 +173,7 @@ def _starts_block(lines: list[str], i: int) -> bool:
 
 
 def _fields(lines: list[str], i: int) -> tuple[str, int]:
-    """Returns a reST field list (`:param x: text`) as a definition list, and the index of the next line."""
+    """Returns (definition list of a reST field list such as `:param x: text`, index of the next line)."""
     rows = []
     while i < len(lines) and (match := FIELD.match(lines[i])):
         body, after = _indented(lines, i + 1)
@@ -190,8 +190,9 @@ def _fields(lines: list[str], i: int) -> tuple[str, int]:
 
 
 def _terms(lines: list[str], i: int, heading: int) -> tuple[str, int]:
-    """Returns terms with an indented body as a definition list, and the index of the next line. numpydoc and Google style write parameters
-    so.
+    """Returns (definition list of terms with an indented body, index of the next line).
+
+    numpydoc and Google style write parameters in this form.
     """
     rows = []
     while i < len(lines) and lines[i].strip() and _indent(lines[i]) == 0 and _next_indent(lines, i + 1) > 0:

@@ -37,7 +37,15 @@ class SiteError(ValueError):
 
 @dataclass(frozen=True)
 class Module:
-    """One module page. `only_latest`: whether only the newest edition has the page. `new`: number of last members that only it has."""
+    """One module page.
+
+    Attributes:
+        package: Distribution of the module.
+        name: Dotted name of the module.
+        docs: Docstrings of the module in source order.
+        only_latest: Whether only the newest edition has the page.
+        new: Number of members at the end of the page that only the newest edition has.
+    """
 
     package: str
     name: str
@@ -57,6 +65,8 @@ class Site:
 
 @dataclass(frozen=True)
 class SiteAnswer:
+    """A response of the site: HTTP status, content type and body."""
+
     status: int
     mime: str
     body: str
@@ -128,7 +138,7 @@ def running_site(packages: Sequence[str], editions: Sequence[str], max_pages: in
             raise SiteError(f"the documentation server did not start: {reason[0]}")
         yield int(ready[1])
     finally:
-        child.stdin.close()  # the child ends at the end of its input; see main()
+        child.stdin.close()  # main() ends the child when its input ends
         try:
             child.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -176,7 +186,7 @@ def main() -> None:
     options = parser.parse_args()
 
     def end_with_parent() -> None:
-        while os.read(0, 1024):  # not sys.stdin: its lock would be held at the end of the interpreter
+        while os.read(0, 1024):  # os.read instead of sys.stdin, whose lock would be held at interpreter exit
             pass
         os._exit(0)
 

@@ -113,7 +113,7 @@ def _distribution_files(package: str) -> list:
 def _is_wanted(relative: Path) -> bool:
     parts = [p.removesuffix(".py") for p in relative.parts]
     if ".." in parts or any(not p.isidentifier() for p in parts):
-        return False  # scripts, data folders; never part of a module's name
+        return False  # scripts and data folders are never part of a module's name
     return not any(p in SKIPPED_PARTS or p.startswith(("test_", "_test", "_sysconfigdata")) for p in parts)
 
 

@@ -35,12 +35,12 @@ class KneserNey:
 
 
 def fit(pieces: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
-    """Returns the model of segments of token ids.
+    """Returns a model with the n-gram counts of the given segments.
 
     The first token of a segment is given, not predicted.
 
     Args:
-        pieces: Segments, int64 [tokens] each, counted independently of each other.
+        pieces: Segments of token ids, int64 [tokens] each, counted independently of each other.
         vocab_size: Number of token ids.
 
     Raises:

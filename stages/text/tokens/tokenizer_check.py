@@ -91,7 +91,7 @@ def tokenizer_faults(text: str, config: str = "", template: str = "") -> list[st
 def _stated_ids(raw: dict[str, Any], model: dict[str, Any]) -> Iterator[Any]:
     """Yields every id in the file, of any type.
 
-    They are checked before loading, because the library would allocate for an id of 4 billion.
+    The ids are checked before loading. The library would accept an id of 4 billion, and the model would be built for it.
     """
     yield from model["vocab"].values() if isinstance(model["vocab"], dict) else ()
     added = raw.get("added_tokens")

@@ -4,10 +4,11 @@ Guarantee: pure. Any bytes give some text. Undecodable bytes become U+FFFD, and 
 mark; UTF-8 that decodes (a legacy charset hardly ever does by chance); HTTP header, XML declaration, meta tag, each accepted only if the
 bytes are plausible in it; detection from the bytes.
 Cost: about 20 microseconds per page, 1 ms where detection runs.
+Accuracy: measured on 618 pages of the real crawl, transcoded to 22 charsets, as the share of pages whose text is exact. It is .98 without a
+declaration or declared as UTF-8, .80 declared as ISO-8859-1 (a Latin-2 page is read as Latin-1, as in browsers), and 1.00 declared
+correctly. The standards' order gives .90, .37, .37 and 1.00.
 Source: the HTML standard (encoding sniffing) and the WHATWG Encoding standard for labels (both accept a wrong label); uchardet through
-resiliparse. Measured on 618 pages of the real crawl, transcoded to 22 charsets, as the share of pages whose text is exact: .98 without a
-declaration or declared as UTF-8; .80 declared as ISO-8859-1 (a Latin-2 page is read as Latin-1, as in browsers); 1.00 declared correctly.
-The standards' order gives .90, .37, .37 and 1.00.
+resiliparse.
 """
 
 from __future__ import annotations

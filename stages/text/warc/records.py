@@ -69,7 +69,7 @@ class WarcRecord:
         status: Status of the HTTP response; 0 without one.
         mime: Content type in lower case; "" without one.
         charset: Charset that the content type states; "" without one.
-        size_bytes: Size of the payload as stored.
+        size_bytes: Size of the payload as stored for an HTTP response; otherwise the length that the record states.
         body: Payload; empty for records other than responses, resources and conversions.
         problem: "", or a PageReason why the record cannot be used.
         headers: HTTP header fields; the names are in lower case.

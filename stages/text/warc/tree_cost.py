@@ -166,7 +166,7 @@ def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, mos
                     elif page[at] != 33 or dashes < 2 or page[at + 1] != 62:
                         dashes = 0
                     at += 1
-            elif page[at] == 33 and page[at + 1] == 91 and unsure and not is_end:  # ![CDATA[: text in XML, to the next > elsewhere
+            elif page[at] == 33 and page[at + 1] == 91 and unsure and not is_end:  # ![CDATA[: text in XML, else a comment up to the next >
                 while at < size and page[at] != 62:
                     at += 1
                 if page[at - 1] != 93 or page[at - 2] != 93:
@@ -241,7 +241,7 @@ def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, mos
             past = past or count[i] > most[i]
         if past or at > size:
             break
-        # ---- what it closes: formatting elements in it may have to be opened again
+        # ---- elements that the tag closes: the parser may reopen formatting elements inside them
         in_xml = depth > 0 and open_flags[depth - 1] & XML != 0
         closes = is_end and depth > 0 and open_name[depth - 1] == name
         if is_end:
@@ -278,7 +278,7 @@ def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, mos
                 if flag & SELECT:
                     options = 0
             continue
-        # ---- what it opens
+        # ---- the element that the tag opens
         if flag & OPTION:
             options += 1
             count[STEPS] += 8 * options  # the parser searches all options, and may copy one for each
