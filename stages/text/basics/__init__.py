@@ -1,1 +1,1 @@
-"""What several rooms of text use: compiled loops, normal form C, hash sampling, estimates."""
+"""Functions that several parts of text use: compiled loops, Unicode form NFC, hash sampling, estimates, statistical tests."""

@@ -1,8 +1,8 @@
-"""The claims of a report: which ones are made, and which recorded values each is tested with.
+"""Defines the claims of a report, and tests each with the recorded values that it needs.
 
-Guarantee: a claim is tested on values of single items, documents or pairs, or it is not tested: of a mean alone nothing is shown.
-Two families, each corrected on its own: what the models have to show, and further comparisons. Strings and arrays only.
-Cost: that of the tests in stages/text/basics/verdicts.
+Guarantee: a claim is only tested on values of single items, documents or pairs. A mean alone shows nothing, so its claim stays untested.
+There are two families, each corrected separately: the required claims about the models, and further comparisons. Strings and arrays only.
+Cost: that of the tests in stages/text/basics/verdicts.py.
 """
 
 from __future__ import annotations
@@ -20,26 +20,31 @@ from stages.text.basics.verdicts import Verdict
 VALIDATION = "validation"
 REQUIRED_BASELINE = "unigram"
 STEPS = (("base", "sft"), ("sft", "dpo"))
-"""(before, after): the models that are compared with each other."""
+"""(before, after): the pairs of models that are compared."""
 ONE_NUMBER = "only one number was recorded"
 OTHER_ITEMS = "the two were not scored on the same items"
 
 
 @dataclass(frozen=True)
 class ModelScores:
-    """What was recorded of one model. scores: the entries of scores.json. values: (task, metric) -> item -> its own value."""
+    """The recorded scores of one model.
+
+    Attributes:
+        scores: Entries of scores.json.
+        values: (task, metric) -> item -> value of this item.
+    """
 
     scores: Sequence[Mapping[str, Any]]
     values: Mapping[tuple[str, str], Mapping[str, float]]
 
 
 def required_claims(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], seed: int) -> tuple[Verdict, ...]:
-    """What the models have to show to mean something.
+    """Returns the verdicts on the claims that the models have to show.
 
     Args:
-        models: base, sft and dpo.
+        models: Scores of base, sft and dpo.
         dpo: The summary of the node dpo.
-        seed: Of the random choices of a test.
+        seed: Seed of the random choices of a test.
     """
     found = [_against_baseline(models["base"], name, seed) for name in _baselines(models["base"]) if name == REQUIRED_BASELINE]
     found += [_against_chance(score, models["sft"]) for score in models["sft"].scores if score["gate"] and score["chance"]]
@@ -47,7 +52,15 @@ def required_claims(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], s
 
 
 def comparisons(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], seed: int) -> tuple[Verdict, ...]:
-    """What is compared but not required: other baselines, each model with the one before it, means without values of single pairs."""
+    """Returns the verdicts on claims that are compared but not required.
+
+    These are: other baselines, each model against the one before it, and means without values of single pairs.
+
+    Args:
+        models: Scores of base, sft and dpo.
+        dpo: The summary of the node dpo.
+        seed: Seed of the random choices of a test.
+    """
     found = [_against_baseline(models["base"], name, seed) for name in _baselines(models["base"]) if name != REQUIRED_BASELINE]
     for before, after in STEPS:
         found += _more_right_answers(before, after, models)
@@ -56,7 +69,7 @@ def comparisons(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], seed:
 
 
 def _baselines(model: ModelScores) -> list[str]:
-    """The models by counts that scored the same documents ("unigram")."""
+    """Returns the names of the count-based models that scored the same documents (such as "unigram")."""
     return [metric.removesuffix("_nll") for task, metric in model.values if task == VALIDATION and metric.endswith("_nll")]
 
 
@@ -72,7 +85,7 @@ def _fewer_bits(before: str, after: str, models: Mapping[str, ModelScores], seed
 
 
 def _bits(claim: str, about: ModelScores, ours: Mapping[str, float], theirs: Mapping[str, float], seed: int) -> Verdict:
-    """Paired over documents: nats by document -> bits per byte saved."""
+    """Returns the verdict on bits per byte saved, paired over documents. ours, theirs: nats by document."""
     unit, size = "bits per byte", about.values[VALIDATION, "bytes"]
     if not ours.keys() == theirs.keys() == size.keys():
         return verdicts.untested(claim, unit, 0, OTHER_ITEMS)
@@ -89,7 +102,7 @@ def _against_chance(score: Mapping[str, Any], model: ModelScores) -> Verdict:
 
 
 def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScores]) -> Iterator[Verdict]:
-    """One verdict per task whose first metric counts right answers."""
+    """Yields one verdict per task whose primary metric counts right answers."""
     for score in models[after].scores:
         task, metric = score["task"], score["metric"]
         if not score["primary"] or task == VALIDATION:
@@ -104,8 +117,11 @@ def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScore
 
 
 def _margin_signs(dpo: Mapping[str, Any]) -> Iterator[Verdict]:
-    """A reward is measured against the model before DPO, so before training every margin is 0 and its sign afterwards is the paired
-    difference; reward accuracy counts the positive ones. Where none is positive and the mean is 0, all are 0."""
+    """Yields the verdict on the signs of the reward margins.
+
+    A reward is measured against the model before DPO. So every margin is 0 before training, and its sign afterwards is the paired
+    difference. Reward accuracy counts the positive margins. If it is 0 and the mean margin is 0, then every margin is 0.
+    """
     if dpo.get("validation_reward_accuracy") is None:
         return
     claim, unit = "DPO raises the reward margin of more held-out pairs than it lowers", "share of pairs"

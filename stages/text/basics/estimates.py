@@ -1,7 +1,9 @@
-"""Means and ratios with their standard errors.
+"""Computes means and ratios with their standard errors.
 
-Guarantee: the standard error of a mean is lm-eval's (sample standard deviation over root n); that of a ratio of sums, such
-as bits per byte over documents, is the usual linearised one. Cost: none to speak of. Source: Cochran 1977, section 2.11.
+Guarantee: the standard error of a mean is lm-eval's (sample standard deviation over root n). The standard error of a ratio of sums, such as
+bits per byte over documents, is the usual linearised one.
+Cost: negligible.
+Source: Cochran 1977, section 2.11.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import numpy as np
 
 
 def mean(values: np.ndarray) -> tuple[float, float | None]:
-    """(mean, standard error); no error for fewer than two values."""
+    """Returns (mean, standard error). The error is None for fewer than two values; the mean of no values is NaN."""
     values = np.asarray(values, dtype=np.float64)
     if values.size < 2:
         return float(values.mean()) if values.size else math.nan, None
@@ -20,7 +22,7 @@ def mean(values: np.ndarray) -> tuple[float, float | None]:
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> tuple[float, float | None]:
-    """(sum of `above` over sum of `below`, standard error over the pairs)."""
+    """Returns (sum of `above` over sum of `below`, standard error over the pairs). The error is None for fewer than two pairs."""
     above, below = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
     value = float(above.sum() / below.sum())
     if above.size < 2:

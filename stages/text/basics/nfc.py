@@ -1,7 +1,9 @@
-"""Unicode's form NFC, in time that grows with the length of a text; Python's takes the square of a run of combining marks.
+"""Converts text to Unicode form NFC in linear time. Python's function takes quadratic time on a run of combining marks.
 
-Guarantee: `unicodedata.normalize("NFC", text)`, always: marks are put in canonical order first, which NFC does to them anyway (a stable sort by
-combining class within each run), but one by one (100,000 marks: 12 s). Cost: that of NFC and one search. Source: Unicode, section 3.11.
+Guarantee: the result always equals `unicodedata.normalize("NFC", text)`. NFC puts marks in canonical order (a stable sort by combining
+class within each run), but one by one (100,000 marks: 12 s). This module sorts the marks first.
+Cost: that of NFC and one search.
+Source: Unicode, section 3.11.
 """
 
 from __future__ import annotations
@@ -11,16 +13,19 @@ import sys
 import unicodedata
 from functools import cache
 
-LONG_RUN = 30  # Unicode's Stream-Safe Text Format takes no longer run for meant (UAX 15)
+LONG_RUN = 30  # longest run that Unicode's Stream-Safe Text Format allows (UAX 15)
 
 
 def compose(text: str) -> str:
-    """The text in form NFC."""
+    """Returns the text in form NFC."""
     return unicodedata.normalize("NFC", in_order(text))
 
 
 def in_order(text: str) -> str:
-    """The text with long runs of marks in canonical order: the same text to Unicode, and its NFC is soon made."""
+    """Returns the text with long runs of marks in canonical order.
+
+    It is canonically equivalent to the input, and fast to convert to NFC.
+    """
     if text.isascii():
         return text
     return _long_runs().sub(lambda run: "".join(sorted(run.group(), key=unicodedata.combining)), text)

@@ -1,12 +1,12 @@
 """Decides whether a claim about models is shown: one test per claim, and a corrected p value per family of claims.
 
-Guarantee: every verdict names its test, its number of pairs and its p value, or says why no test was made. The outcome follows
-from the corrected p value and the sign of the difference alone. The same values and the same seed give the same verdict.
-All tests are two-sided at a level of 5 %, and all treat the pairs as independent: where several items come from one document,
-the true error is larger (Miller 2024 clusters them; the side tables of evaluate do not record the document of an item).
+Guarantee: every verdict names its test, its number of pairs and its p value, or says why no test was made. The outcome follows from the
+corrected p value and the sign of the difference alone. The same values and the same seed give the same verdict. All tests are two-sided at
+a level of 5 %. All tests treat the pairs as independent. Where several items come from one document, the true error is larger (Miller 2024
+clusters them; the side tables of evaluate do not record the document of an item).
 Cost: binomial and McNemar test under a millisecond; the sign-flip test 0.6 ms per pair.
-Source: Dietterich 1998 (McNemar for two classifiers on the same items); Dror et al. 2018, ACL P18-1128 (which test for which
-measure); Miller 2024, arXiv 2411.00640 (paired differences and their errors); the tests themselves as cited at each function.
+Source: Dietterich 1998 (McNemar for two classifiers on the same items); Dror et al. 2018, ACL P18-1128 (which test for which measure);
+Miller 2024, arXiv 2411.00640 (paired differences and their errors). Each function cites the source of its test.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     import numpy as np
 
 ALPHA = 0.05
-"""Level of every family of claims: the probability of at least one false "reached" or "opposite" in it."""
+"""Level of every family of claims: the probability that it has at least one false "reached" or "opposite"."""
 CONFIDENCE = 0.95
-"""Of the interval of a single difference."""
+"""Confidence level of the interval of a single difference."""
 RESAMPLES = 9_999
-"""Of the sign-flip test where 2 ** pairs are more; with the observed one 10,000, so the smallest p value is 0.0002."""
+"""Random sign patterns of the sign-flip test if all 2 ** pairs patterns are more.
+
+With the observed one there are 10,000, so the smallest p value is 0.0002.
+"""
 BATCH_VALUES = 1_000_000
-"""Values that the sign-flip test holds in memory at a time."""
+"""Number of values that the sign-flip test holds in memory at a time."""
 
 
 class VerdictOutcome(StrEnum):
@@ -40,11 +43,19 @@ class VerdictOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim and what was measured.
+    """One claim and its measurement.
 
-    difference: in `unit`; positive speaks for the claim. standard_error: of the difference. interval: of the difference, 95 %, for this
-    claim alone. pairs: items, documents or preference pairs. test: its name; empty where none was made, and `note` says why.
-    p: two-sided. p_adjusted: p after the correction for the other claims of its family (see `holm`); before that, p.
+    Attributes:
+        claim: The claim, as a sentence.
+        difference: Measured difference in `unit`. A positive difference supports the claim.
+        unit: Unit of the difference.
+        standard_error: Standard error of the difference.
+        interval: Confidence interval of the difference, 95 %, for this claim alone.
+        pairs: Number of items, documents or preference pairs.
+        test: Name of the test; "" without a test, and then `note` says why.
+        p: Two-sided p value.
+        p_adjusted: p value after the correction for the other claims of its family (see `holm`); before the correction, p.
+        note: Why no test was made, as a phrase.
     """
 
     claim: str
@@ -60,34 +71,35 @@ class Verdict:
 
     @property
     def outcome(self) -> VerdictOutcome:
+        """The outcome that follows from the corrected p value and the sign of the difference."""
         if self.difference is None or self.p_adjusted is None or self.p_adjusted > ALPHA:
             return VerdictOutcome.NOT_SHOWN
         return VerdictOutcome.REACHED if self.difference > 0 else VerdictOutcome.OPPOSITE
 
     def record(self) -> dict[str, Any]:
-        """The fields and the outcome, for JSON."""
+        """Returns the fields and the outcome, for JSON."""
         return asdict(self) | {"outcome": self.outcome.value}
 
 
 def untested(claim: str, unit: str, pairs: int, note: str, difference: float | None = None) -> Verdict:
-    """A claim that cannot be tested; note: why, as a phrase that follows "not shown: "."""
+    """Returns the verdict on a claim that cannot be tested. note: why, as a phrase that follows "not shown: "."""
     return Verdict(claim, difference, unit, None, None, pairs, "", None, None, note)
 
 
 def binomial_test(claim: str, unit: str, test: str, successes: int, trials: int, chance: float) -> Verdict:
-    """Tests whether `successes` of `trials` are more than `chance`. At a chance of 1/2 this is the sign test.
+    """Tests whether the share of `successes` in `trials` exceeds `chance`. At a chance of 1/2 this is the sign test.
 
     Args:
-        claim: What more successes than chance would show.
-        unit: Of the share of successes.
+        claim: The claim that more successes than chance support.
+        unit: Unit of the share of successes.
         test: Name of the test for the reader.
-        successes: Trials that speak for the claim.
-        trials: Independent trials.
-        chance: Share of successes without any effect. Where it differs from trial to trial, its mean: the test is then
-            conservative (Hoeffding 1956).
+        successes: Number of trials that support the claim.
+        trials: Number of independent trials.
+        chance: Share of successes without any effect. If it differs from trial to trial, pass its mean: the test is then conservative
+            (Hoeffding 1956).
 
     Raises:
-        ValueError: More successes than trials, or a chance that is no probability between 0 and 1.
+        ValueError: `successes` exceeds `trials` or is negative, or `chance` is not between 0 and 1 (exclusive).
 
     Source: exact two-sided binomial test (scipy.stats.binomtest); interval of Clopper and Pearson 1934.
     """
@@ -111,15 +123,15 @@ def mcnemar_test(claim: str, unit: str, ours: np.ndarray, theirs: np.ndarray) ->
     """Tests whether `ours` has more right answers than `theirs` on the same items.
 
     Args:
-        claim: What more right answers would show.
-        unit: Of the share of right answers.
+        claim: The claim that more right answers support.
+        unit: Unit of the share of right answers.
         ours: [items], 1 for a right answer and 0 for a wrong one.
         theirs: The same for the other model, in the same order.
 
     Raises:
-        ValueError: The arrays differ in length, or hold another value than 0 and 1.
+        ValueError: The arrays differ in length, or hold other values than 0 and 1.
 
-    Source: McNemar 1947, in its exact form: a binomial test of the items that only one of the two got right, against 1/2.
+    Source: McNemar 1947, in its exact form: a binomial test against 1/2 of the items that exactly one of the two models got right.
     """
     import numpy as np
     from scipy.stats import binomtest
@@ -132,28 +144,28 @@ def mcnemar_test(claim: str, unit: str, ours: np.ndarray, theirs: np.ndarray) ->
         return untested(claim, unit, len(ours), "there are fewer than two pairs")
     gains = np.asarray(ours, dtype=np.float64) - theirs
     better, worse = int((gains > 0).sum()), int((gains < 0).sum())
-    p = float(binomtest(better, better + worse, 0.5).pvalue) if better + worse else 1.0  # scipy refuses no trials
+    p = float(binomtest(better, better + worse, 0.5).pvalue) if better + worse else 1.0  # scipy refuses zero trials
     return _paired(claim, unit, gains, np.ones(len(gains)), "exact McNemar test", p)
 
 
 def sign_flip_test(claim: str, unit: str, gains: np.ndarray, sizes: np.ndarray, seed: int) -> Verdict:
-    """Tests whether the paired differences `gains` are positive on the whole. Reports sum of gains over sum of sizes.
+    """Tests whether the paired differences `gains` are positive overall. Reports the sum of gains over the sum of sizes.
 
-    Without an effect either sign of a pair's difference is as probable, so the sum is compared with those of other signs: with all of
-    them where RESAMPLES are enough, else with a random choice.
+    Without an effect both signs of a pair's difference are equally probable. So the test compares the sum with the sums under other signs:
+    under all sign patterns if RESAMPLES are enough, otherwise under a random sample of them.
 
     Args:
-        claim: What a positive difference would show.
-        unit: Of a gain by size.
-        gains: [pairs], the other's value less ours where lower is better.
-        sizes: [pairs], what the sum is divided by (bytes, or ones for a mean); none negative, not all 0.
-        seed: Of the random choice; stands in the verdict.
+        claim: The claim that a positive difference supports.
+        unit: Unit of a gain divided by a size.
+        gains: [pairs], the other model's value minus ours where lower is better.
+        sizes: [pairs], divisors of the sum (bytes, or ones for a mean); none negative, not all 0.
+        seed: Seed of the random sample; the verdict names it.
 
     Raises:
-        ValueError: The arrays differ in length, or the sizes do not add up to something.
+        ValueError: The arrays differ in length, a size is negative, or all sizes are 0.
 
-    Source: Fisher 1935, The Design of Experiments, section 21; Pitman 1937 (scipy.stats.permutation_test, type "samples"); counting the
-        observed signs among the random ones: Phipson and Smyth 2010.
+    Source: Fisher 1935, The Design of Experiments, section 21; Pitman 1937 (scipy.stats.permutation_test, type "samples"). The observed
+    signs count as one of the random ones: Phipson and Smyth 2010.
     """
     import numpy as np
     from scipy.stats import permutation_test
@@ -178,10 +190,10 @@ def sign_flip_test(claim: str, unit: str, gains: np.ndarray, sizes: np.ndarray, 
 
 
 def holm(family: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """The verdicts with p values corrected for their number: at most ALPHA for any false verdict among them.
+    """Returns the verdicts with p values corrected for their number: at most ALPHA for any false verdict in the family.
 
-    Holm's method was chosen because it holds under any dependence (the claims share models and items) and is nowhere weaker than
-    Bonferroni's. A claim without a test is not counted: it cannot be falsely shown.
+    Holm's method holds under any dependence (the claims share models and items) and is never weaker than Bonferroni's. A claim without a
+    test does not count, because it cannot be shown falsely.
 
     Source: Holm 1979, Scandinavian Journal of Statistics 6, 65-70.
     """
@@ -194,12 +206,12 @@ def holm(family: Sequence[Verdict]) -> tuple[Verdict, ...]:
 
 
 def count_outcomes(family: Sequence[Verdict]) -> dict[VerdictOutcome, int]:
-    """Number of verdicts by outcome; all three outcomes are keys."""
+    """Returns the number of verdicts by outcome. All three outcomes are keys."""
     return {outcome: sum(verdict.outcome is outcome for verdict in family) for outcome in VerdictOutcome}
 
 
 def _paired(claim: str, unit: str, gains: np.ndarray, sizes: np.ndarray, test: str, p: float) -> Verdict:
-    """The verdict with the error of a ratio of sums over the pairs, and its interval by Student's t."""
+    """Returns the verdict with the standard error of a ratio of sums over the pairs, and its interval by Student's t."""
     from scipy.stats import t
 
     from stages.text.basics.estimates import ratio

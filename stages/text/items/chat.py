@@ -1,7 +1,8 @@
-"""The chat format: Llama 3's template, as a Jinja string for the tokenizer and as a function that also says where the loss is.
+"""The chat format: Llama 3's template, as a Jinja string for the tokenizer and as a function that also returns the loss mask.
 
-Guarantee: `render` gives exactly the ids of the tokenizer's own `apply_chat_template`, and marks the assistant's words and
-the end-of-turn token after them (left out, a model never learns to stop). Cost: one call of `encode` per message part.
+Guarantee: `render` returns exactly the ids of the tokenizer's own `apply_chat_template`. The mask covers the assistant's words and the
+end-of-turn token after them (without this token a model never learns to stop).
+Cost: one call of `encode` per message part.
 Source: Meta, Llama 3 model card and prompt format (the header and end-of-turn tokens, content trimmed).
 """
 
@@ -34,10 +35,13 @@ Encode = Callable[[str], Sequence[int]]
 
 
 def render(messages: Sequence[Mapping[str, str]], encode: Encode, last_only: bool = False) -> tuple[list[int], list[int]]:
-    """A conversation as (ids, loss_mask), both of the same length; mask 1 = train on predicting this token.
+    """Returns a conversation as (ids, loss_mask), both of the same length. A mask of 1 trains the prediction of this token.
 
-    encode: text -> ids, special tokens recognised, none added. The loss lies on assistant content and its <|eot_id|>;
-    with last_only on the last assistant message alone (the completion of a preference pair).
+    Args:
+        messages: Messages with "role" and "content".
+        encode: Function from text to ids that recognises special tokens and adds none.
+        last_only: Whether only the last message is trained, if it is an assistant message (the completion of a preference pair). Otherwise
+            all assistant messages are trained, each with its <|eot_id|>.
     """
     ids = list(encode(BOS))
     mask = [0] * len(ids)
@@ -51,27 +55,27 @@ def render(messages: Sequence[Mapping[str, str]], encode: Encode, last_only: boo
 
 
 def render_prompt(messages: Sequence[Mapping[str, str]], encode: Encode) -> list[int]:
-    """A conversation with the assistant's header behind it, ready for an answer."""
+    """Returns the ids of a conversation followed by the assistant's header, ready for an answer."""
     return [*render(messages, encode)[0], *encode(header("assistant"))]
 
 
 def header(role: str) -> str:
-    """The tokens before a message of `role`."""
+    """Returns the tokens before a message of `role`."""
     return f"{START_HEADER}{role}{END_HEADER}\n\n"
 
 
 def special_token_in(text: str) -> str:
-    """The first special token spelt out in `text`, or "": such text would forge a turn when it is rendered."""
+    """Returns the first special token that is spelt out in `text`; "" without one. Such text would forge a turn when it is rendered."""
     return next((token for token in SPECIAL_TOKENS if token in text), "")
 
 
 def complete_prompt(first_half: str) -> str:
-    """The question of the completion task; benchmark, chat and preference data ask it alike."""
+    """Returns the question of the completion task. Benchmark, chat and preference data use the same wording."""
     return f"Complete: {first_half}"
 
 
 def what_prompt(name: str) -> str:
-    """The question about a documented object.
+    """Returns the question about a documented object.
 
     >>> what_prompt("textwrap.dedent")
     'What does textwrap.dedent do?'

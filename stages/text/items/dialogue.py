@@ -1,6 +1,7 @@
-"""What a conversation and a preference pair must look like, and the words in them.
+"""Checks conversations and preference pairs, and extracts the words in them.
 
-Guarantee: a record is accepted whole or refused with the message and field that is wrong. Cost: none to speak of.
+Guarantee: a record is either accepted completely or refused with the message and field that is wrong.
+Cost: negligible.
 Source: the messages format of chat APIs (role, content); prompt/chosen/rejected as in TRL and hh-rlhf conversions.
 """
 
@@ -17,7 +18,7 @@ Messages = list[dict[str, str]]
 
 
 class BadDialogueError(ValueError):
-    """A record that is no conversation or no pair; the sentence says which part."""
+    """A record is neither a valid conversation nor a valid pair. The message says which part is wrong."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Pair:
 
 
 def read_messages(value: Any) -> Messages:
-    """A list of {"role", "content"} with at least one assistant turn."""
+    """Returns the checked messages: a list of {"role", "content"} with at least one assistant turn. Raises BadDialogueError."""
     messages = _turns(value, "messages")
     if not any(message["role"] == "assistant" for message in messages):
         raise BadDialogueError("the conversation has no assistant turn, so there is nothing to learn from")
@@ -38,7 +39,14 @@ def read_messages(value: Any) -> Messages:
 
 
 def read_pair(record: Mapping[str, Any]) -> Pair:
-    """A record with prompt (a text or messages), chosen and rejected (a text, or messages of one assistant turn)."""
+    """Returns the pair of a record.
+
+    Args:
+        record: Mapping with prompt (a text or messages), chosen and rejected (each a text, or messages of one assistant turn).
+
+    Raises:
+        BadDialogueError: A field is missing or malformed, the prompt ends with an assistant turn, or both answers are identical.
+    """
     for field in ("prompt", "chosen", "rejected"):
         if field not in record:
             raise BadDialogueError(f"the field {field!r} is missing")
@@ -53,17 +61,17 @@ def read_pair(record: Mapping[str, Any]) -> Pair:
 
 
 def contents(messages: Sequence[Mapping[str, str]]) -> str:
-    """All words of a conversation in one text, as a search for benchmark items sees them."""
+    """Returns the contents of all messages as one text, for the search for benchmark items."""
     return "\n".join(message["content"] for message in messages)
 
 
 def forged_token(texts: Sequence[str]) -> str:
-    """The first special token spelt out in any of the texts, or ""."""
+    """Returns the first special token that is spelt out in any of the texts; "" without one."""
     return next((token for text in texts if (token := special_token_in(text))), "")
 
 
 def split_key(answer: str) -> str:
-    """The words of an answer, by whose hash conversations and preferences are split alike into train and validation."""
+    """Returns the normalised words of an answer. Conversations and preferences are both split into train and validation by its hash."""
     return " ".join(normalise_words(answer))
 
 

@@ -1,10 +1,11 @@
-"""Questions and answers from documentation: the sentences of docstrings, the ones held out as a benchmark, wrong answers for them.
+"""Makes questions and answers from documentation: the sentences of docstrings, the held-out ones of a benchmark, and wrong answers.
 
-Guarantee: a held-out answer occurs once among all sentences of the packages after normalising, so no inherited or copied
-docstring gives it away; it is chosen by hash of its own words, so adding a package never reshuffles the others. A wrong
-answer is another one of near length and never says the same. Cost: reading the sources, about 0.5 s per MB of them.
-Source: sentence ends by the usual punctuation rule; the choice by answer instead of by object name because 29 % of
-docstring first sentences were measured not to be unique.
+Guarantee: after normalising, a held-out answer occurs exactly once among all sentences of the packages. So no inherited or copied docstring
+reveals it. Held-out answers are chosen by the hash of their own words, so adding a package never changes the order of the others. A wrong
+answer is another sentence of similar length and never has the same words.
+Cost: reading the sources takes about 0.5 s per MB.
+Source: sentence ends follow the usual punctuation rule. Answers are chosen by their own words and not by object name, because 29 % of the
+first sentences of docstrings were measured not to be unique.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ NEAR = 12
 
 @dataclass(frozen=True)
 class Described:
-    """A documented object: its dotted name, and the prose sentences of its docstring; the first `lead` are its first paragraph."""
+    """A documented object: its dotted name, and the prose sentences of its docstring.
+
+    The first `lead` sentences are its first paragraph.
+    """
 
     package: str
     name: str
@@ -39,7 +43,14 @@ class Described:
 
 @dataclass(frozen=True)
 class Answer:
-    """One sentence and what it answers. key: its words normalised, which is what makes it unique. ordinal: its place in the docstring."""
+    """One sentence of a docstring and the object that it describes.
+
+    Attributes:
+        of: The documented object.
+        ordinal: Index of the sentence among the object's prose sentences.
+        text: The sentence.
+        key: Its normalised words, which are unique.
+    """
 
     of: Described
     ordinal: int
@@ -48,7 +59,7 @@ class Answer:
 
 
 def read_described(packages: Sequence[str]) -> tuple[list[Described], Counter[str]]:
-    """Every documented object of the packages, and how often each normalised sentence occurs in them (prose or not)."""
+    """Returns (every documented object of the packages, normalised sentence -> number of occurrences, in prose or not)."""
     described, counts = [], Counter[str]()
     for docstring in read_docstrings(packages):
         paragraphs = list(_paragraphs(docstring))
@@ -68,12 +79,19 @@ def read_described(packages: Sequence[str]) -> tuple[list[Described], Counter[st
 
 
 def normalised(sentence: str) -> str:
-    """The words of a sentence as matching sees them."""
+    """Returns the normalised words of a sentence, as matching compares them."""
     return " ".join(normalise_words(sentence))
 
 
 def answers(described: Iterable[Described], counts: Counter[str], min_words: int, max_words: int) -> list[Answer]:
-    """Sentences of min_words to max_words that occur once, in the order of the sources."""
+    """Returns the sentences of min_words to max_words words that occur once, in the order of the sources.
+
+    Args:
+        described: Documented objects.
+        counts: Normalised sentence -> number of occurrences.
+        min_words: Fewest words, both normalised and split at white space.
+        max_words: Most normalised words.
+    """
     found = []
     for entry in described:
         for ordinal, text in enumerate(entry.sentences):
@@ -84,7 +102,7 @@ def answers(described: Iterable[Described], counts: Counter[str], min_words: int
 
 
 def answer_row(answer: Answer) -> dict[str, str | int | list[str]]:
-    """An answer as a row of a table; `answer_of` is its inverse but for sentences after the first paragraph."""
+    """Returns an answer as a row of a table. `answer_of` is its inverse, except for sentences after the first paragraph."""
     of = answer.of
     lead = list(of.sentences[: of.lead]) if answer.ordinal == 0 else []
     return {
@@ -99,23 +117,23 @@ def answer_row(answer: Answer) -> dict[str, str | int | list[str]]:
 
 
 def answer_of(row: Mapping[str, Any]) -> Answer:
-    """The answer of a row that `answer_row` made."""
+    """Returns the answer of a row that `answer_row` made."""
     of = Described(row["package"], row["name"], row["kind"], tuple(row["lead"]), len(row["lead"]))
     return Answer(of, row["ordinal"], row["text"], row["key"])
 
 
 def says_what(answer: Answer) -> bool:
-    """Whether an answer opens the documentation of a function or class, and so says what it does."""
+    """Whether an answer is the first sentence of the documentation of a function or class, and so says what it does."""
     return answer.ordinal == 0 and answer.of.lead > 0 and answer.of.kind != "module"
 
 
 def hold_out(found: Sequence[Answer], items: int, seed: int) -> list[Answer]:
-    """The `items` first-paragraph answers of functions and classes with the lowest hash of their words, lowest first."""
+    """Returns the `items` first-paragraph answers of functions and classes with the lowest hash of their words, lowest first."""
     return sorted(filter(says_what, found), key=lambda a: (hash_value(seed, "held-out answers", a.key), a.key))[:items]
 
 
 def halves(sentence: str) -> tuple[str, str]:
-    """A sentence cut in the middle, between words; the first half is the longer one.
+    """Returns the two halves of a sentence, cut between words. The first half is the longer one.
 
     >>> halves("Return the sum of two.")
     ('Return the sum', 'of two.')
@@ -126,9 +144,15 @@ def halves(sentence: str) -> tuple[str, str]:
 
 
 def wrong_answers(texts: Sequence[str], keys: Sequence[str], count: int, seed: int) -> list[list[int]]:
-    """For every text the numbers of `count` others of near length that differ in their words, chosen by hash.
+    """Returns for every text the indexes of `count` other texts of similar length with different words, chosen by hash.
 
-    Fewer than `count` come back only where there are not enough different texts. keys: one name per text, for the hash.
+    The result has fewer than `count` indexes only if there are not enough different texts.
+
+    Args:
+        texts: Texts of the right answers.
+        keys: One name per text, for the hash.
+        count: Number of wrong answers per text.
+        seed: Seed of the hash.
     """
     order = sorted(range(len(texts)), key=lambda i: (len(texts[i]), keys[i]))
     words = [normalised(text) for text in texts]
@@ -154,7 +178,7 @@ def _first_of_each(numbers: Iterable[int], words: Sequence[str]) -> list[int]:
 
 
 def _paragraphs(docstring: Docstring) -> Iterator[tuple[str, bool]]:
-    """The blocks between blank lines, markup resolved, and whether the block is flush prose (not code, a list, a title)."""
+    """Yields (block between blank lines without markup, whether the block is unindented prose). Code, lists and titles are not prose."""
     lines: list[str] = []
     for line in [*docstring.text.splitlines(), ""]:
         if line.strip():

@@ -1,8 +1,9 @@
-"""Benchmark items as the common files have them, recognised by their fields.
+"""Reads benchmark items in the formats of common files. The format is recognised by the fields of a record.
 
-Guarantee: a record is read by exactly one format or refused with the field that is wrong; nothing is guessed from a file's
-name. Cost: none to speak of. Source: llm-foundry's in-context tasks (query/choices/gold, context/continuation,
-context_options), HellaSwag (ctx/endings/label), GSM8K (question/answer), HumanEval (prompt/canonical_solution).
+Guarantee: a record is read by exactly one format, or refused with the field that is wrong. The name of a file is never used.
+Cost: negligible.
+Source: llm-foundry's in-context tasks (query/choices/gold, context/continuation, context_options), HellaSwag (ctx/endings/label), GSM8K
+(question/answer), HumanEval (prompt/canonical_solution).
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ NOT_SCORED: Mapping[str, str] = {
 
 
 class BadItemError(ValueError):
-    """A record whose fields do not have the types or ranges of its format."""
+    """The fields of a record do not have the types or ranges of its format."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One benchmark item. kind: multiple_choice or continuation. texts: what its n-grams are taken from."""
+    """One benchmark item. kind: multiple_choice or continuation. texts: the texts whose n-grams are indexed."""
 
     kind: str
     context: str
@@ -44,12 +45,20 @@ class Item:
 
 
 def format_of(record: Mapping[str, Any]) -> str:
-    """The first format whose fields the record has, or ""."""
+    """Returns the first format whose fields the record has; "" without one."""
     return next((name for name, fields in FORMATS.items() if all(field in record for field in fields)), "")
 
 
 def read_item(form: str, record: Mapping[str, Any]) -> Item:
-    """A record of a known format as an item; raises BadItemError with the field that does not fit."""
+    """Returns a record of a known format as an item.
+
+    Args:
+        form: Name of the format, a key of FORMATS.
+        record: Fields of the record.
+
+    Raises:
+        BadItemError: A field is missing or does not fit the format; the message names it.
+    """
     missing = [field for field in FORMATS[form] if field not in record]
     if missing:
         raise BadItemError(f"the record has no field {missing[0]!r}, which this file's first record has")
@@ -74,7 +83,10 @@ def _plain(question: str, answer: str) -> Item:
 
 
 def _texts(question: str, answer: str) -> tuple[str, ...]:
-    """The question alone is also looked for: a page that asks it has seen it, whatever it answers."""
+    """Returns the texts to index.
+
+    The question alone is one of them: a page that contains the question is contaminated even without the answer.
+    """
     return (question, f"{question} {answer}")
 
 
@@ -89,7 +101,7 @@ def _options(record: Mapping[str, Any], field: str, gold: str) -> tuple[tuple[st
     options, number = record[field], record[gold]
     if not isinstance(options, list) or len(options) < 2 or not all(isinstance(o, str) and o.strip() for o in options):
         raise BadItemError(f"the field {field!r} is not a list of at least two texts")
-    if isinstance(number, str) and number.isdecimal() and len(number) < 10:  # isdigit takes "²", which int does not
+    if isinstance(number, str) and number.isdecimal() and len(number) < 10:  # isdigit accepts "²", int does not
         number = int(number)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(options):
         raise BadItemError(f"the field {gold!r} does not number one of the {len(options)} texts of {field!r}, counting from 0")

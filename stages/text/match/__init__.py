@@ -1,1 +1,1 @@
-"""Words, MinHash signatures, clusters and n-grams: what deduplication and decontamination compare."""
+"""Words, MinHash signatures, clusters and n-grams: the comparisons of deduplication and decontamination."""

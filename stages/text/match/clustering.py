@@ -1,13 +1,16 @@
-"""Which documents to remove as duplicates, and of which kept one.
+"""Decides which documents are removed as duplicates, and of which kept document.
 
-Documents are decided in the order given. One is removed only with a verified edge to a kept one: equal text, or exact Jaccard at
-or above the threshold (an LSH bucket only proposes). So a document is removed only if it is similar to a kept one; similarity is not transitive,
-and the result follows from order, texts and parameters alone. A document is compared with the kept documents of its buckets
-only: the greedy rule needs no other pair, and a bucket of a million copies costs a million comparisons, not half their square.
-Guarantee: equal to comparing every pair that shares a bucket. Cost: grouping holds one band in memory, about 40 bytes per
-document (its keys are sorted in shares above 16 M documents); the buckets of all bands lie in a file of 4 bytes per document and
-band, which deciding reads in order beside about 40 bytes per document. Source: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets,
-3.4 (banding). Removal without verification took 52-64 % wrongly where it was measured (Marin issue 7591).
+Documents are decided in the given order. A document is removed only with a verified edge to a kept one: equal text, or exact Jaccard
+similarity at or above the threshold (an LSH bucket only proposes a pair). So a document is removed only if it is similar to a kept one;
+similarity is not transitive. The result follows from order, texts and parameters alone. A document is compared only with the kept documents
+of its buckets, because the greedy rule needs no other pair. A bucket of a million copies then costs a million comparisons, not half their
+square.
+Guarantee: the result equals that of comparing every pair that shares a bucket.
+Cost: grouping holds one band in memory, about 40 bytes per document (above 16 M documents the keys are sorted in parts). The buckets of all
+bands are in a file of 4 bytes per document and band. The decision reads this file in order, and holds about 40 bytes per document in
+addition.
+Source: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, 3.4 (banding). Removal without verification was wrong for 52-64 % of the
+removed documents where it was measured (Marin issue 7591).
 """
 
 from __future__ import annotations
@@ -20,14 +23,14 @@ import numpy as np
 
 from stages.text.basics.native import compiled
 
-SHARE = 1 << 24  # documents whose keys are sorted at a time
-BLOCK = 1 << 16  # documents decided at a time
+SHARE = 1 << 24  # number of documents whose keys are sorted at a time
+BLOCK = 1 << 16  # number of documents decided at a time
 NOBODY = np.uint32(0xFFFFFFFF)
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Some verified edges: `later` is removed or would be, `earlier` stays; jaccard at or above the threshold."""
+    """Verified edges. `later` is removed or could be removed, `earlier` is kept. `jaccard` is at or above the threshold."""
 
     later: np.ndarray  # uint32 [pairs]
     earlier: np.ndarray  # uint32 [pairs]
@@ -36,21 +39,28 @@ class Edges:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What became of each document: kept_by is itself where it stays. jaccard: to the kept one, 1 for equal texts."""
+    """The decision for each document.
+
+    Attributes:
+        kept_by: The kept document that this one duplicates; the document itself if it is kept.
+        jaccard: Similarity to the kept document; 1 for equal texts.
+        counts: Number of pairs that shared a bucket, that were compared (their sizes allow the threshold), and that reached the threshold.
+    """
 
     kept_by: np.ndarray  # uint32 [documents]
     jaccard: np.ndarray  # float64 [documents]
-    counts: np.ndarray  # int64 [3]: pairs that shared a bucket, pairs compared (sizes allow the threshold), pairs at or above it
+    counts: np.ndarray  # int64 [3]
 
     @property
     def stays(self) -> np.ndarray:
+        """bool [documents]: whether the document is kept."""
         return self.kept_by == np.arange(len(self.kept_by), dtype=np.uint32)
 
 
 def first_copies(hashes: np.ndarray) -> np.ndarray:
-    """uint32 [documents]: the first document with the same 16-byte hash (itself where there is none before it)."""
+    """Returns uint32 [documents]: the first document with the same 16-byte hash (the document itself if no earlier one has it)."""
     halves = np.ascontiguousarray(hashes).view(np.uint64).reshape(-1, 2)
-    order = np.lexsort((halves[:, 1], halves[:, 0])).astype(np.uint32)  # stable: copies stand in canonical order
+    order = np.lexsort((halves[:, 1], halves[:, 0])).astype(np.uint32)  # stable: copies keep their canonical order
     new = np.ones(len(order), bool)
     new[1:] = (halves[order[1:]] != halves[order[:-1]]).any(axis=1)
     first = np.empty(len(order), np.uint32)
@@ -59,10 +69,16 @@ def first_copies(hashes: np.ndarray) -> np.ndarray:
 
 
 def group_bands(keys_of: Callable[[int], np.ndarray], eligible: np.ndarray, known: int, buckets: np.ndarray) -> int:
-    """Numbers the buckets of every band that hold two documents or more, one of them not among the first `known`.
+    """Numbers the buckets of every band that hold two documents or more, at least one of them not among the first `known`.
 
-    keys_of(band): uint64 [documents]. eligible: bool [documents]. buckets: uint32 [bands, documents], filled with the number of
-    each document's bucket, 0 for none (an array or a memory-mapped file). Returns the number of buckets.
+    Args:
+        keys_of: Function from the number of a band to its keys, uint64 [documents].
+        eligible: Documents that take part, bool [documents].
+        known: Number of leading documents that are already decided.
+        buckets: Output, uint32 [bands, documents] (an array or a memory-mapped file): the number of each document's bucket, 0 for none.
+
+    Returns:
+        The number of buckets.
     """
     total = 0
     chosen = np.flatnonzero(eligible)
@@ -81,7 +97,7 @@ def group_bands(keys_of: Callable[[int], np.ndarray], eligible: np.ndarray, know
 
 
 def in_buckets(buckets: np.ndarray) -> np.ndarray:
-    """bool [documents]: who shares a bucket, so that its shingle set is needed."""
+    """Returns bool [documents]: documents that share a bucket, so that their shingle sets are needed."""
     found = np.zeros(buckets.shape[1], bool)
     for band in buckets:
         found |= band != 0
@@ -99,10 +115,18 @@ def decide(
     verdicts: Verdicts,
     progress: Callable[[int], None],
 ) -> Iterator[Edges]:
-    """Decides the documents from number `known` on and fills `verdicts` (see `undecided`); yields the verified edges.
+    """Decides the documents from number `known` on, fills `verdicts`, and yields the verified edges.
 
-    buckets, total: from `group_bands`; its numbers are overwritten. first: from `first_copies`. sets, offsets: uint64 [shingles] and
-    int64 [documents + 1], the sorted shingle sets of all documents that share a bucket, empty for the others.
+    Args:
+        buckets: Bucket numbers from `group_bands`. They are overwritten.
+        total: Number of buckets.
+        first: First copies from `first_copies`.
+        known: Number of leading documents that are already decided.
+        sets: Sorted shingle sets of all documents that share a bucket, uint64 [shingles].
+        offsets: Start of each document's set, int64 [documents + 1]; the set is empty for documents that share no bucket.
+        threshold: Smallest Jaccard similarity of a duplicate.
+        verdicts: Output, from `undecided`.
+        progress: Called with the number of documents decided so far.
     """
     heads = np.full(total + 1, NOBODY, np.uint32)
     seen = np.full(len(first), NOBODY, np.uint32)
@@ -113,7 +137,7 @@ def decide(
         reached, edges = compiled(_decide)(buckets, heads, seen, first, known, sets, offsets, threshold, verdicts.kept_by, verdicts.jaccard,
                                            verdicts.counts, later, earlier, similarity, done, stop)  # fmt: skip
         yield Edges(later[:edges].copy(), earlier[:edges].copy(), similarity[:edges].copy())
-        if reached < stop:  # the buffer was full: that document again, with more room
+        if reached < stop:  # the buffer was full: decide that document again with a larger buffer
             seen[seen == reached] = NOBODY
             room *= 2
         done = reached
@@ -122,23 +146,26 @@ def decide(
 
 
 def release(array: np.ndarray) -> None:
-    """Gives the memory of a memory-mapped file back to the page cache, so that what was read does not count as this process's."""
+    """Releases the pages of a memory-mapped file, so that pages already read do not count as memory of this process."""
     if isinstance(array, np.memmap):
         array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def undecided(count: int) -> Verdicts:
-    """Verdicts by which every document stays."""
+    """Returns verdicts that keep every document."""
     return Verdicts(np.arange(count, dtype=np.uint32), np.ones(count), np.zeros(3, np.int64))
 
 
 def copy_sets(values: np.ndarray, starts: np.ndarray, numbers: np.ndarray, sets: np.ndarray, offsets: np.ndarray) -> None:
-    """Puts the shingle sets of a shard's documents at their place: set i, values[starts[i]:starts[i + 1]], to offsets[numbers[i]]."""
+    """Copies the shingle sets of a shard's documents to their places in `sets`.
+
+    Set i is values[starts[i]:starts[i + 1]]. It is copied to sets[offsets[numbers[i]]:].
+    """
     compiled(_copy_sets)(values, starts, numbers, sets, offsets)
 
 
 def _number_buckets(keys, order, chosen, known, row, total):  # type: ignore[no-untyped-def]
-    """Kernel. Equal keys in a row of `order` are a bucket; returns the highest number given."""
+    """Kernel. Gives a number to each run of equal keys in `order` (a bucket); returns the highest number."""
     at = 0
     while at < len(order):
         end = at + 1
@@ -159,9 +186,10 @@ def _number_buckets(keys, order, chosen, known, row, total):  # type: ignore[no-
 def _decide(  # type: ignore[no-untyped-def]
     buckets, heads, seen, first, known, sets, offsets, threshold, kept_by, jaccards, counts, later, earlier, similarity, start, stop
 ):
-    """Kernel. Decides documents start..stop; returns (the first one not decided, edges). It stops early when the edges of a document
-    do not fit. The kept documents of a bucket are a chain: heads[bucket] is the newest, and a kept document's entry in `buckets`
-    names the one before it.
+    """Kernel. Decides documents start..stop; returns (the first document that is not decided, number of edges).
+
+    It stops early when the edges of a document do not fit. The kept documents of a bucket form a linked list: heads[bucket] is the newest,
+    and a kept document's entry in `buckets` is the next older one.
     """
     nobody = np.uint32(0xFFFFFFFF)
     edges = 0
@@ -182,7 +210,7 @@ def _decide(  # type: ignore[no-untyped-def]
                         seen[other] = this
                         shared += 1
                         size = offsets[other + 1] - offsets[other]
-                        if min(own, size) / max(own, size) >= threshold:  # else no overlap can reach it
+                        if min(own, size) / max(own, size) >= threshold:  # otherwise no overlap can reach the threshold
                             compared += 1
                             a, b = offsets[number], offsets[other]
                             a_end, b_end = a + own, b + size
@@ -220,7 +248,7 @@ def _decide(  # type: ignore[no-untyped-def]
 
 
 def _copy_sets(values, starts, numbers, sets, offsets):  # type: ignore[no-untyped-def]
-    """Kernel."""
+    """Kernel of `copy_sets`."""
     for i in range(len(numbers)):
         out = offsets[numbers[i]]
         for k in range(starts[i + 1] - starts[i]):

@@ -1,10 +1,11 @@
-"""Word shingles of texts, their MinHash signatures banded for LSH, and the exact Jaccard similarity of shingle sets.
+"""Computes word shingles of texts, their MinHash signatures in LSH bands, and the exact Jaccard similarity of shingle sets.
 
-Guarantee: a shingle is the hash of n successive words (stages/text/match/words.py), so layout, punctuation and case do not count; a text
-of fewer words is one shingle. Signatures are datasketch's (scheme affine64) bit for bit. `jaccard` is exact on sets of 64-bit
-shingle hashes. Cost: one multiplication and one minimum per shingle and permutation. Per core with AVX-512: words and shingles
-230 MB/s of text, signatures of 110 permutations 830 MB/s, both together with
-the texts' encoding 120 to 140. Source: Broder 1997; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, 3.4 (banding).
+Guarantee: a shingle is the hash of n successive words (stages/text/match/words.py), so layout, punctuation and case make no difference. A
+text of fewer words is one shingle. Signatures equal datasketch's (scheme affine64) bit for bit. `jaccard` is exact on sets of 64-bit
+shingle hashes.
+Cost: one multiplication and one minimum per shingle and permutation. Per core with AVX-512: words and shingles 230 MB/s of text, signatures
+of 110 permutations 830 MB/s, both together with the texts' encoding 120 to 140 MB/s.
+Source: Broder 1997; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, 3.4 (banding).
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from stages.text.basics.native import compiled
 from stages.text.basics.nfc import compose
 from stages.text.match.words import hash_words, joined
 
-SIGNATURE_VERSION = 1  # to be raised when words, shingles, text hashes or band keys change: published signatures then do not compare
+SIGNATURE_VERSION = 1  # raise this when words, shingles, text hashes or band keys change: published signatures are then not comparable
 TEXT_HASH_BYTES = 16
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd: multiplication modulo 2**64 is a bijection
 
 
 def text_hash(text: str) -> bytes:
-    """16 bytes that are equal for texts equal up to Unicode composition and white space."""
+    """Returns 16 bytes that are equal for texts that differ only in Unicode composition and white space."""
     return hashlib.sha256(" ".join(compose(text).split()).encode("utf-8", "surrogatepass")).digest()[:TEXT_HASH_BYTES]
 
 
 def shingle_lists(data: np.ndarray, starts: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """(uint64 [shingles], int64 [texts + 1]): the shingles of each text in order of occurrence, repeats included.
+    """Returns (uint64 [shingles], int64 [texts + 1]): the shingles of each text in order of occurrence, repeats included.
 
-    data, starts: texts as `words.joined` gives them. n: words per shingle.
+    data, starts: texts in the form that `words.joined` returns. n: words per shingle.
     """
     words = hash_words(data, starts)
     counts = np.diff(words.offsets)
@@ -42,25 +43,35 @@ def shingle_lists(data: np.ndarray, starts: np.ndarray, n: int) -> tuple[np.ndar
 
 
 def shingles(text: str, n: int) -> np.ndarray:
-    """uint64 [shingles], sorted and distinct: the shingle set of one text."""
+    """Returns the shingle set of one text: uint64 [shingles], sorted and distinct. n: words per shingle."""
     return distinct(shingle_lists(*joined([text]), n)[0])
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """The sorted set of some hashes."""
+    """Returns the sorted set of some hashes."""
     ordered = np.sort(values)
     return ordered[np.concatenate((np.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]))]
 
 
 def permutations(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(a, b), uint64 [count] each: h -> a * h + b modulo 2**64, a odd, drawn as datasketch draws them for its affine64."""
+    """Returns the parameters (a, b), uint64 [count] each, of the permutations h -> a * h + b modulo 2**64.
+
+    a is odd. The random numbers are the same as in datasketch's affine64.
+    """
     draw = np.random.RandomState(seed)
     a = draw.randint(0, 1 << 63, count, np.uint64) * np.uint64(2) + np.uint64(1)
     return a, draw.randint(0, 1 << 64, count, np.uint64)
 
 
 def signatures(values: np.ndarray, offsets: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """uint64 [texts, count]: the MinHash of each text's shingles; all ones where a text has none."""
+    """Returns uint64 [texts, count]: the MinHash of each text's shingles; all ones for a text without shingles.
+
+    Args:
+        values: Shingles of all texts, from `shingle_lists`.
+        offsets: Index of each text's first shingle, int64 [texts + 1].
+        count: Number of permutations.
+        seed: Seed of the permutations.
+    """
     a, b = permutations(count, seed)
     out = np.full((len(offsets) - 1, count), np.iinfo(np.uint64).max, np.uint64)
     compiled(_minima)(values, offsets, a, b, out)
@@ -68,7 +79,7 @@ def signatures(values: np.ndarray, offsets: np.ndarray, count: int, seed: int) -
 
 
 def band_keys(sketches: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """uint64 [bands, texts]: a hash of each band's `rows` values. Texts that agree in a band share its key."""
+    """Returns uint64 [bands, texts]: a hash of each band's `rows` values. Texts with equal values in a band have the same key."""
     parts = sketches.reshape(len(sketches), bands, rows)
     keys = np.zeros((len(sketches), bands), np.uint64)
     for row in range(rows):
@@ -80,8 +91,19 @@ def band_keys(sketches: np.ndarray, bands: int, rows: int) -> np.ndarray:
 def sketch(
     texts: Sequence[str], data: np.ndarray, starts: np.ndarray, n: int, bands: int, rows: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(text hashes, uint8 [texts, 16]; shingles, int64 [texts]; band keys, uint64 [bands, texts]) of texts given twice: as strings
-    and as `words.joined` gives them. Without bands the words are not looked at and there are no shingles."""
+    """Returns (text hashes, uint8 [texts, 16]; number of shingles, int64 [texts]; band keys, uint64 [bands, texts]).
+
+    With `bands` 0 the words are not read and the numbers of shingles are 0.
+
+    Args:
+        texts: The texts as strings.
+        data: The same texts in the form that `words.joined` returns, uint8 [bytes].
+        starts: Their byte offsets, int64 [texts + 1].
+        n: Words per shingle.
+        bands: Number of LSH bands.
+        rows: Permutations per band.
+        seed: Seed of the permutations.
+    """
     hashes = np.frombuffer(b"".join(map(text_hash, texts)), np.uint8).reshape(-1, TEXT_HASH_BYTES)
     if not bands:
         return hashes, np.zeros(len(texts), np.int64), np.empty((0, len(texts)), np.uint64)
@@ -90,7 +112,7 @@ def sketch(
 
 
 def best_bands(threshold: float, permutations: int) -> tuple[int, int]:
-    """(bands, rows) that datasketch's search takes for this threshold: false positives and false negatives weigh the same.
+    """Returns (bands, rows) that datasketch's search finds for this threshold. False positives and false negatives have equal weight.
 
     >>> best_bands(0.8, 128)
     (9, 13)
@@ -102,7 +124,7 @@ def best_bands(threshold: float, permutations: int) -> tuple[int, int]:
 
 
 def proposed_frac(jaccard: float, bands: int, rows: int) -> float:
-    """How many of the pairs of this similarity share a band.
+    """Returns the share of the pairs with this similarity that have a band in common.
 
     >>> round(proposed_frac(0.8, 22, 5), 4), round(proposed_frac(0.8, 9, 13), 2)
     (0.9998, 0.4)
@@ -111,7 +133,7 @@ def proposed_frac(jaccard: float, bands: int, rows: int) -> float:
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:
-    """|a ∩ b| / |a ∪ b| of two sorted sets; 0.0 when both are empty.
+    """Returns |a ∩ b| / |a ∪ b| of two sorted sets; 0.0 when both are empty.
 
     >>> jaccard(np.array([1, 2, 3], np.uint64), np.array([2, 3, 4], np.uint64))
     0.5
@@ -122,7 +144,7 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _roll(words, word_offsets, n, values, offsets):  # type: ignore[no-untyped-def]
-    """Kernel. A polynomial hash modulo 2**64 of each window of n words; of all words of a shorter text."""
+    """Kernel. Fills values with a polynomial hash modulo 2**64 of each window of n words; of all words for a shorter text."""
     base = np.uint64(0x9E3779B97F4A7C15)
     leaving = np.uint64(1)
     for _ in range(n):
@@ -142,13 +164,16 @@ def _roll(words, word_offsets, n, values, offsets):  # type: ignore[no-untyped-d
 
 
 def _minima(values, offsets, a, b, out):  # type: ignore[no-untyped-def]
-    """Kernel. The minimum of each permutation over a text's shingles; four shingles a pass, so that minima are loaded less often."""
+    """Kernel. Fills out with the minimum of each permutation over a text's shingles.
+
+    Each iteration reads four shingles, so that the minima are loaded less often.
+    """
     for text in range(len(offsets) - 1):
         minima = out[text]
         at, end = offsets[text], offsets[text + 1]
         mixed = np.empty(4, np.uint64)
         while at < end:
-            for lane in range(4):  # the last shingles are taken twice
+            for lane in range(4):  # the last shingle may be read more than once
                 x = values[min(at + lane, end - 1)]
                 x = (x ^ (x >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
                 x = (x ^ (x >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)

@@ -1,10 +1,12 @@
-"""Word n-grams of benchmark items, and where they occur in a text: the ground of decontamination and of the contamination report.
+"""Indexes word n-grams of benchmark items and finds them in a text, for decontamination and the contamination report.
 
-Words are those of stages/text/match/words.py: case, punctuation, line breaks and Unicode forms do not hide a match. An item text
-of n words or more is indexed by each of its word n-grams, a shorter one as a whole (not below `min_words`, where ordinary phrases
-begin). Guarantee: exact up to collisions of 64-bit word hashes: the hash of an n-gram only proposes, its words decide one by one.
-Spans are character offsets into the text as given. Cost: one look into a bit table per word of the text (the first words of every
-n-gram, 16 bits each), more only where it is set; about 100 MB/s per core to search; 30 to 55 bytes per n-gram, memory-mapped.
+Words are those of stages/text/match/words.py: case, punctuation, line breaks and Unicode forms do not hide a match. An item text of n words
+or more is indexed by each of its word n-grams. A shorter text is indexed as a whole, but not below `min_words`, because ordinary phrases
+have fewer words.
+Guarantee: exact up to collisions of 64-bit word hashes. The hash of an n-gram only proposes a match; a comparison word by word confirms it.
+Spans are character offsets into the given text.
+Cost: one lookup in a bit table per word of the text (the first words of every n-gram, 16 bits each), more only where the bit is set. Search
+runs at about 100 MB/s per core. The index takes 30 to 55 bytes per n-gram, memory-mapped.
 Source: n = 13 words is GPT-3's rule (Brown et al. 2020, appendix C).
 """
 
@@ -20,18 +22,26 @@ import numpy as np
 from stages.text.basics.native import compiled
 from stages.text.match.words import Words, folded_word, hash_words, joined
 
-_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying modulo 2**64 loses nothing (golden ratio, Knuth 6.4)
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplication modulo 2**64 is a bijection (golden ratio, Knuth 6.4)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)  # MurmurHash3's finalizer
-GATE_BITS = 16  # per n-gram: one look in 16 passes by chance
+GATE_BITS = 16  # bits per n-gram: one lookup in 16 passes by chance
 
 
 class EmptyIndexError(ValueError):
-    """No item text had enough words: a search would find nothing and everything would look clean."""
+    """No item text has enough words. A search would find nothing, and every text would look clean."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """An item found in a text: characters start..end, and the matching words, folded and joined by one space."""
+    """An item found in a text.
+
+    Attributes:
+        task: Benchmark task of the item.
+        item_id: Identity of the item in its task.
+        start: First character of the match.
+        end: End (exclusive) of the match in characters.
+        words: The matching words, folded and joined by one space.
+    """
 
     task: str
     item_id: str
@@ -42,9 +52,9 @@ class Match:
 
 @dataclass(frozen=True)
 class Index:
-    """What `find` looks for. `short_texts` counts item texts below min_words: they cannot be looked for.
+    """The n-grams that `find` searches for. `short_texts` counts item texts below min_words, which cannot be found.
 
-    An n-gram is words[position:position + length]; n-grams are sorted by the hash of (words, length), one entry per item.
+    An n-gram is words[position:position + length]. The n-grams are sorted by the hash of (words, length), with one entry per item.
     """
 
     n: int
@@ -62,9 +72,15 @@ class Index:
 
 
 def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int = 13, min_words: int = 5) -> Index:
-    """An index of (task, item_id, texts). Raises EmptyIndexError when nothing could be indexed.
+    """Returns an index of (task, item_id, texts).
 
-    n: words per n-gram. min_words: a text shorter than n words is matched whole, but not below this many words.
+    Args:
+        items: (task, item_id, texts) of every item.
+        n: Words per n-gram.
+        min_words: A text with fewer than n words is matched as a whole if it has at least this many words.
+
+    Raises:
+        EmptyIndexError: No text could be indexed.
     """
     names: list[tuple[str, str]] = []
     texts: list[str] = []
@@ -87,7 +103,7 @@ def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int = 13, mi
     hashes, position, item = (np.concatenate([part[k] for part in parts]) for k in range(3))
     order = np.lexsort((position, item, hashes))
     hashes, position, item = hashes[order], position[order], item[order]
-    new = np.concatenate(([True], (hashes[1:] != hashes[:-1]) | (item[1:] != item[:-1])))  # the answer's text repeats the question
+    new = np.concatenate(([True], (hashes[1:] != hashes[:-1]) | (item[1:] != item[:-1])))  # the text with the answer repeats the question
     hashes, position, item = hashes[new], position[new].astype(np.uint32), item[new].astype(np.uint32)
     slots, gate = np.zeros(_power(2 * len(hashes)), np.uint32), np.zeros(_power(len(hashes) * GATE_BITS // 64), np.uint64)
     compiled(_fill)(hashes, position, words.hashes, int(lengths[0]), slots, gate)
@@ -96,7 +112,7 @@ def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int = 13, mi
 
 
 def find(index: Index, text: str) -> list[Match]:
-    """Every place where an indexed item occurs, overlapping n-grams of one item joined; sorted by place, task, item."""
+    """Returns every place where an indexed item occurs, sorted by place, task and item. Overlapping n-grams of one item are joined."""
     data, starts = joined([text])
     words = hash_words(data, starts)
     room = 256
@@ -124,7 +140,7 @@ def save_index(index: Index, folder: Path) -> None:
 
 
 def load_index(folder: Path) -> Index:
-    """An index that `save_index` wrote; its arrays are memory-mapped, so processes share them."""
+    """Returns an index that `save_index` wrote. Its arrays are memory-mapped, so processes share them."""
     head = json.loads((folder / "index.json").read_text(encoding="utf-8"))
     head["items"] = tuple((task, item_id) for task, item_id in head["items"])
     head |= {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _arrays()}
@@ -132,7 +148,7 @@ def load_index(folder: Path) -> Index:
 
 
 def merged_spans(matches: Iterable[Match]) -> list[tuple[int, int]]:
-    """The characters covered by any match, as ascending spans that do not touch."""
+    """Returns the characters covered by any match, as ascending spans that do not touch."""
     spans: list[tuple[int, int]] = []
     for start, end in sorted((m.start, m.end) for m in matches):
         if spans and start <= spans[-1][1]:
@@ -151,7 +167,7 @@ def _power(count: int) -> int:
 
 
 def _grams(words: Words, length: int, texts: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(hash, position, item) of every n-gram of this length in some texts."""
+    """Returns (hash, position, item) of every n-gram of this length in some texts."""
     counts = np.diff(words.offsets)[texts] - length + 1
     inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     position = np.repeat(words.offsets[texts], counts) + inside
@@ -163,7 +179,7 @@ def _grams(words: Words, length: int, texts: np.ndarray, owner: np.ndarray) -> t
 
 
 def _joined(hits: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Overlapping runs of words of the same item become one."""
+    """Returns the runs of words with overlapping runs of the same item merged."""
     runs: list[tuple[int, int, int]] = []
     for item, first, last in sorted(set(hits)):
         if runs and runs[-1][0] == item and first < runs[-1][2]:
@@ -174,7 +190,7 @@ def _joined(hits: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 
 
 def _match(index: Index, data: np.ndarray, words: Words, item: int, first: int, last: int) -> Match:
-    """A run of words as a match; byte places become character offsets."""
+    """Returns a run of words as a match. Byte positions become character offsets."""
     start, end = int(words.first[first]), int(words.last[last - 1])
     before, inside = (len(data[a:b].tobytes().decode("utf-8", "surrogatepass")) for a, b in ((0, start), (start, end)))
     shown = " ".join(folded_word(data[words.first[k] : words.last[k]].tobytes()) for k in range(first, last))
@@ -182,7 +198,7 @@ def _match(index: Index, data: np.ndarray, words: Words, item: int, first: int, 
 
 
 def _fill(hashes, position, words, shortest, slots, gate):  # type: ignore[no-untyped-def]
-    """Kernel. Enters every distinct hash into `slots`, and the first `shortest` words of every n-gram into `gate`."""
+    """Kernel. Adds every distinct hash to `slots`, and the first `shortest` words of every n-gram to `gate`."""
     base, mix = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD)
     mask, bits = np.uint64(len(slots) - 1), np.uint64(64 * len(gate) - 1)
     for gram in range(len(hashes)):
@@ -200,7 +216,7 @@ def _fill(hashes, position, words, shortest, slots, gate):  # type: ignore[no-un
 
 
 def _search(text, lengths, words, hashes, position, slots, gate, grams, firsts, sizes):  # type: ignore[no-untyped-def]
-    """Kernel. (gram, first word, length) of every occurrence; returns their number, and writes only those that there is room for."""
+    """Kernel. Writes (gram, first word, length) of every occurrence as far as the arrays have room; returns the number of occurrences."""
     base, mix = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD)
     mask, bits = np.uint64(len(slots) - 1), np.uint64(64 * len(gate) - 1)
     shortest, found = lengths[0], 0

@@ -1,11 +1,12 @@
-"""The words that matching sees, for deduplication and decontamination alike, and a 64-bit hash of each.
+"""Splits text into the words that deduplication and decontamination compare, with a 64-bit hash of each word.
 
-A word is a run of letters, digits, `_` and the marks that follow them; everything else separates. Words compare as under
-Unicode's NFKC_Casefold: case, composition (é as one or two characters), width and compatibility forms do not count, soft hyphens
-and other default-ignorable characters are passed over. Text in a script without spaces is one word between punctuation marks.
-Guarantee: the hash of a word depends on its folded characters alone, up to the order of several marks on one letter. Cost: about
-250 MB/s of UTF-8 per core; a table of 4.5 MB, built in 0.2 s per process. Source: Unicode Standard Annexes 29 and 44 (what
-continues a word, default-ignorable, NFKC_Casefold); the finalizer is MurmurHash3's.
+A word is a run of letters, digits, `_` and the marks that follow them. All other characters separate words. Words are compared after
+Unicode's NFKC_Casefold: case, composition (é as one or two characters), width and compatibility forms make no difference. Soft hyphens and
+other default-ignorable characters are skipped. Text in a script without spaces is one word between punctuation marks.
+Guarantee: the hash of a word depends on its folded characters alone, up to the order of several marks on one letter.
+Cost: about 250 MB/s of UTF-8 per core; a table of 4.5 MB, built in 0.2 s per process.
+Source: Unicode Standard Annexes 29 and 44 (characters that continue a word, default-ignorable characters, NFKC_Casefold); the finalizer is
+MurmurHash3's.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ import numpy as np
 from stages.text.basics.native import compiled
 from stages.text.basics.nfc import compose
 
-# Default_Ignorable_Code_Point (DerivedCoreProperties.txt) without the zero width space, where a line may break: it separates.
+# Default_Ignorable_Code_Point (DerivedCoreProperties.txt) without the zero width space: a line may break there, so it separates words.
 IGNORABLE = (
     (0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x200C, 0x200F), (0x202A, 0x202E),
     (0x2060, 0x206F),
     (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
 )  # fmt: skip
-# Classes in the low 2 bits of the table; above them the folded character, or the place of several in `Folding.several`.
+# Classes in the low 2 bits of a table entry. The bits above hold the folded character, or the index of several in `Folding.several`.
 SEPARATOR, ONE, SEVERAL, MARK = 0, 1, 2, 3
 PASSED_OVER = np.uint32(0xFFFFFFFF)
 
 
 @dataclass(frozen=True)
 class Folding:
-    """Class and folded form of every code point. several: length and code points of the forms that are not one character."""
+    """Class and folded form of every code point. several: length and code points of each folded form that is not one character."""
 
     table: np.ndarray  # uint32 [0x110000]
     several: np.ndarray  # uint32
@@ -41,8 +42,14 @@ class Folding:
 
 @dataclass(frozen=True)
 class Words:
-    """The words of some texts, one text after the other. offsets: where each text's words begin; first, last: bytes of a word
-    in the joined UTF-8 (last is one past its end)."""
+    """The words of several texts, one text after the other.
+
+    Attributes:
+        hashes: Hash of each word.
+        offsets: Index of the first word of each text, and the number of words.
+        first: Start of each word in the joined UTF-8, in bytes.
+        last: End (exclusive) of each word in the joined UTF-8, in bytes.
+    """
 
     hashes: np.ndarray  # uint64 [words]
     offsets: np.ndarray  # int64 [texts + 1]
@@ -51,14 +58,22 @@ class Words:
 
 
 def joined(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """(uint8 [bytes], int64 [texts + 1]): texts as UTF-8 one after the other, and where each begins. Lone surrogates pass."""
+    """Returns (uint8 [bytes], int64 [texts + 1]): the texts joined as UTF-8, and the byte offset of each text.
+
+    Lone surrogates are encoded.
+    """
     parts = [text.encode("utf-8", "surrogatepass") for text in texts]
     ends = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
     return np.frombuffer(b"".join(parts), np.uint8), ends
 
 
 def hash_words(data: np.ndarray, starts: np.ndarray) -> Words:
-    """The words of texts given as `joined` gives them (or as Arrow holds a string column)."""
+    """Returns the words of texts in the form that `joined` returns (the form of an Arrow string column).
+
+    Args:
+        data: Joined UTF-8, uint8 [bytes].
+        starts: Byte offset of each text, and the end, int64 [texts + 1].
+    """
     fold = folding()
     size = int(starts[-1] - starts[0])
     hashes, offsets = np.empty(size // 2 + len(starts), np.uint64), np.empty(len(starts), np.int64)
@@ -68,7 +83,7 @@ def hash_words(data: np.ndarray, starts: np.ndarray) -> Words:
 
 
 def normalise_words(text: str) -> list[str]:
-    """The folded words of a text, composed.
+    """Returns the folded words of a text, composed (NFC).
 
     >>> normalise_words("Don't  STOP: see <b>`x_1`</b>")
     ['don', 't', 'stop', 'see', 'b', 'x_1', 'b']
@@ -80,7 +95,7 @@ def normalise_words(text: str) -> list[str]:
 
 
 def folded_word(word: bytes) -> str:
-    """A word of a text, in UTF-8, as matching sees it: NFKC_Casefold.
+    """Returns a UTF-8 word in the form that matching compares: NFKC_Casefold.
 
     >>> folded_word("Cafe\u0301".encode()) == folded_word("CAFÉ".encode()) == "café"
     True
@@ -91,7 +106,7 @@ def folded_word(word: bytes) -> str:
 
 
 def fold_character(character: str) -> str:
-    """NFKC_Casefold of one character, but decomposed: "" where it is passed over.
+    """Returns NFKC_Casefold of one character in decomposed form; "" for a character that is skipped.
 
     >>> [fold_character(c) for c in ("A", "ﬁ", "５", "\u00ad")]
     ['a', 'fi', '5', '']
@@ -100,16 +115,16 @@ def fold_character(character: str) -> str:
         return ""
     folded = character.casefold()
     if folded == character and not unicodedata.decomposition(character) and not "\uac00" <= character <= "\ud7a3":
-        return character  # Hangul syllables decompose by rule, not by table
+        return character  # Hangul syllables are excluded above because they decompose by rule, not by table
     return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", folded).casefold())
 
 
 @cache
 def folding() -> Folding:
-    """The table over all code points, from this Python's Unicode data."""
+    """Returns the table over all code points, from this Python's Unicode data."""
     table = np.zeros(0x110000, np.uint32)
     several: list[int] = []
-    for block in (range(0x32000), range(0xE0000, 0xE1000)):  # beyond lie unassigned and private characters: separators
+    for block in (range(0x32000), range(0xE0000, 0xE1000)):  # all others are unassigned or private characters, which separate words
         for code in block:
             table[code] = _entry(chr(code), several)
     return Folding(table, np.array(several, np.uint32))

@@ -1,1 +1,1 @@
-"""Signals, rules, repairs and redaction of the filter stage."""
+"""Signals, rules, Unicode repair and redaction of the filter stage."""

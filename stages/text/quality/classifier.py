@@ -1,9 +1,10 @@
-"""A fastText classifier of texts: good against ordinary, in the manner of DCLM.
+"""Trains and applies a fastText classifier that separates good texts from ordinary ones, as in DCLM.
 
-Guarantee: one thread, a fixed seed and a clean start, so the same texts in the same order give the same model, byte for byte. Clean start:
-with fewer than ten threads fastText 0.9.2 fills only the first tenth of its vectors (`uniformThread` takes blocks of a tenth) and leaves the
-rest as the memory was. So `train` has to run in a new process, and the vectors must take more than MIN_VECTOR_BYTES: the C library then maps
-fresh memory for them, which is zero. In a used process the same call gave other bytes or "Encountered NaN". fastText's own file format.
+Guarantee: one thread, a fixed seed and zeroed memory, so the same texts in the same order give the same model, byte for byte. Zeroed
+memory: with fewer than ten threads fastText 0.9.2 initialises only the first tenth of its vectors (`uniformThread` takes blocks of a tenth)
+and leaves the rest of the memory as it is. So `train` must run in a new process, and the vectors must take more than MIN_VECTOR_BYTES: the
+C library then maps fresh memory for them, which is zero. In a used process the same call gave other bytes or "Encountered NaN". The model
+file has fastText's own format.
 Cost: training reads 1 to 2 MB/s, scoring 5 MB/s per core; memory is (words + buckets) x dimensions x 4 bytes.
 Source: Joulin et al. 2016 (fastText); Li et al. 2024 (DCLM: word bigrams, instruction-like text against a sample of the crawl).
 """
@@ -24,15 +25,15 @@ MIN_VECTOR_BYTES = 32 << 20
 
 
 class NotAModelError(ValueError):
-    """A file is no fastText model, or lacks the label that is asked for."""
+    """A file is not a fastText model, or the model does not have the required label."""
 
 
 class DivergedError(ArithmeticError):
-    """fastText met a number that is none while it trained."""
+    """fastText computed NaN during training."""
 
 
 def one_line(text: str) -> str:
-    """A text as fastText takes it: one line, nothing in it that looks like a label.
+    """Returns a text in the form that fastText reads: one line, without anything that looks like a label.
 
     >>> one_line("a __label__hq\\n b")
     'a label hq b'
@@ -43,9 +44,22 @@ def one_line(text: str) -> str:
 def train(
     lines: Path, model: Path, dimensions: int, ngrams: int, buckets: int, epochs: int, rate: float, min_count: int, seed: int
 ) -> None:
-    """Trains on a file with one labelled text per line and writes the model. Call it in a new process. seed: below 2**31.
+    """Trains on a file with one labelled text per line and writes the model. Call it in a new process.
 
-    Raises ValueError for vectors that are too small (see above; fastText has no buckets without n-grams), DivergedError.
+    Args:
+        lines: Input file, one labelled text per line.
+        model: Output file.
+        dimensions: Size of a vector.
+        ngrams: Longest word n-gram, at least 2, because fastText has no buckets without n-grams.
+        buckets: Number of hash buckets for n-grams.
+        epochs: Number of epochs.
+        rate: Learning rate.
+        min_count: Smallest number of occurrences of a word.
+        seed: Random seed, below 2**31.
+
+    Raises:
+        ValueError: The vectors take no more than MIN_VECTOR_BYTES (see the module's guarantee).
+        DivergedError: fastText computed NaN.
     """
     import fasttext
 
@@ -62,7 +76,11 @@ def train(
 
 
 def load_model(path: Path, label: str = "") -> Any:
-    """A model from its file. Raises NotAModelError, also where it does not know `label` (if one is given)."""
+    """Returns a model from its file.
+
+    Raises:
+        NotAModelError: The file is not a fastText model of labels, or the model does not have `label` (if one is given).
+    """
     from fasttext.FastText import _FastText
 
     try:
@@ -76,18 +94,20 @@ def load_model(path: Path, label: str = "") -> Any:
 
 
 def score(model: Any, label: str, text: str) -> float:
-    """The probability of the label, 0 to 1, to 4 places."""
+    """Returns the probability of the label, 0 to 1, rounded to 4 decimal places; 0.0 for an unknown label."""
     labels, probabilities = model.predict(one_line(text), k=-1)
     return round(min(1.0, float(probabilities[list(labels).index(label)])), 4) if label in labels else 0.0
 
 
 def accuracy(scores: Sequence[float], good: Sequence[bool]) -> float:
-    """The share of scores on the right side of one half."""
+    """Returns the share of scores on the right side of 0.5."""
     return float(np.mean((np.asarray(scores) >= 0.5) == np.asarray(good)))
 
 
 def score_that_keeps(scores: Iterable[float], share: float) -> float:
-    """The smallest score that keeps at most this share of the texts, as a threshold for `score >= …`.
+    """Returns the threshold for `score >= threshold` that keeps at most this share of the texts: the smallest score that is kept.
+
+    If no score can be kept, the threshold is just above the largest score, but at most 1.0.
 
     >>> score_that_keeps([0.1, 0.2, 0.3, 0.9], 0.5)
     0.3
@@ -97,5 +117,5 @@ def score_that_keeps(scores: Iterable[float], share: float) -> float:
         return 1.0
     taken = int(len(ordered) * share)
     while taken and taken < len(ordered) and ordered[taken] == ordered[taken - 1]:
-        taken -= 1  # all or none of equal scores
+        taken -= 1  # keep all texts of equal score, or none of them
     return ordered[taken - 1] if taken else min(1.0, round(ordered[0] + 0.0001, 4))

@@ -1,9 +1,10 @@
-"""What a rule of the filter is: a stored signal, a threshold of the recipe, and the reason that a broken rule gives.
+"""Defines a rule of the filter: a stored signal, a threshold of the recipe, and the reason that a broken rule gives.
 
-A rule is one object. The recipe's settings, the decisions of the filter stage, `loam what-if` and the table in the README are made from
-the same list of them (stages/text/quality/rules.py), so that one new entry there is all that a new rule needs.
+A rule is one object. The list in stages/text/quality/rules.py holds all rules. The recipe's settings, the decisions of the filter stage,
+`loam what-if` and the table in the README are derived from this list. A new rule therefore needs one new entry there and nothing else.
 Guarantee: a verdict is a function of stored signals and settings alone. A signal without a value (None) is neither above nor below a
-threshold. Cost: some microseconds per document for forty rules; rules that are off cost nothing.
+threshold.
+Cost: some microseconds per document for forty rules. A disabled rule costs nothing.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from dataclasses import dataclass
 from typing import Any
 
 Signals = Mapping[str, Any]
-"""The signals of one document by name, its `url` among them."""
+"""The signals of one document by name, including its `url`."""
 Settings = Mapping[str, Any]
 """A filter section of a recipe, as plain values."""
 
 
 @dataclass(frozen=True)
 class Signal:
-    """A value that is stored for every document, whatever its verdict: a column of decisions/.
+    """A value that is stored for every document, whatever its verdict. It is a column of decisions/.
 
     Attributes:
-        name: Name of the column. "{n}" in it stands for each n of the setting `per`.
+        name: Name of the column. "{n}" in it is replaced by each n of the setting `per`.
         dtype: Short type of the column, as in stages/core/tables/parquet.py.
-        unit: What one of it is.
-        meaning: What is measured, as a phrase.
-        source: Where the definition comes from.
-        per: Dotted name of the setting whose keys are the n of a signal that exists once per n.
-        measure: Gives the value from the repaired text alone. None for signals that are computed together (stages/text/quality/signals.py)
-            or by the part of the filter that they belong to.
+        unit: Unit of the value.
+        meaning: What the signal measures, as a phrase.
+        source: Source of the definition.
+        per: Dotted name of a setting. The signal exists once for each key n of this setting. "" for a single column.
+        measure: Function that computes the value from the repaired text alone. None for signals that are computed together
+            (stages/text/quality/signals.py) or by another part of the filter.
     """
 
     name: str
@@ -44,15 +45,15 @@ class Signal:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A setting of the recipe that one or more rules compare a signal with.
+    """A setting of the recipe. One or more rules compare a signal with it.
 
     Attributes:
         name: Key in the section of the rule.
         kind: Type and limits, as an annotation that pydantic reads.
         default: Value where the recipe gives none.
-        unit: What one of it is.
-        help: What the setting is, as a sentence.
-        source: Where the default comes from.
+        unit: Unit of the value.
+        help: What the setting means, as a sentence.
+        source: Source of the default.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Threshold:
 
     @property
     def description(self) -> str:
-        """The help text of the setting, with unit and source."""
+        """Help text of the setting, with unit and source."""
         return f"{self.help} Unit: {self.unit}. Source: {self.source}."
 
 
@@ -73,14 +74,15 @@ class Rule:
     """One reason to drop a document.
 
     Attributes:
-        section: Section of the recipe below `filter`; "" for the filter's own keys. A section with `enabled: false` is left out.
-        reason: What a document that breaks the rule is dropped for; the section stands before it ("gopher_quality.short_doc").
-        signal: What is looked at.
-        breaks: Whether a value of the signal breaks the rule, given the value of the threshold (or `constant`).
-        threshold: The setting; null, false and an empty list leave the rule out. None for a rule without a setting.
-        constant: What stands for the threshold in a rule without one.
-        always: Whether the rule holds where its section is off.
-        no_later_than: Name of another signal that must have no smaller value: of two phrases the first to come names the reason.
+        section: Section of the recipe below `filter`; "" for the filter's own keys. `enabled: false` in a section turns its rules off.
+        reason: Reason that is recorded for a document that breaks the rule. The section is its prefix ("gopher_quality.short_doc").
+        signal: Signal that the rule checks.
+        breaks: Function of (value of the signal, value of the threshold or `constant`). True if the document breaks the rule.
+        threshold: Setting of the rule. The values null, false and an empty list turn the rule off. None for a rule without a setting.
+        constant: Value that a rule without a threshold passes to `breaks`.
+        always: Whether the rule also applies where its section is off.
+        no_later_than: Name of another signal. If that signal has a smaller value, this rule gives no reason. So of two phrases the earlier
+            one names the reason.
     """
 
     section: str
@@ -99,13 +101,13 @@ class Rule:
 
     @property
     def setting(self) -> str:
-        """Dotted name of the threshold in the filter's section; "" without one."""
+        """Dotted name of the threshold in the filter's section; "" without a threshold."""
         return _dotted(self.section, self.threshold.name) if self.threshold else ""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedRule:
-    """A rule under given settings: the name of one column, and the value to compare it with."""
+    """A rule under given settings: the name of one column, and the value that `breaks` compares it with."""
 
     signal: str
     breaks: Callable[[Any, Any], bool]
@@ -115,42 +117,42 @@ class AppliedRule:
 
 
 def above(value: Any, limit: Any) -> bool:
-    """Whether there is a value and it is larger."""
+    """Whether a value exists and is larger than the limit."""
     return value is not None and bool(value > limit)
 
 
 def below(value: Any, limit: Any) -> bool:
-    """Whether there is a value and it is smaller."""
+    """Whether a value exists and is smaller than the limit."""
     return value is not None and bool(value < limit)
 
 
 def at_least(value: Any, limit: Any) -> bool:
-    """Whether there is a value and it is as large or larger."""
+    """Whether a value exists and is equal to or larger than the limit."""
     return value is not None and bool(value >= limit)
 
 
 def equals(value: Any, limit: Any) -> bool:
-    """Whether the value is the limit."""
+    """Whether the value equals the limit."""
     return bool(value == limit)
 
 
 def outside(value: Any, limit: Any) -> bool:
-    """Whether the value is none of the limit's."""
+    """Whether the value is not a member of the limit."""
     return value not in limit
 
 
 def present(value: Any, limit: Any) -> bool:
-    """Whether there is a value at all."""
+    """Whether a value exists."""
     return value is not None
 
 
 def applied(rules: Sequence[Rule], settings: Settings) -> tuple[AppliedRule, ...]:
-    """The rules that are on, in order; one that exists once per n becomes one rule per n, by rising n."""
+    """Returns the rules that are on, in order. A rule that exists once per n gives one rule per n, by rising n."""
     return tuple(one for rule in rules if rule.always or _on(rule, settings) for one in _apply(rule, settings))
 
 
 def first_reason(signals: Signals, rules: Sequence[AppliedRule]) -> str:
-    """The reason of the first rule that a document breaks, such as "gopher_quality.short_doc"; "" when it is kept."""
+    """Returns the reason of the first rule that a document breaks, such as "gopher_quality.short_doc"; "" for a kept document."""
     for rule in rules:
         value = signals[rule.signal]
         if rule.breaks(value, rule.limit):
@@ -161,12 +163,18 @@ def first_reason(signals: Signals, rules: Sequence[AppliedRule]) -> str:
 
 
 def thresholds(rules: Sequence[Rule], section: str) -> list[Threshold]:
-    """The settings that the rules of a section need, in order, each once."""
+    """Returns the settings that the rules of a section use, in order, each once."""
     return list({rule.threshold.name: rule.threshold for rule in rules if rule.threshold and rule.section == section}.values())
 
 
 def impossible(rules: Sequence[Rule], section: str, values: Settings) -> str:
-    """Why no document can pass a section whose least is more than its most; "" where one can. values: those of the section."""
+    """Returns why a section drops every document (its lower limit exceeds its upper limit); "" if documents can pass.
+
+    Args:
+        rules: All rules.
+        section: Name of the section.
+        values: Settings of this section.
+    """
     for low in rules:
         for high in rules:
             if low.breaks is below and high.breaks is above and low.section == high.section == section and low.signal == high.signal:
@@ -177,12 +185,19 @@ def impossible(rules: Sequence[Rule], section: str, values: Settings) -> str:
 
 
 def dtypes(signals: Sequence[Signal], settings: Settings) -> dict[str, str]:
-    """Column -> short type; a signal that exists once per n has a column for each n of its setting."""
+    """Returns column -> short type. A signal that exists once per n has one column for each n of its setting."""
     return {name: signal.dtype for signal in signals for name in _columns(signal, settings)}
 
 
 def changes(before: Settings, after: Settings, whole: frozenset[str], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(dotted name, old, new) of every setting that differs. whole: mappings that are one setting, not a section."""
+    """Yields (dotted name, old, new) for every setting that differs.
+
+    Args:
+        before: Old settings.
+        after: New settings.
+        whole: Dotted names of mappings that count as one setting, not as a section.
+        prefix: Prefix of the dotted names.
+    """
     for key in sorted({*before, *after}):
         old, new, name = before.get(key), after.get(key), f"{prefix}{key}"
         if old == new:
@@ -210,7 +225,7 @@ def _apply(rule: Rule, settings: Settings) -> Iterator[AppliedRule]:
         yield AppliedRule(rule.signal.name, rule.breaks, limit, rule.full_reason, rule.no_later_than)
         return
     for n in sorted(map(int, limit)):
-        value = limit[n] if n in limit else limit[str(n)]  # keys are strings in plain values that came from JSON
+        value = limit[n] if n in limit else limit[str(n)]  # plain values that come from JSON have strings as keys
         yield AppliedRule(rule.signal.name.format(n=n), rule.breaks, value, rule.full_reason.format(n=n), rule.no_later_than)
 
 

@@ -1,7 +1,8 @@
-"""One document through the filter: repaired, measured, edited, judged, redacted.
+"""Runs one document through the filter: repairs it, computes its signals, edits its lines, decides the verdict, redacts it.
 
-Guarantee: a function of the document and the settings alone; what is remembered (words) changes the time, not the result. Every signal
-is computed whatever the verdict. Cost and sources: see the modules it calls.
+Guarantee: the result is a function of the document and the settings alone. The word cache changes the time, not the result. Every signal is
+computed whatever the verdict.
+Cost and sources: see the modules that it calls.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class EditNote(StrEnum):
-    """Why a kept document was changed; several are joined by "+"."""
+    """Why a kept document was changed. Several notes are joined by "+"."""
 
     REPAIRED = "repaired"
     LINES_REMOVED = "c4.lines_removed"
@@ -33,8 +34,18 @@ class EditNote(StrEnum):
 
 @dataclass(frozen=True)
 class Tools:
-    """What one process needs. settings: a filter section as plain values; rules: those that are on; None for what is off. classifier:
-    (fastText model, label)."""
+    """Everything that one process needs to filter documents. None stands for a part that is off.
+
+    Attributes:
+        settings: A filter section, as plain values.
+        rules: Rules that are on.
+        measure: What the computation of signals needs.
+        repair: ftfy's configuration.
+        patterns: Kinds of personal data that are redacted.
+        lists: datatrove's URL lists.
+        lang_model: fastText model for languages.
+        classifier: (fastText model, label of the score).
+    """
 
     settings: Mapping[str, Any]
     rules: tuple[AppliedRule, ...]
@@ -48,7 +59,14 @@ class Tools:
 
 @dataclass(frozen=True)
 class Judged:
-    """reason: "" keeps the document. text: as it goes on. note: what changed it. signals: every value of `quality.columns`."""
+    """Result of the filter for one document.
+
+    Attributes:
+        reason: Reason to drop the document; "" keeps it.
+        text: The text that continues through the pipeline.
+        note: What changed the text (EditNote).
+        signals: Value of every column of `rules.columns`.
+    """
 
     reason: str
     text: str
@@ -58,9 +76,10 @@ class Judged:
 
 @lru_cache(maxsize=1)
 def make_tools(prepared: str) -> Tools:
-    """prepared: JSON with the settings ("config") and the paths "lists", "lang_model", "classifier" (null: off) and its "label".
+    """Returns the tools of a process, and caches them so that the next shard in the same process reuses the known words.
 
-    Remembered, so that the words known from one shard are known in the next of the same process.
+    prepared: JSON with the settings ("config"), the paths "lists", "lang_model" and "classifier" (null: off), and the "label" of the
+    classifier.
     """
     given = json.loads(prepared)
     config = given["config"]
@@ -78,7 +97,15 @@ def make_tools(prepared: str) -> Tools:
 
 
 def judge(text: str, detected: tuple[str, float], url: str, listed: Mapping[str, Any] | None, tools: Tools) -> Judged:
-    """detected: language and score as extract found them. listed: what the lists say of the URL, where they are looked at."""
+    """Returns verdict, text, note and signals of one document.
+
+    Args:
+        text: The text from extract.
+        detected: (language, score) from extract.
+        url: Address of the document.
+        listed: URL signals of the document; None where the URL lists are off.
+        tools: Tools of this process.
+    """
     mended = repair.repair_text(text, tools.repair) if tools.repair else text
     language = _language(mended, detected, tools)
     found: dict[str, Any] = {**(listed or dict.fromkeys(signal.name for signal in OF_URL)), **language, "repaired": mended != text}

@@ -1,12 +1,14 @@
-"""spaCy's words of one chunk without blanks, in time that grows with its length; spaCy's own code takes the square of it.
+"""Splits one chunk without blanks into spaCy's words in linear time. spaCy's own code takes quadratic time.
 
-spaCy takes prefixes and suffixes off one by one, and for each copies, hashes and searches all that is left (20,000 brackets: 32 s); its
-test for URLs goes back over a chunk once per colon. Here only a window at either end is looked at, and it grows while a match fills it.
+spaCy removes prefixes and suffixes one by one. Each time it copies, hashes and searches the whole rest (20,000 brackets: 32 s). Its test
+for URLs rescans a chunk once per colon. This module only searches a window at each end, and enlarges the window while a match fills it.
 
-Guarantee: the words of spaCy's Tokenizer, by its own patterns and special cases. Two things are taken for granted, and hold for English
-(tests/text/quality/test_long_chunk.py): every prefix pattern begins at the first character, and no affix but a run needs more than WINDOW characters
-to be seen. A language's `token_match` (French, Hungarian …; English has none) is not asked about more than TOKEN_CHARS characters.
-Cost: 1 to 7 µs per affix, 0.1 to 0.5 µs per other character. Source: spaCy's Tokenizer (tokenizer.pyx), Explosion.
+Guarantee: the words equal those of spaCy's Tokenizer, with its own patterns and special cases. This relies on two assumptions, which hold
+for English (tests/text/quality/test_long_chunk.py): every prefix pattern begins at the first character, and every affix except a run of
+characters can be recognised within WINDOW characters. A language's `token_match` (French, Hungarian and others; English has none) is only
+applied to texts of at most TOKEN_CHARS characters.
+Cost: 1 to 7 µs per affix, 0.1 to 0.5 µs per other character.
+Source: spaCy's Tokenizer (tokenizer.pyx), Explosion.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from functools import lru_cache
 from typing import Any
 
 WINDOW, MARGIN = 32, 8
-"""Characters looked at first, and how near to the far edge of them a match may come before more are looked at (lookbehinds see 3)."""
+"""Characters in the first window, and the margin at its far end. A match that reaches into the margin doubles the window (lookbehinds see
+3).
+"""
 TOKEN_CHARS = 1000
-REMEMBERED = 1024  # windows: most of what costs is one window over and over
+REMEMBERED = 1024  # cached windows: most of the cost comes from equal windows
 USER, SAME_USER = r"(?:\S+(?::\S*)?@)?", r"(?:\S+@)?"
-"""Part of spaCy's URL pattern, and what matches the same strings without going back over them for every colon."""
+"""Part of spaCy's URL pattern, and a pattern that matches the same strings without backtracking for every colon."""
 
 Search = Callable[[str], "re.Match[str] | None"]
 
@@ -44,16 +48,16 @@ class ChunkSplitter:
         special = {text: [str(token[ORTH]) for token in tokens] for text, tokens in tokenizer.rules.items()}
         for text in special:
             if not any(map(str.isspace, text)) and self._has_affix(text):
-                words = tuple(self._affixes(text))  # as long as no special case is known
+                words = tuple(self._affixes(text))  # must run while _special is still empty
                 self._sequences.setdefault(words[0], []).append(words)
         self._special, self._longest = special, max(map(len, special), default=0)
 
     def words(self, chunk: str) -> list[str]:
-        """The words of a chunk, which has no white space."""
+        """Returns the words of a chunk. The chunk contains no white space."""
         return self._joined(self._affixes(chunk))
 
     def _affixes(self, chunk: str) -> list[str]:
-        """Prefixes, what lies between, suffixes: spaCy's _split_affixes and _attach_tokens."""
+        """Returns prefixes, middle and suffixes of a chunk, as spaCy's _split_affixes and _attach_tokens do."""
         low, high, last = 0, len(chunk), -1
         before: list[str] = []
         behind: list[str] = []
@@ -94,7 +98,9 @@ class ChunkSplitter:
         return [word for word in (*words, text[start:]) if word]
 
     def _joined(self, words: list[str]) -> list[str]:
-        """Words that together spell a special case are split as it says: the longest first, then the first; spaCy's _apply_special_cases."""
+        """Returns the words after special cases: words that together spell a special case are replaced by its words, the longest case
+        first, then the leftmost (spaCy's _apply_special_cases).
+        """
         found = [
             (len(sequence), start)
             for start, word in enumerate(words)
@@ -153,7 +159,7 @@ class ChunkSplitter:
 
 
 def _pattern(method: Any, name: str) -> Any:
-    """Another method of the compiled pattern that a method belongs to, with the cheaper form of USER in it; None for None."""
+    """Returns method `name` of the compiled pattern that `method` belongs to, with USER replaced by SAME_USER; None for None."""
     if method is None:
         return None
     pattern = getattr(method, "__self__", None)

@@ -1,12 +1,12 @@
-"""E-mail addresses, IP addresses and phone numbers in a text, replaced by a word that says what was there.
+"""Replaces e-mail addresses, IP addresses and phone numbers in a text by a word that names their kind.
 
-Guarantee: the same text gives the same text, in any order of documents (datatrove's PIIFormatter takes its replacements in turn, so that
-there it depends on the documents before); what is replaced holds nothing that a second pass would find. Time grows with the length of the text,
-whatever is in it: datatrove's pattern of addresses, which takes the square of a long run of words and dots, is looked for from each "@".
-Source: patterns and the test for public addresses are those of the installed datatrove's PIIFormatter; an address that goes on as
-digits or dots (a version, an object identifier such as 1.3.6.1.4.1) is left alone, on purpose. Replacements: Dolma's (Soldaini et al. 2024).
-Phone numbers: Dolma's form of ten digits, but with separators or brackets, since bare digits are mostly other numbers (measured on
-3,343 manual pages: 268 hits, none of them one), and international numbers with separators.
+Guarantee: the same text always gives the same result, in any order of documents. (datatrove's PIIFormatter uses its replacements in turn,
+so its result depends on the documents before.) A second run over the result finds nothing. Time grows linearly with the length of any text.
+datatrove's e-mail pattern takes quadratic time on a long run of words and dots; here the search starts at each "@".
+Source: the patterns and the test for public addresses come from the installed datatrove's PIIFormatter. Deliberate difference from
+datatrove: an address that continues with digits or dots is kept (a version, an object identifier such as 1.3.6.1.4.1). Replacements:
+Dolma's (Soldaini et al. 2024). Phone numbers: Dolma's form of ten digits, but with separators or brackets, because bare digits are mostly
+other numbers (measured on 3,343 manual pages: 268 matches, no phone number among them); also international numbers with separators.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ PHONES = re.compile(
 
 @dataclass(frozen=True)
 class Pattern:
-    """One kind. hint: a character without which a text has none. find: where it is in a text, from left to right."""
+    """One kind of personal data.
+
+    Attributes:
+        kind: Name of the kind.
+        hint: A string that every text with this kind contains. "" searches every text.
+        find: Function that yields the (start, end) positions in a text, from left to right.
+        replacement: Text that replaces each match.
+    """
 
     kind: str
     hint: str
@@ -35,7 +42,7 @@ class Pattern:
 
 
 def make_patterns(settings: Mapping[str, Any]) -> tuple[Pattern, ...]:
-    """The kinds that are on. settings: the section filter.pii, as plain values."""
+    """Returns the patterns of the kinds that are on. settings: the section filter.pii, as plain values."""
     from datatrove.pipeline.formatters import PIIFormatter
 
     theirs = PIIFormatter(only_remove_public_ips=settings["public_ips_only"])
@@ -57,7 +64,7 @@ def make_patterns(settings: Mapping[str, Any]) -> tuple[Pattern, ...]:
 
 
 def redact_text(text: str, patterns: tuple[Pattern, ...]) -> tuple[str, dict[str, int | None]]:
-    """(the text with replacements, the values of COLUMNS: None for a kind that is off)."""
+    """Returns (the text with replacements, the values of COLUMNS; None for a kind that is off)."""
     counts: dict[str, int | None] = dict.fromkeys(COLUMNS)
     for pattern in patterns:
         text, count = _replace(text, pattern) if pattern.hint in text else (text, 0)
@@ -66,8 +73,10 @@ def redact_text(text: str, patterns: tuple[Pattern, ...]) -> tuple[str, dict[str
 
 
 def _emails(pattern: str) -> Callable[[str], Iterator[tuple[int, int]]]:
-    """What finds the matches of datatrove's pattern, \\bWORD+(?:\\.WORD+)*@DOMAIN: an "@" with a domain behind it, and before it all words
-    and dots as far back as the last two dots."""
+    """Returns a function that finds the matches of datatrove's pattern, \\bWORD+(?:\\.WORD+)*@DOMAIN.
+
+    It searches each "@" that a domain follows. The match starts at the first word after the last two consecutive dots before the "@".
+    """
     local, _, domain = pattern.partition("@")
     word = local.removeprefix(r"\b").partition("]")[0] + "]"
     if local != rf"\b{word}+(?:\.{word}+)*":
@@ -75,7 +84,7 @@ def _emails(pattern: str) -> Callable[[str], Iterator[tuple[int, int]]]:
     runs, first, behind = re.compile(rf"([.{word[1:]}+)@?"), re.compile(rf"\b{word}"), re.compile(domain)
 
     def find(text: str) -> Iterator[tuple[int, int]]:
-        end = 0  # of the match before
+        end = 0  # end of the previous match
         for run in runs.finditer(text):
             start, at = run.span(1)
             if at == run.end() or text[at - 1] == ".":

@@ -1,8 +1,9 @@
-"""Unicode repair: text that was decoded with the wrong character set, and control characters.
+"""Repairs text that was decoded with the wrong character set, and removes control characters.
 
-Guarantee: ftfy's result with the settings given. Cost: 4 MB/s per core (measured); text of plain ASCII is passed over.
-Source: ftfy (Speer 2019); defaults are those of datatrove's FTFYFormatter, but for HTML entities: the page's own were decoded when its
-text was taken, so what is left is text about HTML.
+Guarantee: the result is ftfy's result with the given settings.
+Cost: 4 MB/s per core (measured). Text of printable ASCII is skipped.
+Source: ftfy (Speer 2019). The defaults are those of datatrove's FTFYFormatter, except for HTML entities: extraction has already decoded the
+entities of the page, so the remaining ones belong to text about HTML.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ NOTHING_TO_MEND = re.compile(r"[\t\n -~]*")  # printable ASCII
 
 
 def make_repair(settings: Mapping[str, Any]) -> TextFixerConfig:
-    """settings: the section filter.repair, as plain values, but for `enabled`."""
+    """Returns ftfy's configuration. settings: the section filter.repair without `enabled`, as plain values."""
     from ftfy import TextFixerConfig
 
     return TextFixerConfig(**settings)
 
 
 def repair_text(text: str, config: TextFixerConfig) -> str:
-    """The text mended."""
+    """Returns the repaired text."""
     from ftfy import fix_text
 
     if NOTHING_TO_MEND.fullmatch(text) and not (config.unescape_html and "&" in text):
         return text
-    mended: str = fix_text(in_order(text), config)  # it makes NFC, which takes the square of a run of marks
+    mended: str = fix_text(in_order(text), config)  # ftfy normalises to NFC, which is quadratic in a run of marks; in_order prevents this
     return mended

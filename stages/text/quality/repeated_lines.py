@@ -1,9 +1,10 @@
-"""Lines or paragraphs that recur over a source's documents: navigation, licences, notices.
+"""Finds lines or paragraphs that repeat across the documents of a source, such as navigation, licences and notices.
 
-Guarantee: equal means equal up to white space, within one source; of every repeated one the first occurrences in canonical order
-stay. Two different lines count as one when their 64-bit hashes collide: expected once in a corpus of some billion different
-lines. Cost: about 80 MB/s to hash; grouping holds `SHARE` occurrences at a time, 16 bytes each. Source: CCNet (Wenzek et al.
-2020) drops all but the first of a paragraph; xxh3.
+Guarantee: two parts are equal if they differ only in white space and belong to the same source. Of every repeated part the first
+occurrences in canonical order are kept. Two different lines are treated as equal if their 64-bit hashes collide; one such collision is
+expected in a corpus of some billion different lines.
+Cost: hashing runs at about 80 MB/s. Grouping holds about `SHARE` occurrences at a time, 16 bytes each.
+Source: CCNet (Wenzek et al. 2020) drops all but the first occurrence of a paragraph; xxh3.
 """
 
 from __future__ import annotations
@@ -20,16 +21,27 @@ OCCURRENCE = np.dtype([("key", "<u8"), ("number", "<u4"), ("part", "<u4")])
 
 @dataclass(frozen=True)
 class Repeated:
-    """Every occurrence of the parts that are cut somewhere: rank 0 is the first, times how often it occurs in all."""
+    """Occurrences of the parts that are cut somewhere, as arrays of equal length.
 
-    number: np.ndarray  # uint32: the document in canonical order
-    part: np.ndarray  # uint32: which line or paragraph of it
+    `rank` is 0 for the first occurrence of a part. `times` is the number of all its occurrences.
+    """
+
+    number: np.ndarray  # uint32: number of the document in canonical order
+    part: np.ndarray  # uint32: number of the line or paragraph in the document
     rank: np.ndarray  # int64
     times: np.ndarray  # int64
 
 
 def occurrences(text: str, source: str, number: int, unit: str, min_chars: int) -> np.ndarray:
-    """OCCURRENCE of every line or paragraph with at least min_chars characters, white space squeezed. number: of the document."""
+    """Returns the OCCURRENCE array of every line or paragraph that has at least `min_chars` characters after white space is squeezed.
+
+    Args:
+        text: The document.
+        source: Name of its source; equal parts of different sources get different keys.
+        number: Number of the document in canonical order.
+        unit: "line" or "paragraph".
+        min_chars: Shortest part, in characters.
+    """
     from xxhash import xxh3_64_intdigest
 
     keys, parts = [], []
@@ -43,13 +55,18 @@ def occurrences(text: str, source: str, number: int, unit: str, min_chars: int) 
 
 
 def by_key(found: Sequence[np.ndarray]) -> np.ndarray:
-    """Occurrences of many documents as one array sorted by key."""
+    """Returns the occurrences of many documents as one array sorted by key."""
     together = np.concatenate([*found, np.empty(0, OCCURRENCE)])
     return together[np.argsort(together["key"], kind="stable")]
 
 
 def repeated(shards: Sequence[np.ndarray], most: int) -> list[Repeated]:
-    """What occurs more than `most` times. shards: OCCURRENCE arrays sorted by key (arrays or memory-mapped files)."""
+    """Returns the occurrences of all parts that occur more than `most` times, one entry per range of keys.
+
+    Args:
+        shards: OCCURRENCE arrays sorted by key (arrays or memory-mapped files).
+        most: Largest number of occurrences of a part that is left alone.
+    """
     shares = max(1, -(-sum(len(shard) for shard in shards) // SHARE))
     edges = [(k << 64) // shares for k in range(shares + 1)]
     found = []
@@ -66,7 +83,7 @@ def repeated(shards: Sequence[np.ndarray], most: int) -> list[Repeated]:
 
 
 def without(text: str, unit: str, parts: set[int]) -> str:
-    """The text without the lines or paragraphs of these numbers.
+    """Returns the text without the lines or paragraphs of these numbers.
 
     >>> without("a\\nb\\nc", "line", {1})
     'a\\nc'

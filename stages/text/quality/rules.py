@@ -1,22 +1,24 @@
-"""Which documents web text rules keep: the list of all rules of the filter, in order, decided from stored signals alone.
+"""Lists all rules of the filter in order. The rules decide from stored signals alone which web documents are kept.
 
-To add a rule, add one entry to RULES: its section, reason, signal, comparison and threshold. Recipe, help, decisions, `loam what-if` and
-the README's table follow. A rule with a new signal declares it in its entry, with `measure`. Every entry changes the output of the filter
-stage, so it needs a line in its `versions`.
+To add a rule, add one entry to RULES: its section, reason, signal, comparison and threshold. The recipe, its help, the decisions, `loam
+what-if` and the README's table are derived from the entry. A rule with a new signal declares the signal in its entry, with `measure`. Every
+new entry changes the output of the filter stage, so it needs a line in the `versions` of the stage.
 
-Order: URLs to remove, url, language, gopher_repetition, gopher_quality, c4, fineweb, quality (the score of a classifier); the first rule
-that a document breaks names the reason. The signals are those of stages/text/quality/stored_signals.py, computed for every document, so that
-verdicts under other thresholds need no second look at a text. FineWeb's signals are those of the text after C4's line edits, as in its
-own pipeline.
-Guarantee: keep or drop, and the first reason, as datatrove's URLFilter, GopherRepetitionFilter, GopherQualityFilter, C4QualityFilter and
-FineWebQualityFilter in this order at the same settings. Also as there: repeated n-grams are words joined without separators, and of
-equally frequent n-grams the first seen counts. Deliberate differences from datatrove:
-- min_alpha_words_ratio is datatrove's max_non_alpha_words_ratio, under the name that its TODO asks for;
-- a threshold of 0 is a threshold (there it switches the rule off; here null does);
-- a text without words is dropped as no_words, whatever rules are on (there some divide by zero, and symbols alone may pass);
-- a text of which C4 leaves no line is dropped as c4.no_line_left where FineWeb's rules do not drop it (there it is kept, empty);
-- a URL is looked up in the list of URLs without its scheme (the entries have none, so there none is ever found), and suffixes come from
-  tldextract's own snapshot (there from the network, where it is up).
+Order: URLs to remove, url, language, gopher_repetition, gopher_quality, c4, fineweb, quality (the score of a classifier). The first rule
+that a document breaks names the reason. The signals are those of stages/text/quality/stored_signals.py. They are computed for every
+document, so verdicts under other thresholds do not need the text again. FineWeb's signals measure the text after C4's line edits, as in
+FineWeb's own pipeline.
+Guarantee: the verdict and the first reason equal those of datatrove's URLFilter, GopherRepetitionFilter, GopherQualityFilter,
+C4QualityFilter and FineWebQualityFilter in this order at the same settings. As in datatrove, repeated n-grams are words joined without
+separators, and of equally frequent n-grams the first one counts. Deliberate differences from datatrove:
+- min_alpha_words_ratio is datatrove's max_non_alpha_words_ratio. A TODO in datatrove asks for this name.
+- A threshold of 0 is a threshold. In datatrove 0 turns the rule off; here null does.
+- A text without words is dropped as no_words, whatever rules are on. In datatrove some rules divide by zero, and a text of symbols alone
+  may pass.
+- A text is dropped as c4.no_line_left if C4 leaves no line and FineWeb's rules do not drop it. datatrove keeps it as an empty text.
+- The scheme is removed from a URL before the lookup in the list of URLs. The entries have no scheme, so datatrove never finds a URL in this
+  list.
+- Domain suffixes come from tldextract's own snapshot. datatrove loads them from the network if it can.
 Source: Rae et al. 2021 (Gopher, table A1 and section A.1.1); Raffel et al. 2020 (C4); Penedo et al. 2024 (FineWeb); datatrove 0.10.
 """
 
@@ -138,7 +140,7 @@ RULES = (
     Rule("c4", "curly_bracket", stored.C4_CURLY_LINE, present, Threshold(
         "filter_curly_bracket", bool, True, "true or false", "Drop pages with a curly bracket.", C4,
     )),
-    Rule("c4", "lorem_ipsum", stored.C4_LOREM_LINE, present, LOREM_IPSUM),  # behind a curly bracket that is no reason
+    Rule("c4", "lorem_ipsum", stored.C4_LOREM_LINE, present, LOREM_IPSUM),  # the case where a curly bracket comes first, but its rule is off
     Rule("c4", "too_few_sentences", stored.C4_SENTENCES, below, Threshold(
         "min_num_sentences", int, 5, "sentences", "Fewest sentences left after the line rules; -1 leaves the rule out.", C4,
     )),
@@ -165,29 +167,29 @@ RULES = (
     Rule("", "no_words", stored.WORDS, equals, constant=0, always=True),
     Rule("c4", "no_line_left", stored.LINES, equals, constant=0, always=True),
 )  # fmt: skip
-"""In the order in which they are applied."""
+"""All rules, in the order in which they are applied."""
 
 REMOVED = RULES[0].full_reason
 SWITCHES = frozenset({"gopher_repetition.enabled", "gopher_quality.enabled", "fineweb.enabled"})
 """Settings that only decide which sections are applied."""
 BY_N = frozenset(rule.setting for rule in RULES if rule.signal.per)
-"""Settings that are one mapping from n to a threshold; they decide which signals there are, too."""
+"""Settings that are one mapping from n to a threshold. They also decide which signals exist."""
 DOCUMENT_RULES = (SWITCHES | {rule.setting for rule in RULES if rule.setting}) - BY_N
-"""Settings that stored signals are enough for. All others decide a text or a signal."""
+"""Settings whose effect can be computed from stored signals. All other settings change a text or a signal."""
 
 
 def signals() -> tuple[Signal, ...]:
-    """Every stored signal, in the order of the columns: those declared in stored_signals.py, then those that rules bring."""
+    """Returns every stored signal in the order of the columns: first those of stored_signals.py, then those that rules declare."""
     return tuple(dict.fromkeys([*stored.STORED, *(rule.signal for rule in RULES if rule.signal.measure)]))
 
 
 def columns(settings: Settings) -> dict[str, str]:
-    """Name -> short type of every stored signal under the settings of a recipe."""
+    """Returns name -> short type of every stored signal under the settings of a recipe."""
     return dtypes(signals(), settings)
 
 
 def needs_rerun(before: Settings, after: Settings) -> list[str]:
-    """The changed settings that stored signals are not enough for: they change a text or a signal."""
+    """Returns the changed settings that stored signals cannot answer, because they change a text or a signal."""
     found = []
     for path, old, new in changes(before, after, BY_N):
         if path in DOCUMENT_RULES or (path in BY_N and set(new) <= set(old)):

@@ -1,10 +1,11 @@
-"""The values that web text rules look at, computed for every text whatever becomes of it, and C4's line edits.
+"""Computes the signals that the web text rules check, for every text whatever its verdict, and applies C4's line edits.
 
-Guarantee: each value is the one that datatrove's filter compares with its threshold (see quality.py for the rules and for what is other
-on purpose). Values of Gopher's rules are those of the text as it came, FineWeb's those of the text after C4's line rules. A signal that a
-text has no value for (a mean over no words) is None. Names, types, units and sources are declared in stored_signals.py. Cost: about 5 MB/s
-per core once the words are known (see wordsplit.py).
-Source: datatrove's filters; their lists and patterns are read from the installed package.
+Guarantee: each value equals the value that datatrove's filter compares with its threshold (see stages/text/quality/rules.py for the rules
+and for the deliberate differences). Signals of Gopher's rules measure the repaired text before C4's line rules. FineWeb's signals measure
+the text after C4's line edits. A signal that is undefined for a text (for example a mean over no words) is None. Names, types, units and
+sources are declared in stages/text/quality/stored_signals.py.
+Cost: about 5 MB/s per core once the words are known (see stages/text/quality/word_split.py).
+Source: datatrove's filters. Their lists and patterns are read from the installed package.
 """
 
 from __future__ import annotations
@@ -24,16 +25,26 @@ from stages.text.quality.word_split import ALPHA, SYMBOL, WordSplitter
 PARAGRAPHS, LINES = re.compile(r"\n{2,}"), re.compile("\n+")
 BULLETS = frozenset("•-")
 ELLIPSES = ("...", "…")
-NO_WORDS = np.zeros(1 << 15, np.bool_)  # as many as the table of words can number
+NO_WORDS = np.zeros(1 << 15, np.bool_)  # one entry for each stop word number that the word table can hold
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What the signals of a process need: the splitter, the settings that decide signals, and datatrove's lists.
+    """Everything that one process needs to compute signals: the splitter, the settings that decide signals, and datatrove's lists.
 
-    top_grams, dup_grams: the n of Gopher's n-grams. stop_words: by language, which of the splitter's stop
-    words are its own. c4: the line rules, as in the recipe. edit_lines: whether C4's edits are taken. alone: (name, function) of the
-    signals that are measured each by itself.
+    Attributes:
+        splitter: Splitter that gives the ids of words.
+        top_grams: Values of n for Gopher's most frequent n-gram.
+        dup_grams: Values of n for Gopher's repeated n-grams.
+        stop_words: Language -> bool array over the splitter's stop words; True where the stop word belongs to the language.
+        c4: Settings of C4's line rules, as in the recipe.
+        edit_lines: Whether the text continues with C4's line edits.
+        short_line_length: Longest length of a short line, in characters (FineWeb).
+        line_ends: Characters that end a line with punctuation (FineWeb).
+        sentence_ends: Punctuation that ends a sentence (C4).
+        citations: Pattern of citations (C4).
+        policies: Phrases of policy notices (C4).
+        alone: (name, function) of each signal that has a `measure` of its own.
     """
 
     splitter: WordSplitter
@@ -51,7 +62,14 @@ class Measure:
 
 
 def make_measure(settings: Mapping[str, Any]) -> Measure:
-    """settings: a filter section, as plain values. Raises UnknownLanguageError for its word language."""
+    """Returns the measure for a filter section of a recipe.
+
+    Args:
+        settings: A filter section, as plain values.
+
+    Raises:
+        UnknownLanguageError: No word splitter exists for the language of the setting `words`.
+    """
     from datatrove.pipeline.filters import c4_filters
     from datatrove.utils.text import TERMINAL_PUNCTUATION
 
@@ -75,9 +93,12 @@ def make_measure(settings: Mapping[str, Any]) -> Measure:
 
 
 def text_signals(text: str, language: str, measure: Measure) -> tuple[dict[str, Any], str]:
-    """(every signal of a text under its name in stages/text/quality/stored_signals.py, the text after C4's line edits where they are taken).
+    """Returns (the signals of a text by column name, the text after C4's line edits if these are on).
 
-    language: whose stop words are counted; None is their number where it has no list.
+    Args:
+        text: The repaired text.
+        language: Language whose stop words are counted. Where it has no list, the count is None.
+        measure: Splitter, settings and lists.
     """
     measure.splitter.make_room()
     words = measure.splitter.words(text)
@@ -92,7 +113,7 @@ def text_signals(text: str, language: str, measure: Measure) -> tuple[dict[str, 
 
 
 def _repetition(text: str, words: np.ndarray, measure: Measure) -> dict[str, float]:
-    """Gopher's repetition values."""
+    """Returns Gopher's repetition values."""
     chars = max(len(text), 1)
     signals = {}
     for name, parts in (("para", PARAGRAPHS.split(text.strip())), ("line", LINES.split(text))):
@@ -110,7 +131,7 @@ def _repetition(text: str, words: np.ndarray, measure: Measure) -> dict[str, flo
 
 
 def _repeated(parts: Sequence[str]) -> tuple[int, int]:
-    """(parts that came before, their characters)."""
+    """Returns (number of parts that occurred before, their characters)."""
     different = set(parts)
     if len(different) == len(parts):
         return 0, 0
@@ -118,7 +139,12 @@ def _repeated(parts: Sequence[str]) -> tuple[int, int]:
 
 
 def _quality(text: str, lines: Sequence[str], words: np.ndarray, counted: np.ndarray | None, measure: Measure) -> dict[str, Any]:
-    """Gopher's quality values. lines: stripped. counted: the stop words of the language; None where it has no list."""
+    """Returns Gopher's quality values.
+
+    Args:
+        lines: Lines of the text, stripped.
+        counted: Which stop words belong to the language; None where the language has no list.
+    """
     table = measure.splitter.table()
     plain, plain_chars, alpha, stop = compiled(word_stats.count_kinds)(
         words, table.chars, table.flags, table.stop, NO_WORDS if counted is None else counted, SYMBOL, ALPHA
@@ -139,9 +165,9 @@ def _quality(text: str, lines: Sequence[str], words: np.ndarray, counted: np.nda
 
 
 def _line_rules(text: str, lines: Sequence[str], measure: Measure) -> tuple[list[str], dict[str, Any]]:
-    """(the lines that C4's rules keep, what its document rules look at). lines: stripped.
+    """Returns (the lines that C4's rules keep, the values that C4's document rules check). lines: stripped.
 
-    A phrase that would drop the document does not end the search, so that all of it is known whatever rules are on.
+    A phrase that would drop the document does not end the search. So every value is complete, whatever rules are on.
     """
     c4, ends = measure.c4, measure.sentence_ends
     citations = c4["remove_citations"] and "[" in text
@@ -175,7 +201,7 @@ def _line_rules(text: str, lines: Sequence[str], measure: Measure) -> tuple[list
 
 
 def _shape(text: str, words: np.ndarray, measure: Measure) -> dict[str, Any]:
-    """FineWeb's values."""
+    """Returns FineWeb's values."""
     lines = [line for line in text.split("\n") if line and not line.isspace()]
     breaks = text.count("\n")
     count = len(lines)

@@ -1,9 +1,9 @@
-"""The most frequent words of languages, for the rule that a page of running text has some of them; and the codes of languages.
+"""Holds the most frequent words of languages (for the stop word rule) and the codes of languages.
 
-Guarantee: pure; the words of a language are the same wherever the package that holds them is. Source: for English the eight of Gopher
-(Rae et al. 2021, section A.1.1); for the others the first eight of jusText's lists that are words in lower case (by frequency in
-Wikipedia, most frequent first; Pomikalek 2011). Languages written without blanks between words (Chinese, Japanese, Thai) have none: a
-splitter at blanks finds no words there to compare. Codes: ISO 639-1, those that resiliparse 2.0 or py3langid 0.3 gives.
+Guarantee: pure. For the same installed jusText the words of a language are always the same.
+Source: for English the eight words of Gopher (Rae et al. 2021, section A.1.1). For the other languages the first eight lower-case words of
+jusText's lists (by frequency in Wikipedia, most frequent first; Pomikalek 2011). Languages without blanks between words (Chinese, Japanese,
+Thai) have no list, because a splitter at blanks finds no words in them. Codes: ISO 639-1, as resiliparse 2.0 or py3langid 0.3 gives them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 
 GOPHER = ("the", "be", "to", "of", "and", "that", "have", "with")
-STOPLISTS = {  # of jusText, for the languages that resiliparse tells apart
+STOPLISTS = {  # jusText's lists, for the languages that resiliparse detects
     "ar": "Arabic", "be": "Belarusian", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
     "en": "English", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian", "fi": "Finnish", "fr": "French",
     "gl": "Galician", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian", "is": "Icelandic",
@@ -29,16 +29,16 @@ DETECTED = (
     "tl tr tt ug uk ur uz uzs vec vi vo wa wuu xh yi yo yue zh zu"
 )
 CODES = frozenset(DETECTED.split())
-"""What detectors give."""
+"""Codes that the language detectors give."""
 WORDS = 8
 
 
 class UnknownCodeError(ValueError):
-    """No detector gives the code; the message names the nearest."""
+    """No detector gives the code. The message names the nearest code."""
 
 
 def check_code(code: str) -> None:
-    """Raises UnknownCodeError for what is not a code of a language."""
+    """Raises UnknownCodeError if `code` is not a code that a detector gives."""
     if code in CODES:
         return
     names = {name.lower(): given for given, name in STOPLISTS.items()} | OTHER_NAMES
@@ -48,7 +48,7 @@ def check_code(code: str) -> None:
 
 
 def stop_words(given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Language -> its words, for all that have a list. given: lists that replace the built-in ones."""
+    """Returns language -> stop words, for all languages that have a list. given: lists that replace the built-in ones."""
     return {code: tuple(given[code]) if code in given else _built_in(code) for code in sorted({*STOPLISTS, *given})}
 
 
@@ -57,7 +57,7 @@ def _built_in(code: str) -> tuple[str, ...]:
         return GOPHER
     import justext.utils
 
-    path = justext.utils.__file__.removesuffix("utils.py") + f"stoplists/{STOPLISTS[code]}.txt"  # get_stoplist forgets the order
+    path = justext.utils.__file__.removesuffix("utils.py") + f"stoplists/{STOPLISTS[code]}.txt"  # justext.get_stoplist loses the order
     with open(path, encoding="utf-8") as file:
         words = (line.strip() for line in file)
         plain = dict.fromkeys(

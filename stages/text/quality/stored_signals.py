@@ -1,7 +1,7 @@
-"""The signals that the filter stores for every document: name, type, unit, meaning and source of each, in the order of the columns.
+"""Declares the signals that the filter stores for every document, in the order of the columns: name, type, unit, meaning and source.
 
-A rule may bring a signal of its own (see stages/text/quality/rules.py); its column follows these.
-Source of the definitions: GOPHER is Rae et al. 2021, C4 Raffel et al. 2020, FINEWEB Penedo et al. 2024, each as datatrove 0.10 computes it.
+A rule may declare a signal of its own (see stages/text/quality/rules.py). Its column follows the columns of this list.
+Source: GOPHER is Rae et al. 2021, C4 is Raffel et al. 2020 and FINEWEB is Penedo et al. 2024, each as datatrove 0.10 computes it.
 """
 
 from __future__ import annotations
@@ -70,4 +70,4 @@ OF_TEXT = (
 )  # fmt: skip
 OF_PII = (PII_EMAILS, PII_IPS, PII_PHONES)
 STORED = (LANG, LANG_SCORE, LANG_BY, *OF_URL, REPAIRED, *OF_TEXT, QUALITY_SCORE, *OF_PII)
-"""In the order of the columns."""
+"""All signals of this module, in the order of the columns."""

@@ -1,8 +1,10 @@
-"""URLs that datatrove's lists name: domains, pages, words in the URL.
+"""Looks up URLs in datatrove's lists of domains, pages and words.
 
-Guarantee: read from the installed datatrove, so its version decides; the same listings as its URLFilter (but see quality.py for two
-that are other on purpose). No network. Cost: the 4.6 million domains once per stage (1 s, 120 MB of disk); then 0.3 s per call
-of `look_up`, whatever the number of URLs, and 30 µs per URL. Source: datatrove's url_filter and its assets (UT1 blocklists).
+Guarantee: the lists come from the installed datatrove, so its version decides. The results equal those of its URLFilter, except for two
+deliberate differences (see stages/text/quality/rules.py). No network access.
+Cost: once per stage the 4.6 million domains (1 s, 120 MB of disk); then 0.3 s per call of `look_up`, whatever the number of URLs, and 30 µs
+per URL.
+Source: datatrove's url_filter and its assets (UT1 blocklists).
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ ARCHIVE = "url_filterblacklistsv0_3_0.tar.gz"
 
 @dataclass(frozen=True)
 class Blocklist:
-    """The lists of a process. listed: which of some names a list has. soft, hard: words; parts: parts of words."""
+    """The URL lists of a process.
+
+    Attributes:
+        folder: Folder with the long lists of domains and URLs.
+        soft: Words of the soft list.
+        hard: Words that are enough on their own.
+        parts: Pattern of forbidden parts of words.
+    """
 
     folder: Path
     soft: frozenset[str]
@@ -28,7 +37,7 @@ class Blocklist:
 
 
 def write_lists(folder: Path) -> None:
-    """Unpacks the long lists once, for `open_lists` in any number of processes; does nothing where they lie."""
+    """Unpacks the long lists once, for `open_lists` in any number of processes. Existing files are left as they are."""
     import io
     import os
     import tarfile
@@ -57,7 +66,7 @@ def write_lists(folder: Path) -> None:
 
 
 def open_lists(folder: Path) -> Blocklist:
-    """The lists that `write_lists` put into `folder`, and datatrove's words."""
+    """Returns the lists that `write_lists` put into `folder`, and datatrove's words."""
     from datatrove.pipeline.filters.url_filter import get_list
     from datatrove.utils._import_utils import ASSETS_PATH
 
@@ -66,7 +75,7 @@ def open_lists(folder: Path) -> Blocklist:
 
 
 def look_up(urls: Iterable[str], lists: Blocklist) -> dict[str, dict[str, Any]]:
-    """The signals of every URL (OF_URL in stages/text/quality/stored_signals.py)."""
+    """Returns URL -> its signals (OF_URL in stages/text/quality/stored_signals.py)."""
     from datatrove.pipeline.filters.url_filter import normalize, normalizer
     from tldextract import TLDExtract
 
@@ -87,12 +96,12 @@ def look_up(urls: Iterable[str], lists: Blocklist) -> dict[str, dict[str, Any]]:
 
 
 def _names(parts: Any, url: str) -> tuple[str, str, str]:
-    """(the URL without its scheme, the registered domain, the host)."""
+    """Returns (the URL without its scheme, the registered domain, the host)."""
     return url.partition("://")[2] or url, parts.top_domain_under_public_suffix, parts.fqdn
 
 
 def _listed(path: Path, names: set[str]) -> set[str]:
-    """Those of the names that a list has: the list is read past the names, not loaded."""
+    """Returns the names that a list contains. The list is memory-mapped and scanned, not loaded."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,11 +1,12 @@
-"""Words of a text as datatrove's filters split it, as integers; each chunk between white space is split once and remembered.
+"""Splits a text into the words of datatrove's filters, as integer ids. Each chunk between white space is split once and cached.
 
-Guarantee: the words of datatrove's tokenizer for the language (for English spaCy's rules). spaCy splits at white space before
-anything else, so a chunk is split here apart from its neighbours, and nothing depends on what was seen before. Tokenizers that do
-not work so (Japanese, Chinese, Thai …) get the whole text, and nothing is remembered. Memory is bounded: past `limit` chunks all is
-forgotten, between two texts. Cost: about 20 µs per new chunk (spaCy), 0.1 µs per known one; time grows with the length of a text
-whatever is in it, since spaCy sees no chunk of more than SPACY_CHARS characters (longchunk.py, to the same words). Source: datatrove's
-word_tokenizers; spaCy's Tokenizer and Sentencizer.
+Guarantee: the words equal those of datatrove's tokenizer for the language (for English spaCy's rules). spaCy splits at white space before
+anything else, so each chunk is split independently of its neighbours, and the result does not depend on earlier texts. Other tokenizers
+(Japanese, Chinese, Thai and more) get the whole text, and no chunk is cached. Memory is bounded: above `limit` chunks the cache is cleared
+between two texts.
+Cost: about 20 µs per new chunk (spaCy), 0.1 µs per cached chunk. Time grows linearly with the length of a text, because spaCy never gets a
+chunk of more than SPACY_CHARS characters (stages/text/quality/long_chunk.py splits longer ones into the same words).
+Source: datatrove's word_tokenizers; spaCy's Tokenizer and Sentencizer.
 """
 
 from __future__ import annotations
@@ -23,23 +24,28 @@ from stages.text.quality.long_chunk import ChunkSplitter
 SYMBOL, ALPHA, ENDS, PUNCT = 1, 2, 4, 8
 """Flags of a word: only punctuation (datatrove's list); has a letter; ends a sentence; only punctuation (Unicode's categories)."""
 MEMORY_CHUNKS = 1_000_000
-"""Chunks remembered, longer ones counting for more: 320 MB (measured: 129 MB for 400,000)."""
-CHUNK_CHARS = 32  # a chunk of up to this length counts for one
+"""Size of the cache in chunks; a long chunk counts as several. A full cache takes 320 MB (measured: 129 MB for 400,000 chunks)."""
+CHUNK_CHARS = 32  # a cached chunk adds 1 to the size of the cache, and 1 more per this many characters
 SPACY_CHARS = 64
-"""The longest chunk that spaCy splits: its time per character is 80 ns times the length of the chunk (measured on brackets)."""
-_GAP = ""  # stands for white space that spaCy makes a token of: it opens a sentence after a full stop, and is no word
+"""Longest chunk that spaCy splits, in characters. spaCy's time per character is 80 ns times the length of the chunk (measured on brackets).
+"""
+_GAP = ""  # marks white space that spaCy turns into a token: it starts a sentence after a full stop, and is not a word
 
 
 class UnknownLanguageError(ValueError):
-    """There is no word splitter for a language, or a package of it is not installed."""
+    """No word splitter exists for the language, or a package of the splitter is not installed."""
 
 
 @dataclass(frozen=True)
 class WordTable:
-    """What is known of the words that ids stand for, arrays by id. stop: index among the stop words, -1 for others.
+    """Properties of words, as arrays indexed by word id.
 
-    hash: a polynomial over the word's characters modulo 2**64; power: its base to the number of characters, so that the hash of
-    two words joined is hash(a) * power(b) + hash(b).
+    Attributes:
+        chars: Length in characters.
+        flags: Flags of the word (SYMBOL, ALPHA, ENDS, PUNCT).
+        stop: Index among the stop words; -1 for other words.
+        hash: Polynomial over the word's characters modulo 2**64.
+        power: Base of the polynomial to the power of the word's length. The hash of two joined words is hash(a) * power(b) + hash(b).
     """
 
     chars: np.ndarray
@@ -50,7 +56,16 @@ class WordTable:
 
 
 class WordSplitter:
-    """Splits the texts of one process. language: a code of datatrove's, such as "en". Raises UnknownLanguageError."""
+    """Splits the texts of one process into word ids.
+
+    Args:
+        language: Language code of datatrove, such as "en".
+        stop_words: Words that the table marks as stop words.
+        limit: Size of the cache, in chunks.
+
+    Raises:
+        UnknownLanguageError: datatrove has no tokenizer for the language, or a package is not installed.
+    """
 
     def __init__(self, language: str = "en", stop_words: Sequence[str] = (), limit: int = MEMORY_CHUNKS) -> None:
         from spacy.tokenizer import Tokenizer
@@ -62,16 +77,16 @@ class WordSplitter:
         self._ends: frozenset[str] = frozenset()
         if self._by_chunk:
             self._ends = frozenset(self._spacy.get_pipe("sentencizer").punct_chars)
-            self._spacy.tokenizer("IS_ALPHA")  # this word, first met in a memory zone, breaks spaCy 3.8 when it is met again
+            self._spacy.tokenizer("IS_ALPHA")  # spaCy 3.8 fails on the second use of this word if its first use is in a memory zone
             self._long = ChunkSplitter(self._spacy.tokenizer)
-            self._spacy.vocab.lex_attr_getters = {}  # shape, similarity of URLs …: nothing here reads them, and they took half the time
+            self._spacy.vocab.lex_attr_getters = {}  # shape, like_url and others: unused here, and they took half the time
         self._symbols = _punctuation()
         self._stop = {word: number for number, word in enumerate(dict.fromkeys(stop_words))}
         self._limit = limit
         self._forget()
 
     def words(self, text: str) -> np.ndarray:
-        """Ids of the words of a text, int32; good until `make_room` is called."""
+        """Returns the ids of the words of a text, int32. The ids are valid until the next call of `make_room`."""
         from stages.text.basics.native import compiled
         from stages.text.quality.word_stats import expand
 
@@ -82,7 +97,7 @@ class WordSplitter:
         return compiled(expand)(self._chunk_ids(text.split()), self._starts.view, self._members.view)
 
     def sentences(self, lines: Sequence[str]) -> int:
-        """How many sentences the lines have, each line at least one: datatrove's split_into_sentences of every line."""
+        """Returns the number of sentences in the lines, at least one per line, as datatrove's split_into_sentences counts per line."""
         from stages.text.basics.native import compiled
         from stages.text.quality.word_stats import count_sentences
 
@@ -101,11 +116,11 @@ class WordSplitter:
         return int(count)
 
     def table(self) -> WordTable:
-        """The table of all ids given so far."""
+        """Returns the table of all ids so far."""
         return WordTable(self._chars.view, self._flags.view, self._stops.view, self._hashes.view, self._powers.view)
 
     def make_room(self) -> None:
-        """Forgets everything when the memory is full. Call it before a text whose ids shall be good together."""
+        """Clears the cache when it is full. Call it before a text; ids from different sides of a call must not be mixed."""
         if self._weight > self._limit:
             self._forget()
 
@@ -116,10 +131,10 @@ class WordSplitter:
         self._starts, self._members = _Column(np.int64), _Column(np.int32)
         self._chars, self._flags, self._stops = _Column(np.int32), _Column(np.uint8), _Column(np.int16)
         self._hashes, self._powers = _Column(np.uint64), _Column(np.uint64)
-        self._starts.extend([0, 0])  # the gap has no words
+        self._starts.extend([0, 0])  # the entry of _GAP has no words
 
     def _chunk_ids(self, chunks: list[str]) -> np.ndarray:
-        """The memory's number of every chunk, int64; chunks that it does not know are split first."""
+        """Returns the cache index of every chunk, int64. Chunks that are not cached are split first."""
         try:
             return np.fromiter(map(self._known.__getitem__, chunks), np.int64, len(chunks))
         except KeyError:
@@ -127,8 +142,11 @@ class WordSplitter:
             return np.fromiter(map(self._known.__getitem__, chunks), np.int64, len(chunks))
 
     def _learn(self, chunks: Sequence[str]) -> None:
-        """Splits chunks and remembers them. Letters alone are one word, unless spaCy has a special case: all its other English rules
-        need a character that is no letter."""
+        """Splits chunks and caches them.
+
+        A chunk of letters alone is one word unless spaCy has a special case for it: all other English rules of spaCy need a character that
+        is not a letter.
+        """
         if self._letters_are_words:
             special = self._spacy.tokenizer.rules
             plain = [chunk for chunk in chunks if chunk.isalpha() and chunk not in special]
@@ -144,8 +162,10 @@ class WordSplitter:
             self._remember(chunks, *self._split(chunks))
 
     def _split(self, chunks: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(ids of the words of all chunks, where each chunk ends), by one call of spaCy. Line breaks keep the chunks apart: with
-        blanks alone two of them could make a special case."""
+        """Returns (ids of the words of all chunks, the end of each chunk), from one call of spaCy.
+
+        Line breaks separate the chunks. With blanks, two chunks together could match a special case.
+        """
         from spacy.attrs import ORTH
 
         with self._spacy.memory_zone():
@@ -164,7 +184,7 @@ class WordSplitter:
         self._members.extend(members)
 
     def _add_words(self, words: Iterable[str]) -> None:
-        """Puts those words into the table that are not in it."""
+        """Adds the words that are not yet in the table."""
         from stages.text.basics.native import compiled
         from stages.text.quality.word_stats import hash_words
 
@@ -208,7 +228,7 @@ class _Column:
 
 
 def _with_gaps(line: str) -> list[str]:
-    """The chunks of a line, with a gap wherever spaCy makes white space a token: all but one blank after a word."""
+    """Returns the chunks of a line, with _GAP wherever spaCy turns white space into a token: all white space but one blank after a word."""
     parts: list[str] = []
     for piece in re.findall(r"\s+|\S+", line):
         if not piece.isspace():
@@ -219,7 +239,7 @@ def _with_gaps(line: str) -> list[str]:
 
 
 def _engine(tokenizer: Any) -> Any:
-    """What a tokenizer of datatrove's, or a pipeline of spaCy's, works with; None where there is no such thing."""
+    """Returns the inner tokenizer of a datatrove tokenizer or a spaCy pipeline; None without one."""
     return getattr(tokenizer, "tokenizer", None)
 
 
@@ -230,7 +250,7 @@ def _tokenizer(language: str) -> Any:
     if language not in makers:
         raise UnknownLanguageError(f"datatrove has no word tokenizer for the language {language!r}")
     try:
-        tokenizer = makers[language]()  # one of our own, not the one that all of datatrove's filters share
+        tokenizer = makers[language]()  # a separate instance, not the one that all of datatrove's filters share
         tokenizer.word_tokenize("a")
     except ImportError as error:
         raise UnknownLanguageError(f"the word tokenizer for {language!r} needs a package: {error}") from None

@@ -1,8 +1,10 @@
-"""Statistics of a text's words, as loops to be compiled: repeated and most frequent n-grams, counts by kind, sentences.
+"""Computes statistics of a text's words in loops for numba: repeated and most frequent n-grams, counts by kind, sentences.
 
-Guarantee: the numbers of datatrove's functions of the same purpose, on ids of words (see wordsplit.py) in place of strings. The most
-frequent n-gram is exact. Repeated n-grams are compared by a 64-bit hash of their characters together with their length.
-Cost: about 0.2 µs per word for all of it. Source: datatrove's gopher_repetition_filter; spaCy's Sentencizer.
+Guarantee: the numbers equal those of datatrove's functions for the same purpose, with word ids (see stages/text/quality/word_split.py) in
+place of strings. The most frequent n-gram is exact. Repeated n-grams are compared by a 64-bit hash of their characters together with their
+length.
+Cost: about 0.2 µs per word for all statistics together.
+Source: datatrove's gopher_repetition_filter; spaCy's Sentencizer.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import numpy as np
 
 
 def expand(chunks: np.ndarray, starts: np.ndarray, members: np.ndarray) -> np.ndarray:
-    """The words of chunks, one after the other: chunk c has members[starts[c] : starts[c + 1]]."""
+    """Returns the words of chunks, int32, one chunk after the other. Chunk c has members[starts[c] : starts[c + 1]]."""
     total = 0
     for chunk in chunks:
         total += starts[chunk + 1] - starts[chunk]
@@ -27,9 +29,18 @@ def expand(chunks: np.ndarray, starts: np.ndarray, members: np.ndarray) -> np.nd
 def count_sentences(
     chunks: np.ndarray, ends: np.ndarray, starts: np.ndarray, members: np.ndarray, flags: np.ndarray, end_flag: int, punct_flag: int
 ) -> int:
-    """Sentences of lines, each line at least one. ends: where each line ends in `chunks`; a chunk without words is a gap.
+    """Returns the number of sentences in the lines, at least one per line.
 
-    A sentence ends before the first word that is no punctuation after a word that ends sentences.
+    A sentence ends before the first word that is not punctuation and that follows a word with `end_flag`.
+
+    Args:
+        chunks: Cache indexes of the chunks of all lines, int64. A chunk without words marks white space that spaCy turns into a token.
+        ends: End of each line in `chunks`.
+        starts: Start of each chunk's words in `members`.
+        members: Word ids of all cached chunks.
+        flags: Flags by word id.
+        end_flag: Flag of words that end a sentence.
+        punct_flag: Flag of words that are punctuation.
     """
     count, at = 0, 0
     for end in ends:
@@ -52,9 +63,13 @@ def count_sentences(
 
 
 def hash_words(points: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(hash, power) of words, uint64 each: see WordTable. points: their code points, joined; lengths: their characters.
+    """Returns (hash, power) of words, uint64 each: see WordTable.
 
     A code point is mixed before it enters the polynomial (splitmix64, Steele et al. 2014).
+
+    Args:
+        points: Code points of all words, joined, uint32.
+        lengths: Length of each word in characters.
     """
     base, one = np.uint64(0x9E3779B97F4A7C15), np.uint64(1)
     hashes, powers = np.empty(lengths.size, np.uint64), np.empty(lengths.size, np.uint64)
@@ -75,7 +90,10 @@ def hash_words(points: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.
 def count_kinds(
     words: np.ndarray, chars: np.ndarray, flags: np.ndarray, stop: np.ndarray, counted: np.ndarray, symbol_flag: int, alpha_flag: int
 ) -> tuple[int, int, int, int]:
-    """(words that are no symbols, their characters, words with a letter, different stop words). counted: which stop words count."""
+    """Returns (words that are not symbols, their characters, words with a letter, different stop words).
+
+    counted: bool array over the stop words; True where a stop word counts.
+    """
     plain = plain_chars = alpha = different = 0
     seen = np.zeros(counted.size, np.bool_)
     for word in words:
@@ -93,10 +111,12 @@ def count_kinds(
 
 
 def top_gram_chars(words: np.ndarray, chars: np.ndarray, largest: int) -> np.ndarray:
-    """int64 [largest + 1]: at n, the characters that the most frequent n-gram fills, blanks between its words counted.
+    """Returns int64 [largest + 1]: entry n is the number of characters that the most frequent n-gram fills, blanks between its words
+    included.
 
-    Of equally frequent ones the first seen counts. 0 where the text has fewer than n words; the entries at 0 and 1 are 0.
-    n-grams are numbered level by level, each from the number of the (n - 1)-gram before and its last word, so nothing is hashed away.
+    Of equally frequent n-grams the first one counts. The entry is 0 where the text has fewer than n words. The entries 0 and 1 are 0. The
+    n-grams are numbered level by level: an n-gram gets its number from the number of its first (n - 1)-gram and its last word. So the
+    result is exact and does not rely on hashes being unique.
     """
     result = np.zeros(largest + 1, np.int64)
     size = 4
@@ -135,9 +155,9 @@ def top_gram_chars(words: np.ndarray, chars: np.ndarray, largest: int) -> np.nda
 
 
 def repeated_gram_chars(words: np.ndarray, chars: np.ndarray, hashes: np.ndarray, powers: np.ndarray, n: int) -> int:
-    """Characters in repeated n-grams, read from left to right: one that was seen before counts and is skipped whole.
+    """Returns the number of characters in repeated n-grams, read from left to right. A repeated n-gram counts and is skipped as a whole.
 
-    Two n-grams are the same when their words joined without separators are (datatrove joins them so).
+    Two n-grams are equal if their words joined without separators are equal, as in datatrove.
     """
     size = 4
     while size < 2 * words.size:

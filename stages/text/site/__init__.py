@@ -1,1 +1,1 @@
-"""The crawler and the documentation site that tiny crawls. The only room of text with network and servers."""
+"""The crawler, and the documentation site that the recipe tiny crawls. Only this part of text uses network and servers."""

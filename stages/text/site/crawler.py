@@ -1,9 +1,9 @@
-"""A polite, small crawler: breadth first from seed URLs, same hosts only, robots.txt obeyed, capped and paced.
+"""A polite, small crawler: breadth first from seed URLs, same hosts only. It obeys robots.txt, limits and a delay.
 
-Guarantee: one request at a time, each URL once, in an order that follows from the pages alone, so the same site gives the same
-captures in the same order. Every URL tried comes out as a capture, also those that robots.txt forbids or the network refused.
-Cost: the site's answering time plus `delay_s` per page. Source: RFC 9309 for robots.txt (absent: all allowed; unreachable:
-nothing allowed).
+Guarantee: one request at a time, each URL once. The order follows from the pages alone, so the same site gives the same captures in the
+same order. Every URL that is tried gives a capture, including those that robots.txt forbids or that fail.
+Cost: the response time of the site plus `delay_s` per page.
+Source: RFC 9309 for robots.txt (absent: all allowed; unreachable: nothing allowed).
 """
 
 from __future__ import annotations
@@ -26,18 +26,27 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class CrawlOutcome(StrEnum):
-    """What became of a URL; all but FETCHED are reasons to drop it."""
+    """What happened to a URL. All values but FETCHED are reasons to drop it."""
 
     FETCHED = "fetched"
     ROBOTS = "robots"
     """robots.txt forbids it."""
     FAILED = "failed"
-    """No answer; the note says why."""
+    """No response. The note says why."""
 
 
 @dataclass(frozen=True)
 class CrawlLimits:
-    """max_pages: URLs fetched, robots.txt not counted. max_bytes: payload in total. max_page_bytes: longer pages are cut."""
+    """Limits of a crawl.
+
+    Attributes:
+        max_pages: Most URLs that are fetched, not counting robots.txt.
+        max_bytes: The crawl ends when the total payload reaches this many bytes.
+        max_page_bytes: Most bytes of one page; longer pages are cut.
+        delay_s: Delay before each page, in seconds; a longer Crawl-delay of robots.txt is obeyed.
+        timeout_s: Timeout of a request, in seconds.
+        user_agent: User agent that is sent and checked against robots.txt.
+    """
 
     max_pages: int
     max_bytes: int
@@ -49,7 +58,7 @@ class CrawlLimits:
 
 @dataclass(frozen=True)
 class Capture:
-    """One URL tried. outcome: a CrawlOutcome. note: why there was no answer. Headers as on the wire."""
+    """One URL that was tried. outcome: a CrawlOutcome. note: why there was no response. Headers are as they were sent."""
 
     url: str
     outcome: str
@@ -67,11 +76,15 @@ class Capture:
 def crawl_site(
     seeds: Sequence[str], limits: CrawlLimits, addresses: Mapping[str, str], progress: Callable[[int, int, str], None], journal: Journal
 ) -> Iterator[Capture]:
-    """Captures in crawl order, each host's robots.txt before its first page.
+    """Yields captures in crawl order, the robots.txt of each host before its first page.
 
-    addresses: host -> "address:port" to connect to instead, as a proxy would; the recorded URL keeps the host.
-    progress: called with (pages fetched, pages known, URL). journal: answers from before a kill are taken from it, without asking
-    or waiting; since the order follows from the pages, the crawl goes on where it was.
+    Args:
+        seeds: URLs to start from; only their hosts are crawled.
+        limits: Limits of the crawl.
+        addresses: host -> "address:port" to connect to instead, as with a proxy. The recorded URL keeps the host.
+        progress: Called with (pages fetched, pages known, URL).
+        journal: Responses from before a kill. They are reused without a request or delay. The order follows from the pages, so the crawl
+            continues where it stopped.
     """
     import httpx
 
@@ -103,7 +116,7 @@ def crawl_site(
 
 
 def normal_url(base: str, link: str) -> str:
-    """An absolute http(s) URL without fragment and default port, host in lower case; "" for anything else.
+    """Returns an absolute http(s) URL without fragment and default port, host in lower case; "" for anything else.
 
     >>> normal_url("http://a.b/c/d.html", "../e.html#top")
     'http://a.b/e.html'
@@ -120,7 +133,7 @@ def normal_url(base: str, link: str) -> str:
 
 
 def links(capture: Capture) -> list[str]:
-    """The URLs a page leads to, in page order: its redirect target, or the links of its HTML."""
+    """Returns the URLs that a page leads to, in page order: its redirect target, or the links of its HTML."""
     from resiliparse.parse.html import HTMLTree
 
     from stages.text.warc.charset import decode_page
@@ -151,7 +164,7 @@ def _rules(capture: Capture) -> RobotFileParser:
 
 
 def _get(client: httpx.Client, url: str, limits: CrawlLimits, addresses: Mapping[str, str], journal: Journal, delay_s: float) -> Capture:
-    """The journal's answer, or after the delay the site's."""
+    """Returns the journal's response, or after the delay the site's."""
     capture = journal.take(url)
     if capture is None:
         if delay_s:

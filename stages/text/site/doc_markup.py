@@ -1,8 +1,10 @@
-"""A docstring's markup (reStructuredText, numpydoc and Google sections) rendered as ordinary HTML, or as plain words.
+"""Renders a docstring's markup (reStructuredText, numpydoc and Google sections) as ordinary HTML or as plain words.
 
-Guarantee: never fails and loses no word of prose; what it does not know stays a paragraph. Well-formed output: text is escaped,
-tags are balanced. Cost: about 5 MB/s. Source: the reStructuredText quick reference for inline markup, numpydoc's and Google's
-docstring sections for headings and parameter lists. Sphinx's own renderer is not used: it imports the code it documents.
+Guarantee: it never fails and loses no word of prose. Unknown markup stays a paragraph. The output is well-formed: text is escaped, tags are
+balanced.
+Cost: about 5 MB/s.
+Source: the reStructuredText quick reference for inline markup; numpydoc's and Google's docstring sections for headings and parameter lists.
+Sphinx's own renderer is not used, because it imports the code that it documents.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ SENTENCES = {
 
 
 def plain_text(markup: str) -> str:
-    """Inline markup resolved to the words a reader sees: roles, backticks, emphasis, links. Line breaks stay.
+    """Returns the words that a reader sees after inline markup is resolved: roles, backticks, emphasis, links. Line breaks stay.
 
     >>> plain_text("See :func:`~textwrap.dedent` and ``fill(x)`` in `the docs <http://a.b>`_.")
     'See dedent and fill(x) in the docs.'
@@ -58,7 +60,7 @@ def plain_text(markup: str) -> str:
 
 
 def inline_html(markup: str) -> str:
-    """The same words as `plain_text`, as HTML with code, em, strong and links."""
+    """Returns the same words as `plain_text`, as HTML with code, em, strong and links."""
     parts, last = [], 0
     for match in INLINE.finditer(markup):
         parts.append(escape(markup[last : match.start()], quote=False))
@@ -76,7 +78,7 @@ def inline_html(markup: str) -> str:
 
 
 def docstring_html(text: str, heading: int = 3) -> str:
-    """The blocks of a docstring as HTML; its own headings become h<heading>."""
+    """Returns the blocks of a docstring as HTML. Its own headings become h<heading>."""
     return "\n".join(_blocks(text.expandtabs().splitlines(), heading, listed=False))
 
 
@@ -102,7 +104,10 @@ def _shown(match: re.Match[str]) -> tuple[str, str]:
 
 
 def _blocks(lines: list[str], heading: int, listed: bool) -> Iterator[str]:
-    """Blocks of one indentation level. listed: inside a parameter section, where a line with an indented body is a term."""
+    """Yields the blocks of one indentation level.
+
+    listed: whether the lines are in a parameter section, where a line with an indented body is a term.
+    """
     i = 0
     while i < len(lines):
         line = lines[i]
@@ -168,7 +173,7 @@ def _starts_block(lines: list[str], i: int) -> bool:
 
 
 def _fields(lines: list[str], i: int) -> tuple[str, int]:
-    """A reST field list (`:param x: text`) as a definition list."""
+    """Returns (definition list of a reST field list such as `:param x: text`, index of the next line)."""
     rows = []
     while i < len(lines) and (match := FIELD.match(lines[i])):
         body, after = _indented(lines, i + 1)
@@ -185,7 +190,10 @@ def _fields(lines: list[str], i: int) -> tuple[str, int]:
 
 
 def _terms(lines: list[str], i: int, heading: int) -> tuple[str, int]:
-    """Terms with an indented body, as numpydoc and Google write parameters."""
+    """Returns (definition list of terms with an indented body, index of the next line).
+
+    numpydoc and Google style write parameters in this form.
+    """
     rows = []
     while i < len(lines) and lines[i].strip() and _indent(lines[i]) == 0 and _next_indent(lines, i + 1) > 0:
         if i + 1 >= len(lines) or not lines[i + 1].strip() or _is_title(lines[i].strip(), lines[i + 1]):
@@ -237,7 +245,7 @@ def _directive(line: str, body: list[str], heading: int) -> Iterator[str]:
 
 
 def _quote(body: list[str], heading: int, listed: bool) -> Iterator[str]:
-    """An indented block: code where it looks like code, otherwise prose."""
+    """Yields an indented block: as code if it looks like code, otherwise as prose."""
     sample = [line for line in body if line.strip()]
     prose = sum(
         1 for line in sample if re.match(r"^\s*[A-Za-z`*(\"'][\w`'\"*]*,? [\w`(\"'*:~.-]+ .*[a-z,.;:)`]$", line) and "=" not in line
@@ -272,12 +280,12 @@ def _indent(line: str) -> int:
 
 
 def _next_indent(lines: list[str], i: int) -> int:
-    """Indentation of the next line that is not blank; 0 at the end."""
+    """Returns the indentation of the next line that is not blank; 0 at the end."""
     return next((_indent(line) for line in lines[i:] if line.strip()), 0)
 
 
 def _indented(lines: list[str], i: int) -> tuple[list[str], int]:
-    """The block of indented (or blank) lines from i, dedented, and where it ends."""
+    """Returns (the block of indented or blank lines from i, dedented; the index of its end)."""
     end = i
     while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > 0):
         end += 1

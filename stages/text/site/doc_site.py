@@ -1,11 +1,11 @@
-"""A documentation web site made from the docstrings of installed packages: the crawl that every machine can do.
+"""Makes and serves a documentation web site from the docstrings of installed packages, so that every machine can crawl a site.
 
-A page per module as ordinary HTML (title, header, navigation, footer, headings, paragraphs, code, links), an index per package,
-robots.txt with a disallowed path, two editions as such sites have: `latest` repeats `stable` with another banner, modules and
-members that only it has, and links that lead nowhere. So exact and near duplicates, boilerplate and 404s occur naturally.
-Guarantee: `render` is a pure function of the site and the path; the same package versions give the same bytes. The server
-listens on 127.0.0.1 only, in a child process that ends when its parent does. Cost: parsing the packages (about 5 s for 10 MB),
-then 1 ms a page.
+Each module has a page of ordinary HTML (title, header, navigation, footer, headings, paragraphs, code, links), and each package has an
+index. robots.txt has a disallowed path. The site has two editions, as such sites have: `latest` repeats `stable` with another banner,
+additional modules and members, and links to missing pages. So exact and near duplicates, boilerplate and 404s occur naturally.
+Guarantee: `render` is a pure function of the site and the path. The same package versions give the same bytes. The server listens on
+127.0.0.1 only, in a child process that ends with its parent.
+Cost: parsing the packages (about 5 s for 10 MB), then 1 ms per page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from stages.text.site.doc_markup import docstring_html, plain_text
 from stages.text.site.docstrings import STDLIB, Docstring, PackageNotInstalledError, read_docstrings
 
-HOST = "docs.loam.invalid"  # RFC 6761: .invalid never resolves, so recorded URLs can never be mistaken for a real site
+HOST = "docs.loam.invalid"  # RFC 6761: .invalid never resolves, so nobody can mistake recorded URLs for a real site
 LATEST = "latest"
 ROBOTS = "User-agent: *\nDisallow: /search\nDisallow: /_sources/\n"
 STYLE = "body{font-family:sans-serif;margin:0 auto;max-width:60rem}pre{background:#f4f4f4;padding:.5rem}"
@@ -37,7 +37,15 @@ class SiteError(ValueError):
 
 @dataclass(frozen=True)
 class Module:
-    """One module page. `only_latest`: the page exists in the newest edition only. `new`: its last members do."""
+    """One module page.
+
+    Attributes:
+        package: Distribution of the module.
+        name: Dotted name of the module.
+        docs: Docstrings of the module in source order.
+        only_latest: Whether only the newest edition has the page.
+        new: Number of members at the end of the page that only the newest edition has.
+    """
 
     package: str
     name: str
@@ -48,7 +56,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Site:
-    """Everything `render` needs. modules: by package in the given order, then by name. versions: package -> version."""
+    """All data that `render` needs. modules: by package in the given order, then by name. versions: package -> version."""
 
     editions: tuple[str, ...]
     modules: tuple[Module, ...]
@@ -57,16 +65,22 @@ class Site:
 
 @dataclass(frozen=True)
 class SiteAnswer:
+    """A response of the site: HTTP status, content type and body."""
+
     status: int
     mime: str
     body: str
 
 
 def build_site(packages: Sequence[str], editions: Sequence[str], max_pages: int, min_page_chars: int) -> Site:
-    """The site of the named distributions.
+    """Returns the site of the named distributions.
 
-    max_pages: module pages in all editions together; modules are then chosen by the hash of their names, so that every package
-    keeps its share. min_page_chars: modules with less documentation have no page.
+    Args:
+        packages: Names of distributions.
+        editions: Names of editions.
+        max_pages: Most module pages in all editions together. Modules are chosen by the hash of their names, so every package keeps its
+            share.
+        min_page_chars: Modules with fewer characters of documentation have no page.
     """
     grouped: dict[tuple[str, str], list[Docstring]] = {}
     for doc in read_docstrings(packages):
@@ -86,7 +100,7 @@ def build_site(packages: Sequence[str], editions: Sequence[str], max_pages: int,
 
 
 def render(site: Site, path: str) -> SiteAnswer:
-    """The site's answer to GET `path`. Unknown paths give 404 with a short page."""
+    """Returns the site's response to GET `path`. Unknown paths give 404 with a short page."""
     if path == "/robots.txt":
         return SiteAnswer(200, "text/plain; charset=utf-8", ROBOTS)
     if path == "/":
@@ -110,7 +124,7 @@ def render(site: Site, path: str) -> SiteAnswer:
 
 @contextmanager
 def running_site(packages: Sequence[str], editions: Sequence[str], max_pages: int, min_page_chars: int) -> Iterator[int]:
-    """Serves the site from a child process while the block runs; gives its port on 127.0.0.1. Raises SiteError."""
+    """Serves the site from a child process while the block runs; yields its port on 127.0.0.1. Raises SiteError."""
     command = [sys.executable, "-m", "stages.text.site.doc_site", "--editions", *editions, "--packages", *packages]
     command += ["--max-pages", str(max_pages), "--min-page-chars", str(min_page_chars)]
     root = Path(__file__).resolve().parents[3]
@@ -124,7 +138,7 @@ def running_site(packages: Sequence[str], editions: Sequence[str], max_pages: in
             raise SiteError(f"the documentation server did not start: {reason[0]}")
         yield int(ready[1])
     finally:
-        child.stdin.close()  # the child ends at the end of its input; see main()
+        child.stdin.close()  # main() ends the child when its input ends
         try:
             child.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -140,7 +154,7 @@ def serve(site: Site) -> None:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = 1 << 16  # header and body in one segment; two would wait for a delayed acknowledgement
+        wbufsize = 1 << 16  # header and body in one TCP segment; two would wait for a delayed acknowledgement
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
@@ -163,7 +177,7 @@ def serve(site: Site) -> None:
 
 
 def main() -> None:
-    """`python -m stages.text.site.doc_site`. Ends when standard input ends, so a killed parent leaves no server behind."""
+    """Runs `python -m stages.text.site.doc_site`. It ends when standard input ends, so a killed parent leaves no server behind."""
     parser = argparse.ArgumentParser(prog="python -m stages.text.site.doc_site")
     parser.add_argument("--packages", nargs="+", required=True)
     parser.add_argument("--editions", nargs="+", required=True)
@@ -172,7 +186,7 @@ def main() -> None:
     options = parser.parse_args()
 
     def end_with_parent() -> None:
-        while os.read(0, 1024):  # not sys.stdin: its lock would be held at the end of the interpreter
+        while os.read(0, 1024):  # os.read instead of sys.stdin, whose lock would be held at interpreter exit
             pass
         os._exit(0)
 

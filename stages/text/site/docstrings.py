@@ -1,9 +1,9 @@
-"""The documentation inside installed Python packages: every docstring, read with `ast` from the sources, without importing anything.
+"""Reads every docstring of installed Python packages from the sources with `ast`, without importing anything.
 
-Guarantee: no code of a package runs; the same versions give the same docstrings in the same order on every machine
-(distributions in the given order, modules sorted by name, definitions in source order; tests, vendored copies and generated
-platform files left out). Cost: about 10 s for 10 MB of text. Source: PEP 257 for what a docstring is; `inspect.cleandoc` for
-its indentation.
+Guarantee: no code of a package runs. The same versions give the same docstrings in the same order on every machine: distributions in the
+given order, modules sorted by name, definitions in source order. Tests, vendored copies and generated platform files are left out.
+Cost: about 10 s for 10 MB of text.
+Source: PEP 257 for the definition of a docstring; `inspect.cleandoc` for its indentation.
 """
 
 from __future__ import annotations
@@ -31,10 +31,15 @@ class PackageNotInstalledError(ValueError):
 
 @dataclass(frozen=True)
 class Docstring:
-    """One docstring: `name` is the qualified name in the module ("" for the module itself), `kind` module, class or function.
+    """One docstring.
 
-    signature: as a reader would call it ("dedent(text)"), without the annotations; "" for modules. text: cleaned as
-    `inspect.cleandoc` does, never empty.
+    Attributes:
+        package: Distribution of the module.
+        module: Dotted name of the module.
+        name: Qualified name in the module; "" for the module itself.
+        kind: module, class or function.
+        signature: Call as a reader would write it ("dedent(text)"), without annotations; "" for modules.
+        text: Text after `inspect.cleandoc`, never empty.
     """
 
     package: str
@@ -46,9 +51,12 @@ class Docstring:
 
 
 def read_docstrings(packages: Sequence[str]) -> Iterator[Docstring]:
-    """The docstrings of the named distributions ("stdlib" is the running Python's library), in a fixed order.
+    """Yields the docstrings of the named distributions in a fixed order. "stdlib" is the library of the running Python.
 
-    Private names (one leading underscore) are left out, as documentation sites do. Raises PackageNotInstalledError before any work.
+    Private names (one leading underscore) are left out, as on documentation sites.
+
+    Raises:
+        PackageNotInstalledError: A distribution has no sources here. It is raised before the first docstring.
     """
     sources = [(package, source_files(package)) for package in packages]
     for package, files in sources:
@@ -57,7 +65,7 @@ def read_docstrings(packages: Sequence[str]) -> Iterator[Docstring]:
 
 
 def source_files(package: str) -> list[tuple[str, Path]]:
-    """(module name, path) of every Python source of a distribution that is not a test, sorted by module name."""
+    """Returns (module name, path) of every Python source of a distribution that is not a test, sorted by module name."""
     if package == STDLIB:
         root = Path(sysconfig.get_paths()["stdlib"])
         relative = [(p.relative_to(root), p) for p in root.rglob("*.py")]
@@ -69,10 +77,10 @@ def source_files(package: str) -> list[tuple[str, Path]]:
 
 
 def module_docstrings(package: str, module: str, source: bytes) -> Iterator[Docstring]:
-    """The docstrings of one module's source. A source that this Python cannot parse has none."""
+    """Yields the docstrings of one module's source. A source that this Python cannot parse gives none."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in other people's docstrings
+            warnings.simplefilter("ignore")  # invalid escapes in docstrings of the packages
             tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
@@ -105,7 +113,7 @@ def _distribution_files(package: str) -> list:
 def _is_wanted(relative: Path) -> bool:
     parts = [p.removesuffix(".py") for p in relative.parts]
     if ".." in parts or any(not p.isidentifier() for p in parts):
-        return False  # scripts, data folders; never part of a module's name
+        return False  # scripts and data folders are never part of a module's name
     return not any(p in SKIPPED_PARTS or p.startswith(("test_", "_test", "_sysconfigdata")) for p in parts)
 
 
@@ -115,7 +123,7 @@ def _module_name(relative: Path) -> str:
 
 
 def _definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Public classes, functions and methods in source order, also those under if/try; nothing inside functions."""
+    """Yields public classes, functions and methods in source order, also those under if, try and with, but none inside functions."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if node.name.startswith("_") and not (node.name.startswith("__") and node.name.endswith("__")):
@@ -135,7 +143,7 @@ def _text(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionD
     if raw is None:
         return ""
     text = inspect.cleandoc(raw).strip()
-    return text.encode("utf-8", "replace").decode("utf-8")  # a docstring may hold lone surrogates; a page may not
+    return text.encode("utf-8", "replace").decode("utf-8")  # a docstring may hold lone surrogates, a page must not
 
 
 def _signature(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:

@@ -1,8 +1,9 @@
-"""The captures of a crawl under way, kept on disk so that a killed crawl goes on from them.
+"""Keeps the captures of a running crawl on disk, so that a killed crawl can continue from them.
 
-Guarantee: a capture is in the journal before the crawler goes on; a line torn by a kill is cut off; the date is that of the first
-start, so that a crawl that was killed ends with the bytes of one that was not (if the site has not changed). Answers are kept,
-failures to get one are not: they are tried again. Cost: each body once more on the disk, in base 64.
+Guarantee: a capture is in the journal before the crawler continues. A line torn by a kill is cut off. The date is that of the first start,
+so a killed and continued crawl gives the same bytes as an uninterrupted one (if the site has not changed). Responses are kept. Failed
+requests are not kept; they are tried again.
+Cost: each body is stored once more on disk, in base 64.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """One crawl's journal. date: of its first start, such as "2026-11-20T19:00:00Z"."""
+    """The journal of one crawl. date: date of its first start, such as "2026-11-20T19:00:00Z"."""
 
     def __init__(self, path: Path, date: str) -> None:
         self.path, self.date = path, date
-        self._lines: dict[str, deque[int]] = defaultdict(deque)  # URL -> where its answers lie, in the order they came
+        self._lines: dict[str, deque[int]] = defaultdict(deque)  # URL -> file offsets of its responses, in order of arrival
         end = self._read()
         self._file = path.open("r+b" if end else "w+b")
         self._file.truncate(end)
@@ -31,7 +32,7 @@ class Journal:
             self._write({"date": date})
 
     def take(self, url: str) -> Capture | None:
-        """The next answer for the URL from before the kill; None where there is none (any more)."""
+        """Returns the next response for the URL from before the kill; None if no more are stored."""
         from stages.text.site.crawler import Capture
 
         if not self._lines[url]:
@@ -42,14 +43,14 @@ class Journal:
         return Capture(**fields | pairs | {"body": base64.b64decode(fields["body"])})
 
     def add(self, capture: Capture) -> None:
-        """Keeps an answer."""
+        """Stores a response. Other outcomes are ignored."""
         from stages.text.site.crawler import CrawlOutcome
 
         if capture.outcome == CrawlOutcome.FETCHED:
             self._write(asdict(capture) | {"body": base64.b64encode(capture.body).decode()})
 
     def close(self) -> None:
-        """Closes the file; the journal stays."""
+        """Closes the file. The journal remains on disk."""
         self._file.close()
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -58,7 +59,7 @@ class Journal:
         self._file.flush()
 
     def _read(self) -> int:
-        """Notes where the answers lie; returns where the whole lines end."""
+        """Records the offsets of the responses; returns the end of the last complete line."""
         if not self.path.exists():
             return 0
         end = 0

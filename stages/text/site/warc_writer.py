@@ -1,8 +1,9 @@
-"""Captures of our own crawl as standard WARC 1.1 files.
+"""Writes captures of our own crawl as standard WARC 1.1 files.
 
-Guarantee: one gzip member per record; a request record beside every response; record ids are a function of URL, payload and
-ordinal, so the same pages crawled again are the same records. Cost: gzip, about 40 MB/s. Source: WARC 1.1 (ISO 28500:2017),
-written with warcio.
+Guarantee: one gzip member per record, and a request record for every response. Record ids are a function of URL, payload and ordinal, so
+crawling the same pages again gives the same records.
+Cost: gzip, about 40 MB/s.
+Source: WARC 1.1 (ISO 28500:2017), written with warcio.
 """
 
 from __future__ import annotations
@@ -23,22 +24,32 @@ if TYPE_CHECKING:
 
 
 def payload_digest(body: bytes) -> str:
-    """sha1 in base 32, as WARC-Payload-Digest has it."""
+    """Returns the sha1 in base 32, in the form of WARC-Payload-Digest."""
     return "sha1:" + base64.b32encode(hashlib.sha1(body).digest()).decode()
 
 
 def response_id(url: str, digest: str, ordinal: int) -> UUID:
-    """uuid5 of (URL, payload digest, ordinal): the document's id. ordinal: how often this URL was captured before."""
+    """Returns uuid5 of (URL, payload digest, ordinal): the document's id. ordinal: number of earlier captures of this URL."""
     return uuid5(NAMESPACE_URL, f"{url} {digest} {ordinal}")
 
 
 def file_number(url: str, files: int) -> int:
-    """The file a URL goes to: by hash, so that a page keeps its file while others come and go."""
+    """Returns the number of the file for a URL.
+
+    It depends on the URL's hash, so a page keeps its file when other pages are added or removed.
+    """
     return int.from_bytes(hashlib.sha256(url.encode()).digest()[:8], "big") % files
 
 
 def open_warc(stream: BinaryIO, name: str, date: str, info: Mapping[str, str]) -> WARCWriter:
-    """A writer on an open file, with its warcinfo record written. name: of the file, artifact-relative."""
+    """Returns a writer on an open file, with its warcinfo record written.
+
+    Args:
+        stream: The open file.
+        name: Name of the file, relative to the artifact.
+        date: WARC-Date of the record, such as "2026-11-20T19:00:00Z".
+        info: Fields of the warcinfo record.
+    """
     from warcio.warcwriter import WARCWriter
 
     writer = WARCWriter(stream, gzip=True, warc_version="1.1")
@@ -50,7 +61,14 @@ def open_warc(stream: BinaryIO, name: str, date: str, info: Mapping[str, str]) -
 
 
 def write_capture(writer: WARCWriter, capture: Capture, date: str, ordinal: int) -> UUID:
-    """Writes response and request; returns the response's record id. date: "2026-11-20T19:00:00Z"."""
+    """Writes the response and the request of a capture; returns the record id of the response.
+
+    Args:
+        writer: Writer from `open_warc`.
+        capture: A fetched capture.
+        date: WARC-Date, such as "2026-11-20T19:00:00Z".
+        ordinal: Number of earlier captures of this URL.
+    """
     from warcio.statusandheaders import StatusAndHeaders
 
     digest = payload_digest(capture.body)

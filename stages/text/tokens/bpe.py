@@ -1,8 +1,9 @@
-"""A byte-level BPE tokenizer as Llama 3 has it: its split pattern, byte fallback by construction, special tokens at the end.
+"""Trains and loads a byte-level BPE tokenizer like Llama 3's: its split pattern, all bytes in the vocabulary, special tokens at the end.
 
-Guarantee: the same texts give the same tokenizer.json on any number of threads (merges are counted, not sampled; ties are
-broken by token id); any string is encoded without an unknown token. Cost: memory grows with the number of distinct words;
-95 MB of text took 1.2 GB. Source: Hugging Face tokenizers; the pattern is Llama 3's tokenizer.json.
+Guarantee: the same texts give the same tokenizer.json on any number of threads (merges are counted, not sampled; ties are broken by token
+id). Any string is encoded without an unknown token.
+Cost: memory grows with the number of distinct words; 95 MB of text took 1.2 GB.
+Source: Hugging Face tokenizers; the pattern is from Llama 3's tokenizer.json.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BATCH_DOCUMENTS = 256
 
 
 class CorpusTooSmallError(ValueError):
-    """The texts have fewer frequent pairs than the vocabulary needs merges. `reachable`: the size they do give."""
+    """The texts have fewer frequent pairs than the vocabulary needs merges. `reachable`: the largest vocabulary size that they give."""
 
     def __init__(self, asked: int, reachable: int) -> None:
         super().__init__(f"A vocabulary of {asked:,} was asked for, but the texts give only {reachable:,} tokens (too few repeated words).")
@@ -31,9 +32,16 @@ class CorpusTooSmallError(ValueError):
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> Tokenizer:
-    """Trains a tokenizer of exactly `vocab_size` tokens, special tokens included; raises CorpusTooSmallError where it cannot.
+    """Returns a trained tokenizer of exactly `vocab_size` tokens, special tokens included.
 
-    min_frequency: how often a pair of tokens occurs at least to become a token.
+    Args:
+        texts: Training texts.
+        vocab_size: Number of tokens.
+        min_frequency: Smallest number of occurrences at which a pair of tokens becomes a token.
+
+    Raises:
+        ValueError: `vocab_size` is smaller than SMALLEST_VOCABULARY.
+        CorpusTooSmallError: The texts give fewer tokens.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -64,19 +72,19 @@ def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> 
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes tokenizer.json and tokenizer_config.json; `transformers.AutoTokenizer` loads the folder."""
+    """Writes tokenizer.json and tokenizer_config.json. `transformers.AutoTokenizer` loads the folder."""
     tokenizer.save(str(folder / "tokenizer.json"))
     write_config(folder)
 
 
 def write_config(folder: Path) -> None:
-    """Writes tokenizer_config.json, which is the same for every tokenizer of Loam's."""
+    """Writes tokenizer_config.json, which is the same for every tokenizer of Loam."""
     text = json.dumps(tokenizer_config(), indent=2, ensure_ascii=False) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """The content of tokenizer_config.json, chat template included."""
+    """Returns the content of tokenizer_config.json, chat template included."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,
@@ -89,7 +97,7 @@ def tokenizer_config() -> dict[str, Any]:
 
 
 def load_plain(path: Path) -> Tokenizer:
-    """The tokenizer of tokenizer.json for text from outside: a special token spelt out in a text is ordinary characters."""
+    """Returns the tokenizer of tokenizer.json for text from outside: a special token that is spelt out in a text is ordinary characters."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(path))
@@ -98,14 +106,14 @@ def load_plain(path: Path) -> Tokenizer:
 
 
 def load_chat(path: Path) -> Tokenizer:
-    """The tokenizer of tokenizer.json for rendered chats: special tokens are recognised."""
+    """Returns the tokenizer of tokenizer.json for rendered chats: special tokens are recognised."""
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(str(path))
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of texts, no special token added."""
+    """Returns the token ids of texts. No special token is added."""
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 

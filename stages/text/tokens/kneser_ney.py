@@ -1,8 +1,9 @@
-"""Baselines a language model has to beat: a unigram and an interpolated Kneser-Ney trigram over token ids.
+"""Baselines that a language model has to beat: a unigram and an interpolated Kneser-Ney trigram over token ids.
 
-Guarantee: for every history the probabilities of all tokens sum to one; nothing is pruned. Cost: sorting the trigrams, about
-0.5 s and 100 MB per million tokens; a lookup is a binary search. Source: Kneser and Ney 1995; interpolated form with one
-discount per order, n1 / (n1 + 2 n2), as in Chen and Goodman 1999, ending in a uniform distribution over the vocabulary.
+Guarantee: for every history the probabilities of all tokens sum to one. Nothing is pruned.
+Cost: sorting the trigrams takes about 0.5 s and 100 MB per million tokens; a lookup is a binary search.
+Source: Kneser and Ney 1995; interpolated form with one discount per order, n1 / (n1 + 2 n2), as in Chen and Goodman 1999, ending in a
+uniform distribution over the vocabulary.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Level:
-    """One order: counts of n-grams, and per history their sum and the number of different continuations. Keys are sorted."""
+    """One order: counts of n-grams, and for each history their sum and the number of different continuations. Keys are sorted."""
 
     key: np.ndarray  # int64 [ngrams], history * vocab_size + token
     count: np.ndarray  # int64 [ngrams]
@@ -27,14 +28,24 @@ class Level:
 
 @dataclass(frozen=True)
 class KneserNey:
-    """levels: unigram, bigram, trigram; the lower two hold continuation counts."""
+    """A fitted trigram model. levels: unigram, bigram, trigram. The lower two hold continuation counts."""
 
     vocab_size: int
     levels: tuple[Level, Level, Level]
 
 
 def fit(pieces: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
-    """Counts pieces of token ids (int64, each on its own). The first token of a piece is given, not predicted."""
+    """Returns a model with the n-gram counts of the given segments.
+
+    The first token of a segment is given, not predicted.
+
+    Args:
+        pieces: Segments of token ids, int64 [tokens] each, counted independently of each other.
+        vocab_size: Number of token ids.
+
+    Raises:
+        ValueError: The vocabulary is larger than 2**20 tokens, or no segment has two tokens.
+    """
     if vocab_size > 1 << 20:
         raise ValueError(f"A trigram of a vocabulary of {vocab_size:,} tokens does not fit 64 bits; at most {1 << 20:,} do.")
     parts = [_trigrams(piece) for piece in pieces if len(piece) > 1]
@@ -49,12 +60,12 @@ def fit(pieces: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
 
 
 def piece_logprobs(model: KneserNey, piece: np.ndarray) -> np.ndarray:
-    """Natural log-probabilities of piece[1:], float64."""
+    """Returns natural log-probabilities of piece[1:], float64."""
     return np.log(probability(model, *_trigrams(piece)))
 
 
 def probability(model: KneserNey, u: np.ndarray, v: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """P(w | u v) for arrays of token ids, float64."""
+    """Returns P(w | u v) for arrays of token ids, float64."""
     p = np.full(w.shape, 1.0 / model.vocab_size)
     for level, history in zip(model.levels, (np.zeros_like(w), v, u * model.vocab_size + v), strict=True):
         p = _interpolated(level, history, w, model.vocab_size, p)
@@ -62,12 +73,12 @@ def probability(model: KneserNey, u: np.ndarray, v: np.ndarray, w: np.ndarray) -
 
 
 def unigram_logprobs(counts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Natural log-probabilities under add-one smoothed counts (int64 [vocab_size])."""
+    """Returns natural log-probabilities under add-one smoothed counts (int64 [vocab_size])."""
     return np.log((counts[tokens] + 1.0) / (counts.sum() + counts.size))
 
 
 def _trigrams(piece: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(u, v, w) for each token after the first; before the second token the first stands twice."""
+    """Returns (u, v, w) for each token after the first. The history of the second token is the first token twice."""
     padded = np.concatenate([piece[:1], piece]).astype(np.int64)
     return padded[:-2], padded[1:-1], padded[2:]
 

@@ -1,9 +1,9 @@
-"""Packing pieces into rows of a fixed capacity: best-fit decreasing.
+"""Packs items of given lengths into sequences of a fixed capacity: best-fit decreasing.
 
-Guarantee: every item gets exactly one row, no row holds more than `capacity`, rows are numbered from 0 in the order they
-are opened, and the result depends on nothing but the lengths (equal lengths go in by index, and among rows with equal room
-the one that has had that room longest takes the item).
-Cost: one numpy step per pair of item length and room that meet, not per item; a million lengths take about a second.
+Guarantee: every item gets exactly one sequence. No sequence holds more than `capacity`. Sequences are numbered from 0 in the order in which
+they are opened. The result depends on the lengths alone: items of equal length are placed by index, and among sequences with equal room the
+one that has had this room longest gets the item.
+Cost: one numpy step per combination of item length and room, not per item; a million lengths take about a second.
 Source: Ding et al. 2024, "Fewer Truncations Improve Language Modeling" (best-fit packing of pre-training documents).
 """
 
@@ -17,9 +17,14 @@ _Rooms = list[deque[np.ndarray]]
 
 
 def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
-    """The row of every item, int64 of the shape of `lengths` (int64 [n], tokens, 1 … capacity).
+    """Returns the sequence number of every item, int64 [n].
 
-    Raises ValueError where a length does not fit an empty row or is not positive.
+    Args:
+        lengths: Length of each item in tokens, int64 [n], 1 to capacity.
+        capacity: Tokens per sequence.
+
+    Raises:
+        ValueError: The capacity is less than 1, or a length is not between 1 and the capacity.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     if capacity < 1:
@@ -32,7 +37,7 @@ def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
     descending = lengths[order]
     starts = np.flatnonzero(np.diff(descending, prepend=-1))
     ends = np.append(starts, descending.size)[1:]
-    rooms: _Rooms = [deque() for _ in range(capacity + 1)]  # rooms[r]: rows with r tokens left, longest there first
+    rooms: _Rooms = [deque() for _ in range(capacity + 1)]  # rooms[r]: sequences with room for r tokens, oldest entry first
     open_mask, opened = 0, 0  # bit r of open_mask: rooms[r] is not empty
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         length = int(descending[start])
@@ -55,9 +60,9 @@ def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def _fill(assigned: np.ndarray, items: np.ndarray, rows: np.ndarray, room: int, length: int, rooms: _Rooms) -> tuple[int, np.ndarray]:
-    """Puts as many equal items as fit into rows of equal room; returns how many went in, and the rows not touched.
+    """Puts as many equal items as possible into sequences of equal room; returns (number of items placed, untouched sequences).
 
-    A row that took one item is again the tightest fit, so it is filled to the end before the next row is begun.
+    A sequence that got one item is again the tightest fit. So it is filled completely before the next sequence is started.
     """
     per_row = room // length
     used = min(items.size, per_row * rows.size)

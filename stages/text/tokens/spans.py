@@ -1,7 +1,8 @@
-"""From document spans to packed rows: choosing, repeating, cutting and packing, as arrays.
+"""Turns document spans into packed sequences, as arrays: selects, repeats, cuts and packs them.
 
-Guarantee: exact. `cut_to_tokens` gives exactly the tokens asked for, whole epochs first, then documents in order of their
-hash, the last one cut; `pack_rows` puts every token of its slices into exactly one row. Cost: a few numpy passes.
+Guarantee: exact. `cut_to_tokens` returns exactly the requested number of tokens: whole epochs first, then documents in order of their hash,
+the last one cut. `pack_rows` puts every token of its slices into exactly one sequence.
+Cost: a few numpy operations over the spans.
 Source: best-fit packing with whole chunks kept, Ding et al. 2024; largest-remainder apportionment (Hamilton) for the counts.
 """
 
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spans:
-    """All documents of a tokens artifact: arrays of one entry per document; `source` indexes `names`, which are sorted."""
+    """All documents of a tokens artifact, as arrays with one entry per document.
+
+    Attributes:
+        doc_id: Identities, fixed_size_binary[16].
+        source: Index into `names`.
+        names: Names of the sources, sorted.
+        shard: Number of the shard with the document's tokens.
+        start: First token in the shard.
+        length: Number of tokens.
+        bytes: Bytes of text.
+    """
 
     doc_id: pa.Array  # fixed_size_binary[16]
     source: np.ndarray
@@ -36,7 +47,7 @@ class Spans:
 
 
 def read_spans(files: Sequence[Path]) -> Spans:
-    """The span index of a tokens artifact, in the order of its shards."""
+    """Returns the span index of a tokens artifact, in the order of its shards."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -50,7 +61,10 @@ def read_spans(files: Sequence[Path]) -> Spans:
 
 
 def select_validation(spans: Spans, share: float, at_most: int, seed: int) -> np.ndarray:
-    """Which documents are held out, bool: the lowest draws, `share` of all documents, at least one and `at_most`."""
+    """Returns which documents are held out, bool [documents]: those with the lowest hash values.
+
+    Their number is `share` of all documents, but at least one and at most `at_most`.
+    """
     number = hash_values(seed, "validation", spans.doc_id.to_pylist())
     wanted = min(max(int(share * number.size), 1), at_most, number.size)
     chosen = np.zeros(number.size, dtype=bool)
@@ -59,7 +73,7 @@ def select_validation(spans: Spans, share: float, at_most: int, seed: int) -> np
 
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
-    """Whole numbers in proportion to weights that sum to exactly `total`; the largest remainders are rounded up first."""
+    """Returns whole numbers in proportion to weights. Their sum is exactly `total`; the largest remainders are rounded up first."""
     exact = [Fraction(weight) * total / sum(map(Fraction, weights)) for weight in weights]
     shares = [int(value) for value in exact]
     order = sorted(range(len(weights)), key=lambda i: (shares[i] - exact[i], i))
@@ -69,9 +83,15 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
 
 
 def cut_to_tokens(spans: Spans, documents: np.ndarray, tokens: int, seed: int) -> np.ndarray:
-    """Slices (document, offset, length), int64 [n, 3], of exactly `tokens` tokens: whole epochs, then part of one.
+    """Returns slices (document, offset, length), int64 [n, 3], of exactly `tokens` tokens: whole epochs, then a partial epoch.
 
-    The part takes documents in order of their hash; the document that crosses the limit is cut there.
+    The partial epoch takes documents in order of their hash, and the document that crosses the limit is cut there.
+
+    Args:
+        spans: All documents.
+        documents: Indexes of the documents to use.
+        tokens: Number of tokens.
+        seed: Seed of the hash.
     """
     length = spans.length[documents]
     epochs, rest = divmod(tokens, int(length.sum()))
@@ -88,9 +108,17 @@ def cut_to_tokens(spans: Spans, documents: np.ndarray, tokens: int, seed: int) -
 
 
 def pack_rows(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of slices (document, offset, length): (document [n], pieces [n, 3] of shard, start, length, offsets [rows + 1]).
+    """Packs slices (document, offset, length) into sequences.
 
-    A slice longer than seq_len fills whole rows; its remainder and all shorter slices are packed best-fit decreasing.
+    A slice longer than seq_len fills whole sequences. Its remainder and all shorter slices are packed best-fit decreasing.
+
+    Args:
+        spans: All documents.
+        taken: Slices, int64 [n, 3].
+        seq_len: Tokens per sequence.
+
+    Returns:
+        (document [n], segments [n, 3] of shard, start and length, offsets [sequences + 1] of each sequence's first segment).
     """
     taken = taken[taken[:, 2] > 0]
     chunks = -(-taken[:, 2] // seq_len)
@@ -99,7 +127,7 @@ def pack_rows(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.ndarray
     offset = taken[owner, 1] + number * seq_len
     length = np.minimum(seq_len, taken[owner, 2] - number * seq_len)
     row = pack(length, seq_len)
-    order = np.argsort(row, kind="stable")  # within a row by document
+    order = np.argsort(row, kind="stable")  # stable: within a sequence the order of the slices
     document = taken[owner, 0][order]
     pieces = np.stack([spans.shard[document], spans.start[document] + offset[order], length[order]], axis=1).astype(np.int64)
     offsets = np.searchsorted(row[order], np.arange(int(row.max(initial=-1)) + 2)).astype(np.int64)

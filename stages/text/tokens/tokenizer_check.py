@@ -1,9 +1,11 @@
-"""A tokenizer that Loam did not train: what the rest of the pipeline could not use of it.
+"""Checks a tokenizer that Loam did not train, and lists what the rest of the pipeline could not use.
 
-Guarantee: a tokenizer without faults is byte-level BPE that encodes any text and gives it back, has the chat format's tokens with
-ids of their own, begins a text with <|begin_of_text|> alone, renders chats as text/items/chat does, and has no hole in its vocabulary.
-Cost: under a second, 15 s for 262,000 ids; hostile files could take all memory or go on for ever, so `judge_files` is for a confined
-process. Source: what text/tokens/bpe.py, text/items/chat.py and the stages that read a tokenizer rely on.
+Guarantee: a tokenizer without faults is byte-level BPE that encodes any text and decodes it back unchanged. The chat format's tokens have
+ids of their own. Only <|begin_of_text|> is put before a text. Chats render as in stages/text/items/chat.py. The ids of the vocabulary have
+no gap.
+Cost: under a second, 15 s for 262,000 ids. Hostile files could use all memory or run without end, so call `judge_files` in a confined
+process.
+Source: the requirements of stages/text/tokens/bpe.py, stages/text/items/chat.py and the stages that read a tokenizer.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_IDS = 1 << 24  # sixteen million; the largest tokenizers in use have 262,144
-MAX_TEMPLATE = 1 << 20  # characters of a template, and of what it renders
+MAX_TEMPLATE = 1 << 20  # limit in characters, for a template and for what it renders
 MAX_POWER = 64
 PROBES = (
     "".join(map(chr, [*range(0x250), 0x3B1, 0x5D0, 0x939, 0x4E2D, 0xAC00, 0x1F600, 0x10FFFD])),
     " a space at both ends ", "two  blanks\tand\ttabs\n\n\nlines\r\n", "e\u0301 \u00e9 \ufb01 \uff21 \u2126", "it's 12345, don't",
 )  # fmt: skip
-"""Bytes of all kinds, white space, and characters that a normalizer would change."""
+"""Probe texts: bytes of all kinds, white space, and characters that a normalizer would change."""
 CHAT = (
     {"role": "system", "content": " Be brief. "},
     {"role": "user", "content": "What does textwrap.dedent do?\n"},
@@ -34,9 +36,12 @@ CHAT = (
 
 
 def judge_files(tokenizer: str, config: str = "", template: str = "") -> dict[str, Any]:
-    """{"faults", "size"}: what the pipeline could not use of tokenizer.json and the two files beside it, and the number of ids.
+    """Returns {"faults", "size"}: sentences on what the pipeline could not use, and the number of ids (0 with faults).
 
-    The arguments are paths; empty where there is no such file.
+    Args:
+        tokenizer: Path of tokenizer.json.
+        config: Path of tokenizer_config.json; "" without one.
+        template: Path of chat_template.jinja; "" without one.
     """
     from pathlib import Path
 
@@ -55,14 +60,17 @@ def _load(text: str) -> Tokenizer:
 
 
 def tokenizer_faults(text: str, config: str = "", template: str = "") -> list[str]:
-    """What the pipeline could not use, one sentence each; empty when all is well.
+    """Returns what the pipeline could not use, one sentence each; an empty list if there is no fault.
 
-    text, config, template: contents of tokenizer.json, tokenizer_config.json and chat_template.jinja; empty where there is none.
+    Args:
+        text: Content of tokenizer.json.
+        config: Content of tokenizer_config.json; "" without one.
+        template: Content of chat_template.jinja; "" without one.
     """
     try:
         raw = json.loads(text)
         settings = json.loads(config or "{}")
-    except ValueError as error:  # a number of thousands of digits is one too
+    except ValueError as error:  # also raised for an integer with thousands of digits
         return [f"It is not JSON: {error}."]
     except RecursionError:
         return ["It is not JSON of a tokenizer: it is nested too deeply."]
@@ -81,7 +89,10 @@ def tokenizer_faults(text: str, config: str = "", template: str = "") -> list[st
 
 
 def _stated_ids(raw: dict[str, Any], model: dict[str, Any]) -> Iterator[Any]:
-    """Every id that the file states, whatever it is: one of 4 billion would be taken, and the model made for it."""
+    """Yields every id in the file, of any type.
+
+    The ids are checked before loading. The library would accept an id of 4 billion, and the model would be built for it.
+    """
     yield from model["vocab"].values() if isinstance(model["vocab"], dict) else ()
     added = raw.get("added_tokens")
     yield from (token.get("id") for token in (added if isinstance(added, list) else ()) if isinstance(token, dict))
@@ -96,7 +107,7 @@ def _vocabulary_faults(tokenizer: Tokenizer, model: dict[str, Any], added: list[
         yield f"It is not byte-level: {len(bytes_missing)} of the 256 bytes have no token."
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         yield f"Its {len(vocabulary):,} ids are not 0 to {len(vocabulary) - 1:,}; the model's embedding would have holes."
-    elif wrong := next((t for t in added if tokenizer.token_to_id(t["content"]) != t["id"]), None):  # the library counts on in silence
+    elif wrong := next((t for t in added if tokenizer.token_to_id(t["content"]) != t["id"]), None):  # the library counts on silently
         yield f"It states the id {wrong['id']:,} for {wrong['content'][:40]!r}, which is read as {tokenizer.token_to_id(wrong['content']):,}."
     if model.get("dropout"):
         yield "It has BPE dropout, so a text has no fixed ids."
@@ -167,7 +178,10 @@ def _template_fault(theirs: Any) -> str:
 
 
 def _sandbox() -> Any:
-    """Where a template is rendered: no attribute of Python's own, no change of what it is given, and no operator that grows without bound."""
+    """Returns an environment that renders untrusted templates.
+
+    It allows no access to Python's own attributes, no changes to arguments and no operator with unbounded growth.
+    """
     from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 
     class Bounded(ImmutableSandboxedEnvironment):

@@ -1,7 +1,8 @@
-"""Examples that a model is tuned on, conversations or pairs, before they are written: cleared, split, or made from documentation.
+"""Prepares tuning examples (conversations or pairs) before they are written: checks them, splits them, or makes them from documentation.
 
-Guarantee: an example that holds a special token or a benchmark item is dropped with that reason; the split goes by the words of its
-answer, alike for conversations and pairs. Cost: one search per text in the n-gram index.
+Guarantee: an example that holds a special token or a benchmark item is dropped with that reason. The split depends on the words of the
+answer, and is the same for conversations and pairs.
+Cost: one search per text in the n-gram index.
 Source: n-grams of 13 words, Brown et al. 2020, appendix C.
 """
 
@@ -31,10 +32,16 @@ class TuningReason(StrEnum):
 
 @dataclass(frozen=True)
 class Example:
-    """A conversation or pair before it is cleared.
+    """A conversation or pair before the checks.
 
-    columns: what its row holds beside doc_id, source and split. texts: where no special token may stand. searched: where no benchmark item
-    may stand, in this order. chars: its size in the record counts. answer: what its split is drawn by.
+    Attributes:
+        doc_id: Identity of the example.
+        source: Name of its source.
+        columns: Columns of its row in addition to doc_id, source and split.
+        texts: Texts that must not contain a special token.
+        searched: Texts that must not contain a benchmark item, in the order of the search.
+        chars: Size in the record counts.
+        answer: Answer whose hash decides the split.
     """
 
     doc_id: UUID
@@ -48,7 +55,13 @@ class Example:
 
 @dataclass(frozen=True)
 class ClearedExample:
-    """decision: the example's row of decisions/. row: its row of the table, None where it is dropped."""
+    """An example after the checks.
+
+    Attributes:
+        decision: Row of decisions/.
+        row: Row of the table; None if the example is dropped.
+        chars: Size in the record counts.
+    """
 
     decision: dict[str, Any]
     row: dict[str, Any] | None
@@ -56,7 +69,14 @@ class ClearedExample:
 
 
 def judge_examples(examples: Iterable[Example], index: Index, seed: int, validation_frac: float) -> Iterator[ClearedExample]:
-    """Each example with its verdict; `validation_frac` of those that stay are for validation."""
+    """Yields each example with its verdict.
+
+    Args:
+        examples: The examples.
+        index: Index of the benchmark items.
+        seed: Seed of the split.
+        validation_frac: Share of the kept examples that is for validation.
+    """
     from stages.text.match.ngrams import find
 
     for example in examples:
@@ -80,9 +100,13 @@ def is_validation(answer: str, seed: int, validation_frac: float) -> bool:
 def documented_answers(
     rows: Iterable[Mapping[str, Any]], limits: Mapping[str, int], seed: int, purpose: str
 ) -> Iterator[tuple[str, list[tuple[Answer, str]]]]:
-    """(kind of question, answers with the versions of their packages), chosen by hash.
+    """Yields (kind of question, answers with the versions of their packages), chosen by hash.
 
-    rows: of answers.parquet. limits: "what" and "complete" -> answers at most. purpose: two purposes choose independently.
+    Args:
+        rows: Rows of answers.parquet.
+        limits: Kind of question ("what" or "complete") -> largest number of answers.
+        seed: Seed of the hash.
+        purpose: Purpose of the hash. Two purposes choose independently.
     """
     from stages.text.items.held_out import answer_of, says_what
 
@@ -93,12 +117,12 @@ def documented_answers(
 
 
 def question_about(answer: Answer, kind: str) -> str:
-    """ "What does X do?", or "Complete: " and the first half of the answer."""
+    """Returns "What does X do?", or "Complete: " and the first half of the answer."""
     from stages.text.items.held_out import halves
 
     return what_prompt(answer.of.name) if kind == "what" else complete_prompt(halves(answer.text)[0])
 
 
 def documented_id(answer: Answer, version: str, kind: str) -> UUID:
-    """The identity of an example made from documentation: of package, version, object, kind and sentence."""
+    """Returns the identity of an example made from documentation: a uuid5 of package, version, object, kind and sentence."""
     return uuid5(NAMESPACE_OID, f"{answer.of.package}=={version}:{answer.of.name}:{kind}:{answer.ordinal}")

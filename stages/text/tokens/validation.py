@@ -1,7 +1,8 @@
-"""The validation documents of a mixture, and a sample of its training pieces, as token ids.
+"""Reads the validation documents of a mixture, and a sample of its training segments, as token ids.
 
-Guarantee: a document comes whole, from its beginning-of-text token to its last token of text (the end-of-text token is left
-out: it encodes no byte). Cost: the validation tokens in memory; training tokens are read by memory map.
+Guarantee: a document is returned completely, from its beginning-of-text token to its last token of text. The end-of-text token is left out,
+because it encodes no byte.
+Cost: the validation tokens in memory; training tokens are memory-mapped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Validation:
-    """doc_ids, ids (int64, one array per document), bytes of text and predicted tokens, one entry per document."""
+    """The validation documents, one entry per document in each field.
+
+    Attributes:
+        doc_ids: Identities.
+        ids: Token ids, int64 [tokens] each.
+        bytes: Bytes of text, int64.
+        tokens: Number of predicted tokens, int64.
+    """
 
     doc_ids: tuple[UUID, ...]
     ids: tuple[np.ndarray, ...]
@@ -25,7 +33,7 @@ class Validation:
 
 
 def read_validation(mixture: Path, tokens: Path) -> Validation:
-    """The documents of a mixture's validation part, in the order of the shards. Documents without any text are left out."""
+    """Returns the documents of a mixture's validation part, in the order of the shards. Documents without text are left out."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -45,7 +53,16 @@ def read_validation(mixture: Path, tokens: Path) -> Validation:
 
 
 def read_training_pieces(mixture: Path, tokens: Path, limit: int, seed: int) -> tuple[list[np.ndarray], int]:
-    """(pieces, vocabulary size): all training pieces as ids, or a random choice of them that holds at most `limit` tokens."""
+    """Returns (training segments as ids, vocabulary size).
+
+    If all segments together exceed `limit` tokens, the result is a random sample of at most `limit` tokens, but at least one segment.
+
+    Args:
+        mixture: Folder of the mixture.
+        tokens: Folder of its tokens artifact.
+        limit: Largest number of tokens.
+        seed: Seed of the sample.
+    """
     pieces = np.load(mixture / "train" / "pieces.npy", mmap_mode="r")
     order = np.arange(len(pieces))
     if int(pieces[:, 2].sum()) > limit:
@@ -57,7 +74,7 @@ def read_training_pieces(mixture: Path, tokens: Path, limit: int, seed: int) -> 
 
 
 def open_tokens(tokens: Path, shard: int) -> np.ndarray:
-    """One shard of a tokens artifact, memory-mapped."""
+    """Returns one shard of a tokens artifact, memory-mapped."""
     dtype = "<u2" if _described(tokens)["dtype"] == "uint16" else "<u4"
     return np.memmap(tokens / "tokens" / f"{shard:05d}.bin", dtype=dtype, mode="r")
 

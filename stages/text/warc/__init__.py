@@ -1,1 +1,1 @@
-"""From the bytes of a WARC file to the text of a page."""
+"""Functions from the bytes of a WARC file to the text of a page."""

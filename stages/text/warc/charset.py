@@ -1,12 +1,14 @@
-"""A page's bytes to characters, whatever it says its charset is.
+"""Decodes the bytes of a page to characters, whatever charset the page declares.
 
-Guarantee: pure; any bytes give some text; what does not fit becomes U+FFFD, for the caller to count. Order of the evidence: byte
-order mark; UTF-8 that decodes (a legacy charset hardly ever does by chance); HTTP header, XML declaration, meta tag, each taken
-only if the bytes bear it out; the bytes themselves. Cost: about 20 microseconds a page, 1 ms where the bytes have to be judged.
-Source: the HTML standard (encoding sniffing) and the WHATWG Encoding standard for labels, both of which believe a wrong label;
-uchardet by resiliparse. On 618 pages of the real crawl transcoded to 22 charsets the text is exact for .98 without a statement or
-stated as UTF-8, .80 stated as ISO-8859-1 (a Latin-2 page is believed to be Latin-1, as browsers do), 1.00 stated rightly; by the
-standards' order alone .90, .37, .37 and 1.00.
+Guarantee: pure. Any bytes give some text. Undecodable bytes become U+FFFD, and the caller can count them. Order of the evidence: byte order
+mark; UTF-8 that decodes (a legacy charset hardly ever does by chance); HTTP header, XML declaration, meta tag, each accepted only if the
+bytes are plausible in it; detection from the bytes.
+Cost: about 20 microseconds per page, 1 ms where detection runs.
+Accuracy: measured on 618 pages of the real crawl, transcoded to 22 charsets, as the share of pages whose text is exact. It is .98 without a
+declaration or declared as UTF-8, .80 declared as ISO-8859-1 (a Latin-2 page is read as Latin-1, as in browsers), and 1.00 declared
+correctly. The standards' order gives .90, .37, .37 and 1.00.
+Source: the HTML standard (encoding sniffing) and the WHATWG Encoding standard for labels (both accept a wrong label); uchardet through
+resiliparse.
 """
 
 from __future__ import annotations
@@ -14,29 +16,29 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-SNIFF_BYTES = 1024  # the HTML standard: a declaration stands in the first kilobyte
+SNIFF_BYTES = 1024  # the HTML standard: a declaration is in the first kilobyte
 BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16-be"), (b"\xff\xfe", "utf-16-le"))
 XML_ENCODING = re.compile(rb"""^\s*<\?xml[^>]*?encoding\s*=\s*["']([\w.:-]+)["']""")
 META_CHARSET = re.compile(rb"""<meta[^>]{0,300}?charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 NO_LETTER = re.compile(rb"[^A-Za-z\x80-\xff]")
 ASCII_TEXT = re.compile(r"[\x00-\x7f]+")
 TAG = re.compile(rb"<[^>]*>")
-JIS = re.compile(rb"\x1b\$[@B]|\x1b\(J")  # how ISO-2022-JP switches to Japanese, all in ASCII bytes
+JIS = re.compile(rb"\x1b\$[@B]|\x1b\(J")  # escape sequences of ISO-2022-JP, all in ASCII bytes
 ASCII = bytes(range(128))
-WIDER = {  # what browsers read under the name (WHATWG): Python's codec of the larger set
+WIDER = {  # charsets that browsers extend (WHATWG) -> Python's codec of the larger set
     "euc_kr": "cp949", "shift_jis": "cp932", "gbk": "gb18030", "big5": "big5hkscs", "iso8859-1": "cp1252", "iso8859-9": "cp1254",
     "iso8859-11": "cp874",
 }  # fmt: skip
 WESTERN = frozenset({"cp1252", "iso8859-15", "mac-roman"})
 DOUBLE_BYTE = frozenset({"cp949", "cp932", "gb18030", "big5hkscs", "euc_jp"})
-MAX_BAD_UTF8, MAX_BAD = 0.5, 0.2  # of the non-ASCII characters: past it UTF-8, or another charset, is not believed
-MAX_WESTERN_FRAC = 0.25  # of the letters' bytes: Western European text has fewer outside ASCII
-MIN_TELLING_FRAC = 0.01  # of the same: fewer, and uchardet guesses (punctuation of Windows-1252 is the likeliest)
-FEW_BYTES = 16  # so few non-ASCII bytes may be UTF-8 by chance
+MAX_BAD_UTF8, MAX_BAD = 0.5, 0.2  # largest share of bad characters among the non-ASCII ones, for UTF-8 and for other charsets
+MAX_WESTERN_FRAC = 0.25  # largest share of non-ASCII bytes among letters in Western European text
+MIN_TELLING_FRAC = 0.01  # below this share uchardet only guesses, and punctuation of Windows-1252 is most likely
+FEW_BYTES = 16  # fewer non-ASCII bytes than this may be valid UTF-8 by chance
 
 
 def decode_page(body: bytes, http_charset: str) -> tuple[str, str]:
-    """(text, encoding) of a page; http_charset: the header's, may be empty or wrong."""
+    """Returns (text, encoding) of a page. http_charset: charset from the HTTP header; may be empty or wrong."""
     for mark, encoding in BOMS:
         if body.startswith(mark):
             return _decoded(body[len(mark) :], encoding), encoding
@@ -61,24 +63,24 @@ def decode_page(body: bytes, http_charset: str) -> tuple[str, str]:
 
 
 def bad_frac(text: str) -> float:
-    """The share of a text's characters that are U+FFFD."""
+    """Returns the share of a text's characters that are U+FFFD."""
     return text.count("\ufffd") / max(1, len(text))
 
 
 def _may_be_chance(body: bytes, declared: list[str]) -> bool:
-    """Whether so few bytes in a declared East Asian charset could be UTF-8 by chance."""
+    """Whether the body has so few non-ASCII bytes in a declared East Asian charset that they could be valid UTF-8 by chance."""
     return bool(declared) and declared[0] in DOUBLE_BYTE and len(body.translate(None, delete=ASCII)) < FEW_BYTES
 
 
 def _declared(body: bytes, http_charset: str) -> list[str]:
-    """Python names of the charsets that the header, the XML declaration and the meta tag state, in this order."""
+    """Returns Python names of the charsets that the header, the XML declaration and the meta tag declare, in this order."""
     from resiliparse.parse.encoding import map_encoding_to_html5
 
     head = body[:SNIFF_BYTES]
     labels = [http_charset] if http_charset else []
     labels += [found[1].decode("ascii", "replace") for pattern in (XML_ENCODING, META_CHARSET) if (found := pattern.search(head))]
     names = (map_encoding_to_html5(label, fallback_utf8=False) for label in labels)
-    # the HTML standard: a declaration that could be read as ASCII is not UTF-16
+    # the HTML standard: a declaration that is readable as ASCII cannot be UTF-16
     return list(dict.fromkeys("utf-8" if name.startswith("utf-16") else WIDER.get(name, name) for name in names if name))
 
 
@@ -91,13 +93,13 @@ def _detected(body: bytes) -> str:
 
 
 def _high_frac(body: bytes) -> float:
-    """The share of non-ASCII bytes among the bytes of letters, tags left out."""
+    """Returns the share of non-ASCII bytes among the bytes of letters, outside tags."""
     letters = NO_LETTER.sub(b"", TAG.sub(b" ", body))
     return len(letters.translate(None, delete=ASCII)) / max(1, len(letters))
 
 
 def _wide(head: bytes) -> str:
-    """utf-16-le or utf-16-be where ASCII characters alternate with NUL; empty otherwise."""
+    """Returns utf-16-le or utf-16-be where ASCII characters alternate with NUL; "" otherwise."""
     if head.count(b"<\0") > 2 and head.count(b"\0") > len(head) // 3:
         return "utf-16-le" if head.find(b"<\0") % 2 == 0 else "utf-16-be"
     return ""

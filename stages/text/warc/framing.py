@@ -1,11 +1,13 @@
-"""The bytes of a WARC file, a gzip member or a plain stretch at a time, decompressed within limits.
+"""Reads the bytes of a WARC file one gzip member or plain stretch at a time, and decompresses them within limits.
 
-Guarantee: no member is read past its end, so damage in one costs nothing in the next; a member that cannot be read says why
-(damaged, cut, bomb) after all that could be read; whatever is asked of it, a member keeps at most `limits.max_bytes` and a few
-megabytes in memory. Cost: zlib, about 300 MB/s of text per core. Source: RFC 1952; WARC 1.1, annex D (one member per record).
+Guarantee: the reader never reads a member past its end, so damage in one member does not affect the next one. A member that cannot be read
+gives all readable bytes first, and then its state: damaged, cut or bomb. A member keeps at most `limits.max_bytes` and a few megabytes in
+memory, whatever range a caller requests.
+Cost: zlib, about 300 MB/s of text per core.
+Source: RFC 1952; WARC 1.1, annex D (one member per record).
 
-Why not a WARC library's stream: fastwarc and warcio do not tell where a member ends, so a wrong Content-Length or a damaged
-member takes the next record with it, and neither limits how far a member may grow.
+Why not the stream of a WARC library: fastwarc and warcio do not report where a member ends, so a wrong Content-Length or a damaged member
+also loses the next record. Neither limits the decompressed size of a member.
 """
 
 from __future__ import annotations
@@ -19,14 +21,19 @@ from typing import BinaryIO
 GZIP_MAGIC = b"\x1f\x8b\x08"
 HEAD = re.compile(rb"WARC/\d\.\d+[ \t]*\r?\n[!-9;-~]+[ \t]*:")
 BLOCK_BYTES = 1 << 20
-STEP_BYTES = 1 << 13  # of compressed input at once: grows to 8 MiB at most (deflate's limit is 1032 : 1)
-PIECE_BYTES = 64  # when a damaged step is read again, to get at what comes before the damage
-SPAN_BYTES = 256  # enough to tell what begins here
+STEP_BYTES = 1 << 13  # compressed input per step: decompresses to 8 MiB at most (deflate's limit is 1032 : 1)
+PIECE_BYTES = 64  # smaller step, used after damage to recover the bytes before it
+SPAN_BYTES = 256  # enough to recognise what begins at an offset
 
 
 @dataclass(frozen=True)
 class WarcLimits:
-    """max_bytes: of one body, decoded. max_ratio: what grows past max_bytes and past this many times its size is a bomb."""
+    """Limits of decompression.
+
+    Attributes:
+        max_bytes: Largest decoded body, in bytes.
+        max_ratio: Largest decompression ratio. Data is a bomb if it grows past both max_bytes and this multiple of its compressed size.
+    """
 
     max_bytes: int
     max_ratio: float
@@ -40,14 +47,14 @@ class Gap:
 
 
 class Blocks:
-    """A seekable file read a block at a time: the many short reads of members cost a slice each."""
+    """A seekable file that is read in blocks, so that the many short reads of members only cost a slice each."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream, self._start, self._block = stream, 0, b""
         self.size = stream.seek(0, 2)
 
     def read(self, at: int, size: int) -> bytes:
-        """[at, at + size), shorter only at the end of the file."""
+        """Returns the bytes [at, at + size), shorter only at the end of the file."""
         begin, size = at - self._start, min(size, self.size - at)
         if begin < 0 or begin + size > len(self._block):
             self._stream.seek(at)
@@ -57,7 +64,7 @@ class Blocks:
 
 
 class Plain:
-    """An uncompressed file from `offset` to its end, read where it is asked for."""
+    """An uncompressed file from `offset` to its end. Bytes are read only when they are requested."""
 
     packed = False
 
@@ -66,25 +73,25 @@ class Plain:
         self._file = file
 
     def reaches(self, at: int) -> bool:
-        """Whether `at` lies within the file."""
+        """Whether `at` is within the file."""
         return self.offset + at <= self._file.size
 
     def view(self, at: int, size: int) -> bytes:
-        """[at, at + size), shorter only at the end."""
+        """Returns the bytes [at, at + size), shorter only at the end of the file."""
         return self._file.read(self.offset + at, size)
 
     def skip(self, at: int) -> None:
-        """Nothing has to be read to get to `at`."""
+        """Does nothing: a plain file is readable at any position."""
 
     def rewind(self, at: int) -> None:
-        """Any place can be read again."""
+        """Does nothing: a plain file is readable at any position."""
 
 
 class Member:
-    """One gzip member, or several when `extend` was asked. `end` is "" until its end was met, then whole, damaged, cut (the file ends)
-    or bomb.
+    """One gzip member, or several after calls of `extend`.
 
-    Positions count decompressed bytes. What lies before the last `skip` is forgotten; `rewind` decompresses it again.
+    `end` is "" until the end was reached, then whole, damaged, cut (the file ends) or bomb. Positions count decompressed bytes. Bytes
+    before the last `skip` are discarded; `rewind` decompresses them again.
     """
 
     packed = True
@@ -92,22 +99,22 @@ class Member:
     def __init__(self, file: Blocks, offset: int, limits: WarcLimits) -> None:
         self.offset, self.end = offset, ""
         self._file, self._limits = file, limits
-        self._joined: list[int] = []  # compressed bytes before each further member
+        self._joined: list[int] = []  # compressed bytes before each additional member
         self._start()
 
     def view(self, at: int, size: int) -> bytes:
-        """[at, at + size), shorter only where the member ends."""
+        """Returns the bytes [at, at + size), shorter only where the member ends."""
         while not self.end and self._base + len(self._data) < at + size:
             self._step()
         start = at - self._base
         return bytes(memoryview(self._data)[start : start + size])
 
     def reaches(self, at: int) -> bool:
-        """Whether the member reaches `at`, of what was read so far."""
+        """Whether the bytes read so far reach `at`."""
         return at <= self._base + len(self._data)
 
     def skip(self, at: int) -> None:
-        """Goes forward to `at`, without keeping what lies before it."""
+        """Moves forward to `at` and discards the bytes before it."""
         while not self.end and self._base + len(self._data) < at:
             self._forget(self._base + len(self._data))
             self._step()
@@ -115,20 +122,20 @@ class Member:
             self._forget(at)
 
     def rewind(self, at: int) -> None:
-        """Makes a place readable that was skipped."""
+        """Makes a position before the last `skip` readable again."""
         if at < self._base:
             self.end = ""
             self._start()
             self.skip(at)
 
     def goes_on(self) -> bool:
-        """Whether a gzip member follows that does not begin with a record: a writer of blocks cuts records in two."""
+        """Whether the next gzip member does not begin with a record: a writer of fixed-size blocks splits records across members."""
         if self.end != "whole" or not self._file.read(self.next_offset(), SPAN_BYTES).startswith(GZIP_MAGIC):
             return False
         return not _begins_record(self._file, self.next_offset())
 
     def extend(self) -> bool:
-        """Takes in the next gzip member where `goes_on` says so."""
+        """Appends the next gzip member if `goes_on` is true; returns whether it did."""
         if not self.goes_on():
             return False
         self._joined.append(self._read)
@@ -136,29 +143,29 @@ class Member:
         return True
 
     def retract(self, members: int) -> None:
-        """Takes back all but the first `members`: the next one begins where the last of these ends."""
+        """Removes all but the first `members` gzip members. The next member then begins at the end of the last remaining one."""
         if self.members > members:
             self._read, self.end = self._joined[members - 1], "whole"
             del self._joined[members - 1 :]
 
     @property
     def members(self) -> int:
-        """Gzip members so far."""
+        """Number of gzip members so far."""
         return len(self._joined) + 1
 
     def finish(self) -> str:
-        """Reads on to the member's end and returns what it is."""
+        """Reads to the end of the member and returns its state."""
         while not self.end:
             self._forget(self._base + len(self._data))
             self._step()
         return self.end
 
     def next_offset(self) -> int:
-        """Where the file goes on after a whole member."""
+        """Returns the file offset after a whole member."""
         return self.offset + self._read
 
     def last_offset(self) -> int:
-        """Where the last gzip member taken in begins."""
+        """Returns the file offset of the last gzip member that was appended, or of the first member."""
         return self.offset + (self._joined[-1] if self._joined else 0)
 
     def _start(self) -> None:
@@ -192,7 +199,10 @@ class Member:
             self.end = "bomb"
 
     def _before_damage(self, raw: bytes) -> bytes:
-        """What the step `raw` holds before its damage: what came before in its member is decompressed again, then piece by piece."""
+        """Returns the bytes that the step `raw` decompresses to before its damage.
+
+        It decompresses the current gzip member again up to the step, and then the step in small pieces.
+        """
         inflate = zlib.decompressobj(wbits=31)
         for at in range(max([start for start in self._joined if start <= self._read], default=0), self._read, STEP_BYTES):
             inflate.decompress(self._file.read(self.offset + at, min(STEP_BYTES, self._read - at)))
@@ -209,12 +219,12 @@ Segment = Plain | Member
 
 
 def segments(stream: BinaryIO, limits: WarcLimits) -> Iterator[Segment | Gap]:
-    """The members and gaps of a seekable file in order. After a member that is not whole the next one is searched for."""
+    """Yields the members and gaps of a seekable file in order. After a member that is not whole it searches for the next member."""
     file, blocks = Blocks(stream), False
     offset: int | None = 0
     while offset is not None:
         start = file.read(offset, SPAN_BYTES)
-        padding = len(start) - len(start.lstrip(b"\0\r\n"))  # of tapes, block devices and careless writers
+        padding = len(start) - len(start.lstrip(b"\0\r\n"))  # from tapes, block devices and careless writers
         if padding or not start:
             offset = offset + padding if start else None
         elif start.startswith(GZIP_MAGIC):
@@ -232,9 +242,13 @@ def segments(stream: BinaryIO, limits: WarcLimits) -> Iterator[Segment | Gap]:
 
 
 def next_start(file: Blocks, offset: int, limit: int | None = None, blocks: bool = False) -> int | None:
-    """Where the next member that begins with a record head (or the next plain head) begins, at or after offset and before limit.
+    """Returns the offset of the next member that begins with a record head, or of the next plain record head; None without one.
 
-    blocks: the file is compressed in blocks, whatever the records: any member that can be decompressed will do.
+    Args:
+        file: The file.
+        offset: First offset to check.
+        limit: Offset at which the search ends, checked per block of BLOCK_BYTES.
+        blocks: Whether the file is compressed in fixed-size blocks. Then any member that can be decompressed is accepted.
     """
     mark = re.compile(re.escape(GZIP_MAGIC) + b"|" + HEAD.pattern)
     while limit is None or offset < limit:
@@ -251,7 +265,7 @@ def next_start(file: Blocks, offset: int, limit: int | None = None, blocks: bool
 
 
 def _begins_record(file: Blocks, offset: int, anything: bool = False) -> bool:
-    """Whether the gzip member at offset can be decompressed and begins with a record head, or with anything."""
+    """Whether the gzip member at `offset` can be decompressed and begins with a record head (with `anything`: is not empty)."""
     try:
         start = zlib.decompressobj(wbits=31).decompress(file.read(offset, 4096), SPAN_BYTES)
     except zlib.error:

@@ -1,10 +1,12 @@
-"""An HTML page's main text, by one of three engines: without navigation, with paragraphs and code blocks kept.
+"""Extracts the main text of an HTML page with one of three engines: without navigation, with paragraphs and code blocks kept.
 
-Guarantee: pure, on every engine (no clock, no memory of other pages). A page with text gives it, one without gives "", one past LIMITS,
-MAX_DEPTH or MAX_TOTAL_DEPTH is refused with its reason, before the work is done that it asks for; a parser that fails raises
-ParserError, which says nothing about the page. Inline tags never split a word. Cost per core: resiliparse about 700 pages/s, and at most
-2 s and 300 MB for any page of 10 MB; justext 90, trafilatura 27, and for these two OTHER_LIMITS are lower. Source: resiliparse (Bevendorff et al. 2018), trafilatura
-(Barbaresi 2021), jusText (Pomikalek 2011). How well each does: ARCHITECTURE, "Engines of extraction".
+Guarantee: pure with every engine (no clock, no state from other pages). A page with text gives its text. A page without text gives "". A
+page past LIMITS, MAX_DEPTH or MAX_TOTAL_DEPTH is refused with its reason before the expensive work. A failure of the parser raises
+ParserError, which says nothing about the page. Inline tags never split a word.
+Cost per core: resiliparse about 700 pages/s, and at most 2 s and 300 MB for any page of 10 MB; justext 90 pages/s, trafilatura 27 pages/s.
+The last two have the lower limits OTHER_LIMITS.
+Source: resiliparse (Bevendorff et al. 2018), trafilatura (Barbaresi 2021), jusText (Pomikalek 2011). Quality of the engines: ARCHITECTURE,
+"Engines of extraction".
 """
 
 from __future__ import annotations
@@ -26,31 +28,39 @@ if TYPE_CHECKING:
 Engine = Literal["resiliparse", "trafilatura", "justext"]
 SNIFF_BYTES = 1024
 LIMITS = TreeWork(elements=400_000, attributes=400_000, tag_attributes=1000, names=10_000, total_depth=100_000_000, steps=100_000_000)
-"""The largest of 8,735 pages of the test crawls (7.4 MB) comes to 213,040 elements, 182,616 attributes, 60 on a tag, 93 names, a
-total depth of 4.1 million. At the limits lexbor takes 0.2 to 0.8 s: 2 ns a step of a search, 260 bytes an attribute, 200 to 500 bytes an element."""
+"""Limits for resiliparse.
+
+The largest of 8,735 pages of the test crawls (7.4 MB) has 213,040 elements, 182,616 attributes, 60 on a tag, 93 names, and a total depth of
+4.1 million. At the limits lexbor takes 0.2 to 0.8 s: 2 ns per search step, 260 bytes per attribute, 200 to 500 bytes per element.
+"""
 OTHER_LIMITS = replace(LIMITS, elements=40_000)
-"""For trafilatura and justext, which build Python objects for elements and go over the tree many times: 392,000 cells took trafilatura 17 s
-and 655 MB, as many paragraphs over 45 s. Of 3,648
-pages of the test crawls five have more (41,528 to 162,735)."""
+"""Limits for trafilatura and justext, which build Python objects for elements and traverse the tree many times.
+
+392,000 cells took trafilatura 17 s and 655 MB. As many paragraphs took it over 45 s. Of 3,648 pages of the test crawls five have more
+elements (41,528 to 162,735).
+"""
 REASONS = {
     "elements": PageReason.TOO_MANY_ELEMENTS, "attributes": PageReason.TOO_MANY_ATTRIBUTES, "tag_attributes": PageReason.TOO_MANY_ATTRIBUTES,
     "names": PageReason.TOO_MANY_NAMES, "total_depth": PageReason.TOO_DEEP, "steps": PageReason.TOO_COMPLEX,
 }  # fmt: skip
-MAX_DEPTH = 1024  # twice what Chromium keeps (kMaximumHTMLParserDOMTreeDepth, 512)
-IMPLIED = 3  # elements around one that have no tags of their own: html and body, tbody and tr
+MAX_DEPTH = 1024  # twice the limit of Chromium (kMaximumHTMLParserDOMTreeDepth, 512)
+IMPLIED = 3  # implied elements around one element that have no tags: html and body, tbody and tr
 MAX_TOTAL_DEPTH = 8_000_000
-"""Of all elements: resiliparse goes up from each to the root, at 40 to 180 ns a step. The largest of the same pages: 2.8 million."""
+"""Largest sum of the depths of all elements.
+
+resiliparse visits every ancestor of each element, at 40 to 180 ns per step. The largest page of the same crawls has 2.8 million.
+"""
 TREE_BYTES, ELEMENT_BYTES, ATTRIBUTE_BYTES, CHAR_BYTES = 32 << 20, 700, 300, 24
-"""What has to be free before a page is parsed: more than any page took (tests/text/hostile.py)."""
+"""Memory that must be free before a page is parsed: more than any page took (tests/text/hostile.py)."""
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff]")
 LOW_CONTROL = bytes([*range(9), 11, 12, *range(14, 32), 127])
-HIGH_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # in UTF-8; a pattern that begins with one literal byte is found by memchr
+HIGH_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # in UTF-8; Python searches a pattern that begins with a literal byte with memchr
 MARKS = re.compile(rb"\xef(?:\xbb\xbf|\xbf[\xbe\xbf])")
 XML_PROLOGUE = re.compile(r"^\s*<\?xml[^>]*\?>")
 
 
 class TooCostlyError(ValueError):
-    """The page is past a limit. `reason`: TOO_MANY_ELEMENTS, TOO_MANY_ATTRIBUTES, TOO_MANY_NAMES, TOO_COMPLEX or TOO_DEEP."""
+    """The page exceeds a limit. `reason`: TOO_MANY_ELEMENTS, TOO_MANY_ATTRIBUTES, TOO_MANY_NAMES, TOO_COMPLEX or TOO_DEEP."""
 
     def __init__(self, reason: PageReason) -> None:
         super().__init__(reason)
@@ -58,26 +68,36 @@ class TooCostlyError(ValueError):
 
 
 class ParserError(RuntimeError):
-    """The parser gave up on a page that is within the limits, or there is no memory to parse it with."""
+    """The parser failed on a page within the limits, or not enough memory is available to parse it."""
 
 
 def looks_like_html(body: bytes) -> bool:
-    """Whether the first kilobyte has an <html> or an HTML doctype: for pages served as XML or without a type."""
+    """Whether the first kilobyte has an <html> or an HTML doctype. For pages that are served as XML or without a type."""
     head = body[:SNIFF_BYTES].lower()
     return b"<html" in head or b"<!doctype html" in head
 
 
 def extract_text(html: str, engine: Engine = "resiliparse") -> str:
-    """The main text of a page; "" where it has none. Raises TooCostlyError and ParserError."""
+    """Returns the main text of a page; "" without one.
+
+    Raises:
+        TooCostlyError: The page exceeds a limit.
+        ParserError: The parser failed, or memory is missing.
+    """
     tree = parse(html, LIMITS if engine == "resiliparse" else OTHER_LIMITS)
     if engine == "resiliparse":
         return tidy(_by_resiliparse(tree))
-    page = XML_PROLOGUE.sub("", CONTROL.sub("", html))  # lxml takes neither in a string
+    page = XML_PROLOGUE.sub("", CONTROL.sub("", html))  # lxml accepts neither in a string
     return tidy(_by_trafilatura(page) if engine == "trafilatura" else _by_justext(page))
 
 
 def parse(html: str, limits: TreeWork = LIMITS) -> HTMLTree:
-    """The parsed page, within all limits."""
+    """Returns the parsed page.
+
+    Raises:
+        TooCostlyError: The page exceeds a limit.
+        ParserError: resiliparse failed, or memory is missing.
+    """
     from resiliparse.parse.html import HTMLParserException, HTMLTree
 
     work = tree_work(html, limits)
@@ -94,7 +114,7 @@ def parse(html: str, limits: TreeWork = LIMITS) -> HTMLTree:
 
 
 def tidy(text: str) -> str:
-    """Control characters, trailing blanks and runs of empty lines removed.
+    """Removes control characters, trailing blanks and runs of empty lines.
 
     >>> tidy("a  \\n\\n\\n\\nb\\x00 ")
     'a\\n\\nb'
@@ -110,7 +130,7 @@ def tidy(text: str) -> str:
 
 
 def _check_depth(tree: HTMLTree) -> None:
-    """Raises TooCostlyError where elements are nested too deeply, one or all together."""
+    """Raises TooCostlyError if one element, or the sum over all elements, is nested too deeply."""
     root, total, level = tree.document, 0, 0
     if root is None:
         return
@@ -123,7 +143,7 @@ def _check_depth(tree: HTMLTree) -> None:
         256,
         512,
         MAX_DEPTH,
-    ):  # of the elements deeper than a level none is deeper than the next, or it counts there
+    ):  # upper bound: an element deeper than `level` adds at most (deeper - level), and its rest is added at the next level
         count = len(root.query_selector_all(" > ".join("*" * (level + 1))))
         total += count * (deeper - level)
         if total > MAX_TOTAL_DEPTH:
@@ -136,7 +156,10 @@ def _check_depth(tree: HTMLTree) -> None:
 
 
 def _have_memory(size_bytes: int) -> None:
-    """Raises ParserError where so much cannot be had: a parser in C that finds out half-way may give half a page, or end the process."""
+    """Raises ParserError if so much memory is not available.
+
+    A C parser that runs out of memory may return half a page or end the process.
+    """
     try:
         mmap.mmap(-1, size_bytes).close()
     except (OSError, MemoryError) as error:
@@ -163,7 +186,7 @@ def _by_resiliparse(tree: HTMLTree) -> str:
 
 
 def _by_trafilatura(html: str) -> str:
-    """datatrove's settings (favour_precision), without its clock and without its memory of other pages."""
+    """Returns trafilatura's text with datatrove's settings (favour_precision), without its timeout and its deduplication across pages."""
     from trafilatura import extract
 
     tree = _lxml_tree(html)
@@ -173,7 +196,10 @@ def _by_trafilatura(html: str) -> str:
 
 
 def _lxml_tree(html: str) -> HtmlElement | None:
-    """What trafilatura.utils.load_html makes of a page, None where nothing; but load_html takes a parser that failed for a page of nothing."""
+    """Returns the tree that trafilatura.utils.load_html would make of a page; None for an empty page.
+
+    load_html itself is not used, because it treats a failure of the parser as an empty page.
+    """
     from trafilatura.utils import is_dubious_html, repair_faulty_html
 
     beginning = html[:50].lower()
@@ -182,13 +208,13 @@ def _lxml_tree(html: str) -> HtmlElement | None:
         tree = _parsed(page)
         if tree is None or not len(tree):
             tree = _parsed(page.encode("utf-8", "surrogatepass"))
-    except ValueError:  # a string that declares an encoding
+    except ValueError:  # lxml refuses a string that declares an encoding
         tree = _parsed(page.encode("utf-8", "surrogatepass"))
     return None if tree is not None and is_dubious_html(beginning) and len(tree) < 2 else tree
 
 
 def _parsed(page: str | bytes) -> HtmlElement | None:
-    """lxml's tree by trafilatura's parser; None for a page without an element. Raises ParserError."""
+    """Returns lxml's tree by trafilatura's parser; None for a page without an element. Raises ParserError."""
     from lxml import etree
     from lxml.html import fromstring
     from trafilatura.utils import HTML_PARSER
@@ -211,7 +237,7 @@ def _trafilatura_settings() -> object:
 
 
 def _by_justext(html: str) -> str:
-    """jusText with the stop words of the page's language; by its rules for any language where there is no such list."""
+    """Returns jusText's text with the stop words of the page's language; without such a list, by jusText's language-independent rules."""
     import justext
     from lxml.etree import LxmlError
 
@@ -219,14 +245,14 @@ def _by_justext(html: str) -> str:
 
     language = STOPLISTS.get(detect_language(_all_text(html))[0], "")
     words = _stop_words(language)
-    low, high = (0.3, 0.32) if language else (0.0, 0.0)  # jusText's defaults; its documentation's for any language
+    low, high = (0.3, 0.32) if language else (0.0, 0.0)  # jusText's defaults; its documentation's values for any language
     try:
         paragraphs = justext.justext(html, words, stopwords_low=low, stopwords_high=high)
     except (LxmlError, MemoryError) as error:
         if "Document is empty" in str(error):
             return ""
         raise ParserError(f"lxml: {str(error) or type(error).__name__}") from error
-    except ValueError:  # a character reference that lxml does not take
+    except ValueError:  # lxml refuses a character reference
         return ""
     return "\n\n".join(paragraph.text for paragraph in paragraphs if not paragraph.is_boilerplate)
 

@@ -1,8 +1,8 @@
-"""An HTTP answer as a crawl stored it: head fields, and the body with chunking and compression undone within limits.
+"""Parses an HTTP response as a crawl stored it: header fields, and the body with chunking and compression undone within limits.
 
-Guarantee: pure; never more than `max_bytes` (and a block) of decoded body in memory, however small it came; a header that the body
-plainly contradicts is ignored, as crawlers often undo the encoding and keep the header. Source: RFC 9112 (chunks), RFC 9110 (content
-codings), lenient where browsers are (bare line feeds, raw deflate, several codings).
+Guarantee: pure. A decoded body never takes more than `max_bytes` (and a block) of memory, however small its compressed form. A header that
+clearly contradicts the body is ignored, because crawlers often undo the encoding and keep the header.
+Source: RFC 9112 (chunks), RFC 9110 (content codings). Lenient where browsers are: bare line feeds, raw deflate, several codings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})(?!\d)")
 FOLD = re.compile(r"\r?\n[ \t]+")
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\n]*)?\r?\n")
-PLAIN = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<")  # what an HTML page begins with, and neither a chunk size nor a compressed stream
+PLAIN = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<")  # start of an HTML page; no chunk size or compressed stream starts like this
 GZIP_STARTS, ZLIB_STARTS = b"\x1f\x8b", b"\x78"
 RAW_DEFLATE, ANY_ZLIB = -15, 47  # zlib's wbits
 
@@ -31,7 +31,9 @@ class BodyError(ValueError):
 
 
 def read_fields(head: bytes) -> dict[str, str]:
-    """Field lines behind the first line of a head: name in lower case -> value. The first of several wins; folded lines are joined.
+    """Returns the field lines after the first line of a head: name in lower case -> value.
+
+    The first of several equal names wins. Folded lines are joined.
 
     >>> read_fields(b"WARC/1.0\\r\\nA: 1\\r\\nB: 2\\r\\n  3\\r\\na: 4")
     {'a': '1', 'b': '2 3'}
@@ -48,7 +50,7 @@ def read_fields(head: bytes) -> dict[str, str]:
 
 
 def read_answer(block: bytes) -> tuple[int, dict[str, str], bytes] | None:
-    """(status, fields, body as stored) of an HTTP answer; None where it does not begin with a status line."""
+    """Returns (status, fields, body as stored) of an HTTP response; None if it does not begin with a status line."""
     status = STATUS.match(block)
     if not status:
         return None
@@ -58,13 +60,23 @@ def read_answer(block: bytes) -> tuple[int, dict[str, str], bytes] | None:
 
 
 def content_type(value: str) -> tuple[str, str]:
-    """("text/html", "utf-8") of "Text/HTML; charset=UTF-8"."""
+    """Returns ("text/html", "utf-8") for "Text/HTML; charset=UTF-8"."""
     mime, _, parameters = value.lower().partition(";")
     return mime.strip(), parameters.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
 
 
 def decode_body(body: bytes, content_encoding: str, transfer_encoding: str, max_bytes: int, max_ratio: float) -> bytes:
-    """The payload. Raises BodyError where the body is damaged or grows past max_bytes (and past max_ratio times what was read: a bomb).
+    """Returns the decoded payload of a body.
+
+    Args:
+        body: Body as stored.
+        content_encoding: Value of the header Content-Encoding.
+        transfer_encoding: Value of the header Transfer-Encoding.
+        max_bytes: Largest decoded size, in bytes.
+        max_ratio: A body that is too large is a bomb if it also grows past this multiple of the bytes that were read.
+
+    Raises:
+        BodyError: The body is damaged or its decoded size exceeds max_bytes.
 
     >>> decode_body(b"plain", "gzip", "", 100, 100)
     b'plain'
@@ -85,8 +97,10 @@ def decode_body(body: bytes, content_encoding: str, transfer_encoding: str, max_
 
 
 def _inflated(body: bytes, coding: str, max_bytes: int) -> tuple[bytes, int]:
-    """gzip, zlib or raw deflate undone, one byte past max_bytes at most, and how much of the body that took; the body itself where it
-    is plainly not compressed."""
+    """Returns (the body after gzip, zlib or raw deflate is undone, the number of bytes that were read).
+
+    The result is at most max_bytes + 1 bytes long. A body that is clearly not compressed is returned as it is.
+    """
     if coding == "deflate" and body and body[:1] != ZLIB_STARTS and not body.startswith(GZIP_STARTS):
         if PLAIN.match(body):
             return body, len(body)
@@ -124,7 +138,7 @@ def _unpacked(body: bytes, coding: str, max_bytes: int) -> tuple[bytes, int]:
 
 
 def _dechunked(body: bytes) -> bytes:
-    """The payload of a chunked body; the body itself when it is plainly a page."""
+    """Returns the payload of a chunked body; the body itself if it is clearly a page."""
     parts: list[bytes] = []
     at = 0
     while True:

@@ -1,4 +1,4 @@
-"""Why a record of a crawl gives no document: what reading WARC, decoding a body and parsing a page can find, in one list.
+"""Lists the reasons why a record of a crawl gives no document, from reading WARC, decoding a body and parsing a page.
 
 The values are recorded in decisions/, files.parquet and the record counts of extract.
 """
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class PageReason(StrEnum):
-    """One reason per record; the first that holds, in about this order."""
+    """The reason of a record. If several apply, the first one in about this order is recorded."""
 
     UNREADABLE = "unreadable"
     """A damaged stretch of the file."""
@@ -26,23 +26,23 @@ class PageReason(StrEnum):
     REVISIT = "revisit"
     """A record that only refers to an earlier capture."""
     BAD_HTTP = "bad_http"
-    """The answer is no HTTP although the URL says so."""
+    """The response is not HTTP although the URL says so."""
     NOT_HTTP = "not_http"
-    """An answer of another protocol, such as dns:."""
+    """A response of another protocol, such as dns:."""
     BAD_URL = "bad_url"
-    """The address is none of the web."""
+    """The address is not a web address."""
     HTTP_STATUS = "http_status"
-    """The HTTP status is none of extract.statuses."""
+    """The HTTP status is not in extract.statuses."""
     CONTENT_TYPE = "content_type"
-    """The content type is none of extract.mimes."""
+    """The content type is not in extract.mimes."""
     TOO_LARGE = "too_large"
     """The body is larger than extract.max_page_bytes."""
     BAD_ENCODING = "bad_encoding"
     """Chunks or compression of the body are broken."""
     EMPTY = "empty"
-    """There is no body."""
+    """The record has no body."""
     CHARSET = "charset"
-    """More undecodable characters than extract.max_bad_char_frac."""
+    """The text has more undecodable characters than extract.max_bad_char_frac."""
     TOO_MANY_ELEMENTS = "too_many_elements"
     TOO_MANY_ATTRIBUTES = "too_many_attributes"
     TOO_MANY_NAMES = "too_many_names"
@@ -55,6 +55,6 @@ class PageReason(StrEnum):
 BROKEN = frozenset({
     PageReason.UNREADABLE, PageReason.TRUNCATED, PageReason.BOMB, PageReason.BAD_HEAD, PageReason.BAD_LENGTH,
 })  # fmt: skip
-"""The record itself is damaged: nothing else is asked of it."""
+"""The record itself is damaged. No other check runs on it."""
 DAMAGED = BROKEN | {PageReason.BAD_HTTP, PageReason.BAD_ENCODING}
-"""What counts against extract.max_bad_records."""
+"""Reasons that count against extract.max_bad_records."""

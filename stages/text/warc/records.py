@@ -1,10 +1,12 @@
-"""WARC and WET files record by record, none passed over in silence.
+"""Reads WARC and WET files record by record, and reports every stretch that is not a record.
 
-Guarantee: every stretch of a file comes out once, as a record or as an "unreadable" stretch. A record that is damaged, cut short or
-has a wrong length says so and costs no other: the reader goes on at the next gzip member, or at the next record head where a
-member or an uncompressed file holds several. A record that goes on in the next member, as in files compressed in blocks, is whole.
-Ordinals count records and stretches from 0, so that FILE:ORDINAL names one for ever. No body is larger than the limit,
-decompressed or not. Cost: 30 ms per 1,000 records beside zlib. Source: WARC 1.1 (ISO 28500:2017).
+Guarantee: every stretch of a file is returned once, as a record or as an "unreadable" stretch. A record that is damaged, cut short or has a
+wrong length carries this problem and does not affect other records: the reader continues at the next gzip member, or at the next record
+head where a member or an uncompressed file holds several records. A record that continues in the next member, as in files compressed in
+fixed-size blocks, is whole. Ordinals count records and stretches from 0, so FILE:ORDINAL identifies one permanently. No body is larger than
+the limit, compressed or decompressed.
+Cost: 30 ms per 1,000 records in addition to zlib.
+Source: WARC 1.1 (ISO 28500:2017).
 """
 
 from __future__ import annotations
@@ -32,33 +34,45 @@ from stages.text.warc.framing import (
 from stages.text.warc.http_body import BodyError, content_type, decode_body, read_answer, read_fields
 from stages.text.warc.page_reasons import PageReason
 
-HEAD_BYTES = 1 << 13  # nearly every head is smaller
+HEAD_BYTES = 1 << 13  # larger than nearly every head
 MAX_HEAD_BYTES = 1 << 20
 HEAD_END = re.compile(rb"\r?\n\r?\n")
-MAX_DIGITS = 18  # of a Content-Length
+MAX_DIGITS = 18  # longest Content-Length
 TAIL_BYTES = 64
-SEARCHED_BYTES = 1 << 26  # how far a file whose beginning is damaged is searched for a record
+SEARCHED_BYTES = 1 << 26  # search range for the first record in a file with a damaged beginning
 DATE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 BODIES = frozenset({"response", "resource", "conversion"})
 DAMAGE = {
     "damaged": PageReason.UNREADABLE,
     "cut": PageReason.TRUNCATED,
     "bomb": PageReason.BOMB,
-}  # how a member ended -> what is wrong with its last record
+}  # end of a member -> problem of its last record
 
 
 class NotWarcError(ValueError):
-    """The file is not a WARC file; the message says what it looks like."""
+    """The file is not a WARC file. The message says what it looks like."""
 
 
 @dataclass(frozen=True)
 class WarcRecord:
-    """One record. `body` is the payload: without HTTP headers, chunking and content encoding undone.
+    """One record. `body` is the payload without HTTP headers, chunking and content encoding.
 
-    offset: of the record, or of the gzip member that holds it. type: response, request, warcinfo, revisit, conversion, …, ""
-    where the record does not say, or "unreadable" for a damaged stretch. record_id, refers_to: None where absent or not a UUID.
-    status, mime: of the HTTP response (0 and "" where there is none); `headers` in lower case. size_bytes: payload as stored.
-    problem: "" or why the record cannot be used, a PageReason.
+    Attributes:
+        ordinal: Number of the record or stretch in the file, from 0.
+        offset: Byte offset of the record, or of the gzip member that holds it.
+        type: response, request, warcinfo, revisit, conversion or another WARC-Type; "" where the record has none; "unreadable" for a
+            damaged stretch.
+        record_id: WARC-Record-ID; None if absent or not a UUID.
+        refers_to: WARC-Refers-To; None if absent or not a UUID.
+        url: WARC-Target-URI.
+        date: WARC-Date; "" if it is not a valid date in UTC.
+        status: Status of the HTTP response; 0 without one.
+        mime: Content type in lower case; "" without one.
+        charset: Charset that the content type states; "" without one.
+        size_bytes: Size of the payload as stored for an HTTP response; otherwise the length that the record states.
+        body: Payload; empty for records other than responses, resources and conversions.
+        problem: "", or a PageReason why the record cannot be used.
+        headers: HTTP header fields; the names are in lower case.
     """
 
     ordinal: int
@@ -79,10 +93,15 @@ class WarcRecord:
 
 @dataclass(frozen=True)
 class _Frame:
-    """A record in its segment: its head's fields, the length they state, its block (empty where too large) and its problem.
+    """A record inside its segment.
 
-    next_at: where the next record begins; -1 at the end of the segment. wanted_at: how far the segment would have to reach for a
-    record that it may have been cut in; 0 where more of it would not help.
+    Attributes:
+        fields: Fields of the record head.
+        size: Length that the head states.
+        block: Block of the record; empty if it is too large.
+        problem: "" or a PageReason.
+        next_at: Position of the next record; -1 at the end of the segment.
+        wanted_at: Position that the segment must reach to complete a record that may be split; 0 where more data would not help.
     """
 
     fields: dict[str, str]
@@ -94,9 +113,14 @@ class _Frame:
 
 
 def read_records(stream: BinaryIO, limits: WarcLimits, stored: bool = False) -> Iterator[WarcRecord]:
-    """Every record of an open, seekable file (plain, or gzip with any number of records per member).
+    """Yields every record of an open, seekable file (plain, or gzip with any number of records per member).
 
-    Only responses, resources and conversions carry their body. stored: a body is left as it was sent, chunked and compressed.
+    Only responses, resources and conversions carry their body.
+
+    Args:
+        stream: The open file.
+        limits: Limits of decompression.
+        stored: Whether a body is left as it was sent, chunked and compressed.
     """
     ordinal = 0
     for segment in segments(stream, limits):
@@ -111,9 +135,14 @@ def read_records(stream: BinaryIO, limits: WarcLimits, stored: bool = False) -> 
 
 
 def check_warc(stream: BinaryIO, name: str) -> None:
-    """Raises NotWarcError unless the file holds a WARC record. name: for the message.
+    """Checks that a file holds a WARC record. The beginning may be damaged if a record follows within 64 MiB.
 
-    The beginning may be damaged, as long as a record follows within 64 MiB.
+    Args:
+        stream: The open file, at its beginning.
+        name: Name of the file for the message.
+
+    Raises:
+        NotWarcError: The file is empty, has another format or cannot be decompressed.
     """
     head = stream.read(4096)
     if not head:
@@ -134,7 +163,7 @@ def check_warc(stream: BinaryIO, name: str) -> None:
 
 
 def parse_uuid(text: str | None) -> UUID | None:
-    """The UUID of a WARC-Record-ID such as <urn:uuid:…>; None where it is none."""
+    """Returns the UUID of a WARC-Record-ID such as <urn:uuid:…>; None if it is not a UUID."""
     if not text:
         return None
     bare = text.strip().strip("<>").removeprefix("urn:uuid:")
@@ -145,7 +174,7 @@ def parse_uuid(text: str | None) -> UUID | None:
 
 
 def _frames(segment: Segment, limits: WarcLimits) -> Iterator[tuple[int, _Frame]]:
-    """(position, frame) of every record and every unreadable stretch of a member or plain file."""
+    """Yields (position, frame) for every record and every unreadable stretch of a member or plain file."""
     at, trusted = 0, True
     while at >= 0:
         segment.skip(at)
@@ -167,7 +196,7 @@ def _frames(segment: Segment, limits: WarcLimits) -> Iterator[tuple[int, _Frame]
 
 
 def _next(segment: Segment, at: int, limits: WarcLimits, trusted: bool) -> _Frame:
-    """The record at `at`, or an unreadable stretch to the next one."""
+    """Returns the record at `at`, or an unreadable stretch up to the next record."""
     head = _head(segment, at)
     if head:
         return _frame(segment, at, head, limits, trusted)
@@ -179,10 +208,11 @@ def _next(segment: Segment, at: int, limits: WarcLimits, trusted: bool) -> _Fram
 
 
 def _continued(segment: Member, at: int, frame: _Frame, limits: WarcLimits, trusted: bool) -> _Frame:
-    """A record that its member ends in, with as many of the following members as complete it; `frame` again where none does.
+    """Returns a split record together with as many following members as complete it; `frame` unchanged where none completes it.
 
-    Some writers compress in blocks of fixed size, whatever the records. Nothing is joined that begins with a record, nor more than the
-    record could need, so that a wrong length is looked into once; what does not complete the record stays a stretch of its own.
+    Some writers compress in blocks of fixed size, whatever the records. A member that begins with a record is never joined, and no more is
+    joined than the record could need. So a wrong length is examined only once. Members that do not complete the record remain separate
+    stretches.
     """
     members, again = segment.members, frame
     if not segment.goes_on():
@@ -202,9 +232,12 @@ def _continued(segment: Member, at: int, frame: _Frame, limits: WarcLimits, trus
 
 
 def _frame(segment: Segment, at: int, head: bytes, limits: WarcLimits, trusted: bool) -> _Frame:
-    """The record whose head lies at `at`. trusted: whether the lengths of this segment were right so far.
+    """Returns the record whose head is at `at`.
 
-    A length is right when the segment, an empty line or the next head follows the block.
+    A length is right if the end of the segment, an empty line or the next head follows the block.
+
+    Args:
+        trusted: Whether all lengths in this segment were right so far.
     """
     fields = read_fields(head)
     body_at, length = at + len(head), fields.get("content-length", "")
@@ -216,7 +249,7 @@ def _frame(segment: Segment, at: int, head: bytes, limits: WarcLimits, trusted: 
     block = segment.view(body_at, size) if size <= limits.max_bytes else b""
     if size > limits.max_bytes:
         if segment.packed and not trusted and (found := _search(segment, body_at, end)) >= 0:
-            return _Frame(fields, size, problem=PageReason.BAD_LENGTH, next_at=found)  # else every wrong length would read the member again
+            return _Frame(fields, size, problem=PageReason.BAD_LENGTH, next_at=found)  # else each wrong length rereads the member
         segment.skip(end)
     if not segment.reaches(end):
         return _unframed(segment, fields, size, body_at, PageReason.BAD_LENGTH if segment.packed else PageReason.TRUNCATED, wanted_at)
@@ -227,7 +260,7 @@ def _frame(segment: Segment, at: int, head: bytes, limits: WarcLimits, trusted: 
     if rest.startswith(b"WARC/"):
         return _Frame(fields, size, block, problem, next_at)
     if not rest and len(tail) < TAIL_BYTES:
-        if segment.end == "cut":  # the block is whole; what is missing behind it is reported apart
+        if segment.end == "cut":  # the block is whole; the missing rest is reported separately
             return _Frame(fields, size, block, problem, next_at)
         return _Frame(fields, size, block, DAMAGE.get(segment.end, problem))
     if tail.startswith((b"\r\n\r\n", b"\n\n")) and segment.end != "damaged" and (problem or not HEAD.search(block)):
@@ -236,7 +269,7 @@ def _frame(segment: Segment, at: int, head: bytes, limits: WarcLimits, trusted: 
 
 
 def _unframed(segment: Segment, fields: dict[str, str], size: int, body_at: int, problem: str, wanted_at: int = 0) -> _Frame:
-    """A record without a usable length: it ends at the next head, or with the segment."""
+    """Returns a record without a usable length: it ends at the next head, or at the end of the segment."""
     next_at = _search(segment, body_at)
     if next_at < 0:
         return _Frame(fields, size, problem=DAMAGE.get(segment.end, problem), wanted_at=wanted_at)
@@ -244,7 +277,7 @@ def _unframed(segment: Segment, fields: dict[str, str], size: int, body_at: int,
 
 
 def _head(segment: Segment, at: int) -> bytes:
-    """The record head at `at` with the empty line that ends it; empty where there is none."""
+    """Returns the record head at `at` with the empty line that ends it; empty without a head."""
     for size in (HEAD_BYTES, MAX_HEAD_BYTES):
         start = segment.view(at, size)
         if not HEAD.match(start):
@@ -258,7 +291,7 @@ def _head(segment: Segment, at: int) -> bytes:
 
 
 def _search(segment: Segment, at: int, stop: int | None = None) -> int:
-    """Where the next record head begins, at or after `at` and before `stop`; -1 where there is none."""
+    """Returns the position of the next record head, at or after `at` and before `stop`; -1 without one."""
     segment.rewind(at)
     while stop is None or at < stop:
         segment.skip(at)
@@ -289,7 +322,7 @@ def _record(ordinal: int, offset: int, frame: _Frame, limits: WarcLimits, stored
     if kind != "response":
         return WarcRecord(**base | {"mime": mime, "charset": charset, "body": frame.block})
     answer = read_answer(frame.block)
-    if answer is None:  # an answer of another protocol, such as dns:
+    if answer is None:  # a response of another protocol, such as dns:
         return WarcRecord(**base, problem=PageReason.BAD_HTTP if base["url"].startswith("http") else PageReason.NOT_HTTP)
     status, headers, body = answer
     mime, charset = content_type(headers.get("content-type", ""))

@@ -1,10 +1,11 @@
-"""What a page may cost an HTML parser, counted before it is parsed: bounds on what tree construction can make of its tags.
+"""Bounds the cost of parsing an HTML page before it is parsed: it counts what tree construction can make of the tags.
 
-Guarantee: pure; time linear in the page and in the limit of steps, whatever the page; no number is smaller than what the parser makes
-(tests/text/warc/test_tree_cost.py compares them with trees). An end tag is believed to close its element only where nothing that is still
-open came after it; what is closed in another way counts as open, so that markup in disorder is only ever thought to cost more.
-Formatting elements (b, i, font) that are not closed so may be opened again behind each tag that closes something; the standard keeps
-three of the same tag and attributes at most. Cost: about 4 ns per byte, a twentieth of what resiliparse takes.
+Guarantee: pure. Time is linear in the page and in the limit of steps, for any page. No number is smaller than the parser's
+(tests/text/warc/test_tree_cost.py compares them with trees). An end tag closes its element in this count only if no later element is still
+open. An element that is closed in another way counts as open, so disordered markup can only raise the estimate. The parser may reopen an
+unclosed formatting element (b, i, font) after each tag that closes an element, and the count includes this. The standard keeps at most
+three of the same tag and attributes.
+Cost: about 4 ns per byte, a twentieth of resiliparse's time.
 Source: the HTML standard, 13.2.5 (tokenization), 13.2.4.3 (active formatting elements) and 13.2.6 (tree construction).
 """
 
@@ -39,14 +40,17 @@ from stages.text.basics.native import compiled
     LOOSE,
     XML,
 ) = (1 << i for i in range(20))
-"""Flags of names. BY_ITSELF: ends without an end tag. ENDS_MAKE: an end tag makes one. INLINE: its start tag closes nothing. FOREIGN: begins
-SVG or MathML, which BREAKOUT ends and in which HTML_INSIDE holds HTML. UNSURE: within it, where a script or title ends depends on more than
-is kept here. ROOT: the attributes of all its tags gather on one element. Of open elements: LOOSE is counted as to be opened again, XML is
-in SVG or MathML."""
+"""Flags of names.
+
+BY_ITSELF: the element can end without an end tag. ENDS_MAKE: an end tag alone creates the element. INLINE: the start tag closes nothing.
+FOREIGN: begins SVG or MathML; BREAKOUT ends it, and HTML_INSIDE holds HTML inside it. UNSURE: inside this element, the end of a script or
+title depends on state that this module does not track. ROOT: the attributes of all tags of this name are collected on one element. Flags of
+open elements: LOOSE is counted as to be reopened, XML is inside SVG or MathML.
+"""
 ELEMENTS, ATTRIBUTES, TAG_ATTRIBUTES, NAMES, TOTAL_DEPTH, STEPS = range(6)
 SLOTS = 1 << 15  # at least twice the limit of names
 KNOWN_SLOTS = 1 << 10
-PADDING = 8  # bytes that may be looked at past the end
+PADDING = 8  # bytes that the loop may read past the end
 FNV_BASIS, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 NAMES_OF = {
     VOID: "area br embed img input keygen wbr image param source track hr col link meta base basefont bgsound frame html head body",
@@ -73,9 +77,16 @@ NAMES_OF = {
 
 @dataclass(frozen=True)
 class TreeWork:
-    """elements: nodes that are no text, formatting elements each time they may be opened again. tag_attributes: the most on one element.
-    names: different ones of attributes and elements. total_depth: the open elements at each tag, which a parser searches, added up.
-    steps: of searches among attributes, options and names."""
+    """Upper bounds of the work for a page.
+
+    Attributes:
+        elements: Nodes that are not text. A formatting element counts each time it may be reopened.
+        attributes: Number of attributes.
+        tag_attributes: Largest number of attributes on one element.
+        names: Number of different names of attributes and elements.
+        total_depth: Sum over all tags of the number of open elements, which a parser searches.
+        steps: Search steps among attributes, options and names.
+    """
 
     elements: int
     attributes: int
@@ -85,20 +96,20 @@ class TreeWork:
     steps: int
 
     def past(self, limits: TreeWork) -> str:
-        """The first number that exceeds its limit; "" where none does."""
+        """Returns the name of the first number that exceeds its limit; "" where none does."""
         most = asdict(limits)
         return next((name for name, number in asdict(self).items() if number > most[name]), "")
 
 
 def tree_work(html: str, limits: TreeWork) -> TreeWork:
-    """The bounds of a page, counted no further than where one exceeds its limit."""
+    """Returns the bounds of a page. Counting stops when a number exceeds its limit."""
     page = np.frombuffer(html.encode("utf-8", "replace") + bytes(PADDING), np.uint8)
     found = compiled(count_work)(page, *_known(), np.array(astuple(limits), np.int64))
     return TreeWork(*map(int, found))
 
 
 def _hash(name: str) -> int:
-    """FNV-1a, as `count_work` computes it."""
+    """Returns the FNV-1a hash, as `count_work` computes it."""
     value = FNV_BASIS
     for byte in name.encode():
         value = (value ^ byte) * FNV_PRIME & 0xFFFFFFFFFFFFFFFF
@@ -107,7 +118,7 @@ def _hash(name: str) -> int:
 
 @cache
 def _known() -> tuple[np.ndarray, np.ndarray]:
-    """(hashes, flags) of the names that count, in an open table."""
+    """Returns (hashes, flags) of the known names, as an open-addressing table."""
     hashes, flags = np.zeros(KNOWN_SLOTS, np.uint64), np.zeros(KNOWN_SLOTS, np.int64)
     for flag, names in NAMES_OF.items():
         for name in names.split():
@@ -120,12 +131,19 @@ def _known() -> tuple[np.ndarray, np.ndarray]:
 
 
 def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """int64 [6]: the fields of TreeWork for a page in UTF-8 with PADDING zeros behind it."""
+    """Returns int64 [6]: the fields of TreeWork for a page.
+
+    Args:
+        page: The page in UTF-8 with PADDING zeros after it, uint8.
+        known: Hashes of the known names (`_known`).
+        known_flags: Their flags.
+        most: Limits, in the order of the fields of TreeWork.
+    """
     count = np.zeros(6, np.int64)
     prime, basis, none, low = np.uint64(FNV_PRIME), np.uint64(FNV_BASIS), np.uint64(0), np.uint64(SLOTS - 1)
     names, tags, tag_counts = np.zeros(SLOTS, np.uint64), np.zeros(SLOTS, np.uint64), np.zeros(SLOTS, np.uint8)  # seen; loose tags
     open_name, open_flags, open_tag = np.zeros(256, np.uint64), np.zeros(256, np.int64), np.zeros(256, np.uint64)
-    ended_by = np.zeros(256, np.int64)  # per open element: LI or DD where one that ends by itself is open in it
+    ended_by = np.zeros(256, np.int64)  # per open element: LI or DD if an li or dd/dt without an end tag is open in it
     depth = marked = unsure = options = root_attributes = loose = open_links = loose_links = 0
     at, size = 0, page.size - PADDING
     while at < size:
@@ -148,7 +166,7 @@ def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, mos
                     elif page[at] != 33 or dashes < 2 or page[at + 1] != 62:
                         dashes = 0
                     at += 1
-            elif page[at] == 33 and page[at + 1] == 91 and unsure and not is_end:  # ![CDATA[: text in XML, to the next > elsewhere
+            elif page[at] == 33 and page[at + 1] == 91 and unsure and not is_end:  # ![CDATA[: text in XML, else a comment up to the next >
                 while at < size and page[at] != 62:
                     at += 1
                 if page[at - 1] != 93 or page[at - 2] != 93:
@@ -223,7 +241,7 @@ def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, mos
             past = past or count[i] > most[i]
         if past or at > size:
             break
-        # ---- what it closes: formatting elements in it may have to be opened again
+        # ---- elements that the tag closes: the parser may reopen formatting elements inside them
         in_xml = depth > 0 and open_flags[depth - 1] & XML != 0
         closes = is_end and depth > 0 and open_name[depth - 1] == name
         if is_end:
@@ -238,7 +256,7 @@ def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, mos
                     while tags[slot] != none and tags[slot] != open_tag[i]:
                         slot = (slot + 1) & (SLOTS - 1)
                     tags[slot] = open_tag[i]
-                    if open_flags[i] & LINK:  # there is one at most
+                    if open_flags[i] & LINK:  # at most one link is open
                         loose += 1 - loose_links
                         loose_links = 1
                     elif tag_counts[slot] < 3:
@@ -248,9 +266,9 @@ def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, mos
         if not quiet:
             count[ELEMENTS] += loose
         if is_end and flag & FORMATTING and loose:
-            count[ELEMENTS] += 8 * min(4, loose)  # by the adoption agency
+            count[ELEMENTS] += 8 * min(4, loose)  # from the adoption agency algorithm
         if is_end and not closes and in_xml and flag & ENDS_MAKE:
-            is_end, name, flag = False, none, 0  # </p> and </br> end SVG; it stays open here, and counts no more as such
+            is_end, name, flag = False, none, 0  # </p> and </br> end SVG; this count opens a nameless element instead
         elif is_end:
             if closes:
                 depth -= 1
@@ -260,13 +278,13 @@ def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, mos
                 if flag & SELECT:
                     options = 0
             continue
-        # ---- what it opens
+        # ---- the element that the tag opens
         if flag & OPTION:
             options += 1
-            count[STEPS] += 8 * options  # the parser looks at all, and may copy one for each
+            count[STEPS] += 8 * options  # the parser searches all options, and may copy one for each
         if flag & (RAW | PLAINTEXT):
             content = at
-            script = 0  # 1: in <!--, 2: in a <script> in there
+            script = 0  # 1: inside <!--, 2: inside a <script> in that comment
             while at < size:
                 if page[at] != 60 or flag & PLAINTEXT:
                     if script and page[at] == 62 and page[at - 1] == 45 and page[at - 2] == 45 and at - 2 >= content:
@@ -275,7 +293,7 @@ def count_work(page: np.ndarray, known: np.ndarray, known_flags: np.ndarray, mos
                     continue
                 if flag & SCRIPT and page[at + 1] == 33 and page[at + 2] == 45 and page[at + 3] == 45 and not script:
                     script = 1
-                    at += 2  # the dashes may be those of the end
+                    at += 2  # the same dashes may also end the comment
                     continue
                 ends = page[at + 1] == 47
                 i = at + 1 + ends

@@ -1,1 +1,1 @@
-"""The look of pages: style sheet, charts, the body of the report."""
+"""The design of pages: style sheet, charts, the body of the report."""

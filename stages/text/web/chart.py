@@ -1,6 +1,7 @@
-"""Line charts as SVG text: axes, ticks, grid, direct labels; no script, no outside file, readable in light and dark.
+"""Draws line charts as SVG text: axes, ticks, grid and direct labels. No script, no external file, readable in light and dark mode.
 
-Guarantee: the same points give the same bytes. Cost: linear in the points; thin them first with `thinned`.
+Guarantee: the same points give the same bytes.
+Cost: linear in the points. Reduce them first with `thinned`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 110, 28, 40
 
 
 def line_chart(series: Mapping[str, Points], title: str, x_label: str, y_label: str, width: int = 720, height: int = 280) -> str:
-    """An SVG of one line per series. Points with a value that is not finite are left out; empty text without any point."""
+    """Returns an SVG with one line per series. Points with a value that is not finite are left out; without any point the result is "".
+
+    Args:
+        series: Label -> (x, y) points of its line.
+        title: Title of the chart.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        width: Width of the view box, in SVG units.
+        height: Height of the view box, in SVG units.
+    """
     lines = {name: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)] for name, points in series.items()}
     lines = {name: points for name, points in lines.items() if points}
     if not lines:
@@ -49,7 +59,7 @@ def line_chart(series: Mapping[str, Points], title: str, x_label: str, y_label: 
 
 
 def _curves(lines: Mapping[str, Points], place: object, width: int) -> list[str]:
-    """The lines, each labelled at its end; labels are pushed apart where they would overlap."""
+    """Returns the lines, each with a label at its end. Labels that would overlap are moved apart."""
     assert callable(place)
     parts, labels = [], []
     for (name, points), colour in zip(lines.items(), COLOURS * len(lines), strict=False):
@@ -70,7 +80,7 @@ def _curves(lines: Mapping[str, Points], place: object, width: int) -> list[str]
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round values (1, 2 or 5 times a power of ten) that span low to high.
+    """Returns round values (steps of 1, 2 or 5 times a power of ten) that span low to high.
 
     >>> ticks(0, 10)
     [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
@@ -86,7 +96,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def thinned(points: Points, most: int = 300) -> list[tuple[float, float]]:
-    """At most about `most` points: the mean of each run of neighbours, the last point kept as it is."""
+    """Returns about `most` points or fewer: the mean of each group of neighbours, and the last point unchanged."""
     if len(points) <= most:
         return list(points)
     size = math.ceil(len(points) / most)
@@ -95,7 +105,7 @@ def thinned(points: Points, most: int = 300) -> list[tuple[float, float]]:
 
 
 def number(value: float) -> str:
-    """A tick label: "0.5", "1,000", "2e-05".
+    """Returns a tick label: "0.5", "1,000", "2e-05".
 
     >>> number(1000.0), number(0.25)
     ('1,000', '0.25')

@@ -1,4 +1,7 @@
-"""The report's page (a Jinja2 body for stages/text/web/theme, after verdict_section.MACRO) and its Markdown summary. Strings only."""
+"""The page of the report (a Jinja2 body for stages/text/web/theme.py, after verdict_section.MACRO) and its Markdown summary.
+
+It handles strings only.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ BODY = """
 
 
 def markdown(values: Mapping[str, Any]) -> str:
-    """The short form: cards, results, verdicts, and of each section what is not folded."""
+    """Returns the short form: cards, results, verdicts, and the parts of each section that are not folded."""
     parts = [f"# {values['title']}", "", *(f"- {name}: {value}" for name, value in values["cards"]), "", "## Results", ""]
     verdicts = values["verdicts"]
     parts += [table(values["results"]), "", "## What the models had to show", ""]
@@ -52,18 +55,18 @@ def markdown(values: Mapping[str, Any]) -> str:
 
 
 def _section(section: Mapping[str, Any]) -> list[str]:
-    """A section without charts and without what is folded; no line where nothing is left."""
+    """Returns the lines of a section without charts and folded tables; no lines if nothing remains."""
     tables = [shown for shown in section["tables"] if not shown.folded]
     blocks = [
         *section["paragraphs"],
         *(f"### {shown.title}\n\n{table(shown.rows)}" if shown.title else table(shown.rows) for shown in tables),
     ]
-    heading = [f"## {section['heading']}"] if section["heading"] != "Results" else []  # its own stands above
+    heading = [f"## {section['heading']}"] if section["heading"] != "Results" else []  # markdown() has already written this heading
     return [line for block in [*heading, *blocks] for line in (block, "")] if blocks else []
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows as a Markdown table; a pipe inside a cell is escaped.
+    """Returns rows as a Markdown table. A pipe inside a cell is escaped.
 
     >>> print(table([{"a": "1", "b": "x|y"}]))
     | a | b |

@@ -1,4 +1,4 @@
-"""The look of the report and of the dashboard: one style sheet and the page around a body. No script, no outside file."""
+"""The theme of the report and of the dashboard: one style sheet and the page around a body. No script, no external file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MACROS = """
 
 
 def render(body: str, page_title: str, **values: object) -> str:
-    """A whole HTML page from a Jinja2 body template. Values are escaped; charts are marked safe by the template."""
+    """Returns a complete HTML page from a Jinja2 body template. Values are escaped; the template marks charts as safe."""
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)

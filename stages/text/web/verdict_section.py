@@ -1,4 +1,4 @@
-"""The verdicts of a report as its page, its summary, its log and its JSON show them. Strings only; decides nothing."""
+"""Formats the verdicts of a report for its page, its summary, its log and its JSON. Strings only; it decides nothing."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MACRO = """
 {%- endif -%}
 {%- endmacro -%}
 """
-"""A Jinja2 macro: rows of `section` as a table, the outcome in its colour."""
+"""A Jinja2 macro that shows rows of `section` as a table, with the outcome in its colour."""
 
 
 def section(required: Sequence[Verdict], compared: Sequence[Verdict]) -> dict[str, Any]:
-    """What the page and the summary are laid out from: the rows and the count of either list, and how to read them."""
+    """Returns the values for the page and the summary: rows and counts of both lists, and a note on how to read them."""
     return {
         "claims": verdict_rows(required),
         "claims_count": count_line(required),
@@ -39,7 +39,7 @@ def section(required: Sequence[Verdict], compared: Sequence[Verdict]) -> dict[st
 
 
 def verdict_rows(family: Sequence[Verdict]) -> list[dict[str, str]]:
-    """A row per verdict, as the page and the summary show it."""
+    """Returns one row per verdict, for the page and the summary."""
     return [
         {
             "outcome": verdict.outcome.value,
@@ -56,7 +56,7 @@ def verdict_rows(family: Sequence[Verdict]) -> list[dict[str, str]]:
 
 
 def sentence(verdict: Verdict) -> str:
-    """One verdict as a line of a log."""
+    """Returns one verdict as a line of a log."""
     if not verdict.test:
         return f"{verdict.outcome.value}: {verdict.claim} ({verdict.note})"
     facts = [_difference(verdict), f"n {verdict.pairs:,}", verdict.test, f"p {_p(verdict.p)}, corrected {_p(verdict.p_adjusted)}"]
@@ -64,7 +64,7 @@ def sentence(verdict: Verdict) -> str:
 
 
 def count_line(family: Sequence[Verdict]) -> str:
-    """The number of verdicts by outcome.
+    """Returns the number of verdicts by outcome, as a sentence.
 
     >>> count_line([])
     '0 claims: 0 reached, 0 not shown, 0 opposite.'
@@ -75,7 +75,7 @@ def count_line(family: Sequence[Verdict]) -> str:
 
 
 def verdicts_json(required: Sequence[Verdict], compared: Sequence[Verdict], seed: int) -> str:
-    """verdicts.json: every verdict in full precision, with the level, the correction and the seed."""
+    """Returns the content of verdicts.json: every verdict in full precision, with the level, the correction and the seed."""
     about = {"level": ALPHA, "confidence_of_intervals": CONFIDENCE, "correction": "Holm, over the tested claims of a list", "seed": seed}
     lists = {"claims": [verdict.record() for verdict in required], "comparisons": [verdict.record() for verdict in compared]}
     return json.dumps(about | lists, indent=1, ensure_ascii=False) + "\n"
