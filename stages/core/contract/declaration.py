@@ -199,7 +199,7 @@ class Context:
     sections: Mapping[str, SectionOf] = field(default_factory=dict)
 
     def child_environment(self) -> dict[str, str]:
-        """This process's environment variables without credentials, for a child process that needs none and whose output is not redacted."""
+        """Returns this process's variables without credentials, for a child that needs none and whose output is not redacted."""
         return without_secrets(os.environ)
 
 
@@ -219,7 +219,7 @@ class Importer:
 
 
 EVERY_NODE = {"{node}": "{node}"}
-"""A value for `Stage.inputs`: every other node in DAG order, its own name as role. A role is optional if another node reads its node."""
+"""A value for `Stage.inputs`: every other node in DAG order, its own name as role. A role is optional where another stage reads the same node."""
 
 
 @dataclass(frozen=True)
