@@ -219,7 +219,7 @@ class Importer:
 
 
 EVERY_NODE = {"{node}": "{node}"}
-"""A value for `Stage.inputs`: every other node in DAG order, its own name as role. A role is optional where another stage reads the same node."""
+"""A value for `Stage.inputs`: every other node in DAG order, its name as role. A role is optional if another stage reads the same node."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Guarantee: a manifest that `parsed` returns has every field that the rest of Loam reads. Its values fit into the index (numbers of 63 bits,
 finite floats, Unicode text), its names stay inside their folder, and no key occurs twice. Everything else raises a ValueError that names
-the field, and no other exception. `contradictions` is for manifests of other homes: facts that they state twice must agree, as must the key.
+the field, and no other exception. `contradictions` is for manifests of other homes: facts that they state twice must agree, also the key.
 Cost: one pass over the text; about 0.1 ms for a manifest of ten files.
 Source: the fields are those that runner and import write.
 """
