@@ -186,7 +186,7 @@ def _append(path: Path, event: dict[str, Any]) -> None:
 
 
 def _poster(url: str) -> Callable[[dict[str, Any]], None]:
-    """Returns a function that posts to a URL as other clients do: /api/v1/lineage if it has no path, OPENLINEAGE_API_KEY as bearer token."""
+    """Returns a function that posts to a URL as other clients do: to /api/v1/lineage if it has no path, with OPENLINEAGE_API_KEY."""
     from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport, TokenProvider
 
     key = os.environ.get("OPENLINEAGE_API_KEY", "")
