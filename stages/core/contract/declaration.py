@@ -205,7 +205,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Importer:
-    """How a stage makes an artifact of its kind from a user's files.
+    """Declares how a stage makes an artifact of its kind from a user's files.
 
     Attributes:
         takes: Patterns of the files that the import looks for below a given folder (pathlib's: "*.json" directly in it, "**/*.parquet" at
@@ -241,8 +241,8 @@ class Stage:
         uses_gpus: Whether the stage computes on the GPUs that runtime.gpus gives it. Such stages run one at a time on a machine.
         optional: Roles that may be absent when an imported artifact replaces everything else that needs them.
         importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
-        fault: For a stage whose digest counts a list that it makes of the other files. Returns, as a phrase, what is wrong with the files
-            of an artifact of another home in a folder, and "" when nothing is wrong.
+        fault: For a stage whose digest counts a list that the stage makes from the other files. The function gets a folder with the files
+            of an artifact of another home. It returns what is wrong with them as a phrase, or "".
         does: What the stage does, as one line of the README's table.
         tables: The stage's side tables, which the index shows as views.
         section: The stage's section of the report, or None.

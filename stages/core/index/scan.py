@@ -1,7 +1,7 @@
 """Finds the differences between a home and its index: compares names and times, and reads only what is new.
 
 Guarantee: a manifest or run record that cannot be read is named with its fault and does not keep others out of the index.
-Cost: one stat per artifact, a few stats per run, one read per new manifest, per unfinished run and per given name.
+Cost: one stat per artifact and per run, one read per new manifest, per unfinished run and per given name.
 """
 
 from __future__ import annotations

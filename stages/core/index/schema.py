@@ -52,7 +52,8 @@ ALIAS = (
     "CREATE VIEW alias AS SELECT alias AS name, artifact_id AS target, false AS given FROM artifact "
     "UNION ALL SELECT alias, run_id, false FROM run UNION ALL SELECT name, target, true FROM given_name"
 )
-# The artifact that a name (not a prefix) means, and everything it was made from: joins the views of one checkpoint, without other runs.
+# upstream('NAME'): the artifact that a name (not a prefix) means, and everything that it was made from. A query joins the views with it to
+# see the data of one checkpoint and of no other run.
 UPSTREAM = """
 CREATE MACRO upstream(of) AS TABLE WITH RECURSIVE meant(artifact_id, rank) AS (
   SELECT target, 0 FROM given_name WHERE name = of

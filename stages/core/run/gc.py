@@ -2,7 +2,7 @@
 
 Kept are the artifacts of the newest finished runs of each recipe and everything that they were made from. Runs that stopped early
 (`--until`, one stage) are counted separately, so that they never replace a run of the whole pipeline. Runs that failed, were interrupted
-or were killed keep nothing. Artifacts with a given name and imported artifacts are kept too.
+or were killed keep nothing. Artifacts with a given name, what a run with a given name needs, and imported artifacts are kept too.
 Guarantee: gc holds the home alone before it lists, so no run works meanwhile, and it removes under the same lock what it listed. It refuses
 while a manifest, a run record or a given name is damaged, because it cannot know what those keep. It removes a manifest first, so a kill
 leaves no artifact that looks complete. The next gc removes the folder that remains.

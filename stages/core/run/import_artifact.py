@@ -173,8 +173,11 @@ def _taking(
 
 
 def _is_artifact(folder: Path, stage: Stage) -> bool:
-    """Whether a folder is to be copied as an artifact. The manifest.json of another kind (an exported model) or program may be one of the
-    files to import."""
+    """Whether a folder is copied as an artifact.
+
+    If its manifest.json is that of another kind of artifact (an exported model) or of another program, the folder may still hold files to
+    import.
+    """
     if not _is_there(folder / manifest.NAME):
         return False
     if stage.importer is None:

@@ -87,7 +87,7 @@ def prepare(
 
     Raises:
         RecipeError: An external input does not exist or cannot be reached, or two inputs do not belong together.
-        StageError: An input is missing.
+        StageError: An input is missing, or a distribution that the stage needs is not installed.
     """
     for role, read in stage.inputs.items():
         if role not in inputs and role not in stage.optional:
@@ -108,7 +108,7 @@ def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
     """Raises RecipeError when an input was made from another artifact than the one that the node reads. An imported one can cause that."""
     beside: dict[str, set[str]] = {}
     for artifact in inputs.values():
-        known = {artifact.manifest["digest"], manifest.input_digest(artifact)}  # inputs from another home name their parent by digest
+        known = {artifact.manifest["digest"], manifest.input_digest(artifact)}  # an import keeps the digest by which its home named it
         beside.setdefault(artifact.manifest["node"], set()).update(known)
     for artifact in inputs.values():
         for parent in artifact.manifest.get("inputs", {}).values():

@@ -30,7 +30,7 @@ def make_durably(folder: Path, root: Path) -> None:
 
 
 def usual_mode(folder: Path) -> int:
-    """Returns the permissions that the user's umask gives a new file in a folder. Libraries may create their files with others."""
+    """Returns the permissions that the user's umask gives a new file in a folder. Some libraries create files with other permissions."""
     probe = folder / f".mode.{os.getpid()}.{threading.get_ident()}"
     handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:

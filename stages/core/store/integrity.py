@@ -4,7 +4,8 @@ Guarantee: before a node is built, every file of every artifact that it reads ha
 added. After the build they are compared again. A compared file is remembered by size, times and inode (external.mark_of), but not while it
 is younger than the clock of the file system can distinguish. The files of a newly published artifact are remembered too. A failing disk can
 change bytes and none of these marks; `loam lineage verify` finds that, because it reads everything.
-The memory is one small file per artifact, <home>/verified/<node>/<folder>.json. It only saves time, and gc removes it with its artifact.
+The remembered hashes are in one small file per artifact, <home>/verified/<node>/<folder>.json. It only saves time, and gc removes it with
+its artifact.
 Cost: one stat per file; one read of each file that is not remembered, about 1 GB/s.
 """
 
@@ -30,7 +31,7 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
     """Returns what is wrong with an artifact's files, one line each. Reads only files that are not remembered.
 
     Args:
-        home: The home that keeps the memory.
+        home: The home that remembers the hashes.
         artifact: The artifact, of this or another home.
         say: Receives one line when TOLD_BYTES or more have to be read.
     """
@@ -47,7 +48,7 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
 
 
 def check_anew(home: Path, artifact: Artifact) -> list[str]:
-    """As `check`, but reads every byte. Forgets what was remembered about a damaged artifact."""
+    """As `check`, but reads every byte. Forgets the hashes of a damaged artifact."""
     wrong = manifest.verify(artifact)
     if wrong:
         _memory_file(home, artifact).unlink(missing_ok=True)
@@ -61,7 +62,7 @@ def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]
     is therefore young, so this function waits 30 ms until the clock can distinguish a later change.
 
     Args:
-        home: The home that keeps the memory.
+        home: The home that remembers the hashes.
         artifact: The published artifact.
         hashed: Path in the artifact -> mark of the file when its sha256 was computed (manifest.list_files).
     """
@@ -76,10 +77,10 @@ def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]
 
 
 def forget(home: Path, artifact: str) -> None:
-    """Removes the memory of "<node>/<folder>", an artifact that is being removed."""
+    """Forgets the hashes of "<node>/<folder>", an artifact that is being removed."""
     file = home / "verified" / f"{artifact}.json"
     file.unlink(missing_ok=True)
-    with suppress(OSError):  # the folder still holds the memory of other artifacts of the node
+    with suppress(OSError):  # the folder still holds the files of other artifacts of the node
         file.parent.rmdir()
 
 
@@ -101,7 +102,7 @@ def remedy(artifact: Artifact, recipe: str) -> str:
 
 
 def _memory_file(home: Path, artifact: Artifact) -> Path:
-    """Returns the path of an artifact's memory file. An artifact of another home is identified by the path of its folder."""
+    """Returns the path of the file with an artifact's remembered hashes. An artifact of another home is identified by the path of its folder."""
     folder = artifact.path.absolute()
     if folder.parent.parent == (home / "artifacts").absolute():
         return home / "verified" / folder.parent.name / f"{folder.name}.json"

@@ -44,8 +44,8 @@ def is_imported(artifact: Artifact) -> bool:
 def input_digest(artifact: Artifact) -> str:
     """Returns the digest by which an artifact enters the keys of artifacts that are made from it.
 
-    A digest over some files vouches for the others only because this home's own code wrote them together. That is not known of an imported
-    artifact, so all its files count. A recipe without an import therefore never reuses what was made from a forged artifact.
+    A digest that counts only some files can identify the others, because this home's own code wrote them together. That is not certain for
+    an imported artifact, so all its files count. A recipe without the import therefore never reuses what was made from a forged artifact.
     """
     return content_digest(artifact.manifest["files"]) if is_imported(artifact) else str(artifact.manifest["digest"])
 

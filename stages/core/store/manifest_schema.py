@@ -218,7 +218,7 @@ def contradictions(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _usual_identity(manifest: Mapping[str, Any]) -> bool:
-    """Whether the digest counts the files that a stage of the kind counts. A digest over some small file would vouch for no other file."""
+    """Whether the digest counts the files that a stage of the kind counts. A digest over another small file would not identify the rest."""
     given = set(manifest["identity"])
     if manifest["kind"] == "warc":
         return given == {"identity.jsonl"}

@@ -132,7 +132,7 @@ def refuse_taken(home: Path, name: str) -> None:
 
 
 def refuse_bad(home: Path, name: str) -> None:
-    """Raises RecipeError for a text that cannot be a given name: it breaks the rule or looks like a number, a key or a node."""
+    """Raises RecipeError for a text that cannot be a given name: it breaks the rule, looks like a number or a key, or is a node here."""
     if not RULE.fullmatch(name) or not name[0].isalpha() or NUMBERED.fullmatch(name) or re.fullmatch(r"[0-9a-f]{6,}", name):
         raise RecipeError(
             f"{ascii(name)[:80]} cannot be a name.",

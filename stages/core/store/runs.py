@@ -218,7 +218,12 @@ def sweep(home: Path) -> None:
 
 @contextmanager
 def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
-    """Holds the home together with other runs, or `alone`, as gc does. Raises StageError at once if that is not possible."""
+    """Holds the home together with other runs, or `alone`, as gc does.
+
+    Raises:
+        RecipeError: The home cannot be written.
+        StageError: Another process holds the home in a way that excludes this. Raised at once, without waiting.
+    """
     try:
         home.mkdir(parents=True, exist_ok=True)
         handle = (home / "home.lock").open("a+")
