@@ -102,7 +102,7 @@ def remedy(artifact: Artifact, recipe: str) -> str:
 
 
 def _memory_file(home: Path, artifact: Artifact) -> Path:
-    """Returns the path of the file with an artifact's remembered hashes. An artifact of another home is identified by the path of its folder."""
+    """Returns the path of the file with an artifact's remembered hashes. For an artifact of another home, its folder's path decides it."""
     folder = artifact.path.absolute()
     if folder.parent.parent == (home / "artifacts").absolute():
         return home / "verified" / folder.parent.name / f"{folder.name}.json"
