@@ -1,1 +1,1 @@
-"""The contract: stage, artifact, manifest, key, runner, recipe, shards, lineage, errors."""
+"""The core of the pipeline: the contract of a stage, the artifact store, the index, the tables and the runner."""

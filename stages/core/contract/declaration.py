@@ -1,9 +1,9 @@
-"""The contract between a stage and the runner: config, inputs, outcome, context, and the record that declares a stage.
+"""Defines the contract between a stage and the runner: config, inputs, outcome, context, and the record that declares a stage.
 
-A stage is a plain function `run(config, inputs, out, ctx) -> Outcome`. It reads published artifacts (`inputs`, by role),
-writes files into the folder `out`, and touches nothing else but `ctx.scratch`. The runner does the rest: key, cached or missing,
-record counts, manifest, publication, index. Everything that decides the bytes is in config, seed, inputs and the named
-distributions; everything in `ctx.runtime` must not change the bytes of a data stage.
+A stage is a plain function `run(config, inputs, out, ctx) -> Outcome`. It reads published artifacts (`inputs`, by role) and writes files
+into the folder `out`. It writes nowhere else except into `ctx.scratch`. The runner does the rest: it computes the key, finds a cached
+artifact, checks the record counts, writes the manifest, publishes the artifact and updates the index. The bytes of an artifact follow from
+config, seed, inputs and the named distributions. Nothing in `ctx.runtime` may change the bytes of a data stage.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 class External:
     """Marks a config field whose values name things outside the home folder. They enter the key by content, in the order of the field.
 
-    files: paths, globs or fsspec URIs; resolved to `ExternalFile`s, keyed by sha256, a remote one with a strong ETag by ETag and size.
-    packages: installed distributions ("stdlib" is the running Python); keyed by their names and versions.
-    artifacts: published artifacts that are no input of the pipeline, by name ("dedup-3") or folder; keyed by their digest.
-    named: the name decides the output too (a task is named after its file; a cluster names the corpus that holds the kept document), so
-    it enters the key: of a file the base name, of an artifact "<node>/<folder>". A file that is read by its ending, or that bad_records.jsonl
-    can name, is a named one.
+    Attributes:
+        form: What the values name.
+            "files": paths, globs or fsspec URIs. They resolve to `ExternalFile`s. The key holds the sha256 of each file. For a remote file
+            with a strong ETag it holds ETag and size.
+            "packages": installed distributions ("stdlib" is the running Python). The key holds names and versions.
+            "artifacts": published artifacts that are not an input of the pipeline, by name ("dedup-3") or folder. The key holds digests.
+        named: Whether the name enters the key too, because the name also decides the output. A benchmark task is named after its file, and
+            a cluster names the corpus that holds the kept document. The name of a file is its base name, the name of an artifact is
+            "<node>/<folder>". Fields whose files are read by their extension, or can be named in bad_records.jsonl, are named too.
     """
 
     form: Literal["files", "packages", "artifacts"]
@@ -58,15 +61,18 @@ def _a_name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_a_name)]
-"""A name by the one rule of stages/core/store/names."""
+"""A name that follows the rule in stages/core/store/names.py."""
 
 
 @dataclass(frozen=True)
 class ExternalFile:
-    """One resolved external input. `identity` is what enters the key: "sha256:…", "etag:…:<bytes>" or "artifact:<digest>".
+    """One resolved external input.
 
-    uri: of an artifact, its folder.
-    name: the base name of a file, or "<node>/<folder>" of an artifact, where it enters the key too (External.named), else empty.
+    Attributes:
+        uri: Path or URI of the file; of an artifact, its folder.
+        bytes: Size in bytes.
+        identity: What enters the key: "sha256:…", "etag:…:<bytes>" or "artifact:<digest>".
+        name: Base name of a file, or "<node>/<folder>" of an artifact, where the name enters the key too (`External.named`); else empty.
     """
 
     uri: str
@@ -76,7 +82,7 @@ class ExternalFile:
 
     @property
     def sha256(self) -> str:
-        """Hex digest of the content; of the identity where that is an ETag (the bytes were not read)."""
+        """Hex sha256 of the content. For an ETag or an artifact it is the sha256 of the identity, because the bytes were not read."""
         import hashlib
 
         kind, _, value = self.identity.partition(":")
@@ -85,9 +91,17 @@ class ExternalFile:
 
 @dataclass(frozen=True)
 class RecordCounts:
-    """What came in and what became of it. rows_in = kept + changed + dropped, and the same in characters.
+    """How many records came in and what happened to them: rows_in = kept + changed + dropped, and the same in characters.
 
-    chars_removed is what changing kept rows took away (negative where it added). The runner refuses record counts that do not balance.
+    The runner refuses record counts that do not balance.
+
+    Attributes:
+        unit: What one record is, in the plural.
+        dropped: Reason -> number of rows.
+        chars_in: Characters of all rows that came in.
+        chars_out: Characters of the kept and changed rows as written.
+        chars_removed: Characters that were removed from kept rows by changing them (negative where text was added).
+        chars_dropped: Reason -> characters of the dropped rows.
     """
 
     unit: str = "documents"
@@ -101,7 +115,7 @@ class RecordCounts:
     chars_dropped: Mapping[str, int] = field(default_factory=dict)
 
     def imbalance(self) -> str:
-        """A sentence that says what does not balance; empty when the record counts balance."""
+        """A sentence that says what does not balance. Empty when the record counts balance."""
         rows = self.kept + self.changed + sum(self.dropped.values())
         if rows != self.rows_in:
             return f"{self.rows_in} {self.unit} in, but kept {self.kept} + changed {self.changed} + dropped {sum(self.dropped.values())} = {rows}"
@@ -129,12 +143,15 @@ class RecordCounts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a stage tells the runner when it is done.
+    """What a stage returns to the runner.
 
-    rows, tokens: size of the artifact in its own unit. record counts: None where no records are kept or dropped.
-    summary: scalar results for the metric table, the report and `lineage show` (plain numbers and strings).
-    identity: names of the files in `out` over which the digest is taken; empty means all files (a warc
-    artifact's digest leaves out dates, so it names only its list of records).
+    Attributes:
+        rows: Size of the artifact in its own unit.
+        tokens: Tokens of the artifact; 0 where it has none.
+        record_counts: None where no records are kept or dropped.
+        summary: Scalar results for the metric table, the report and `lineage show` (plain numbers and strings).
+        identity: Names of the files in `out` over which the digest is taken. Empty means all files. A warc artifact names only its list of
+            records, so that dates do not enter its digest.
     """
 
     rows: int = 0
@@ -146,7 +163,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A published artifact: `path` is its folder, `manifest` the parsed manifest.json."""
+    """A published artifact: `path` is its folder, `manifest` is the parsed manifest.json."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -158,14 +175,17 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Context:
-    """What a running stage may use besides its config and inputs. Frozen; made by the runner.
+    """What a running stage may use besides its config and inputs. Frozen; the runner makes it.
 
-    progress(done, total, unit, note): how far the stage is; call it as often as you like, the runner thins it out.
-    log(line): one line for the user. Numbers over time go into a side table (metrics.parquet), the result into Outcome.summary.
-    drop(reason, where, record): a record that cannot be read; counted, kept in bad_records.jsonl, fails the stage past
-    the recipe's `max_bad_records`. files(field): the resolved files of an external field ("warcs").
-    scratch: a folder that survives a kill and is handed back when the stage is started again with the same key and code.
-    sections: role -> what the report shows of that input (Stage.sections); empty for a stage that does not read every node.
+    Attributes:
+        progress: progress(done, total, unit, note) reports progress. A stage may call it as often as it likes; the runner limits the rate.
+        log: log(line) shows one line to the user. Numbers over time belong into a side table (metrics.parquet), results into
+            `Outcome.summary`.
+        drop: drop(reason, where, record) reports a record that cannot be read. The runner counts it and keeps it in bad_records.jsonl.
+            More than the recipe's `max_bad_records` fail the stage.
+        files: files(field) returns the resolved files of an external field ("warcs").
+        scratch: A folder that survives a kill. The stage gets it back when it starts again with the same key and code.
+        sections: Role -> section function for the report (`Stage.sections`). Empty for a stage that does not read every node.
     """
 
     node: str
@@ -179,17 +199,19 @@ class Context:
     sections: Mapping[str, SectionOf] = field(default_factory=dict)
 
     def child_environment(self) -> dict[str, str]:
-        """This process's variables without credentials: for a process that needs none, and whose output nobody cleans."""
+        """Returns this process's variables without credentials, for a child that needs none and whose output is not redacted."""
         return without_secrets(os.environ)
 
 
 @dataclass(frozen=True)
 class Importer:
-    """How a stage's kind of artifact is made of files that a user brings.
+    """Declares how a stage makes an artifact of its kind from a user's files.
 
-    takes: patterns of the files it looks for below a given folder (pathlib's: "*.json" there, "**/*.parquet" at any depth).
-    take(files, out, ctx): checks the files and writes the artifact into `out`; `ctx.drop` counts and names a record that cannot be
-    taken, and one such record refuses the whole import. Raises RecipeError where the pipeline could not use the files.
+    Attributes:
+        takes: Patterns of the files that the import looks for below a given folder (pathlib's: "*.json" directly in it, "**/*.parquet" at
+            any depth).
+        take: take(files, out, ctx) checks the files and writes the artifact into `out`. `ctx.drop` counts and names a record that cannot be
+            imported; one such record refuses the whole import. Raises RecipeError where the pipeline could not use the files.
     """
 
     takes: tuple[str, ...]
@@ -197,30 +219,36 @@ class Importer:
 
 
 EVERY_NODE = {"{node}": "{node}"}
-"""As inputs: every other node, in DAG order, under its own name as role. Optional, but for nodes that nothing else reads."""
+"""A value for `Stage.inputs`: every other node in DAG order, its name as role. A role is optional if another stage reads the same node."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The declaration of a stage, the last statement of its module: `STAGE = Stage(...)`.
+    """The declaration of a stage. It is the last statement of the stage's module: `STAGE = Stage(...)`.
 
-    The DAG, the index's views, the report's sections and the README's table follow from it (flows/pipeline.py).
+    flows/pipeline.py derives the DAG, the index's views, the report's sections and the README's table from the declarations.
 
-    inputs: role -> node that it reads. "{model}" in a role or node stands for every model (in a stage that is `per_model`, for its own),
-    "{checkpoint}" in a `per_model` stage for the node that trains the model, "{node}" for every node (EVERY_NODE).
-    output: the kind of artifact; an imported artifact can stand in for a node of the same kind. versions: one line per change of behaviour,
-    the newest last; their number is the stage's version and enters the key. distributions: installed distributions whose version decides
-    the output's bytes.
-    deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
-    optional: roles that may be absent, when an imported artifact stands in for everything else that needs them.
-    import: how files of a user become an artifact of this stage; None where only artifacts of another home can be imported.
-    fault: what is wrong with the files in a folder that an artifact of another home consists of, as a phrase, "" where nothing is; for a
-    stage whose digest counts a list that it makes of the other files.
-    uses_gpus: whether the stage computes on the GPUs that runtime.gpus gives it; such stages run one at a time on a machine.
-    does: what the stage does, as one line of the README's table. tables: its side tables, which the index shows as views.
-    section: its part of the report; None where it has none. model: the name of the model that its checkpoint is; "" of none.
-    per_model: whether it runs once for every model, as node "<stage>@<model>".
-    sections: role -> section function, for a stage that reads every node; flows/pipeline.py fills it in, a module leaves it out.
+    Attributes:
+        name: The stage's name, which is the name of its module and of its section in a recipe.
+        config: The settings class of the stage.
+        run: The stage function.
+        inputs: Role -> node that the stage reads. "{model}" in a role or node means every model; in a `per_model` stage it means the
+            stage's own model. "{checkpoint}" in a `per_model` stage is the node that trains the model. "{node}" is every node (EVERY_NODE).
+        output: The kind of artifact. An imported artifact can replace a node of the same kind.
+        versions: One line per change of behaviour, the newest last. Their number is the stage's version and enters the key.
+        distributions: Installed distributions whose version decides the output's bytes.
+        deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
+        uses_gpus: Whether the stage computes on the GPUs that runtime.gpus gives it. Such stages run one at a time on a machine.
+        optional: Roles that may be absent when an imported artifact replaces everything else that needs them.
+        importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
+        fault: For a stage whose digest counts a list that the stage makes from the other files. The function gets a folder with the files
+            of an artifact of another home. It returns what is wrong with them as a phrase, or "".
+        does: What the stage does, as one line of the README's table.
+        tables: The stage's side tables, which the index shows as views.
+        section: The stage's section of the report, or None.
+        model: The name of the model that the stage's checkpoint is, or "".
+        per_model: Whether the stage runs once for every model, as node "<stage>@<model>".
+        sections: Role -> section function, for a stage that reads every node. flows/pipeline.py fills it in; a module does not set it.
     """
 
     name: str
@@ -248,7 +276,7 @@ class Stage:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules whose code makes the artifact: the stage's own and those of the sections that it shows."""
+        """The modules whose code makes the artifact: the stage's own and those of the sections that it renders."""
         return tuple(sorted({self.run.__module__, *(section.__module__ for section in self.sections.values())}))
 
 

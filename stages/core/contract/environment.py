@@ -1,4 +1,4 @@
-"""What a record says about the machine: Python, platform, processors, memory, accelerators, package versions."""
+"""Describes the machine for a record: Python, platform, processors, memory, GPUs, package versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @cache
 def hardware() -> dict[str, Any]:
-    """Processor model, cores this process may use, memory in bytes, GPU names."""
+    """Returns the processor model, the cores that this process may use, memory in bytes and GPU names."""
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -31,7 +31,7 @@ def hardware() -> dict[str, Any]:
 
 @cache
 def gpus() -> list[str]:
-    """Names of the NVIDIA GPUs the driver shows, without importing torch."""
+    """Returns the names of the NVIDIA GPUs that the driver lists, without importing torch."""
     root = Path("/proc/driver/nvidia/gpus")
     names: list[str] = []
     for info in sorted(root.glob("*/information")) if root.is_dir() else []:
@@ -40,7 +40,7 @@ def gpus() -> list[str]:
 
 
 def environment(distributions: Sequence[str] = ()) -> dict[str, Any]:
-    """Python, platform and hardware, with the versions of the named distributions."""
+    """Returns Python, platform and hardware, with the versions of the named distributions."""
     return {
         "python": platform.python_version(),
         "implementation": sys.implementation.name,
@@ -51,11 +51,11 @@ def environment(distributions: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def all_packages() -> dict[str, str]:
-    """Every installed distribution and its version."""
+    """Returns every installed distribution and its version."""
     found = {(d.metadata["Name"] or "").lower(): d.version for d in metadata.distributions()}
     return {name: found[name] for name in sorted(found) if name}
 
 
 def utc_now() -> str:
-    """The time as records write it: ISO 8601, UTC, milliseconds."""
+    """Returns the time as records write it: ISO 8601, UTC, milliseconds."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

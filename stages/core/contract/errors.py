@@ -1,7 +1,7 @@
-"""Errors as Loam shows them: what happened, where, and what to do about it.
+"""Defines Loam's errors. Each says what happened, where, and what to do about it.
 
-Guarantee: every error of ours prints as at most three parts (what / where / what to do) and carries its exit code
-(1 a stage failed, 2 usage or recipe error, 3 verification failed), and nothing in it steers a terminal.
+Guarantee: every LoamError prints at most three parts (what, where, what to do) and carries its exit code (1 a stage failed, 2 usage or
+recipe error, 3 verification failed). No part contains a control character that would steer a terminal.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ from pathlib import Path
 from stages.core.contract.printable import printable
 
 LONGEST_PART = 4000
-"""Characters of what, where and to do each; the rest is not shown."""
+"""Characters shown of each of the three parts. The rest is cut."""
 
 
 class LoamError(Exception):
-    """An error with a place and a remedy. `exit_code` is what the command line returns for it."""
+    """An error with a place and a remedy.
+
+    Attributes:
+        exit_code: What the command line returns for this error.
+        what: What happened, as a sentence.
+        where: The file, node or setting; may be empty.
+        do: What the user can do about it; may be empty.
+    """
 
     exit_code = 1
 
     def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
-        super().__init__(printable(what))  # a URL, a name or another's words may stand in it
+        super().__init__(printable(what))  # the text may quote a URL, a name or a message of a library
         self.what, self.where, self.do = printable(what), printable(where), printable(do)
 
     def __str__(self) -> str:
@@ -33,18 +40,18 @@ class LoamError(Exception):
             lines.append(f"  to do: {_cut(self.do)}")
         return "\n".join(lines)
 
-    def __reduce__(self) -> tuple:  # keeps place and remedy when a worker process raises it
+    def __reduce__(self) -> tuple:  # pickling keeps place and remedy when a worker process raises the error
         return _rebuild, (type(self), self.what, self.where, self.do)
 
 
 class RecipeError(LoamError):
-    """The recipe or the command line is wrong; raised before any work."""
+    """The recipe or the command line is wrong. Raised before any work."""
 
     exit_code = 2
 
 
 class StageError(LoamError):
-    """A stage cannot go on: its input or the machine does not allow it."""
+    """A stage cannot continue, because its input or the machine does not allow it."""
 
     exit_code = 1
 
@@ -56,7 +63,13 @@ class VerificationError(LoamError):
 
 
 def of_the_disk(error: OSError, when: str, home: Path) -> LoamError | None:
-    """A clear error for a full, read-only or forbidden disk; None when the error is of another kind."""
+    """Returns a clear error for a full, read-only or forbidden disk, or None when the error is of another kind.
+
+    Args:
+        error: What the operating system reported.
+        when: The rest of the sentence "No space left on the disk ...", such as "while dedup was writing".
+        home: The home folder. A permission error outside of it is not of this kind.
+    """
     where = str(error.filename or home)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         do = "Free space or set another home with --home; the finished part is kept and the next run goes on from it."
@@ -67,7 +80,7 @@ def of_the_disk(error: OSError, when: str, home: Path) -> LoamError | None:
 
 
 def of_a_file(error: OSError) -> LoamError:
-    """A clear error for what the machine answered about a file, or about anything else of its own."""
+    """Returns a clear error for an OSError about a file or about another resource of the machine."""
     what = error.strerror or str(error) or type(error).__name__
     named = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename) if error.filename else ""
     do = "Mend the file or its permissions, then run the same command again." if named else "--debug shows where it came from."
@@ -75,7 +88,7 @@ def of_a_file(error: OSError) -> LoamError:
 
 
 def _cut(text: str) -> str:
-    """A message can quote what somebody gave, of any length."""
+    """Returns the text cut to LONGEST_PART, because a message can quote user input of any length."""
     return text if len(text) <= LONGEST_PART else f"{text[:LONGEST_PART]} …"
 
 

@@ -1,9 +1,11 @@
-"""YAML as Loam reads it: recipes and the values of --set, as plain values and nothing else.
+"""Parses the YAML that Loam reads (recipes and the values of --set) into plain values.
 
-Guarantee: what parses holds only mappings with text or whole numbers as keys, lists, texts, booleans, null and numbers; no key stands
-twice; aliases are written out, at most MAX_NODES nodes in all, so that a small file cannot become a large recipe. Everything else is a
-BadYamlError with its line, never another exception. Nothing is read as a date, an octal number (010) or a number in base 60 (1:30):
-YAML 1.1 does that in silence. Cost: 0.2 s for 100 KB. Source: PyYAML's scanner and composer; YAML 1.2 for the numbers.
+Guarantee: the result holds only mappings with text or whole numbers as keys, lists, texts, booleans, null and numbers. No key occurs twice
+in a mapping. Aliases are expanded to at most MAX_NODES nodes in all, so a small file cannot become a large recipe. Everything else raises
+BadYamlError with its line, and no other exception. Nothing is read as a date, an octal number (010) or a number in base 60 (1:30), as
+YAML 1.1 does without a warning.
+Cost: 0.2 s for 100 KB.
+Source: PyYAML's scanner and composer; YAML 1.2 for the numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from typing import Any, NoReturn
 import yaml
 
 MAX_BYTES = 1 << 20
-"""Of a recipe: those in configs/ have 5 KB; a list of 10,000 URLs to remove has a megabyte."""
+"""Largest size of a recipe. The recipes in configs/ have 5 KB; a list of 10,000 URLs to remove has a megabyte."""
 MAX_DEPTH = 50
 MAX_NODES = 100_000
 LONGEST_NUMBER = 68
-"""Characters: a sign, 0b and 64 digits, and one to spare."""
+"""Characters: a sign, 0b, 64 digits and one more."""
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
@@ -27,7 +29,12 @@ _ENCODINGS = ((b"\xff\xfe\x00\x00", "UTF-32"), (b"\x00\x00\xfe\xff", "UTF-32"), 
 
 
 class BadYamlError(ValueError):
-    """Text that is not YAML as Loam takes it. line: where, counted from 1. do: what would be right; empty when the message says it."""
+    """Text is not YAML as Loam accepts it.
+
+    Attributes:
+        line: Line of the fault, counted from 1.
+        do: What would be right; empty when the message says it.
+    """
 
     def __init__(self, what: str, line: int, do: str = "") -> None:
         super().__init__(what)
@@ -35,7 +42,7 @@ class BadYamlError(ValueError):
 
 
 def parse(raw: bytes) -> Any:
-    """The plain value of one YAML document in UTF-8. Raises BadYamlError."""
+    """Returns the plain value of one YAML document in UTF-8. Raises BadYamlError."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -55,7 +62,7 @@ def parse(raw: bytes) -> Any:
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    """First character -> what a scalar without quotes may be: (tag, pattern). The rest is text."""
+    """Returns first character -> (tag, pattern) of what an unquoted scalar may be. Every other scalar is text."""
     found: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
     for name, pattern, first in (
         ("bool", r"yes|no|true|false|on|off|Yes|No|True|False|On|Off|YES|NO|TRUE|FALSE|ON|OFF", "yYnNtTfFoO"),
@@ -71,7 +78,7 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML up to the tree of nodes, with a limit of depth, which the recursion of its composer needs."""
+    """PyYAML's loader up to the tree of nodes, with a limit of depth, because its composer is recursive."""
 
     yaml_implicit_resolvers = _resolvers()
 
@@ -91,7 +98,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Values:
-    """Turns nodes into values, each alias anew, and counts them."""
+    """Converts nodes into values and counts them. Each alias is converted again."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -132,7 +139,7 @@ class _Values:
             if not all(isinstance(one, dict) for one in merged):
                 _refuse(value_node, "what << merges is not a mapping", "Give it an alias of one, `<<: *name`.")
         found: dict[Any, Any] = {}
-        for one in [*merged, made]:  # the mapping's own keys win over merged ones, the first merged over later ones
+        for one in [*merged, made]:  # the mapping's own keys override merged ones; the first of several merges overrides the later ones
             found |= one
         return found
 
@@ -165,7 +172,7 @@ def _scalar(node: yaml.ScalarNode, kind: str) -> Any:
 
 def _number(bare: str, kind: str) -> int | float | None:
     if kind == "int" and len(bare) > LONGEST_NUMBER:
-        return 2**64  # too large, whatever it is: reading it would take long, and Python refuses 4,301 digits
+        return 2**64  # too large in any base; parsing it would take long, and Python refuses 4,301 digits
     try:
         return int(bare, 0) if kind == "int" else float(bare.replace(".inf", "inf").replace(".nan", "nan"))
     except ValueError:

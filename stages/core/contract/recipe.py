@@ -1,7 +1,7 @@
-"""The recipe: one YAML file that decides the model, read, checked and completed with defaults before any work.
+"""Reads a recipe, checks it and completes it with defaults before any work. A recipe is one YAML file that decides the model.
 
-Guarantee: an unknown or misspelt key is an error that names the nearest key; every value has its type; a recipe that
-loads can be written down in full (`Recipe.resolved`). Defaults live in the config classes and nowhere else.
+Guarantee: an unknown or misspelt key is an error that names the nearest key. Every value has its type. A recipe that loads can be written
+out in full (`Recipe.resolved`). The config classes are the only place of defaults.
 """
 
 from __future__ import annotations
@@ -24,34 +24,39 @@ SHOWN_CHARS = 200
 
 
 class Runtime(StageConfig):
-    """How the recipe is executed here. Never part of a key; never changes a data stage's bytes."""
+    """How the recipe is executed on this machine. Never part of a key; never changes a data stage's bytes."""
 
     workers: int = Field(2, ge=1, le=4096)
-    """Processes for sharded data work."""
+    """Number of processes for sharded data work."""
     gpus: int = Field(0, ge=0, le=1024)
-    """GPUs of this machine to train on; 0 trains on the CPU."""
+    """Number of GPUs of this machine to train on. 0 trains on the CPU."""
     cpu_ranks: int = Field(2, ge=1, le=4096)
-    """Training processes when gpus is 0, one thread each (two threads in one process ran four times slower when busy)."""
+    """Number of training processes when gpus is 0, with one thread each. Two threads in one process ran four times slower on a busy
+    machine."""
     micro_batch_size: int = Field(16, ge=1, le=10**6)
-    """Rows per forward pass and rank; with the ranks it divides the global batch, the rest is gradient accumulation."""
+    """Sequences per forward pass and rank. global_batch_size must be a multiple of ranks × micro_batch_size. The quotient is the number of
+    gradient accumulation steps."""
     eval_batch_size: int = Field(32, ge=1, le=10**6)
-    """Sequences per forward pass when scoring."""
+    """Sequences per forward pass when the evaluation scores answers."""
     zero_stage: int = Field(3, ge=3, le=3)
-    """DeepSpeed ZeRO stage; Loam's checkpoints are written from stage 3 partitions."""
+    """DeepSpeed ZeRO stage. Only 3 is allowed, because Loam writes its checkpoints from stage 3 partitions."""
     offload_optimizer: bool = False
-    """Keep optimizer state in host memory."""
+    """Keeps the optimizer state in host memory."""
     activation_checkpointing: bool = False
-    """Recompute activations in the backward pass."""
+    """Recomputes activations in the backward pass to save memory."""
     openlineage: str = ""
-    """Where OpenLineage events go: a file (one JSON event a line is appended) or an http(s) URL; empty sends none. The endpoint's API
-    key is read from the environment's OPENLINEAGE_API_KEY."""
+    """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
+    is read from the environment variable OPENLINEAGE_API_KEY."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked recipe. sections: node -> config. source: where it was read from, for messages and the run record.
+    """A checked recipe.
 
-    import: node -> name of the artifact that stands in its place. A node that then does not run has a section only if one is given.
+    Attributes:
+        sections: Node -> config.
+        source: Path of the file that the recipe was read from, for messages and the run record.
+        imports: Node -> name of the artifact that replaces it. A node that therefore does not run has a section only if one is given.
     """
 
     name: str
@@ -69,10 +74,10 @@ class Recipe:
 
 
 def find_recipe(name: str) -> Path:
-    """The path of a recipe given as a path or as the name of a file in configs/ ("tiny")."""
+    """Returns the path of a recipe. `name` is a path or the name of a file in configs/ ("tiny"). Raises RecipeError if there is none."""
     configs = Path(__file__).resolve().parents[3] / "configs"
     for candidate in (name, f"{configs}/{name}", f"{configs}/{name}.yaml"):
-        if os.path.isfile(candidate):  # unlike Path.is_file, says False of a name that is too long
+        if os.path.isfile(candidate):  # Path.is_file raises for a name that is too long; this returns False
             return Path(candidate)
     if name and os.path.exists(name):
         raise RecipeError(f"{name!r} is no file.", where=os.path.abspath(name), do="Give the path of a YAML file.")
@@ -90,8 +95,14 @@ def load_recipe(
 ) -> Recipe:
     """Reads a recipe and applies `--set node.key=value` settings.
 
-    classes: node -> config class, for all nodes of the pipeline. spared: imported nodes -> the nodes that then do not run and need no
-    section. Raises RecipeError before any work.
+    Args:
+        name: Path of the recipe, or the name of a file in configs/.
+        classes: Node -> config class, for all nodes of the pipeline.
+        settings: The values of --set, in order.
+        spared: Function from the imported nodes to the nodes that therefore do not run and need no section.
+
+    Raises:
+        RecipeError: The recipe or a setting is wrong. Raised before any work.
     """
     path = find_recipe(name)
     raw = _parse(path)
@@ -121,7 +132,7 @@ def load_recipe(
 
 
 def _text(raw: Mapping[str, Any], key: str, path: Path) -> str:
-    """A text at the top of the recipe; empty where it is not given."""
+    """Returns a text at the top of the recipe, or an empty one where it is not given."""
     value = raw.get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int | float)):
         raise RecipeError(f"{key} is {_shown(value)}.", where=f"{path}: {key}", do="Give a text; quote it if need be.")
@@ -129,7 +140,7 @@ def _text(raw: Mapping[str, Any], key: str, path: Path) -> str:
 
 
 def _imported(given: Any, classes: Mapping[str, Any], where: str) -> dict[str, str]:
-    """The section `import`, checked: node -> name of an artifact."""
+    """Returns the checked section `import`: node -> name of an artifact."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -143,11 +154,11 @@ def _imported(given: Any, classes: Mapping[str, Any], where: str) -> dict[str, s
             raise RecipeError(
                 f"import.{node} is {_shown(artifact)}.", where=where, do="Give the name of an artifact, such as dedup/1a2b3c4d5e6f."
             )
-    return {node: artifact for node, artifact in given.items() if artifact is not None}  # null takes an entry away again
+    return {node: artifact for node, artifact in given.items() if artifact is not None}  # null removes an entry
 
 
 def validated(config: type[StageConfig], values: Any, where: str) -> Any:
-    """An instance of a config class, or a RecipeError that names the field and what to write instead."""
+    """Returns an instance of a config class. Raises RecipeError that names the field and what to write instead."""
     if values is None:
         values = {}
     if not isinstance(values, Mapping):
@@ -169,7 +180,7 @@ def validated(config: type[StageConfig], values: Any, where: str) -> Any:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    """The sections of a recipe as plain values; of the record of a run, those it was run with."""
+    """Returns the sections of a recipe as plain values. For the record of a run, these are the sections of that run."""
     from stages.core.contract import plain_yaml, strict_json
 
     try:
@@ -193,7 +204,7 @@ def _parse(path: Path) -> dict[str, Any]:
     if raw is None:
         raise RecipeError("The recipe is empty.", where=str(path), do="Start from a copy of configs/tiny.yaml.")
     if isinstance(raw, dict) and {"run_id", "resolved"} <= set(raw):
-        raw = raw["resolved"]  # the record of a run: its recipe with every value written out
+        raw = raw["resolved"]  # the record of a run holds its recipe with every value written out
     if not isinstance(raw, dict):
         raise RecipeError("The recipe does not consist of sections.", where=str(path), do="Start from a copy of configs/tiny.yaml.")
     raw.pop("anchors", None)  # a place for YAML anchors that several sections share
@@ -206,7 +217,7 @@ def _sentence(error: Exception) -> str:
 
 
 def apply_setting(raw: dict[str, Any], setting: str, classes: Mapping[str, type[StageConfig]]) -> None:
-    """Applies one `node.key=value` to sections as plain values; the value is YAML ("[a, b]", "3", "null"). Raises RecipeError."""
+    """Applies one `node.key=value` to the plain sections. The value is YAML ("[a, b]", "3", "null"). Raises RecipeError."""
     from stages.core.contract import plain_yaml
 
     name, equals, text = setting.partition("=")
@@ -232,13 +243,13 @@ def apply_setting(raw: dict[str, Any], setting: str, classes: Mapping[str, type[
             below = {}
         if not isinstance(below, dict):
             raise RecipeError(f"--set {_shown(setting)}: {part} has no keys below it.", do=f"Set {part} itself.")
-        here[part] = dict(below)  # a section may be shared with another one through a YAML anchor
+        here[part] = dict(below)  # a copy, because a YAML anchor may share the section with another one
         here = here[part]
     here[path[-1]] = value
 
 
 def _place(config: type[BaseModel], location: Sequence[Any]) -> tuple[type[BaseModel] | None, list[Any]]:
-    """The model class that holds the last field of a location, and the location as the recipe writes it: without the names of choices."""
+    """Returns the model class that holds the last field of a location, and the location as a recipe writes it, without names of choices."""
     here: type[BaseModel] | None = config
     written: list[Any] = []
     choice: OneOf | None = None
@@ -256,7 +267,7 @@ def _place(config: type[BaseModel], location: Sequence[Any]) -> tuple[type[BaseM
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The first model class in an annotation; lists and options are looked through."""
+    """Returns the first model class in an annotation. Looks into lists and unions."""
     import typing
 
     queue = [annotation]
@@ -269,7 +280,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _shown(value: Any) -> str:
-    """A value for a message, cut where it is long."""
+    """Returns a value as text for a message, cut to SHOWN_CHARS."""
     text = repr(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} …"
 

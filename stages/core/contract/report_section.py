@@ -1,7 +1,7 @@
-"""What a stage shows of its artifact in the report: plain typed values, which the report lays out.
+"""Defines a stage's section of the report: plain typed values, which the report stage lays out.
 
-A section function is pure: it reads the artifact's manifest and files and returns the same value for the same artifact. Sections with the
-same heading become one, in DAG order; so the charts of all training stages stand together.
+A section function is pure: it reads the artifact's manifest and files and returns the same value for the same artifact. The report merges
+sections with the same heading, in DAG order, so that the charts of all training stages appear together.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SectionTable:
-    """Rows of text cells, each row with the same columns. title: "" or a subheading. numeric: columns aligned to the right.
+    """A table of text cells. Every row has the same columns.
 
-    folded: shown on demand, under its title; not in the Markdown summary.
+    Attributes:
+        title: A subheading, or "".
+        numeric: Columns that are aligned to the right.
+        folded: Whether the table is shown on demand, under its title. A folded table is not in the Markdown summary.
     """
 
     rows: tuple[Mapping[str, str], ...]
@@ -29,7 +32,7 @@ class SectionTable:
 
 @dataclass(frozen=True)
 class LineChart:
-    """One line per name, as (x, y) points; the report thins long lines out."""
+    """A chart with one line per name, as (x, y) points. The report thins out long lines."""
 
     title: str
     x_label: str
@@ -39,7 +42,12 @@ class LineChart:
 
 @dataclass(frozen=True)
 class Section:
-    """heading: shared by all that stands together. cards: (name, value), the key figures at the top of the page."""
+    """One section of the report.
+
+    Attributes:
+        heading: The heading. Sections with the same heading are merged.
+        cards: (name, value) of the key figures at the top of the page.
+    """
 
     heading: str
     cards: tuple[tuple[str, str], ...] = ()
@@ -49,11 +57,11 @@ class Section:
 
 
 SectionOf = Callable[["Artifact"], "Section | None"]
-"""What the report shows of an artifact; None where there is nothing to show."""
+"""Function from an artifact to its section; None where there is nothing to show."""
 
 
 def merged(sections: Iterable[Section]) -> list[Section]:
-    """One section per heading, in the order of first occurrence: equal paragraphs once, the rows of tables with one title together."""
+    """Returns one section per heading, in order of first occurrence. Equal paragraphs appear once, tables with one title are joined."""
     found: dict[str, Section] = {}
     for section in sections:
         before = found.get(section.heading, Section(section.heading))
@@ -76,7 +84,7 @@ def _joined(tables: Iterable[SectionTable]) -> tuple[SectionTable, ...]:
 
 
 def figure(value: Any) -> str:
-    """A number of a summary as the report shows it: four digits of a float, thousands separated.
+    """Returns a number of a summary as the report shows it: four significant digits of a float, thousands separators in an integer.
 
     >>> figure(1234567), figure(0.123456), figure(2.5e6)
     ('1,234,567', '0.1235', '2.500e+06')
@@ -87,7 +95,7 @@ def figure(value: Any) -> str:
 
 
 def with_error(value: float, stderr: float | None) -> str:
-    """A score with its standard error, where it has one.
+    """Returns a score with its standard error, if it has one.
 
     >>> with_error(0.5, 0.0625), with_error(1.0, None)
     ('0.500 ± 0.062', '1.000')

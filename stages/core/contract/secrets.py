@@ -1,11 +1,11 @@
-"""Credentials: refused in a recipe, and struck out of text of foreign origin before it is recorded or shown.
+"""Refuses credentials in a recipe, and removes them from text that Loam did not write before it is recorded or shown.
 
-Guarantee: a recipe or --set value that holds a credential is refused before any work, and the message never repeats it; the
-values of the environment's secret variables and the credential patterns below leave `redact` as "***". Credentials belong
-into the environment or into the profile files that fsspec and botocore read.
-Limit: a secret of no known form that no variable holds (printed by a library out of a profile file) cannot be recognised, nor a
-password that reads as a port, a slash and a path (user:80/x@host).
-Cost: `redact` reads the names of the environment's variables, some tens of microseconds.
+Guarantee: a recipe or --set value that holds a credential is refused before any work, and the message never repeats it. `redact` replaces
+the values of secret environment variables and the credential patterns below with "***". Credentials belong into the environment or into
+the profile files that fsspec and botocore read.
+Limit: a secret that has no known form and is in no environment variable (a library printed it from a profile file) cannot be recognised.
+Neither can a password that reads as a port, a slash and a path (user:80/x@host).
+Cost: `redact` reads the names of the environment variables, which takes some tens of microseconds.
 Source: the forms are those of AWS, Google Cloud and Azure (signed URLs), Hugging Face, GitHub, GitLab, OpenAI and Slack.
 """
 
@@ -24,7 +24,7 @@ from stages.core.contract.errors import LoamError, RecipeError, StageError
 
 STRUCK = "***"
 MIN_CHARS = 6
-"""Shorter values of a variable are words such as "true", not secrets."""
+"""Shorter values of an environment variable are words such as "true", not secrets."""
 
 PARAMETERS = (
     "x-amz-signature|x-amz-credential|x-amz-security-token|awsaccesskeyid|x-goog-signature|x-goog-credential|signature|sig|"
@@ -33,7 +33,7 @@ PARAMETERS = (
 """Query parameters that carry a credential."""
 
 RAW_PASSWORD = r"(?!\d{1,5}[/?#])[^\s'\"]{1,300}(?=@[A-Za-z0-9\[])"
-"""A password with /, ?, # or @ as people write it. Up to the last @: in a@b/c@d nothing says which one ends it. Not what reads as a port."""
+"""A password that contains /, ?, # or @. It ends at the last @: nothing in a@b/c@d says which one ends it. A port does not match."""
 
 FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("a user and password in a URI", re.compile(rf"(?<=://)[^\s/?#@:'\"\[]*:{RAW_PASSWORD}")),
@@ -61,11 +61,11 @@ SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 HARMLESS_NAME = re.compile(r"^(?:OLD)?PWD$|_(?:FILE|PATH|DIR|NAME|HELPER|EXPIRATION)$", re.IGNORECASE)
-"""Variables that name a folder or file, not a secret."""
+"""Names of environment variables that hold a path, a name or a date, not a secret."""
 
 
 def refuse_in_settings(values: Any, where: str, field: str = "") -> None:
-    """Raises RecipeError when a value or key below `values` (plain YAML or JSON) holds a credential; it names the field alone."""
+    """Raises RecipeError when a value or key below `values` (plain YAML or JSON) holds a credential. The message names only the field."""
     for place, text in _texts(values, field):
         if form := _form_of(text) or _variable_in(text):
             raise RecipeError(
@@ -77,13 +77,13 @@ def refuse_in_settings(values: Any, where: str, field: str = "") -> None:
 
 
 def shown_name(setting: str) -> str:
-    """The name in "node.key=value" where it is one that may be printed, else nothing."""
+    """Returns the name in "node.key=value" if it can be printed safely, else an empty text."""
     name, equals, _ = setting.partition("=")
     return name.strip() if equals and re.fullmatch(r"[\w@.\s-]+", name) and not _form_of(name) else ""
 
 
 def redact(text: str) -> str:
-    """The text with every credential in it replaced by "***"."""
+    """Returns the text with every credential replaced by "***"."""
     for value in _secret_values():
         text = text.replace(value, STRUCK)
     for _, form in FORMS:
@@ -92,9 +92,9 @@ def redact(text: str) -> str:
 
 
 def redacted(error: Exception) -> Exception:
-    """The error itself when no credential would show in its traceback, else a LoamError with the same words without them.
+    """Returns the error itself when its traceback shows no credential, else a LoamError with the same words without the credentials.
 
-    Raise the result `from None`: what an error was caused by is printed too.
+    Raise the result `from None`, because a traceback also prints the cause of an error.
     """
     shown = "".join(traceback.format_exception(error))
     if redact(shown) == shown:
@@ -105,12 +105,12 @@ def redacted(error: Exception) -> Exception:
 
 
 def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that hold no credential, for a process that needs none: nothing that it prints can hold one."""
+    """Returns the variables that hold no credential, for a process that needs none. Then nothing that it prints can hold one."""
     return {name: value for name, value in variables.items() if not _is_secret(name) and not _form_of(value)}
 
 
 def _texts(values: Any, field: str) -> Iterator[tuple[str, str]]:
-    """(dotted field, text) of every string in a nested value; a key belongs to the field above it, so that it is never printed."""
+    """Yields (dotted field, text) of every string in a nested value. A key counts as text of the field above it, so it is never printed."""
     if isinstance(values, str):
         yield field, values
     elif isinstance(values, Mapping):
@@ -127,7 +127,7 @@ def _form_of(text: str) -> str:
 
 
 def _variable_in(text: str) -> str:
-    """Names the secret variable whose value is written out in a setting (a shell did that); short values could be words."""
+    """Names the secret variable whose value a setting contains (a shell expanded it). Short values are skipped, they could be words."""
     variables = {name: value for name, value in _secret_variables() if len(value) >= 2 * MIN_CHARS}
     return next((f"the value of the environment's {name}" for name, value in variables.items() if value in text), "")
 
@@ -143,7 +143,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _secret_values() -> list[str]:
-    """Values of the secret variables as they may be written (plain, in a URL, in JSON), the longest first."""
+    """Returns the values of the secret variables in every form that text may hold (plain, in a URL, in JSON), the longest first."""
     found: set[str] = set()
     for name, whole in _secret_variables():
         for value in (whole, *(_parts(whole) if name.upper().endswith("AUTH_STRING") else ())):
@@ -152,7 +152,7 @@ def _secret_values() -> list[str]:
 
 
 def _parts(auth: str) -> list[str]:
-    """How user:password is written elsewhere: the password alone, and the whole in a header."""
+    """Returns other forms of user:password: the password alone, and the whole as base64 in a header."""
     return [*(part for part in (auth.partition(":")[2],) if len(part) >= MIN_CHARS), base64.b64encode(auth.encode()).decode()]
 
 

@@ -1,7 +1,7 @@
-"""Side tables: the Parquet files of an artifact that the index shows as SQL views, as a stage declares them.
+"""Declares side tables: the Parquet files of an artifact that the index shows as SQL views.
 
-A table is one file (`hits.parquet`) or a folder of files (`decisions/*.parquet`) in the artifact. The manifest records name and view,
-so that the index is made from manifests alone; types and meanings stand here once, for the code that writes the file and for VIEWS.md.
+A table is one file (`hits.parquet`) or a folder of files (`decisions/*.parquet`) in the artifact. The manifest records name and view, so
+the index needs only manifests. The declaration is the one place of types and meanings, for the code that writes the file and for VIEWS.md.
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-"""Names of tables and views: what SQL needs no quotes for, in one case."""
+"""Names of tables and views: names that SQL needs no quotes for, in lower case."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """type: a short type of tables.schema ("uuid", "int64", ...); about: what a value means, with its unit."""
+    """A column of a side table.
+
+    Attributes:
+        type: A short type of tables.parquet.schema ("uuid", "int64", ...).
+        about: What a value means, with its unit.
+    """
 
     type: str
     about: str
@@ -26,9 +31,15 @@ class Column:
 class SideTable:
     """A table that a stage writes.
 
-    name: file or folder in the artifact, without ".parquet". view: its view in the index; stages that write the same kind of rows share it.
-    about: what one row is. more: which further columns there are, where they follow from settings or rules.
-    Raises ValueError when name or view is no plain SQL name.
+    Attributes:
+        name: File or folder in the artifact, without ".parquet".
+        view: The view in the index. Stages that write the same kind of rows share a view.
+        about: What one row is.
+        columns: Column name -> declaration.
+        more: Which further columns there are, where they follow from settings or rules.
+
+    Raises:
+        ValueError: `name` or `view` is not a plain SQL name.
     """
 
     name: str
@@ -44,10 +55,10 @@ class SideTable:
 
     @property
     def types(self) -> dict[str, str]:
-        """Column -> short type, as tables.schema takes them."""
+        """Column -> short type, as tables.parquet.schema accepts them."""
         return types_of(self.columns)
 
 
 def types_of(columns: Mapping[str, Column]) -> dict[str, str]:
-    """Column -> short type."""
+    """Returns column -> short type."""
     return {name: column.type for name, column in columns.items()}

@@ -1,10 +1,10 @@
-"""Which code made an artifact: digest of a stage's module with all it imports from the project, git commit, dirty diff.
+"""Identifies the code that made an artifact: digest of a stage's module with all its project imports, git commit, uncommitted changes.
 
-Found by reading the sources (ast), imports inside functions included, and modules that are named in a string (a process is started
-by such a name); nothing is imported. What cannot change behaviour does not count: comments, layout, docstrings.
-`stage_code.json`, which ships with the package, lists for each stage and version the digests of all code that gives this version's
-output. Code that it lists enters a key by its version; edited code by its own digest.
-Cost: about 6 ms a module, once per source and home (`remembered`).
+The digest is computed from the sources (ast) without importing them. It includes imports inside functions, and modules that a string
+names, because a process can be started by such a name. It ignores comments, layout and the docstrings of modules, classes and functions.
+`stage_code.json` ships with the package. It lists, for each stage and version, the digests of all code that gives this version's output.
+Code that it lists enters a key by its version. Edited code enters a key by its own digest.
+Cost: about 6 ms per module, once per source and home (`remembered`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,25 @@ from stages.core.store.files import write_durably
 
 PROJECT = Path(__file__).resolve().parents[3]
 RECORD = Path(__file__).with_name("stage_code.json")
-DIGITS = 16  # of a digest, in the record and in a key
+DIGITS = 16  # hex digits of a digest, in the record and in a key
 ROOMS = ("stages", "flows", "dashboards", "tests")
 
 Parsed = tuple[str, tuple[str, ...]]
-"""What is known of a source: the digest of its syntax tree, and every name below ROOMS that it names as a module may be named."""
+"""What is known about a source: the digest of its syntax tree, and every dotted name below ROOMS that could name a module."""
 
 
 @cache
 def recorded() -> dict[str, list[dict[str, Any]]]:
-    """stage -> lines in the order in which they were recorded: version, code (digest), entry (what changed, or why the output did not)."""
+    """Returns stage -> entries of stage_code.json in the order of recording.
+
+    An entry has version, code (digest) and entry (what changed, or why the output did not change).
+    """
     found: dict[str, list[dict[str, Any]]] = json.loads(RECORD.read_text(encoding="utf-8"))
     return found
 
 
 def edited(stage: str, version: int, *modules: str) -> str:
-    """The digest of a stage's code, shortened, where the record does not list it for this version of the stage; else empty."""
+    """Returns the shortened digest of a stage's code if the record does not list it for this version of the stage, else an empty text."""
     digest = code_digest(*modules)[:DIGITS]
     listed = (line["code"] for line in recorded().get(stage, ()) if line["version"] == version)
     return "" if digest in listed else digest
@@ -48,7 +51,7 @@ def edited(stage: str, version: int, *modules: str) -> str:
 
 @cache
 def code_digest(*modules: str) -> str:
-    """Hex sha256 over the syntax trees of modules and of every project module they reach, in name order."""
+    """Returns the hex sha256 over the syntax trees of modules and of every project module that they reach, in name order."""
     total = hashlib.sha256()
     for name in sorted(set().union(*map(reached, modules))):
         total.update(f"{name} {_parsed(name)[0]}\n".encode())
@@ -56,15 +59,15 @@ def code_digest(*modules: str) -> str:
 
 
 def module_digests(*modules: str) -> dict[str, str]:
-    """module -> digest of its syntax tree, shortened, of all that these modules reach."""
+    """Returns module -> shortened digest of its syntax tree, for every module that these modules reach."""
     return {name: _parsed(name)[0][:DIGITS] for name in sorted(set().union(*map(reached, modules)))}
 
 
 @contextmanager
 def remembered(home: Path) -> Iterator[None]:
-    """While the block runs, sources that this home has seen before are not parsed again; new ones are kept in <home>/code.json.
+    """While the block runs, sources that this home has seen before are not parsed again. New results are kept in <home>/code.json.
 
-    By the sha256 of the source, so that no date counts. An unreadable file is none, one that cannot be written costs only time.
+    A source is found by its sha256, so no date counts. An unreadable file counts as empty. A file that cannot be written costs only time.
     """
     known = _known()
     if not known:
@@ -80,7 +83,7 @@ def remembered(home: Path) -> Iterator[None]:
 
 @cache
 def reached(module: str) -> frozenset[str]:
-    """The project modules that a module imports or names, directly or through others, itself included."""
+    """Returns the project modules that a module imports or names, directly or through others, including the module itself."""
     seen, queue = set(), [module]
     while queue:
         name = queue.pop()
@@ -92,7 +95,7 @@ def reached(module: str) -> frozenset[str]:
 
 @cache
 def imports_of(module: str) -> frozenset[str]:
-    """The project modules a module names in import statements, or in strings that are such a name, anywhere in its source."""
+    """Returns the project modules that a module names, in import statements or in strings, anywhere in its source."""
     return frozenset(name for name in _parsed(module)[1] if _path(name) is not None)
 
 
@@ -103,18 +106,18 @@ def _parsed(module: str) -> Parsed:
     if key not in known:
         tree = ast.parse(source)
         names = sorted(name for name in _names(tree) if name.split(".")[0] in ROOMS)
-        known[key] = hashlib.sha256(canonical(tree).encode()).hexdigest(), tuple(names)  # the same under every Python (ast.dump is not)
+        known[key] = hashlib.sha256(canonical(tree).encode()).hexdigest(), tuple(names)  # equal under every Python; ast.dump is not
     return known[key]
 
 
 @cache
 def _known() -> dict[str, Parsed]:
-    """What this process knows of sources, by their sha256."""
+    """Returns what this process knows about sources, by their sha256."""
     return {}
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """Every dotted name in a source that an import statement or a string names."""
+    """Returns every dotted name that an import statement or a string of the source contains."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -128,7 +131,7 @@ def _names(tree: ast.Module) -> set[str]:
 
 
 def canonical(node: object) -> str:
-    """A syntax tree as text: node types with their non-empty fields, without docstrings and positions."""
+    """Returns a syntax tree as text: node types with their non-empty fields, without positions and docstrings of definitions."""
     if isinstance(node, ast.AST):
         fields = dict(ast.iter_fields(node))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
@@ -143,7 +146,10 @@ def canonical(node: object) -> str:
 
 
 def git_state() -> dict[str, str]:
-    """commit and dirty (sha256 of the uncommitted diff and new files, empty when clean); both empty outside a git checkout."""
+    """Returns commit and dirty (first 12 digits of the sha256 of the uncommitted diff and new files, empty when clean).
+
+    Both are empty outside a git checkout.
+    """
     commit = _git("rev-parse", "HEAD").strip()
     new = _git("ls-files", "--others", "--exclude-standard", "-z").split("\0")[:-1] if commit else []
     diff = _git("diff", "HEAD") + "".join(f"{name} {hashlib.sha256(_content(PROJECT / name)).hexdigest()}\n" for name in new)
@@ -151,7 +157,7 @@ def git_state() -> dict[str, str]:
 
 
 def _content(path: Path) -> bytes:
-    """What git would store of a new file: of a link where it leads to. Empty for a file that cannot be read or is gone again."""
+    """Returns what git would store of a new file; for a link, its target. Empty for a file that is gone or cannot be read."""
     try:
         return os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""What becomes of a node and of a run: the one vocabulary of plan, run records, index, dashboard, Prefect and messages.
+"""Defines the states of a node and of a run: one vocabulary for plan, run records, index, dashboard, Prefect and messages.
 
-A node's state is what a plan expects of it (cached, damaged, missing, waiting, imported) or what a run made of it (cached, built, identical,
-differs, imported, failed, interrupted). The values are what records and tables hold.
+A node's state is what a plan expects of the node (cached, damaged, missing, waiting, imported) or what a run made of it (cached, built,
+identical, differs, imported, failed, interrupted). Records and tables hold the string values.
 """
 
 from __future__ import annotations
@@ -10,51 +10,51 @@ from enum import StrEnum
 
 
 class NodeState(StrEnum):
-    """State of one node in a plan or a run."""
+    """The state of one node in a plan or a run."""
 
     CACHED = "cached"
-    """Its artifact is there: nothing to build."""
+    """The node's artifact exists. A run builds nothing."""
     BUILT = "built"
-    """A run built its artifact."""
+    """A run built the node's artifact."""
     IDENTICAL = "identical"
-    """Built again on request, with the same digest as before; the earlier artifact stays."""
+    """A forced rebuild gave the same digest as before. The earlier artifact stays."""
     DIFFERS = "differs"
-    """Built again on request, with another digest; both artifacts stay (training only)."""
+    """A forced rebuild gave another digest. Both artifacts stay (training only)."""
     IMPORTED = "imported"
-    """An artifact that the recipe names stands in its place."""
+    """The recipe names an imported artifact that replaces the node's own."""
     MISSING = "missing"
-    """It has no artifact for this key: a run would build it."""
+    """No artifact exists for the node's key. A run would build it."""
     WAITING = "waiting"
-    """Its key is not known yet: a node or a file that it reads is not there."""
+    """The node's key is not known yet, because a node or a file that it reads does not exist yet."""
     DAMAGED = "damaged"
-    """Its artifact is there, but a file of it is gone, of another size, or not its own."""
+    """The node's artifact exists, but one of its files is missing, has another size or is not in the manifest."""
     FAILED = "failed"
-    """Its stage raised an error."""
+    """The node's stage raised an error."""
     INTERRUPTED = "interrupted"
-    """Its run was stopped while it was built."""
+    """The run was stopped while it built the node."""
     NOT_RUN = "not_run"
-    """The run did not reach it, or was not asked for it."""
+    """The run did not reach the node, or the command did not request it."""
 
 
 READY = frozenset({NodeState.CACHED, NodeState.IMPORTED})
-"""A node in one of these states has an artifact to read, and nothing is to be built."""
+"""States of a node that has an artifact to read, so that nothing needs to be built."""
 BUILDS = (NodeState.BUILT, NodeState.IDENTICAL, NodeState.DIFFERS)
-"""A run that leaves a node in one of these states executed its stage to the end."""
+"""States of a node whose stage the run executed to the end."""
 
 
 class RunState(StrEnum):
-    """State of a run. Only the first three are written into its end.json."""
+    """The state of a run. Only the first three are written into the run's end.json."""
 
     DONE = "done"
-    """Every node that it was asked for is cached, built or imported."""
+    """Every requested node is cached, built or imported."""
     FAILED = "failed"
     """A node failed."""
     INTERRUPTED = "interrupted"
-    """It was stopped."""
+    """The run was stopped."""
     RUNNING = "running"
-    """It holds its lease."""
+    """The run holds its lease."""
     KILLED = "killed"
-    """It holds no lease and recorded no end."""
+    """The run holds no lease and recorded no end."""
 
 
 ENDS = (RunState.DONE, RunState.FAILED, RunState.INTERRUPTED)

@@ -1,9 +1,10 @@
-"""JSON as Loam reads it from files that others wrote: the same verdict on every machine, and one sentence about what is wrong.
+"""Parses JSON files that others wrote: the same result on every machine, and one phrase that says what is wrong.
 
-Guarantee: what parses is plain data that can be written again: finite numbers of at most 64 bits, Unicode characters, at most MAX_DEPTH
-levels, no key twice in an object. Everything else is a BadJsonError, never another exception: Python's own parser takes NaN, halves of
-surrogate pairs and the last of two equal keys, and fails on deep nesting at a depth that depends on its caller.
-Cost: json.loads and a call per object and number. Source: RFC 8259, and RFC 7493 (I-JSON) for what is refused beyond it.
+Guarantee: the result is plain data that can be written again: finite numbers of at most 64 bits, Unicode characters, at most MAX_DEPTH
+levels, no key twice in an object. Everything else raises BadJsonError, and no other exception. Python's own parser accepts NaN, halves of
+surrogate pairs and repeated keys, and it fails on deep nesting at a depth that depends on its caller.
+Cost: json.loads and one call per object and number.
+Source: RFC 8259, and RFC 7493 (I-JSON) for what is refused beyond it.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from pathlib import Path
 from typing import Any
 
 MAX_DEPTH = 100
-"""Levels of brackets; chats and benchmark items have two or three."""
+"""Levels of brackets. Chats and benchmark items have two or three."""
 MAX_FILE_BYTES = 256 << 20
-"""Of a file that is one JSON value; the largest of ours, the manifest of an artifact with 100,000 files, has 20 MB."""
+"""Largest file that is one JSON value. Our largest file, the manifest of an artifact with 100,000 files, has 20 MB."""
 
-_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # possessive: without a stack that grows with the text
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # possessive, so that no stack grows with the text
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _BOMS = ((b"\xff\xfe\x00\x00", "UTF-32"), (b"\x00\x00\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 _UTF8_BOM = b"\xef\xbb\xbf"
 
 
 class BadJsonError(ValueError):
-    """Text that is not JSON as Loam takes it; the message is a phrase without a full stop, such as "not UTF-8"."""
+    """Text is not JSON as Loam accepts it. The message is a phrase without a full stop, such as "not UTF-8"."""
 
 
 def parse(raw: bytes) -> Any:
-    """The value of a JSON text in UTF-8, with or without a byte order mark. Raises BadJsonError."""
+    """Returns the value of a JSON text in UTF-8, with or without a byte order mark. Raises BadJsonError."""
     if deepest(raw) > MAX_DEPTH:
         raise BadJsonError(f"more than {MAX_DEPTH} levels of brackets")
     try:
@@ -51,7 +52,7 @@ def parse(raw: bytes) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds. Raises BadJsonError, or the OSError of opening it."""
+    """Returns the JSON object that a file holds. Raises BadJsonError, or the OSError of opening the file."""
     with path.open("rb") as file:
         raw = file.read(MAX_FILE_BYTES + 1)
     if len(raw) > MAX_FILE_BYTES:
@@ -63,12 +64,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def other_encoding(raw: bytes) -> str:
-    """The name of the encoding whose byte order mark stands at the start, other than UTF-8; empty where there is none."""
+    """Returns the name of the encoding that a byte order mark at the start names, or an empty text for UTF-8 or no mark."""
     return next((name for mark, name in _BOMS if raw.startswith(mark)), "")
 
 
 def deepest(raw: bytes, enough: int = MAX_DEPTH) -> int:
-    """How many levels of brackets a JSON text has, not counting those inside strings; an upper bound where it is 0 to `enough`."""
+    """Returns how many levels of brackets a JSON text has, not counting those inside strings. A result up to `enough` is an upper bound."""
     opened = raw.count(b"[") + raw.count(b"{")
     if opened <= enough:
         return opened

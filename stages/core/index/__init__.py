@@ -1,1 +1,1 @@
-"""The DuckDB index over manifests and run records, and what a query may do."""
+"""The DuckDB index over manifests and run records, and the limits of a query."""

@@ -1,12 +1,12 @@
-"""The index over manifests and run records: data/lineage.duckdb. The only code that opens it.
+"""Reads and writes the index over manifests and run records: <home>/lineage.duckdb. No other code opens it.
 
-Guarantee: the file is never opened for writing in place. Whoever holds the lock file takes in all manifests, runs and names not
-yet indexed on a private copy, checkpoints it and swaps it in with os.replace, read-only (0444), without a .wal; who waited for
-the lock meanwhile finds his own taken in and does nothing. A reader never blocks anyone. A writer killed at any moment leaves
-the old index or the new one. An index that is absent, damaged or of another schema is built anew, by a reader too where it may
-write. A .wal beside the index is never ours and is removed unread. A manifest that cannot be read is left out and named in `damaged`.
-Cost: a look at every artifact's manifest (not into it), a copy of the index, and the new rows; see tests/bench/index.py.
-Source: DuckDB's open-insert-close from several processes lost 4 of 1,216 acknowledged commits (DuckDB 2.0.0), hence the copy.
+Guarantee: the file is never opened for writing in place. The holder of the lock file indexes all new manifests, runs and names on a private
+copy, runs CHECKPOINT and replaces the index by os.replace. The new index is read-only (0444) and has no .wal. A waiting writer may find its
+changes already indexed and returns. A reader never blocks anyone. A writer that is killed at any moment leaves the old or the new index.
+An index that is missing, damaged or of another schema is rebuilt, also by a reader if it has write permission. A .wal beside the index is
+never ours and is removed unread. A manifest that cannot be read is left out and named in `damaged`.
+Cost: one stat of every artifact's manifest, a copy of the index, and the new rows; see tests/bench/index.py.
+Source: opening the file, inserting and closing from several processes lost 4 of 1,216 acknowledged commits (DuckDB 2.0.0), hence the copy.
 """
 
 from __future__ import annotations
@@ -37,34 +37,38 @@ Ask = Callable[..., Table]
 Answer = TypeVar("Answer")
 FILE = "lineage.duckdb"
 LOCK = "lineage.lock"
-GRACE_S = 5  # for a query to notice that it is stopped
-BATCH = 2000  # manifests in memory at once
+GRACE_S = 5  # for an interrupted query to stop
+BATCH = 2000  # manifests in memory at a time
 
 
 def update(home: Path) -> None:
-    """Takes in every manifest, run record and name that the index does not have yet, or has otherwise; leaves the file when there is none.
+    """Indexes every manifest, run record and name that is new or changed. Does not write the file when there is none.
 
-    Raises RecipeError or StageError when the home cannot be written; the old index stays as it was.
+    Raises:
+        RecipeError: The home cannot be written.
+        StageError: The disk is full or DuckDB failed. The old index stays as it was.
     """
     _write(home)
 
 
 def reindex(home: Path) -> tuple[int, int]:
-    """Builds the index anew from manifests and run records; returns (artifacts, runs)."""
+    """Rebuilds the index from manifests and run records. Returns (number of artifacts, number of runs)."""
     _write(home, fresh=True)
     counts = [query(home, f"SELECT count(*) FROM {table}")[1][0][0] for table in ("artifact", "run")]
     return counts[0], counts[1]
 
 
 def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> Table:
-    """Column names and rows of one read-only query. Raises RecipeError with DuckDB's own words when the SQL is wrong."""
+    """Returns column names and rows of one read-only query. Raises RecipeError with DuckDB's message when the SQL is wrong."""
     return asking(home, lambda ask: ask(sql, parameters))
 
 
 def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[dict[str, Any]], bool]:
-    """(the rows that a user's SELECT gives, whether there are more than the limit).
+    """Returns (the rows of a user's SELECT, whether there are more rows than the limit).
 
-    Raises RecipeError for what is not one SELECT (see locked.py), StageError when it takes too long or too much memory.
+    Raises:
+        RecipeError: The SQL is wrong or is not one SELECT (see sql_guard.py).
+        StageError: The query takes too long or too much memory.
     """
     wanted = sql_guard.one_select(sql, limits.rows + 1)
     columns, rows = asking(home, lambda ask: ask(wanted), limits)
@@ -73,7 +77,7 @@ def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[di
 
 
 def asking(home: Path, questions: Callable[[Ask], Answer], limits: sql_guard.QueryLimits | None = None) -> Answer:
-    """What `questions` makes of one connection, which it asks as `query`; a second time when the index proves damaged and is built anew."""
+    """Returns the result of `questions`, called with a query function on one connection. Rebuilds a damaged index and calls it again."""
     import duckdb
 
     rebuilt = False
@@ -90,16 +94,20 @@ def asking(home: Path, questions: Callable[[Ask], Answer], limits: sql_guard.Que
 
 
 def records(home: Path, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-    """The rows of a query as dicts."""
+    """Returns the rows of a query as dicts."""
     columns, rows = query(home, sql, parameters)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def latest_artifact(home: Path, name: str) -> dict[str, Any]:
-    """The artifact record that a name means; of several the newest: of the newest run, then the newest rebuild.
+    """Returns the artifact record that a name means. Of several, returns that of the newest run, then the newest rebuild.
 
-    name: "<node>/<folder>", a given name, an alias ("dedup-3"), a node (its current artifact), or the start of a key or digest.
-    Raises StageError with near matches when there is none.
+    Args:
+        home: The home folder.
+        name: "<node>/<folder>", a given name, an alias ("dedup-3"), a node (its current artifact), or the start of a key or digest.
+
+    Raises:
+        StageError: There is no such artifact. The message names near matches.
     """
     sql, wanted = latest_sql(home, name)
     found = records(home, f"SELECT * EXCLUDE (number, stamp) FROM artifact WHERE number = ({sql})", [wanted])
@@ -114,7 +122,7 @@ def latest_artifact(home: Path, name: str) -> dict[str, Any]:
 
 
 def latest_sql(home: Path, name: str) -> tuple[str, str]:
-    """A query, and its parameter $1, for the number of the one artifact that a name means (see latest_artifact)."""
+    """Returns a query and its parameter $1, for the number of the one artifact that a name means (see latest_artifact)."""
     wanted = names.all_names(home).get(name, name)
     if "/" in wanted:
         return "SELECT number FROM artifact WHERE artifact_id = $1", wanted
@@ -124,12 +132,12 @@ def latest_sql(home: Path, name: str) -> tuple[str, str]:
     return (
         f"SELECT a.number FROM artifact a LEFT JOIN run USING (run_id) WHERE {' OR '.join(conditions)} "
         "ORDER BY a.node = $1 AND a.artifact_id IN (SELECT artifact_id FROM current) DESC, coalesce(run.seq, 0) DESC, "
-        "try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"  # no clock decides
+        "try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"  # by numbers, not by times
     ), wanted
 
 
 def find_run(home: Path, name: str) -> str:
-    """The id of the run that an id, an alias ("tiny-7") or a given name means; empty when there is none."""
+    """Returns the id of the run that an id, an alias ("tiny-7") or a given name means. Empty when there is none."""
     wanted = names.all_names(home).get(name, name)
     found = query(home, "SELECT run_id FROM run WHERE run_id = $1 OR alias = $1", [wanted])[1]
     return str(found[0][0]) if found else ""
@@ -144,7 +152,7 @@ def run_id_of(home: Path, name: str) -> str:
 
 
 def _near(home: Path, name: str) -> str:
-    """ "Near matches: a, b. " for a message; empty when nothing is near."""
+    """Returns "Near matches: a, b. " for a message. Empty when no name is near."""
     sql = (
         "SELECT name FROM (SELECT name FROM alias UNION SELECT run_id FROM run UNION SELECT node FROM artifact) "
         "WHERE jaro_winkler_similarity(name, $1) > 0.8 ORDER BY jaro_winkler_similarity(name, $1) DESC, name LIMIT 3"
@@ -158,7 +166,7 @@ def _near(home: Path, name: str) -> str:
 
 @contextmanager
 def _reader(home: Path, limits: sql_guard.QueryLimits | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A locked connection to an index of our schema, with views over the files of this home; builds the index where there is none."""
+    """Yields a locked connection to an index of our schema, with views over the files of this home. Builds a missing index."""
     import duckdb
 
     path = home / FILE
@@ -177,7 +185,7 @@ def _reader(home: Path, limits: sql_guard.QueryLimits | None = None) -> Iterator
         sql_guard.lock(connection, home, limits)
         yield connection
     finally:
-        with suppress(duckdb.Error):  # still busy with a query that hears no interrupt: it ends with the process
+        with suppress(duckdb.Error):  # it still runs a query that ignores the interrupt, which ends with the process
             connection.close()
 
 
@@ -187,7 +195,12 @@ def _ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[A
 
 
 def _ask_within(connection: duckdb.DuckDBPyConnection, limits: sql_guard.QueryLimits, sql: str) -> Table:
-    """As _ask, on a thread that is stopped after the limit. Raises StageError when time or memory is over."""
+    """As `_ask`, on a thread, and interrupts the query at the limit of time.
+
+    Raises:
+        StageError: The query exceeded the limit of time or memory.
+        RecipeError: A value of the result cannot be shown.
+    """
     import duckdb
 
     answers: list[Table] = []
@@ -199,7 +212,7 @@ def _ask_within(connection: duckdb.DuckDBPyConnection, limits: sql_guard.QueryLi
         except (duckdb.Error, MemoryError, ValueError, ArithmeticError) as error:
             errors.append(error)
 
-    thread = threading.Thread(target=work, daemon=True)  # a function that looks at no interrupt does not outlive the command
+    thread = threading.Thread(target=work, daemon=True)  # a function that ignores interrupts ends with the command
     thread.start()
     try:
         thread.join(limits.seconds)
@@ -221,7 +234,7 @@ def _ask_within(connection: duckdb.DuckDBPyConnection, limits: sql_guard.QueryLi
 
 
 def _open(path: Path) -> duckdb.DuckDBPyConnection | None:
-    """A connection that reads the index; None when the file is absent, damaged, held by a foreign writer or of another schema."""
+    """Returns a connection that reads the index. None when the file is missing, damaged, locked by another program or of another schema."""
     import duckdb
 
     try:
@@ -238,7 +251,7 @@ def _open(path: Path) -> duckdb.DuckDBPyConnection | None:
 
 
 def _connect(path: Path) -> duckdb.DuckDBPyConnection:
-    """DuckDB replays a .wal that lies beside, also when it only reads: then a copy is read, which has none beside it."""
+    """Opens the index. DuckDB replays a .wal beside a file even if it only reads, so then a copy without a .wal is opened instead."""
     if not path.with_name(path.name + ".wal").exists():
         if not path.is_file():
             raise FileNotFoundError(path)
@@ -246,11 +259,11 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     with tempfile.TemporaryDirectory(prefix="loam-index-") as folder:
         copy = Path(folder) / FILE
         shutil.copyfile(path, copy)
-        return _attached(copy)  # the open file outlives its name
+        return _attached(copy)  # the open file stays readable after its name is removed
 
 
 def _attached(path: Path) -> duckdb.DuckDBPyConnection:
-    """The index attached to a database of this connection's own: one opened by its path is shared, settings and all, by all of a process."""
+    """Attaches the index to a database of this connection only. A process shares a database opened by path, with its settings."""
     import duckdb
 
     connection = duckdb.connect(":memory:")
@@ -280,7 +293,7 @@ def _sound(home: Path) -> bool:
 
 
 def _rebuild(home: Path, why: str) -> None:
-    """Builds the index anew for a reader. Raises RecipeError when the home cannot be written."""
+    """Rebuilds the index for a reader. Raises RecipeError or StageError when it cannot be written."""
     try:
         _write(home, fresh=why == "damaged")
     except LoamError as error:
@@ -293,14 +306,14 @@ def _rebuild(home: Path, why: str) -> None:
 
 
 def _write(home: Path, fresh: bool = False) -> None:
-    """One round of a writer. fresh: build anew whatever is there."""
+    """Runs one group commit. fresh: rebuilds the index in any case."""
     import duckdb
 
     try:
         with turn(home / LOCK) as needed:
             if not (needed or fresh) and (home / FILE).is_file():
                 return
-            for left in home.glob(f".{FILE}.*"):  # of a writer that was killed: nobody else can be writing now
+            for left in home.glob(f".{FILE}.*"):  # left by a killed writer, because only the holder of the lock writes
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             (home / f"{FILE}.wal").unlink(missing_ok=True)
             seen = None if fresh else _seen(home / FILE)
@@ -309,7 +322,7 @@ def _write(home: Path, fresh: bool = False) -> None:
             except duckdb.Error:
                 if seen is None:
                     raise
-                _round(home, None)  # the old index was damaged where nobody had looked
+                _round(home, None)  # the old index was damaged in a place that no query had read
         return
     except OSError as error:
         if clear := of_the_disk(error, "while the index was written", home):
@@ -317,7 +330,7 @@ def _write(home: Path, fresh: bool = False) -> None:
         raise
     except duckdb.Error as error:
         what = str(error).splitlines()[0]
-    # Raised out here: an error that kept DuckDB's own as its context would keep the connection alive until the interpreter ends.
+    # Raised outside of the except block: DuckDB's error as context would keep the connection alive until the interpreter ends.
     if os.strerror(errno.ENOSPC) in what and (full := of_the_disk(OSError(errno.ENOSPC, what), "while the index was written", home)):
         raise full
     do = "Mend what it names; manifests are whole, and the next run or `loam lineage reindex` completes the index."
@@ -325,7 +338,7 @@ def _write(home: Path, fresh: bool = False) -> None:
 
 
 def _round(home: Path, seen: Seen | None) -> None:
-    """Takes in what is new on a private copy and swaps it in. seen: what the index holds; None builds it anew."""
+    """Indexes what is new on a private copy and replaces the index. seen: what the index holds; None rebuilds it."""
     import duckdb
 
     news = find_news(home, seen or Seen())
@@ -352,7 +365,7 @@ def _round(home: Path, seen: Seen | None) -> None:
 
 
 def _seen(path: Path) -> Seen | None:
-    """What an index holds; None when it cannot be used."""
+    """Returns what an index holds. None when it cannot be used."""
     import duckdb
 
     connection = _open(path)

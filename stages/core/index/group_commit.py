@@ -1,7 +1,8 @@
-"""Whose turn it is to write what many want written: a lock under which one writer does the work of all who wait.
+"""Provides a group commit: a lock under which one writer commits the work of all writers that wait for the lock.
 
-Guarantee: one at a time, freed by the kernel when its holder dies; a caller is spared only when a round that started after his
-call was finished, so what he wrote before it was there to be taken in. No clock decides. Cost: one file of 16 bytes.
+Guarantee: one writer at a time. The kernel releases the lock when its holder dies. A waiting caller skips its own commit only if a group
+commit that started after its call has finished. That commit saw everything that the caller had written before its call. No clock decides.
+Cost: one file of 16 bytes.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from pathlib import Path
 
 from stages.processes import lock_file
 
-ROUNDS = struct.Struct("<QQ")  # the number of the last round that started, and of the last that was finished
+ROUNDS = struct.Struct("<QQ")  # the number of the last group commit that started, and of the last one that finished
 
 
 @contextmanager
 def turn(path: Path) -> Iterator[bool]:
-    """Holds the lock while the block runs; yields False when another's round, started after this call, was finished meanwhile.
+    """Holds the lock while the block runs. Yields False if a group commit that started after this call has finished, else True.
 
-    A block that raises has not finished its round. Raises OSError when the file cannot be made.
+    A group commit whose block raises does not count as finished.
+
+    Raises:
+        OSError: The lock file cannot be created.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -1,7 +1,7 @@
-"""What a home holds that its index does not: looked up by name and time, and read only where it is new.
+"""Finds the differences between a home and its index: compares names and times, and reads only what is new.
 
-Guarantee: a manifest or run record that cannot be read is named with its problem and keeps nothing else out.
-Cost: one stat per artifact, one look per run, one read per new manifest, per unfinished run and per given name.
+Guarantee: a manifest or run record that cannot be read is named with its fault and does not keep others out of the index.
+Cost: one stat per artifact and per run, one read per new manifest, per unfinished run and per given name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from stages.core.store import manifest, manifest_schema, names, runs
 
 @dataclass(frozen=True)
 class Seen:
-    """What an index holds. artifacts: name -> time of the manifest (ns); runs: id -> (state, number of nodes)."""
+    """What an index holds.
+
+    Attributes:
+        artifacts: Name -> mtime of the manifest (ns).
+        runs: Id -> (state, number of nodes).
+        names: Given name -> target.
+        home: The folder for which the views were written.
+    """
 
     artifacts: dict[str, int] = field(default_factory=dict)
     runs: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -28,7 +35,16 @@ class Seen:
 
 @dataclass(frozen=True)
 class News:
-    """What it lacks. artifacts: (name, time); gone, gone_runs: indexed otherwise or no longer there; names, home: None when unchanged."""
+    """Differences between disk and index: new, changed, deleted.
+
+    Attributes:
+        artifacts: (name, mtime in ns) of new or changed artifacts.
+        gone: Names of changed or deleted artifacts, whose rows must be removed.
+        runs: Records of new or changed runs.
+        gone_runs: Ids of deleted runs.
+        names: All given names; None when unchanged.
+        home: The folder of the home; None when unchanged.
+    """
 
     artifacts: list[tuple[str, int]]
     gone: list[str]
@@ -42,7 +58,7 @@ class News:
 
 
 def find_news(home: Path, seen: Seen) -> News:
-    """Compares what is on disk with what was seen. A damaged run record or name counts as an artifact "runs/<id>", "names/<name>.json"."""
+    """Compares the disk with the index. A damaged run record or name counts as an artifact "runs/<id>" or "names/<name>.json"."""
     there = manifest.stamps(home)
     run_ids = runs.run_ids(home)
     changed = []
@@ -71,7 +87,7 @@ def find_news(home: Path, seen: Seen) -> News:
 
 
 def rows_of(home: Path, name: str, stamp: int, number: int) -> schema.Rows:
-    """The rows of one artifact (see indexed.artifact_rows); one row of `damaged` when its manifest (or a run's record) cannot be used."""
+    """Returns the rows of one artifact (see schema.artifact_rows), or one row of `damaged` if its manifest or record cannot be used."""
     if problem := {"runs": "The record of the run cannot be read", "names": "The given name cannot be read"}.get(name.split("/")[0]):
         return {"damaged": [(name, problem, stamp)]}
     try:
@@ -80,7 +96,7 @@ def rows_of(home: Path, name: str, stamp: int, number: int) -> schema.Rows:
             return {"damaged": [(name, f"The manifest is damaged: {fault}", stamp)]}
         rows = schema.artifact_rows(name, record, stamp, number)
         schema.check_types(rows)
-    except FileNotFoundError:  # removed a moment ago
+    except FileNotFoundError:  # it was removed a moment ago
         return {}
     except VerificationError as error:
         return {"damaged": [(name, error.what, stamp)]}

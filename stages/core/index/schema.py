@@ -1,8 +1,8 @@
-"""What the index holds: its tables and views, and the rows that a manifest or a run record gives. Pure; opens nothing.
+"""Defines the index: its tables and views, and the rows that a manifest or a run record gives. Pure functions; opens no file.
 
-Guarantee: every row follows from manifests, run records, given names and the schemas of Parquet side tables, so the index can
-be built from them alone. A view answers for the files that are there: its patterns are expanded when it is asked, a pattern
-without files is empty, and the columns stand in the view, so that neither a missing file nor one with fewer columns breaks it.
+Guarantee: every row follows from manifests, run records, given names and the schemas of Parquet side tables, so the index can be rebuilt
+from them alone. A view reads the files that exist: its patterns are expanded at query time, and a pattern without files gives no rows. The
+columns are fixed in the view, so neither a missing file nor a file with fewer columns breaks it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ TABLES: dict[str, dict[str, str]] = {
         "path": "VARCHAR", "run_id": "VARCHAR", "commit": "VARCHAR", "dirty": "VARCHAR", "code": "VARCHAR", "started": "TIMESTAMPTZ",
         "ended": "TIMESTAMPTZ", "config": "JSON", "key_parts": "JSON", "environment": "JSON", "number": "INTEGER", "stamp": "BIGINT",
     },
-    # input: whether the child was made from the parent; dedup only compares with the corpora of `against`
+    # input: whether the child was made from the parent; dedup only compares documents with the corpora in `against`
     "edge": {"parent": "VARCHAR", "child": "VARCHAR", "role": "VARCHAR", "input": "BOOLEAN"},
-    "link": {"parent": "INTEGER", "child": "INTEGER"},  # edge by artifact.number: what a walk of many steps asks
+    "link": {"parent": "INTEGER", "child": "INTEGER"},  # edge by artifact.number, for queries over many steps
     "current": {"node": "VARCHAR", "artifact_id": "VARCHAR"},  # the artifact of each node's newest run
     "metric": {"artifact_id": "VARCHAR", "node": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE", "text": "VARCHAR"},
     "record_count": {
         "artifact_id": "VARCHAR", "node": "VARCHAR", "unit": "VARCHAR", "entry": "VARCHAR", "reason": "VARCHAR", "rows": "BIGINT",
         "chars": "BIGINT",
     },
-    # kind: the table's name in its artifact; view: the view that shows it with all others of the view
+    # kind: the table's name in its artifact; view: the view that unites it with the tables of other artifacts
     "side_table": {"artifact_id": "VARCHAR", "node": "VARCHAR", "kind": "VARCHAR", "view": "VARCHAR", "path": "VARCHAR"},
     "side_column": {"view": "VARCHAR", "ordinal": "INTEGER", "name": "VARCHAR", "type": "VARCHAR"},
     "side_view": {"view": "VARCHAR", "sql": "VARCHAR"},
@@ -52,7 +52,8 @@ ALIAS = (
     "CREATE VIEW alias AS SELECT alias AS name, artifact_id AS target, false AS given FROM artifact "
     "UNION ALL SELECT alias, run_id, false FROM run UNION ALL SELECT name, target, true FROM given_name"
 )
-# An artifact, by any name but a prefix, and everything it was made from: what joins the views of one checkpoint and of no other run.
+# upstream('NAME'): the artifact that a name (not a prefix) means, and everything that it was made from. A query joins the views with it to
+# see the data of one checkpoint and of no other run.
 UPSTREAM = """
 CREATE MACRO upstream(of) AS TABLE WITH RECURSIVE meant(artifact_id, rank) AS (
   SELECT target, 0 FROM given_name WHERE name = of
@@ -64,36 +65,44 @@ CREATE MACRO upstream(of) AS TABLE WITH RECURSIVE meant(artifact_id, rank) AS (
 ) SELECT node, artifact_id FROM up JOIN artifact USING (artifact_id)
 """
 CURRENT = "INSERT INTO current SELECT node, arg_max(artifact_id, (seq, ordinal)) FROM node_run JOIN run USING (run_id) WHERE artifact_id <> '' GROUP BY node"
-TAKEN = {*TABLES, "alias"}  # no view of a side table has such a name
+TAKEN = {*TABLES, "alias"}  # names that no view of a side table can have
 OF_ARTIFACT = {"artifact": "artifact_id", "edge": "child", "metric": "artifact_id", "record_count": "artifact_id", "side_table": "artifact_id",
                "damaged": "name"}  # fmt: skip
-# Made anew with every round: an artifact may come after what was made from it.
+# Computed again by every group commit, because an artifact may be indexed after an artifact that was made from it.
 LINK = (
     "INSERT INTO link SELECT parent.number, child.number FROM edge JOIN artifact parent ON parent.artifact_id = edge.parent "
     "JOIN artifact child ON child.artifact_id = edge.child ORDER BY ALL"
 )
 OF_RUN = {"run": "run_id", "node_run": "run_id"}
 
-# A side table's path with a * for its artifact and, inside a folder, for its name: what a view expands when it is asked.
+# The path of a side table with * for its artifact and, inside a folder, for its file name. A view expands it at query time.
 PATTERN = "regexp_replace(regexp_replace(path, '^(artifacts/[^/]+)/[^/]+/', '\\1/*/'), '^(artifacts/[^/]+/[*]/.+)/[^/]+$', '\\1/*.parquet')"
 BITS = {"INTEGER": 31, "BIGINT": 63}
-WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?")  # Python reads more forms than DuckDB
+WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?")  # Python parses more forms than DuckDB
 PYTHON = {"BOOLEAN": bool, "VARCHAR": str, "JSON": str, "TIMESTAMPTZ": str, "INTEGER": int, "BIGINT": int, "DOUBLE": int | float}
 FITS = {
     table: [(column, PYTHON[kind] | None, 2 ** BITS.get(kind, 1023)) for column, kind in columns.items()]
     for table, columns in TABLES.items()
 }
-ROWS = 10**9  # of all side tables of a kind: a guess on the high side
-NOT_COLUMNS = ("artifact_id", "node", "file", "filename", "empty")  # names that a view gives itself; "empty" is DuckDB's for no file at all
+ROWS = 10**9  # cardinality given to the planner for all side tables of a view: a high estimate
+NOT_COLUMNS = ("artifact_id", "node", "file", "filename", "empty")  # names that a view adds itself; DuckDB adds "empty" if no file exists
 
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
 def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> Rows:
-    """The rows of one manifest by table; its links follow when all artifacts are there (LINK).
+    """Returns the rows of one manifest by table. Its links are computed when all artifacts are in the index (LINK).
 
-    name: "<node>/<folder>"; number: counted up, so that columns of it are small.
-    Raises KeyError or TypeError when a field is missing or of another type, ValueError when a view has the name of a table.
+    Args:
+        name: "<node>/<folder>".
+        m: The manifest.
+        stamp: mtime of the manifest in ns.
+        number: A running number of the artifact, so that columns which refer to it are small.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError: A field has another type.
+        ValueError: A view has the name of a table of the index.
     """
     record_counts, node = m["record_counts"] or {}, m["node"]
     if taken := sorted(TAKEN & set(m["tables"].values())):
@@ -122,7 +131,7 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
 
 
 def record_count_rows(record_counts: Mapping[str, Any]) -> list[tuple[str, str | None, int, int | None]]:
-    """(entry, reason, rows, characters) of the record counts in a manifest: in, kept, changed, one line per drop reason."""
+    """Returns (entry, reason, rows, characters) of the record counts in a manifest: in, kept, changed, and one entry per drop reason."""
     if not record_counts:
         return []
     rows: list[tuple[str, str | None, int, int | None]] = [
@@ -136,7 +145,7 @@ def record_count_rows(record_counts: Mapping[str, Any]) -> list[tuple[str, str |
 
 
 def run_rows(record: Mapping[str, Any]) -> Rows:
-    """The rows of one run record (see runs.read_run) by table."""
+    """Returns the rows of one run record (see runs.read_run) by table."""
     environment, code, run_id = record["environment"], record["code"], record["run_id"]
     run = (
         run_id, record["seq"], record["alias"], record["recipe"], record["state"], record["started"], record["ended"], code["commit"],
@@ -151,30 +160,36 @@ def run_rows(record: Mapping[str, Any]) -> Rows:
 
 
 def insert_sql(table: str) -> str:
-    """An INSERT that takes one list per column."""
+    """Returns an INSERT statement that accepts one list per column."""
     columns = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(TABLES[table].values(), start=1))
     return f"INSERT INTO {table} SELECT {columns}"
 
 
 def create_sql() -> list[str]:
-    """The statements that make an empty index."""
+    """Returns the statements that create an empty index."""
     tables = [f"CREATE TABLE {name} ({', '.join(f'{c} {t}' for c, t in columns.items())})" for name, columns in TABLES.items()]
     return [*tables, ALIAS, UPSTREAM]
 
 
 def side_view_sql(root: str, view: str, columns: Sequence[tuple[str, str]], patterns: Sequence[str]) -> str:
-    """The text of a view over all its side tables. root: the home; columns: (name, DuckDB type); patterns: see PATTERN.
+    """Returns the SQL of a view over all its side tables.
 
-    The first half of the UNION has no rows: it gives the columns when every file is gone, and an error when the home is no longer
-    where the view says, so that a home that was moved does not answer with no rows. With the schema given no file is opened
-    to plan a query; the cardinality lets the planner look up the artifacts first. A condition on `file` is decided before any
-    file is opened: `contains(file, '/dedup/0123456789ab/')` opens that artifact's only.
+    The first half of the UNION gives no rows. It defines the columns when every file is gone. It also raises an error when the home is no
+    longer where the view says, so that a moved home does not answer with no rows. Because the schema is given, planning a query opens no
+    file. The cardinality lets the planner filter by artifact first. A condition on `file` is evaluated before any file is opened:
+    `contains(file, '/dedup/0123456789ab/')` opens only the files of that artifact.
+
+    Args:
+        root: The home, as an absolute path.
+        view: Name of the view.
+        columns: (name, DuckDB type).
+        patterns: Paths below the home (see PATTERN).
     """
     text, name = quoted, identifier
     places = ", ".join(text(f"{glob.escape(root)}/{pattern}") for pattern in patterns)
     shape = ", ".join(f"{text(c)}: {{'name': {text(c)}, 'type': {text(t)}, 'default_value': NULL}}" for c, t in columns)
     chosen = ", ".join(f"file.{name(c)}" for c, _ in columns)
-    # No condition that is pushed down leaves the check out: every column is one.
+    # The check is in every column, so no condition that is pushed down can skip it.
     moved = f"CASE WHEN found = 0 THEN error({text(f'The home is no longer {root}: run `loam lineage reindex` where it is now. (')} || found || ')') END"
     nothing = ", ".join(f"({moved})::{t} AS {name(c)}" for c, t in [*columns, ("filename", "VARCHAR")])
     there = f"(SELECT count(*) AS found FROM glob({text(f'{glob.escape(root)}/lineage.duckdb')}))"
@@ -187,7 +202,7 @@ def side_view_sql(root: str, view: str, columns: Sequence[tuple[str, str]], patt
 
 
 def describe_sql(known: Sequence[tuple[str, str]], files: Sequence[str]) -> str:
-    """Columns and types that hold both what is known and what is in some Parquet files; those that are gone do not matter."""
+    """Returns a query for columns and types that hold the known columns and those of some Parquet files. Missing files are ignored."""
     places = ", ".join(quoted(glob.escape(file)) for file in files)
     read = f"SELECT * FROM read_parquet([{places}], union_by_name = true, allow_empty = true)"
     nothing = ", ".join(f"NULL::{t} AS {identifier(c)}" for c, t in known)
@@ -195,7 +210,7 @@ def describe_sql(known: Sequence[tuple[str, str]], files: Sequence[str]) -> str:
 
 
 def check_types(rows: Rows) -> None:
-    """Raises TypeError or ValueError when a value does not fit its column, so that one manifest cannot spoil what is inserted with it."""
+    """Raises TypeError or ValueError when a value does not fit its column, so that one manifest cannot break a whole batch."""
     for table, some in rows.items():
         for row in some:
             for (column, fits, limit), value in zip(FITS[table], row, strict=True):
@@ -204,7 +219,7 @@ def check_types(rows: Rows) -> None:
                 if isinstance(value, int) and not -limit <= value < limit:
                     raise ValueError(f"{column} is out of range")
                 if isinstance(value, str):
-                    value.encode()  # half a surrogate pair cannot be stored; a UnicodeEncodeError is a ValueError
+                    value.encode()  # DuckDB cannot store half a surrogate pair; a UnicodeEncodeError is a ValueError
     for table, column in (("artifact", "started"), ("artifact", "ended"), ("run", "started"), ("run", "ended"), ("node_run", "ended")):
         position = list(TABLES[table]).index(column)
         for row in rows.get(table, ()):
@@ -221,10 +236,10 @@ def _number_or_text(value: Any) -> tuple[float | None, str | None]:
 
 
 def quoted(text: str) -> str:
-    """A text as SQL writes it."""
+    """Returns a text as an SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def identifier(name: str) -> str:
-    """A name as SQL writes it, whatever it holds."""
+    """Returns a name as a quoted SQL identifier, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'

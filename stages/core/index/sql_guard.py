@@ -1,11 +1,12 @@
-"""The lock on every connection to the index, and what a user's SQL may be.
+"""Locks every connection to the index, and checks a user's SQL.
 
-Guarantee: nothing is written, and no file is read but the index and what lies below <home>/artifacts; no extension is loaded, nothing
-goes over the network, and a query cannot take that back. A link that leads out of the artifacts is not followed. A user's SQL is one
-SELECT (WITH, FROM, VALUES, SHOW, DESCRIBE, SUMMARIZE, or EXPLAIN of one) that calls only the table functions named here, and it ends
-at a limit of rows, seconds and memory.
-Cost: 2 ms per connection, and 20 for a look at a user's SQL. Source: DuckDB 2.0.0 takes `WITH x AS (COPY … TO …) FROM x` and `FROM enable_profiling(save_location := …)`
-for a SELECT, so the syntax tree is looked at as well as the type of the statement.
+Guarantee: a query writes nothing and reads no file except the index and files below <home>/artifacts. It loads no extension and uses no
+network, and it cannot undo this lock. A link that leads out of the artifacts is not followed. A user's SQL is one SELECT (WITH, FROM,
+VALUES, SHOW, DESCRIBE, SUMMARIZE, or EXPLAIN of one) that calls only the table functions named here. It ends at a limit of rows, seconds
+and memory.
+Cost: 2 ms per connection, and 20 ms to check a user's SQL.
+Source: DuckDB 2.0.0 classifies `WITH x AS (COPY … TO …) FROM x` and `FROM enable_profiling(save_location := …)` as a SELECT. So the syntax
+tree is checked as well as the type of the statement.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 DO = 'Ask one SELECT over the tables and views that `loam lineage sql "SHOW TABLES"` lists.'
 ONLY = "Only a SELECT can be asked: the record is not written by hand."
-ENDS = 100  # semicolons that are tried as the last one
+ENDS = 100  # semicolons that are tried as the end of the statement
 QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 FUNCTIONS = {
     "upstream", "range", "generate_series", "repeat", "repeat_row", "unnest", "json_each", "json_tree", "read_parquet", "parquet_scan",
@@ -38,7 +39,13 @@ EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """Where a user's query ends."""
+    """Limits of a user's query.
+    Attributes:
+        rows: Rows of the result.
+        seconds: Wall time.
+        memory_mb: Memory of DuckDB in MB.
+        threads: Threads of DuckDB.
+    """
 
     rows: int = 10_000
     seconds: float = 60
@@ -47,14 +54,14 @@ class QueryLimits:
 
 
 def lock(connection: duckdb.DuckDBPyConnection, home: Path, limits: QueryLimits | None = None) -> None:
-    """Closes everything but reading below <home>/artifacts, for good. limits: of a user's query, which does not spill to disk."""
-    roots = {spelt for root in (str(home), str(home.resolve())) for spelt in (root, glob.escape(root))}  # a pattern is compared as it is
+    """Allows only reading below <home>/artifacts on a connection, for good. limits: of a user's query, which must not spill to disk."""
+    roots = {spelt for root in (str(home), str(home.resolve())) for spelt in (root, glob.escape(root))}  # DuckDB compares a pattern as text
     settings: dict[str, Any] = {
         "allowed_directories": [f"{root}/artifacts" for root in sorted(roots)],
-        "allowed_paths": [f"{root}/lineage.duckdb" for root in sorted(roots)],  # a view looks whether its home is still there
+        "allowed_paths": [f"{root}/lineage.duckdb" for root in sorted(roots)],  # a view checks whether its home is still there
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
-        "python_enable_replacements": False,  # names of Python's variables are no tables
+        "python_enable_replacements": False,  # Python variables are not tables
         "temp_directory": "" if limits else f"{home}/lineage.duckdb.tmp",
     }
     if limits:
@@ -64,9 +71,10 @@ def lock(connection: duckdb.DuckDBPyConnection, home: Path, limits: QueryLimits 
 
 
 def one_select(sql: str, rows: int) -> str:
-    """The statement to execute for a user's SQL: the same, with at most `rows` rows.
+    """Returns the statement to execute for a user's SQL: the same statement with at most `rows` rows.
 
-    Raises RecipeError when it is not one SELECT, or calls a table function that is not in FUNCTIONS.
+    Raises:
+        RecipeError: The SQL is not one SELECT, or calls a table function that is not in FUNCTIONS.
     """
     import duckdb
 
@@ -81,7 +89,7 @@ def one_select(sql: str, rows: int) -> str:
         explain = EXPLAIN.match(sql) if statements[0].type == duckdb.StatementType.EXPLAIN else None
         body = sql[explain.end() :] if explain else sql
         _check(apart, body)
-        # What stands behind the last semicolon can only be a comment; one that stands in a comment leaves what is no query.
+        # Only a comment can follow the last semicolon of one statement. A cut at a semicolon inside a comment leaves invalid SQL.
         ends = [len(body), *(i for i in range(len(body) - 1, -1, -1) if body[i] == ";")][:ENDS]
         for end in ends:
             limited = f"SELECT * FROM (\n{body[:end]}\n) LIMIT {rows:d}"
@@ -92,7 +100,7 @@ def one_select(sql: str, rows: int) -> str:
 
 
 def _syntax(apart: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """What is wrong with the syntax of a query; empty when nothing is."""
+    """Returns what is wrong with the syntax of a query. Empty when nothing is."""
     import duckdb
 
     try:
@@ -103,7 +111,7 @@ def _syntax(apart: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def _check(apart: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Raises RecipeError unless `sql` is one statement that reads and does nothing else."""
+    """Raises RecipeError unless `sql` is one statement that only reads."""
     import duckdb
 
     try:
@@ -130,7 +138,7 @@ def _check(apart: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a JSON value."""
+    """Yields every object in a JSON value."""
     queue: list[Any] = [tree]
     while queue:
         found = queue.pop()

@@ -1,9 +1,9 @@
-"""The views over the Parquet side tables: what columns they have, and their text for the folder that the home is in.
+"""Maintains the views over the Parquet side tables: their columns, and their SQL for the folder in which the home is.
 
-Guarantee: a home that was moved or copied answers from its own files at once: where the index was written for another folder, a reader
-gets views of its own (`shadow`), and the next writer mends those in the index; a plain client of a home that is not where its index was
-written gets an error, never no rows.
-Cost: a look at the columns of every new side table; a reader of a moved home makes some 20 views, a few milliseconds.
+Guarantee: a home that was moved or copied answers from its own files at once. If the index was written for another folder, a reader creates
+views of its own (`shadow`), and the next writer corrects those in the index. A plain DuckDB client gets an error from a moved home, never
+an empty result.
+Cost: reads the schemas of every new side table. A reader of a moved home creates some 20 views in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def insert(connection: duckdb.DuckDBPyConnection, found: Sequence[schema.Rows]) -> None:
-    """Puts rows into their tables."""
+    """Inserts rows into their tables."""
     for table in schema.TABLES:
         rows = [row for some in found for row in some.get(table, ())]
         if rows:
@@ -28,15 +28,16 @@ def insert(connection: duckdb.DuckDBPyConnection, found: Sequence[schema.Rows]) 
 
 
 def delete(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str], ids: Sequence[str]) -> None:
-    """Takes out the rows of some artifacts or runs. tables: name -> the column that names them."""
+    """Deletes the rows of some artifacts or runs. tables: table -> the column that holds the id."""
     for table, column in tables.items() if ids else ():
         connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT unnest($1::VARCHAR[]))", [list(ids)])
 
 
 def learn_columns(connection: duckdb.DuckDBPyConnection, home: Path, artifacts: Sequence[str]) -> bool:
-    """Adds the columns of new side tables to what is known of their view; a type becomes one that holds the old and the new.
+    """Adds the columns of new side tables to the known columns of their view. A type becomes one that can hold old and new values.
 
-    Returns whether there are new side tables.
+    Returns:
+        Whether there are new side tables.
     """
     import duckdb
 
@@ -44,7 +45,7 @@ def learn_columns(connection: duckdb.DuckDBPyConnection, home: Path, artifacts: 
     found = connection.execute(sql, [list(artifacts)]).fetchall()
     if not found:
         return False
-    with closing(duckdb.connect()) as apart:  # an error here must not end the writer's transaction
+    with closing(duckdb.connect()) as apart:  # an error on another connection does not abort the writer's transaction
         for view, paths in found:
             known = connection.execute("SELECT name, type FROM side_column WHERE view = ? ORDER BY ordinal", [view]).fetchall()
             columns = _described(apart, known, [str(home.resolve() / path) for path in paths])
@@ -55,7 +56,7 @@ def learn_columns(connection: duckdb.DuckDBPyConnection, home: Path, artifacts: 
 
 
 def make_views(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
-    """The views that manifests name (see indexed.side_view_sql), each made anew where its text changes."""
+    """Creates the views that manifests name (see schema.side_view_sql). Replaces a view only where its SQL changed."""
     made = dict(connection.execute("SELECT view, sql FROM side_view").fetchall())
     wanted = _wanted(connection, home)
     for view in made:
@@ -70,14 +71,14 @@ def make_views(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
 
 
 def shadow(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
-    """Where the index was written for another folder, this connection's own views stand before those of the index."""
+    """If the index was written for another folder, creates temporary views that hide those of the index on this connection."""
     if connection.execute("SELECT home FROM about").fetchall() != [(str(home.resolve()),)]:
         for view, sql in _wanted(connection, home).items():
             connection.execute(f"CREATE TEMP VIEW {schema.identifier(view)} AS {sql}")
 
 
 def _wanted(connection: duckdb.DuckDBPyConnection, home: Path) -> dict[str, str]:
-    """view -> its text."""
+    """Returns view -> its SQL."""
     columns: dict[str, list[tuple[str, str]]] = {}
     for view, name, of_type in connection.execute("SELECT view, name, type FROM side_column ORDER BY view, ordinal").fetchall():
         columns.setdefault(view, []).append((name, of_type))
@@ -88,12 +89,12 @@ def _wanted(connection: duckdb.DuckDBPyConnection, home: Path) -> dict[str, str]
 
 
 def _described(apart: duckdb.DuckDBPyConnection, known: list[tuple[str, str]], files: Sequence[str]) -> list[tuple[str, str]]:
-    """(name, type) of what is known and of the files that can be read."""
+    """Returns (name, type) of the known columns and of those in the files that can be read."""
     import duckdb
 
     try:
         rows = apart.execute(schema.describe_sql(known, files)).fetchall()
-    except duckdb.Error:  # one of them cannot be read
+    except duckdb.Error:  # one of the files cannot be read; each is tried alone
         for file in files if len(files) > 1 else ():
             known = _described(apart, known, [file])
         return known

@@ -1,1 +1,1 @@
-"""Running a node, importing an artifact, collecting garbage, telling others of a run."""
+"""Runs a node, imports an artifact, collects garbage and sends events about a run to other systems."""

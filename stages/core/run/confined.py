@@ -1,9 +1,10 @@
-"""Foreign files read in a process of their own, with bounded memory and computing time.
+"""Reads untrusted files in a separate process with limited memory and CPU time.
 
-For what a library of others parses or runs (a tokenizer's regular expressions, a chat template): whatever it does there, take all memory,
-go on for ever, crash or panic, becomes one ConfinedError here, and nothing of it stays in this process.
-Guarantee: the function gets and returns JSON, no pickle; it sees no credential of the environment; the child dies with this process.
-The limits bound what is accepted and never change what comes out. Cost: the start of an interpreter, about 0.2 s.
+It is for content that a library parses or executes, such as a tokenizer's regular expressions or a chat template. If the library uses all
+memory, runs forever, crashes or panics, this process gets one ConfinedError and is not affected otherwise.
+Guarantee: the function gets and returns JSON, not pickle. It sees no credential of the environment. The child dies with this process.
+The limits restrict what is accepted and never change a result.
+Cost: the start of an interpreter, about 0.2 s.
 """
 
 from __future__ import annotations
@@ -26,17 +27,27 @@ from stages.processes import die_with_parent
 
 MEMORY = 2 << 30  # bytes of address space
 CPU_S = 60
-WALL_S = 900  # only for what waits for ever without computing
-OUTPUT = 64 << 20  # bytes that it may write to a file
+WALL_S = 900  # stops only a child that waits forever without computing
+OUTPUT = 64 << 20  # bytes that the child may write to a file
 SINGLE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 
 
 class ConfinedError(ValueError):
-    """Why the function gave no answer, as the end of a sentence that begins with "it"."""
+    """Says why the function returned no result, as the end of a sentence that begins with "it"."""
 
 
 def confined(function: Callable[..., Any], *arguments: Any, memory: int = MEMORY, cpu_s: int = CPU_S) -> Any:
-    """What a module's function returns for JSON arguments, run apart. Raises ConfinedError."""
+    """Returns the result of a module-level function, called with JSON arguments in a separate process.
+
+    Args:
+        function: The function. Its result must be JSON.
+        arguments: Its arguments as JSON values.
+        memory: Limit of the address space in bytes.
+        cpu_s: Limit of the CPU time in seconds.
+
+    Raises:
+        ConfinedError: The function raised an error, crashed or exceeded a limit.
+    """
     job = json.dumps([f"{function.__module__}:{function.__name__}", list(arguments), memory, cpu_s])
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as answer:
         try:
@@ -70,7 +81,7 @@ def _main() -> None:
     die_with_parent()
     name, arguments, memory, cpu_s = json.loads(sys.stdin.buffer.read())
     answer = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # what a library prints goes to stderr and does not mix with the result
     module, _, function = name.partition(":")
     called = getattr(importlib.import_module(module), function)
     for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, OUTPUT), (resource.RLIMIT_AS, memory)):

@@ -1,11 +1,11 @@
-"""Garbage collection: removes artifacts that no kept run needs, and scratch. Runs stay on record.
+"""Garbage collection: removes scratch folders and artifacts that no kept run needs. Run records stay.
 
-Kept are the newest finished runs of each recipe, with everything their artifacts were made from; a run that stopped early
-(`--until`, one stage) counts apart, so that it never stands in for the whole pipeline. A run that failed, was interrupted or killed keeps
-nothing. What has a given name or was imported is kept too.
-Guarantee: holds the home alone before it looks, so that what is listed is what is there and no run is under way; removes what was
-listed under the same lock; refuses while a manifest, a run record or a given name is damaged, since what those keep is not known. A
-manifest goes first, so that a kill leaves no artifact that looks whole; the folder that it leaves goes the next time.
+Kept are the artifacts of the newest finished runs of each recipe and everything that they were made from. Runs that stopped early
+(`--until`, one stage) are counted separately, so that they never replace a run of the whole pipeline. Runs that failed, were interrupted
+or were killed keep nothing. Artifacts with a given name, what a run with a given name needs, and imported artifacts are kept too.
+Guarantee: gc holds the home alone before it lists, so no run works meanwhile, and it removes under the same lock what it listed. It refuses
+while a manifest, a run record or a given name is damaged, because it cannot know what those keep. It removes a manifest first, so a kill
+leaves no artifact that looks complete. The next gc removes the folder that remains.
 Cost: one read of every run record.
 """
 
@@ -40,10 +40,14 @@ SCRATCH = "scratch/"
 
 
 def collectable(home: Path, keep_runs: int) -> list[dict[str, Any]]:
-    """What could go: artifact_id, node, bytes, built_by. Nothing is removed; StageError while a run works on the home.
+    """Returns what gc would remove: artifact_id, node, bytes, built_by. Removes nothing.
 
-    Artifacts that none of the newest `keep_runs` finished runs of any recipe needs, what a killed gc left of such, and the scratch
-    folders of stages that did not finish (named "scratch/..."; such a stage would go on from there, without it it starts anew).
+    These are artifacts that none of the newest `keep_runs` finished runs of any recipe needs, what a killed gc left of such artifacts, and
+    the scratch folders of unfinished stages (named "scratch/..."). A stage would continue from its scratch; without it, it starts anew.
+
+    Raises:
+        RecipeError: The home has no artifacts.
+        StageError: A run works on the home, or a record is damaged.
     """
     _refuse_no_home(home)
     with runs.hold_home(home, alone=True):
@@ -51,9 +55,14 @@ def collectable(home: Path, keep_runs: int) -> list[dict[str, Any]]:
 
 
 def collect(home: Path, keep_runs: int) -> tuple[list[dict[str, Any]], int]:
-    """Removes what `collectable` lists, listed under the same lock, and leases that nobody holds; indexes anew.
+    """Removes what `collectable` lists, under the same lock, and leases that nobody holds. Rebuilds the index if anything was removed.
 
-    Returns the list and the bytes freed.
+    Returns:
+        The list of removed items and the bytes freed.
+
+    Raises:
+        RecipeError: The home has no artifacts.
+        StageError: A run works on the home, or a record is damaged.
     """
     _refuse_no_home(home)
     freed = 0
@@ -61,7 +70,7 @@ def collect(home: Path, keep_runs: int) -> tuple[list[dict[str, Any]], int]:
         found = _listed(home, keep_runs)
         for name in (row["artifact_id"] for row in found):
             folder = home / name if name.startswith(SCRATCH) else home / "artifacts" / name
-            if folder.is_symlink():  # what it leads to is not the home's to remove
+            if folder.is_symlink():  # the target of the link does not belong to the home
                 folder.unlink()
             else:
                 freed += _size(folder)
@@ -70,14 +79,14 @@ def collect(home: Path, keep_runs: int) -> tuple[list[dict[str, Any]], int]:
             names.forget_names(home, name)
             integrity.forget(home, name)
         for left in [*(home / "leases").glob("*"), *(home / "names").glob(".*"), *home.glob(".hashes.json.*")]:
-            left.unlink()  # of killed processes: nobody works here now
+            left.unlink()  # left by killed processes, because nobody else works here now
         if found:
             database.reindex(home)
     return found, freed
 
 
 def _listed(home: Path, keep_runs: int) -> list[dict[str, Any]]:
-    names.all_names(home)  # raises for one that cannot be read
+    names.all_names(home)  # raises StageError for a name that cannot be read
     if broken := runs.damaged(home, _fits):
         folder, problem = broken[0]
         raise StageError(
@@ -106,12 +115,12 @@ def _listed(home: Path, keep_runs: int) -> list[dict[str, Any]]:
 
 
 def _fits(record: dict[str, Any]) -> None:
-    """Raises where a run's record does not have the fields and types that the index takes."""
+    """Raises an error if a run's record does not have the fields and types that the index needs."""
     schema.check_types(schema.run_rows(record))
 
 
 def _refuse_no_home(home: Path) -> None:
-    if not (home / "artifacts").is_dir():  # before the lock, which would make the folder
+    if not (home / "artifacts").is_dir():  # checked before the lock, which would create the folder
         raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
 
 

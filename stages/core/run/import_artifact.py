@@ -1,11 +1,12 @@
-"""Taking in what Loam did not make: files of a user, or an artifact of another home, as an artifact with its provenance stated.
+"""Imports a user's files, or an artifact of another home, as an artifact with stated provenance.
 
-Guarantee: the stage that makes a kind checks the files, so an imported artifact is what the rest of the pipeline expects; published whole
-or not at all; the same files again are a hit. An artifact of another home is refused unless its manifest keeps the schema, its key is
-that of its parts, its digest that of its files, every file is a plain one with the recorded bytes, and what the digest counts is what
-its stage would make of the rest (Stage.fault); it keeps key, digest and content. What is made from it counts all its files.
-No imported artifact is ever the hit of a node: it stands only where a recipe's `import` names it (see runner.find_hit).
-Cost: one read of the files, and what the stage writes. Everything else is the runner's: lease, scratch, record counts, manifest.
+Guarantee: the stage that makes a kind checks the files, so an imported artifact meets the expectations of the rest of the pipeline. It is
+published whole or not at all. Importing the same files again finds the artifact cached. An artifact of another home is refused unless its
+manifest keeps the schema, its key is that of its parts, its digest is that of its files, every file is a regular one with the recorded
+bytes, and the list that the digest counts is what its stage would make of the other files (Stage.fault). It keeps key, digest and content.
+All its files count in the keys of artifacts that are made from it. A node never finds an imported artifact as its cached one: it uses an
+imported artifact only where a recipe's `import` names it (see runner.find_hit).
+Cost: one read of the files, and what the stage writes. The runner does everything else: lease, scratch, record counts, manifest.
 """
 
 from __future__ import annotations
@@ -40,10 +41,19 @@ MAX_PROVENANCE = 4000  # characters
 
 
 def import_artifact(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report) -> runner.Result:
-    """The artifact of `node` made from files or folders (state BUILT), or the one that is there already (CACHED).
+    """Returns the artifact of `node` made from files or folders (state BUILT), or the one that exists already (CACHED).
 
-    provenance: where the files come from and what may be done with them, in the user's words. Raises RecipeError where the pipeline could
-    not use the files, VerificationError where an artifact of another home is not what its manifest says.
+    Args:
+        home: The home folder.
+        node: The node whose artifact is imported.
+        stage: Its stage.
+        paths: Files and folders of the user, or one folder of an artifact of another home.
+        provenance: Where the files come from and what may be done with them, in the user's words; one line.
+        report: Receives events.
+
+    Raises:
+        RecipeError: The pipeline could not use the files, or the provenance is missing or not valid.
+        VerificationError: An artifact of another home is not what its manifest says.
     """
     if not provenance.strip():
         raise RecipeError(
@@ -90,7 +100,7 @@ def _import_files(home: Path, node: str, stage: Stage, paths: Sequence[str], pro
 
 
 def _files(home: Path, node: str, importer: Importer, paths: Sequence[str]) -> tuple[ExternalFile, ...]:
-    """The files meant, each identified by sha256 and named; those of a folder in the order of their paths."""
+    """Returns the given files with sha256 and name. The files of a folder are in the order of their paths."""
     wanted = ", ".join(importer.takes)
     found: list[Path] = []
     for path in map(Path, paths):
@@ -129,14 +139,14 @@ def _files(home: Path, node: str, importer: Importer, paths: Sequence[str]) -> t
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # too long, or with a NUL
+    except (OSError, ValueError):  # the path is too long or contains NUL
         return False
 
 
 def _taking(
     stage: Stage, importer: Importer, files: tuple[ExternalFile, ...]
 ) -> Callable[[Any, Mapping[str, Artifact], Path, Context], Outcome]:
-    """The import as the runner runs a stage; all bad records are found before it refuses."""
+    """Returns the import as a stage function for the runner. It finds all bad records before it refuses them."""
 
     def run(config: Any, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
         first: list[str] = []
@@ -145,7 +155,7 @@ def _taking(
         def drop(reason: str, where: str, record: str) -> None:
             nonlocal bad
             bad += 1
-            if bad <= SHOWN:  # a small gzip file can hold a billion of them
+            if bad <= SHOWN:  # a small gzip file can hold a billion bad records
                 first.append(f"{where}: {reason}")
 
         outcome = importer.take(files, out, replace(ctx, drop=drop))
@@ -158,13 +168,16 @@ def _taking(
             raise RecipeError("There is nothing to import: the files hold no record.", where=f"node {ctx.node}", do="Look into the files.")
         return outcome
 
-    run.__module__ = stage.run.__module__  # the code that is recorded is the stage's
+    run.__module__ = stage.run.__module__  # so that the stage's code is recorded
     return run
 
 
 def _is_artifact(folder: Path, stage: Stage) -> bool:
-    """Whether a folder is to be copied as an artifact; one of another kind (an exported model), or what is no manifest of Loam's, may
-    stand among the files for this one."""
+    """Whether a folder is copied as an artifact.
+
+    If its manifest.json is that of another kind of artifact (an exported model) or of another program, the folder may still hold files to
+    import.
+    """
     if not _is_there(folder / manifest.NAME):
         return False
     if stage.importer is None:
@@ -176,7 +189,7 @@ def _is_artifact(folder: Path, stage: Stage) -> bool:
 
 
 def _import_artifact(home: Path, node: str, stage: Stage, source: Path, provenance: str) -> runner.Result:
-    """A copy of an artifact with its key and digest; refused when its manifest or a byte of it is not what it should be."""
+    """Copies an artifact with its key and digest. Refuses one whose manifest or bytes are not as they should be."""
     try:
         theirs = manifest.read_artifact(source)
     except (VerificationError, OSError) as error:
@@ -199,7 +212,7 @@ def _import_artifact(home: Path, node: str, stage: Stage, source: Path, provenan
         for own in manifest.find_artifacts(home, node, theirs.manifest["key"]):
             if own.manifest["digest"] == theirs.manifest["digest"]:
                 same = manifest.content_digest(own.manifest["files"]) == manifest.content_digest(recorded)
-                if same or not manifest.is_imported(own):  # ours was made here; another imported one with other files is no stand-in
+                if same or not manifest.is_imported(own):  # made here, or imported with the same files; others cannot replace it
                     if not integrity.check(home, own):
                         return runner.Result(NodeState.CACHED, own)
                     broken = own if same else broken
@@ -235,7 +248,7 @@ def _import_artifact(home: Path, node: str, stage: Stage, source: Path, provenan
 
 
 def _refuse_other(node: str, stage: Stage, theirs: Artifact) -> None:
-    """Raises when a folder holds an artifact of another node, stage or kind."""
+    """Raises RecipeError when a folder holds an artifact of another node, stage or kind."""
     found = theirs.manifest
     if found["node"] != node:
         raise RecipeError(
@@ -253,7 +266,7 @@ def _refuse_other(node: str, stage: Stage, theirs: Artifact) -> None:
 
 
 def _refuse_other_files(source: Path, recorded: Sequence[Mapping[str, Any]]) -> None:
-    """Raises unless the folder holds the recorded files with their sizes and nothing else, no link or device among them: before a copy."""
+    """Raises VerificationError unless the folder holds exactly the recorded files with their sizes, without links or devices."""
     wanted, found = {file["path"]: file["bytes"] for file in recorded}, set()
     for folder, below, files in os.walk(source):
         for name in [*below, *files]:

@@ -1,13 +1,13 @@
-"""OpenLineage events of a run and its nodes, to a file or an HTTP endpoint (runtime.openlineage).
+"""Sends OpenLineage events of a run and its nodes to a file or an HTTP endpoint (runtime.openlineage).
 
-One OpenLineage run per Loam run, one below it per node, each with START and one of COMPLETE, FAIL and ABORT. A cached node is told like any
-other node, so that the graph of every run is whole, with state "cached" in its facet and without statistics of output, since nothing
-was written. Datasets are artifacts (namespace: the home; name: <node>/<folder>; version: the content digest), external files as
-OpenLineage names them, and packages. Run ids are uuid5 of Loam's, so that an event sent twice is the same event.
-Guarantee: events are functions of the run record, the job and the manifest; none holds a credential. An endpoint that takes no events
-stops no work (see outbox.py): they are kept in <home>/runs/<id>/openlineage.jsonl, and sent by the next run that tells the same target.
-A killed run's last events (ABORT, for itself and the node it was in) are sent by the next run that tells the same target: what was
-told to have started and not to have ended is kept in <home>/runs/<id>/openlineage-open.jsonl.
+A Loam run is one OpenLineage run, and each of its nodes is a child run. Each sends START and one of COMPLETE, FAIL and ABORT. A cached node
+sends events like any other node, so that the graph of every run is complete. Its facet has the state "cached", and its output has no
+statistics, because nothing was written. Datasets are artifacts (namespace: the home; name: <node>/<folder>; version: the content digest),
+external files as OpenLineage names them, and packages. Run ids are uuid5 of Loam's ids, so an event that is sent twice is the same event.
+Guarantee: events are functions of the run record, the job and the manifest. No event holds a credential. An endpoint that does not accept
+events does not stop a run (see outbox.py): the events are kept in <home>/runs/<id>/openlineage.jsonl, and the next run with the same target
+sends them. The next run with the same target also sends the last events of a killed run (ABORT, for the run and the node that it was
+building). For this purpose, the START events without an end are kept in <home>/runs/<id>/openlineage-open.jsonl.
 Source: https://openlineage.io/spec/2-0-2/OpenLineage.json and its facets, by the classes of openlineage-python.
 """
 
@@ -39,15 +39,15 @@ EVENT_TYPES: dict[str, str] = {
     "start": "START", **dict.fromkeys((RunState.DONE, NodeState.CACHED, *BUILDS), "COMPLETE"), NodeState.FAILED: "FAIL",
     NodeState.INTERRUPTED: "ABORT",
 }  # fmt: skip
-"""State of a run or a node, or "start" -> type of the event."""
+"""State of a run or a node, or "start" -> event type."""
 OPEN = "openlineage-open.jsonl"
 EXTERNAL_FILES = 1000
-"""External files named per node; a crawl of 90,000 WARC files would make events of 30 MB. The facet loam_node has their number."""
+"""External files named per node. A crawl of 90,000 WARC files would make events of 30 MB. The facet loam_node has their number."""
 
 
 @dataclass(frozen=True)
 class Announcer:
-    """Tells of one run; a silent one (no runtime.openlineage) does nothing."""
+    """Sends the events of one run. Without an outbox (no runtime.openlineage) it does nothing."""
 
     home: Path
     record: Mapping[str, Any]
@@ -55,12 +55,12 @@ class Announcer:
     open: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, state: str, message: str = "") -> None:
-        """state: "start" or one of states.ENDS."""
+        """Sends an event of the run. state: "start" or one of states.ENDS."""
         if self.outbox:
             self._send(self.outbox, run_event(self.home, self.record, state, utc_now(), message), last=state != "start")
 
     def node(self, job: NodeJob, state: str, artifact: Artifact | None = None, message: str = "") -> None:
-        """state: "start", or what became of the node. artifact: what it made or found."""
+        """Sends an event of a node. state: "start", or the node's final state. artifact: what the node built or found."""
         if self.outbox:
             self._send(self.outbox, node_event(self.home, self.record, job, state, utc_now(), artifact, message))
 
@@ -71,7 +71,7 @@ class Announcer:
         else:
             self.open.pop(event["run"]["runId"], None)
         path = self.home / "runs" / self.record["run_id"] / OPEN
-        with suppress(OSError):  # a full disk stops the run by itself
+        with suppress(OSError):  # a full disk stops the run elsewhere, with a clear error
             if self.open:
                 write_durably(path, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in self.open.values()))
             else:
@@ -79,9 +79,14 @@ class Announcer:
 
 
 def announcer(home: Path, target: str, run_id: str) -> Announcer:
-    """The announcer of a recorded run; tells what earlier runs could not, and ends what killed ones told `target`.
+    """Returns the announcer of a recorded run.
 
-    target: runtime.openlineage, as `outbox.check` allows it.
+    It first sends the kept events of earlier runs with the same target, and the last events of killed ones.
+
+    Args:
+        home: The home folder.
+        target: runtime.openlineage, already checked by `outbox.check`.
+        run_id: The run.
     """
     if not target:
         return Announcer(home, {}, None)
@@ -98,17 +103,17 @@ def announcer(home: Path, target: str, run_id: str) -> Announcer:
 
 
 def _told_here(home: Path, run_id: str, record: Mapping[str, Any]) -> str:
-    """The state of a run that told the same target as the run of `record`; nothing of one that told another, or of a damaged record."""
+    """Returns the state of a run with the same target as the run of `record`. Empty for another target or a damaged record."""
     try:
         other = runs.read_run(home, run_id)
-    except ValueError:  # a damaged record is named by the index
+    except ValueError:  # the index names damaged records
         return ""
     same = other["resolved"]["runtime"]["openlineage"] == record["resolved"]["runtime"]["openlineage"]
     return str(other["state"]) if same else ""
 
 
 def _aborted(start: dict[str, Any]) -> dict[str, Any]:
-    """The last event of what was killed, by its first."""
+    """Returns the last event of a killed run or node, made from its START event."""
     own = {name: facet | {"state": RunState.KILLED} for name, facet in start["run"]["facets"].items() if name.startswith("loam_")}
     facets = start["run"]["facets"] | own | {"errorMessage": _plain(_error(RunState.KILLED)["errorMessage"])}
     return start | {"eventType": "ABORT", "eventTime": utc_now(), "run": start["run"] | {"facets": facets}}
@@ -121,7 +126,15 @@ def _plain(facet: Any) -> dict[str, Any]:
 
 
 def run_event(home: Path, record: Mapping[str, Any], state: str, time: str, message: str = "") -> dict[str, Any]:
-    """The event of a whole run; with a message (of a failure) in errorMessage. record: run.json. time: ISO 8601."""
+    """Returns the event of a whole run.
+
+    Args:
+        home: The home folder, which is the namespace.
+        record: The content of run.json.
+        state: "start" or one of states.ENDS.
+        time: ISO 8601.
+        message: The message of a failure, for the facet errorMessage.
+    """
     from openlineage.client import facet_v2 as facets
 
     facet = {"runId": record["run_id"], "recipe": record["recipe"], "command": dict(record["command"]), "dirty": record["code"]["dirty"]}
@@ -138,7 +151,7 @@ def run_event(home: Path, record: Mapping[str, Any], state: str, time: str, mess
 def node_event(
     home: Path, record: Mapping[str, Any], job: NodeJob, state: str, time: str, artifact: Artifact | None = None, message: str = ""
 ) -> dict[str, Any]:
-    """The event of one node of a run; with a message (of a failure) in errorMessage."""
+    """Returns the event of one node of a run. Arguments are those of `run_event`; artifact: what the node built or found."""
     from openlineage.client import facet_v2 as facets
 
     module = job.stage.run.__module__
@@ -207,7 +220,7 @@ def _output(home: Path, artifact: Artifact, written: bool) -> Any:
 
 
 def _about(home: Path, artifact: Artifact) -> dict[str, Any]:
-    """Facets of an artifact wherever it is named."""
+    """Returns the facets of an artifact, the same for input and output."""
     from openlineage.client import facet_v2 as facets
 
     made = artifact.manifest
@@ -221,7 +234,7 @@ def _about(home: Path, artifact: Artifact) -> dict[str, Any]:
 
 
 def _external(files: list[ExternalFile], packages: Mapping[str, Mapping[str, str]]) -> Iterator[Any]:
-    """Inputs from outside: files (the first EXTERNAL_FILES) and packages. A URL loses user and query, where credentials would be."""
+    """Yields external inputs: files (the first EXTERNAL_FILES) and packages. User and query of a URL are removed: they can be secret."""
     from openlineage.client import event_v2 as event
     from openlineage.client.facet_v2 import dataset_version_dataset as module
 
@@ -233,7 +246,7 @@ def _external(files: list[ExternalFile], packages: Mapping[str, Mapping[str, str
 
 
 def _external_name(uri: str) -> tuple[str, str]:
-    """(namespace, name) by OpenLineage's naming rules: ("s3://bucket", "path/x.warc.gz"), ("file", "/path/x.warc.gz")."""
+    """Returns (namespace, name) by OpenLineage's naming rules: ("s3://bucket", "path/x.warc.gz"), ("file", "/path/x.warc.gz")."""
     if "://" not in uri:
         return "file", uri
     parts = urlsplit(uri)
@@ -271,12 +284,12 @@ def _uuid(record: Mapping[str, Any], node: str) -> str:
 
 
 def _facet(kind: Callable[..., Any], **values: Any) -> Any:
-    """A facet of the standard with our name on it."""
+    """Returns a standard facet with Loam as producer."""
     return kind(producer=_producer(), **values)
 
 
 def _own_facet(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A facet of our own. Its schema: an object of the values below, none of them required."""
+    """Returns a facet of Loam's own. Its schema is an object with these values, none of them required."""
     return {"_producer": _producer(), "_schemaURL": f"urn:loam:openlineage:1-0-0#/$defs/{name}", **values}
 
 

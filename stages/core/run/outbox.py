@@ -1,9 +1,9 @@
-"""Delivery of events to a file or an HTTP endpoint, in order, for a sender that must not be stopped by it.
+"""Delivers events in order to a file or an HTTP endpoint, without blocking the sender for long.
 
-Guarantee: an event that is not taken is kept in a file beside the run's record, said once, and sent by a later run if not by this one.
-Cost: one write or post per event, and at most BUDGET_S of a run, whatever the endpoint does: once it does not answer in PATIENCE_S or
-cannot be reached, the run's events wait for one more attempt at its end.
-Source: the HTTP transport of openlineage-python (`api/v1/lineage`, bearer token), which leaves ordering and keeping to its user.
+Guarantee: an event that is not accepted is kept in a file in the run's folder and reported once. This run or a later one sends it.
+Cost: one write or POST per event, and at most BUDGET_S of a run, whatever the endpoint does. After the endpoint does not answer within
+PATIENCE_S or cannot be reached, the run's events wait for one more attempt at its end.
+Source: the HTTP transport of openlineage-python (`api/v1/lineage`, bearer token), which leaves order and storage to its user.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from stages.core.contract.secrets import redact
 from stages.core.store.files import write_durably
 
 PATIENCE_S = 5.0
-"""How long one delivery may take in all; a library's time-out starts again with each byte that drips in."""
+"""Largest duration of one delivery. A library's time-out starts again with each byte that arrives."""
 BUDGET_S = 10.0
-"""How long all deliveries of a run may take; the last PATIENCE_S are for those at its end."""
+"""Largest duration of all deliveries of a run. The last PATIENCE_S are reserved for those at its end."""
 REFUSED = frozenset({400, 413, 422})
-"""Answers about the event itself. All others (a wrong key, a wrong path, a broken server) are about the endpoint, and may end."""
+"""HTTP status codes that concern the event itself. All others (a wrong key, a wrong path, a broken server) concern the endpoint, which may
+recover."""
 KEPT, REFUSED_FILE = "openlineage.jsonl", "openlineage-refused.jsonl"
 
 
@@ -54,15 +55,22 @@ def check(target: str) -> None:
 
 
 def outbox(target: str, folder: Path) -> Outbox:
-    """An outbox to a target as `check` allows it; what is not taken is kept in the folder of the run."""
+    """Returns an outbox to a target that `check` accepts. Events that are not accepted are kept in `folder`, the folder of the run."""
     return Outbox(redact(target), _poster(target) if "://" in target else _appender(Path(target)), folder)
 
 
 @dataclass
 class Outbox:
-    """Events in order to one place; those it does not take wait in memory and in the folder. `deliver` raises OSError.
+    """Sends events in order to one target. Events that it does not accept wait in memory and in the folder.
 
-    left_s: what is left of the budget. held: the endpoint did not answer, so nothing more is delivered before the end.
+    Attributes:
+        target: The target as messages show it.
+        deliver: Sends one event. Raises OSError.
+        folder: The folder of the run.
+        waiting: Events not delivered yet.
+        left_s: What is left of the time budget, in seconds.
+        held: The endpoint did not answer, so nothing more is delivered before the end of the run.
+        said: Kinds of trouble that were reported.
     """
 
     target: str
@@ -74,7 +82,7 @@ class Outbox:
     said: set[str] = field(default_factory=set)
 
     def send(self, event: dict[str, Any], last: bool = False) -> None:
-        """Delivers what waits and the event, or keeps them. last: no event comes after this one in this run."""
+        """Delivers the waiting events and this one, or keeps them. last: no event follows this one in this run."""
         self.waiting.append(event)
         failure = ""
         while self.waiting and not failure and (last or not self.held):
@@ -87,9 +95,9 @@ class Outbox:
             )
 
     def take_over(self, kept: Path) -> None:
-        """Puts the events that another run of this home could not deliver before those of this one.
+        """Puts the undelivered events of another run of this home before those of this one.
 
-        What cannot be read, or not be kept here, stays where it is; another run may have been quicker.
+        Events that cannot be read, or cannot be kept here, stay where they are. Another run may have taken them first.
         """
         with suppress(ValueError, OSError):
             self.waiting += [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
@@ -97,7 +105,7 @@ class Outbox:
             kept.unlink(missing_ok=True)
 
     def _deliver_first(self, allowed_s: float) -> str:
-        """Takes the first waiting event out by delivering it or setting it aside; else says why it still waits."""
+        """Delivers the first waiting event or sets it aside, and removes it from the queue. Else returns why it still waits."""
         if allowed_s <= 0:
             self.held = True
             return f"it took {BUDGET_S - self.left_s:.0f} s of this run"
@@ -109,7 +117,7 @@ class Outbox:
             if response is None or response.status_code not in REFUSED:
                 self.held = response is None
                 return str(error)
-            with suppress(OSError):  # a full disk stops the run by itself
+            with suppress(OSError):  # a full disk stops the run elsewhere, with a clear error
                 _append(self.folder / REFUSED_FILE, self.waiting[0])
             self._say(
                 f"openlineage: {self.target} refuses an event ({redact(str(error))}). Such events are kept in "
@@ -121,7 +129,7 @@ class Outbox:
         return ""
 
     def _keep(self) -> None:
-        with suppress(OSError):  # a full disk stops the run by itself
+        with suppress(OSError):  # a full disk stops the run elsewhere, with a clear error
             if self.waiting:
                 self._write()
             else:
@@ -131,7 +139,7 @@ class Outbox:
         write_durably(self.folder / KEPT, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in self.waiting))
 
     def _say(self, line: str) -> None:
-        """Once per run for each kind of trouble."""
+        """Prints a line, once per run for each kind of trouble."""
         kind = line.partition("(")[0]
         if kind not in self.said:
             self.said.add(kind)
@@ -139,9 +147,13 @@ class Outbox:
 
 
 def _within(seconds: float, deliver: Callable[[dict[str, Any]], None], event: dict[str, Any]) -> None:
-    """Delivers on a thread that is left behind when it takes too long: nothing else ends a name look-up or an answer that drips.
+    """Delivers an event on a thread, and abandons the thread when it takes too long.
 
-    Raises TimeoutError, or the OSError of `deliver`. The event may still arrive; sent twice, it is the same event.
+    Only a thread can limit a name lookup or a very slow answer. The event may still arrive later; sent twice, it is the same event.
+
+    Raises:
+        TimeoutError: The delivery took longer than `seconds`.
+        OSError: What `deliver` raised.
     """
     outcome: SimpleQueue[OSError | None] = SimpleQueue()
 
@@ -168,13 +180,13 @@ def _appender(path: Path) -> Callable[[dict[str, Any]], None]:
 def _append(path: Path, event: dict[str, Any]) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(handle, (json.dumps(event, ensure_ascii=False) + "\n").encode())  # one call: runs at the same time do not mix lines
+        os.write(handle, (json.dumps(event, ensure_ascii=False) + "\n").encode())  # one call, so that lines of two runs do not mix
     finally:
         os.close(handle)
 
 
 def _poster(url: str) -> Callable[[dict[str, Any]], None]:
-    """Posts to a URL as the standard clients do: /api/v1/lineage where it has no path, OPENLINEAGE_API_KEY as bearer token."""
+    """Returns a function that posts to a URL as other clients do: to /api/v1/lineage if it has no path, with OPENLINEAGE_API_KEY."""
     from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport, TokenProvider
 
     key = os.environ.get("OPENLINEAGE_API_KEY", "")
@@ -189,6 +201,6 @@ def _poster(url: str) -> Callable[[dict[str, Any]], None]:
     )
 
     def post(event: dict[str, Any]) -> None:
-        transport.emit(event)  # type: ignore[arg-type]  # it serialises mappings as they are
+        transport.emit(event)  # type: ignore[arg-type]  # it serialises mappings unchanged
 
     return post

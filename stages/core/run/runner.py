@@ -1,9 +1,9 @@
-"""Runs one node: key, cached or missing, lease, scratch, the stage itself, record counts, publication.
+"""Runs one node: finds a cached artifact by key, or holds the lease, runs the stage in scratch, checks the record counts and publishes.
 
-Guarantee: an artifact appears whole or not at all; a cached node runs nothing; two runs at once never build the same key; a killed stage
-started again with the same key and code gets its scratch back, with other code it starts clean; a stage reads only artifacts whose
-files are those that were recorded; what was made from a file that changed meanwhile is not published.
-Cost beside the stage: hashing its files once, and those of an input that this home has not compared before.
+Guarantee: an artifact appears whole or not at all. A cached node runs nothing. Two simultaneous runs never build the same key. A killed
+stage that starts again with the same key and code gets its scratch back; with other code it starts clean. A stage reads only artifacts
+whose files are those that were recorded. An artifact is not published when a file that it was made from changed meanwhile.
+Cost, in addition to the stage: hashing its files once, and those of an input that this home has not compared before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROGRESS_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class Event:
-    """What a node tells whoever watches. kind: start | progress | log | end; `values` by kind."""
+    """What a node reports to its observers. kind: start, progress, log or end. The content of `values` depends on the kind."""
 
     kind: str
     node: str
@@ -47,7 +47,7 @@ Report = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class NodeJob:
-    """A node with everything that decides its artifact resolved; `key` follows from `parts`. provenance: of an import only."""
+    """A node with everything that decides its artifact resolved. `key` is computed from `parts`. provenance: set for an import only."""
 
     node: str
     stage: Stage
@@ -63,7 +63,7 @@ class NodeJob:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a node. state: CACHED or one of BUILDS."""
+    """The outcome of a node. state: CACHED or one of BUILDS. seconds: time of the build, 0 for a cached node."""
 
     state: NodeState
     artifact: Artifact
@@ -74,7 +74,21 @@ class Result:
 def prepare(
     home: Path, node: str, stage: Stage, config: StageConfig, seed: int, runtime: Runtime, inputs: Mapping[str, Artifact]
 ) -> NodeJob:
-    """Resolves external inputs and derives the key. Raises RecipeError when something named is not there."""
+    """Resolves external inputs, computes the key and returns the job.
+
+    Args:
+        home: The home folder.
+        node: The node.
+        stage: Its stage.
+        config: Its settings.
+        seed: The recipe's seed.
+        runtime: How the stage is executed.
+        inputs: Role -> artifact that the stage reads.
+
+    Raises:
+        RecipeError: An external input does not exist or cannot be reached, or two inputs do not belong together.
+        StageError: An input is missing, or a distribution that the stage needs is not installed.
+    """
     for role, read in stage.inputs.items():
         if role not in inputs and role not in stage.optional:
             raise StageError(
@@ -91,10 +105,10 @@ def prepare(
 
 
 def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
-    """Raises when an input was made from another artifact than the one that the node reads beside it: an imported one can bring that."""
+    """Raises RecipeError when an input was made from another artifact than the one that the node reads. An imported one can cause that."""
     beside: dict[str, set[str]] = {}
     for artifact in inputs.values():
-        known = {artifact.manifest["digest"], manifest.input_digest(artifact)}  # a copy of what another home's artifact was made from
+        known = {artifact.manifest["digest"], manifest.input_digest(artifact)}  # an import keeps the digest by which its home named it
         beside.setdefault(artifact.manifest["node"], set()).update(known)
     for artifact in inputs.values():
         for parent in artifact.manifest.get("inputs", {}).values():
@@ -108,7 +122,7 @@ def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
 
 
 def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[str, tuple[ExternalFile, ...]], dict[str, dict[str, str]]]:
-    """Every external field of a config, resolved: (field -> files, field -> package versions)."""
+    """Returns every external field of a config, resolved: (field -> files, field -> package versions)."""
     fields = list(external.external_fields(config))
     if not fields:
         return {}, {}
@@ -135,18 +149,31 @@ def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[
 
 
 def find_hit(home: Path, job: NodeJob) -> Artifact | None:
-    """The newest published artifact of the job's key, or None. An imported one is a hit of an import only."""
+    """Returns the newest published artifact of the job's key, or None. Only an import job finds an imported artifact."""
     found = [a for a in manifest.find_artifacts(home, job.node, job.key) if manifest.is_imported(a) == bool(job.provenance)]
     return found[-1] if found else None
 
 
 def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool = False) -> Result:
-    """Runs a job unless its artifact exists; with `force` builds it again beside the old one and compares.
+    """Runs a job unless its artifact exists. With `force`, builds it again and compares it with the old artifact.
 
-    While another run builds the same key it waits, then finds the artifact. Raises what the stage raised; StageError when the disk is
-    full or an external file changed meanwhile; VerificationError when a forced data stage gives other bytes, or when an artifact is
-    not what was recorded of it. A damaged artifact is built again with `force`: with the same digest it takes the old one's place and
-    name, with another it stands beside it as the newest.
+    While another run builds the same key, this call waits and then finds the artifact. With `force`, a damaged artifact is built again. If
+    the digest is the same, the new artifact takes the place and name of the damaged one. If not, it is published as the newest rebuild.
+
+    Args:
+        home: The home folder.
+        job: The node to run.
+        run_id: The run, for the manifest and the lease.
+        report: Receives events.
+        force: Whether to build an artifact that exists.
+
+    Returns:
+        State and artifact of the node.
+
+    Raises:
+        StageError: The disk is full, or an external file changed meanwhile.
+        VerificationError: A forced data stage gave other bytes, or the files of an artifact differ from its manifest.
+        Exception: Whatever the stage raised.
     """
     if hit := _usable_hit(home, job, run_id, force):
         return Result(NodeState.CACHED, hit, 0.0, hit.manifest["record_counts"] or {})
@@ -162,9 +189,9 @@ def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool 
 
 
 def _usable_hit(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifact | None:
-    """The hit to hand on, if there is one and nothing is to be built. Raises VerificationError when a file of it is gone.
+    """Returns the cached artifact, or None when the node must be built. Raises VerificationError when one of its files is damaged.
 
-    An import has the files at hand of which a damaged artifact can be made again, so there a damaged hit is none.
+    An import can repair a damaged artifact from the files that it has, so for an import a damaged artifact counts as missing.
     """
     hit = None if force else find_hit(home, job)
     if hit is None or not (wrong := integrity.check(home, hit) if job.provenance else manifest.glance(hit)):
@@ -176,7 +203,7 @@ def _usable_hit(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifact 
 
 @contextmanager
 def _held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[None]:
-    """The lease on the job's key and, for a stage that computes on GPUs, the one on this machine's GPUs."""
+    """Holds the lease on the job's key and, for a stage that computes on GPUs, the lease on this machine's GPUs."""
 
     def say(text: str) -> None:
         report(Event("log", job.node, {"line": text}))
@@ -190,19 +217,19 @@ def _held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[Non
 
 
 def lease_path(home: Path, node: str, key: str) -> Path:
-    """Whoever holds this file builds or imports the node's key."""
+    """Returns the path of the lease on a node's key. Its holder builds or imports that key."""
     return home / "leases" / f"{node}-{key[:12]}"
 
 
 def gpu_lease_path() -> Path:
-    """Whoever holds this file computes on this machine's GPUs: one stage at a time, of all homes of a user."""
+    """Returns the path of the lease on this machine's GPUs: one stage at a time computes on them, for all homes of a user."""
     return Path(tempfile.gettempdir()) / f"loam-{os.getuid()}" / "gpus"
 
 
 def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -> Result:
     started = time.monotonic()
     hit = find_hit(home, job)
-    broken = bool(hit and integrity.check(home, hit))  # a damaged original says nothing about determinism, and is built over
+    broken = bool(hit and integrity.check(home, hit))  # a damaged artifact says nothing about determinism, so it is replaced
     _refuse_damaged(home, job, run_id, report)
     scratch = _scratch(home, job, force)
     out, work = scratch / "out", scratch / "work"
@@ -213,7 +240,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     try:
         outcome = _call(job, out, work, report)
     except (OSError, StageError, ValueError):
-        shutil.rmtree(out, ignore_errors=True)  # on a full disk its space is what the next run needs first
+        shutil.rmtree(out, ignore_errors=True)  # on a full disk, the next run needs this space first
         _refuse_changed(home, job, scratch)
         _refuse_damaged(home, job, run_id, report)
         raise
@@ -245,7 +272,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
 
 
 def _refuse_damaged(home: Path, job: NodeJob, run_id: str, report: Report) -> None:
-    """Raises VerificationError when an artifact that the job reads is not what was recorded of it."""
+    """Raises VerificationError when the files of an artifact that the job reads differ from its manifest."""
 
     def say(line: str) -> None:
         report(Event("log", job.node, {"line": line}))
@@ -255,14 +282,14 @@ def _refuse_damaged(home: Path, job: NodeJob, run_id: str, report: Report) -> No
             raise integrity.damaged(artifact, wrong, run_id)
     for found in job.files.values():
         for file in found:
-            if file.identity.startswith("artifact:"):  # of another recipe, maybe of another home
+            if file.identity.startswith("artifact:"):  # of another recipe, possibly of another home
                 artifact = manifest.read_artifact(Path(file.uri))
                 if wrong := integrity.check(home, artifact, say):
                     raise integrity.damaged(artifact, wrong, artifact.manifest["run_id"])
 
 
 def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
-    """Raises when an external file is not the one that the key names any more; what was made from it is discarded."""
+    """Raises StageError when an external file changed since the key was computed. Discards what was made from it."""
     memory = external.load_memory(home)
     for name, found in job.files.items():
         for file in found:
@@ -276,12 +303,12 @@ def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
 
 
 def scratch_path(home: Path, job: NodeJob, force: bool = False) -> Path:
-    """The folder in which the job is built; a forced build has its own."""
+    """Returns the folder in which the job is built. A forced build has its own."""
     return home / "scratch" / f"{job.node}-{job.key[:12]}{'-force' if force else ''}"
 
 
 def _scratch(home: Path, job: NodeJob, force: bool) -> Path:
-    """The job's scratch folder; what other code left in it is discarded, not mixed."""
+    """Returns the job's scratch folder. Discards its content if other code left it."""
     folder = scratch_path(home, job, force)
     mark = {"key": job.key, "code": source_code.code_digest(*job.stage.modules)}
     try:
@@ -296,7 +323,7 @@ def _scratch(home: Path, job: NodeJob, force: bool) -> Path:
 
 
 def _call(job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
-    """The stage itself, with a context whose functions report, count and keep."""
+    """Runs the stage function with a context that reports, counts and keeps bad records. Raises StageError for unbalanced counts."""
     last = [0.0]
     bad: list[dict[str, str]] = []
     limit = getattr(job.config, "max_bad_records", 0)

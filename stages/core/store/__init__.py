@@ -1,1 +1,1 @@
-"""Artifacts, keys, manifests, names, leases and run records: what stands on disk and who may write it."""
+"""The store: artifacts, keys, manifests, names, leases and run records on disk, and who may write them."""

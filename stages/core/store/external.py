@@ -1,9 +1,10 @@
-"""What a recipe names outside the home folder, and how it enters a key: by content, never by name or date.
+"""Identifies what a recipe names outside the home folder. It enters a key by content, never by name or date.
 
-Local files by sha256, however they are named (path, pattern, link, file://), remembered by (path, size, mtime_ns, ctime_ns, inode) in
-<home>/hashes.json, so that a second plan does not read them again. Remote files (s3://, https://) by a strong ETag and size; one
-without such an ETag is read and counts by sha256, at each plan anew, up to FETCHED_BYTES, and is refused beyond.
-Packages by installed version; "stdlib" is this Python. Cost: reading each new local file once, about 1 GB/s.
+Local files enter by sha256, however they are named (path, pattern, link, file://). The hash is remembered by (path, size, mtime_ns,
+ctime_ns, inode) in <home>/hashes.json, so that a second plan does not read the file again. Remote files (s3://, https://) enter by a strong
+ETag and size. A remote file without a strong ETag enters by sha256 and is read again at each plan; it is refused above FETCHED_BYTES.
+Packages enter by installed version; "stdlib" is this Python.
+Cost: reading each new local file once, about 1 GB/s.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from stages.core.store.patterns import files_of
 from stages.core.store.remote import describe, local_name, opened
 
 Remembered = dict[str, tuple[list[int], str]]
-FETCHED_BYTES = 1 << 30  # of a remote file without a strong ETag: it is read several times in one run
+FETCHED_BYTES = 1 << 30  # of a remote file without a strong ETag, which one run reads several times
 BLOCK_BYTES = 1 << 20
-GRAIN_NS = 20_000_000  # kernels stamp files with a clock that ticks every 1 to 10 ms
+GRAIN_NS = 20_000_000  # kernels take file times from a clock that ticks every 1 to 10 ms
 
 
 def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, External, Sequence[str]]]:
-    """(dotted field, mark, values) of every external field of a config, nested models included."""
+    """Yields (dotted field, mark, values) of every external field of a config, including nested models."""
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
         marks = [m for m in info.metadata if isinstance(m, External)] or [
@@ -51,7 +52,16 @@ def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, 
 
 
 def resolve_files(values: Sequence[str], memory: Remembered, where: str) -> tuple[ExternalFile, ...]:
-    """Expands globs (sorted) and identifies every file. A pattern that names nothing is a RecipeError."""
+    """Expands globs (sorted) and identifies every file.
+
+    Args:
+        values: Paths, globs or fsspec URIs.
+        memory: Remembered hashes; new ones are added.
+        where: The setting, for messages.
+
+    Raises:
+        RecipeError: A pattern matches no file, a file does not exist, or a remote file cannot be reached or identified.
+    """
     found: list[ExternalFile] = []
     for value in values:
         path = _local(value, where)
@@ -70,7 +80,7 @@ def resolve_files(values: Sequence[str], memory: Remembered, where: str) -> tupl
 
 
 def package_versions(names: Sequence[str], where: str) -> dict[str, str]:
-    """Installed version of each distribution; "stdlib" gives the version of the running Python."""
+    """Returns the installed version of each distribution ("stdlib": the running Python). Raises RecipeError if one is not installed."""
     versions = {}
     for name in names:
         try:
@@ -83,17 +93,17 @@ def package_versions(names: Sequence[str], where: str) -> dict[str, str]:
 
 
 def load_memory(home: Path) -> Remembered:
-    """The hash memory of a home; empty when absent or unreadable (it only saves time)."""
+    """Returns the hash memory of a home. Empty when it is absent or unreadable, which costs only time."""
     return read_memory(home / "hashes.json")
 
 
 def save_memory(home: Path, memory: Remembered) -> None:
-    """Keeps the hashes for the next plan; on a full or read-only disk they are not kept, which costs time and nothing else."""
+    """Keeps the hashes for the next plan. On a full or read-only disk they are not kept, which costs only time."""
     write_memory(home / "hashes.json", memory)
 
 
 def read_memory(file: Path) -> Remembered:
-    """Remembered hashes; none when the file is absent or unreadable."""
+    """Returns remembered hashes. Empty when the file is absent or unreadable."""
     try:
         stored = read_object(file)
         return {name: (list(mark), str(digest)) for name, (mark, digest) in stored.items()}
@@ -102,17 +112,17 @@ def read_memory(file: Path) -> Remembered:
 
 
 def write_memory(file: Path, memory: Remembered) -> None:
-    """Keeps hashes; where that is not possible they are not kept."""
+    """Writes remembered hashes. Ignores a file that cannot be written."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(file, json.dumps(memory))
 
 
 def remembered_sha256(path: Path, memory: Remembered) -> str:
-    """Hex sha256 of a file, read only if size, times or inode differ from the remembered ones.
+    """Returns the hex sha256 of a file. Reads the file only if size, times or inode differ from the remembered ones.
 
-    A file whose times are younger than the grain of the file system's clock (or lie in the future) is not remembered: it could
-    change again without showing (git's "racy" entries).
+    A file whose times are younger than the resolution of the file system's clock (or in the future) is not remembered. It could change
+    again without a visible difference (git calls such entries "racy").
     """
     mark, name = mark_of(path), os.fspath(path.absolute())
     if name in memory and memory[name][0] == mark:
@@ -126,7 +136,7 @@ def remembered_sha256(path: Path, memory: Remembered) -> str:
 
 
 def local_path(file: ExternalFile, folder: Path) -> Path:
-    """A path for libraries that read local files only: the file's own, or a copy of a remote one in `folder`."""
+    """Returns a path for libraries that read only local files: the file's own path, or that of a copy of a remote file in `folder`."""
     if "://" not in file.uri:
         return Path(file.uri)
     path = folder / file.sha256
@@ -140,10 +150,13 @@ def local_path(file: ExternalFile, folder: Path) -> Path:
 
 
 def changed(file: ExternalFile, memory: Remembered) -> str:
-    """What happened to a file since it was identified: "changed", "disappeared", or empty.
+    """Returns what happened to a file since it was identified: "changed", "disappeared", or empty.
 
-    A remote file is asked for its ETag and size again, or read again where it counts by content; raises ConnectionError where the
-    network does not answer. What another artifact is has its own check (integrity).
+    For a remote file, ETag and size are requested again; a file that is identified by content is read again. An artifact is not checked
+    here (see store/integrity.py).
+
+    Raises:
+        ConnectionError: The network does not answer.
     """
     if file.identity.startswith("artifact:"):
         return ""
@@ -160,28 +173,28 @@ def changed(file: ExternalFile, memory: Remembered) -> str:
 
 
 def at_rest(mark: list[int]) -> bool:
-    """Whether a change from now on would show in the mark: it is older than the grain of the clock that stamps files."""
+    """Whether a later change would show in the mark, because the mark is older than the resolution of the clock that sets file times."""
     return max(mark[1:3]) < time.time_ns() - GRAIN_NS
 
 
 def mark_of(path: Path) -> list[int]:
-    """What changes when a file does: size, times of content and inode (ns), inode."""
+    """Returns the values that change when a file changes: size, mtime and ctime (ns), inode."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
 def sha256_file(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
+    """Returns the hex sha256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _UnidentifiedError(Exception):
-    """A remote file that nothing tells apart from another of its name; the text says why."""
+    """Nothing identifies the content of a remote file. The text says why."""
 
 
 def _local(value: str, where: str) -> str:
-    """The path or pattern on this machine that a value names; empty for a remote file."""
+    """Returns the local path or pattern that a value names. Empty for a remote file."""
     if "://" not in value:
         return value
     try:
@@ -191,7 +204,7 @@ def _local(value: str, where: str) -> str:
 
 
 def _remote(uri: str, where: str) -> ExternalFile:
-    """A remote file, identified."""
+    """Returns a remote file with its identity."""
     try:
         size, identity = _identity(uri)
     except _UnidentifiedError as error:
@@ -204,7 +217,7 @@ def _remote(uri: str, where: str) -> ExternalFile:
 
 
 def _identity(uri: str) -> tuple[int, str]:
-    """Size and identity of a remote file: its strong ETag and size without reading it, else the sha256 of its bytes."""
+    """Returns size and identity of a remote file: strong ETag and size without reading it, else the sha256 of its bytes."""
     about = describe(uri)
     if about.size is None:
         raise _UnidentifiedError("the server states no size")

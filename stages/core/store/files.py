@@ -1,4 +1,4 @@
-"""Durable files: written beside, fsynced, renamed into place. What a record needs so that a kill or a power cut leaves the old or the new."""
+"""Writes durable files under a temporary name, fsyncs and renames them, so that a kill or power cut leaves the old or the new file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_durably(path: Path, text: str) -> None:
-    """The file holds all of `text` or what it held before. Writers at the same time do not mix: the last one wins."""
+    """Replaces the content of a file by `text`. A crash leaves the old or the new content. Of simultaneous writers, the last one wins."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -22,7 +22,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def make_durably(folder: Path, root: Path) -> None:
-    """Makes a folder below `root` with those above it, so that each survives a power cut."""
+    """Creates a folder below `root` with its missing parents, so that each survives a power cut."""
     missing = [path for path in (folder, *folder.parents) if path.is_relative_to(root) and not path.is_dir()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:
@@ -30,7 +30,7 @@ def make_durably(folder: Path, root: Path) -> None:
 
 
 def usual_mode(folder: Path) -> int:
-    """The permissions that a new file in a folder has by the user's umask, whatever a library gives its own."""
+    """Returns the permissions that the user's umask gives a new file in a folder. Some libraries create files with other permissions."""
     probe = folder / f".mode.{os.getpid()}.{threading.get_ident()}"
     handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -41,7 +41,7 @@ def usual_mode(folder: Path) -> int:
 
 
 def fsync(path: Path) -> None:
-    """Makes a file, or what was renamed or created in a folder, survive a power cut."""
+    """Makes a file survive a power cut; for a folder, the renames and new entries in it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,6 +1,6 @@
-"""Which folders can be a home: those that everything below can work with. Checked before any work.
+"""Checks, before any work, whether a folder can be a home: whether all libraries that use the home can work with its path.
 
-Source: tried with Prefect's SQLite URL, DuckDB and fsspec. %, #, quotes, blanks, *, [ and { work.
+Source: tests with Prefect's SQLite URL, DuckDB and fsspec. %, #, quotes, blanks, *, [ and { work.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from stages.core.contract.errors import RecipeError
 
 OTHER_HOME = "Name another folder with --home or LOAM_HOME."
 LONGEST_HOME = 400
-"""Bytes: SQLite takes paths of at most 512, and Prefect's database lies below the home."""
+"""Bytes. SQLite accepts paths of at most 512 bytes, and Prefect's database is below the home."""
 LONGEST_NAME = 255
-"""Bytes, of the common file systems."""
+"""Bytes, the limit of common file systems for one name."""
 REFUSED = {
     "?": "Prefect's database, named by a URL, would lie elsewhere",
     "\\": "DuckDB takes it for a slash",
     "::": "fsspec takes it for a chain of file systems",
 }
-"""Characters that a home's path cannot have, and why."""
+"""Characters that a home's path cannot have, and why not."""
 
 
 def refuse_odd(home: Path) -> None:
-    """Raises RecipeError for a path that cannot be a home. One that is not there yet is made by whoever writes first."""
+    """Raises RecipeError for a path that cannot be a home. A path that does not exist is valid; the first writer creates it."""
     fault = _path_fault(home) or _path_fault(Path(os.path.realpath(home))) or _folder_fault(home)
     if fault:
         raise RecipeError(f"The home folder {fault}.", where=ascii(str(home))[1:-1], do=OTHER_HOME)
@@ -51,7 +51,7 @@ def _folder_fault(path: Path) -> str:
             if os.path.islink(folder):
                 return f"lies behind {folder}, a link that leads nowhere"
             continue
-        except NotADirectoryError:  # what is no folder lies further up
+        except NotADirectoryError:  # a parent is a file; the loop reaches it later
             continue
         except OSError as error:
             return f"cannot be looked at: {error.strerror}"

@@ -1,10 +1,11 @@
-"""What a stage reads is what was recorded: the files of its input artifacts against their manifests.
+"""Compares the files of a stage's input artifacts with their manifests, so that a stage reads what was recorded.
 
-Guarantee: before a node is built, every file of every artifact that it reads has its recorded sha256, none is missing and none was
-added; after it, they still have. A file that was compared is remembered by size, times and inode (external.mark_of), never while it is
-younger than the clock can tell apart, and so are the files of an artifact that was just published. What changes bytes and leaves all
-of these, a failing disk, is found by `loam lineage verify`, which reads everything.
-One small file per artifact, <home>/verified/<node>/<folder>.json; it only saves time, and gc removes it with its artifact.
+Guarantee: before a node is built, every file of every artifact that it reads has its recorded sha256, no file is missing and no file was
+added. After the build they are compared again. A compared file is remembered by size, times and inode (external.mark_of), but not while it
+is younger than the clock of the file system can distinguish. The files of a newly published artifact are remembered too. A failing disk can
+change bytes and none of these marks; `loam lineage verify` finds that, because it reads everything.
+The remembered hashes are in one small file per artifact, <home>/verified/<node>/<folder>.json. It only saves time, and gc removes it with
+its artifact.
 Cost: one stat per file; one read of each file that is not remembered, about 1 GB/s.
 """
 
@@ -21,13 +22,19 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import VerificationError
 from stages.core.store import external, manifest
 
-TOLD_BYTES = 1 << 30  # from here on a reading is announced
+TOLD_BYTES = 1 << 30  # a read of at least this many bytes is announced
 REST_S = 1.5 * external.GRAIN_NS / 1e9
-SHOWN = 3  # faults in a message
+SHOWN = 3  # faults named in a message
 
 
 def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda line: None) -> list[str]:
-    """What is wrong with an artifact's files, one line each. Reads only what is not remembered; `say` hears when that is much."""
+    """Returns what is wrong with an artifact's files, one line each. Reads only files that are not remembered.
+
+    Args:
+        home: The home that remembers the hashes.
+        artifact: The artifact, of this or another home.
+        say: Receives one line when TOLD_BYTES or more have to be read.
+    """
     file = _memory_file(home, artifact)
     memory = external.read_memory(file)
     before = dict(memory)
@@ -41,7 +48,7 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
 
 
 def check_anew(home: Path, artifact: Artifact) -> list[str]:
-    """The same by reading every byte; what was remembered of a damaged artifact is forgotten."""
+    """As `check`, but reads every byte. Forgets the hashes of a damaged artifact."""
     wrong = manifest.verify(artifact)
     if wrong:
         _memory_file(home, artifact).unlink(missing_ok=True)
@@ -49,10 +56,15 @@ def check_anew(home: Path, artifact: Artifact) -> list[str]:
 
 
 def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]) -> None:
-    """Remembers the files of an artifact just published. hashed: path -> mark when its sha256 was taken (manifest.list_files).
+    """Remembers the files of an artifact that was just published.
 
-    Publication changes nothing of a file but the time of its inode: another link to it, in the scratch folder, has gone. A file is as
-    young as that, so this waits until the clock can tell a later change apart (30 ms).
+    Publication changes only the inode time (ctime) of a file, because another hard link to it, in the scratch folder, was removed. The file
+    is therefore young, so this function waits 30 ms until the clock can distinguish a later change.
+
+    Args:
+        home: The home that remembers the hashes.
+        artifact: The published artifact.
+        hashed: Path in the artifact -> mark of the file when its sha256 was computed (manifest.list_files).
     """
     time.sleep(REST_S)
     memory: external.Remembered = {}
@@ -65,15 +77,15 @@ def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]
 
 
 def forget(home: Path, artifact: str) -> None:
-    """Drops what is remembered of "<node>/<folder>", which is being removed."""
+    """Forgets the hashes of "<node>/<folder>", an artifact that is being removed."""
     file = home / "verified" / f"{artifact}.json"
     file.unlink(missing_ok=True)
-    with suppress(OSError):  # others of the node are remembered
+    with suppress(OSError):  # the folder still holds the files of other artifacts of the node
         file.parent.rmdir()
 
 
 def damaged(artifact: Artifact, wrong: Sequence[str], recipe: str) -> VerificationError:
-    """The error to raise for a damaged artifact. recipe: with which it can be built again, a file, a name or a run."""
+    """Returns the error to raise for a damaged artifact. recipe: a file, a name or a run from which it can be built again."""
     more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
     name = f"{artifact.manifest.get('alias') or artifact.manifest['node']} ({manifest.artifact_id(artifact)})"
     return VerificationError(
@@ -82,7 +94,7 @@ def damaged(artifact: Artifact, wrong: Sequence[str], recipe: str) -> Verificati
 
 
 def remedy(artifact: Artifact, recipe: str) -> str:
-    """What makes a damaged artifact whole again."""
+    """Returns a sentence that says how to repair a damaged artifact."""
     node = artifact.manifest["node"]
     if manifest.is_imported(artifact):
         return f"Take it in again from where it came: `loam lineage import {node} FILES --provenance TEXT`; it keeps its name."
@@ -90,7 +102,7 @@ def remedy(artifact: Artifact, recipe: str) -> str:
 
 
 def _memory_file(home: Path, artifact: Artifact) -> Path:
-    """Where the files of an artifact are remembered, one of another home by the path of its folder."""
+    """Returns the path of the file with an artifact's remembered hashes. For an artifact of another home, its folder's path decides it."""
     folder = artifact.path.absolute()
     if folder.parent.parent == (home / "artifacts").absolute():
         return home / "verified" / folder.parent.name / f"{folder.name}.json"

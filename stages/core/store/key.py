@@ -1,8 +1,8 @@
-"""The key of a node's artifact: same key = already done.
+"""Computes the key of a node's artifact. An artifact with the same key is reused.
 
-sha256 over node, stage version, config, seed, versions of the deciding distributions, external inputs by content, the content
-digests of the input artifacts, and the digest of the stage's code where the record does not list that code for the version.
-Nothing of the runtime, no path, date, host or worker count is in it.
+The key is the sha256 over node, stage version, config, seed, versions of the deciding distributions, external inputs by content, the
+content digests of the input artifacts, and the digest of the stage's code if stage_code.json does not list that code for the version.
+It contains nothing of the runtime, no path, date, host or worker count.
 The parts stay readable (`key_parts`), so that a missing artifact can be explained field by field.
 """
 
@@ -32,9 +32,18 @@ def key_parts(
     packages: Mapping[str, Mapping[str, str]],
     inputs: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Everything that decides the artifact. inputs: role -> content digest; files, packages: dotted field -> resolved.
+    """Returns everything that decides the artifact.
 
-    The names of packages stay in the config too: their order decides the order of what is read from them.
+    The names of packages stay in the config too, because their order decides the order of what is read from them.
+
+    Args:
+        node: The node.
+        stage: Its stage.
+        config: Its settings.
+        seed: The recipe's seed.
+        files: Dotted field -> resolved files.
+        packages: Dotted field -> package -> version.
+        inputs: Role -> content digest.
     """
     settings = config.model_dump(mode="json")
     for field, mark, _ in external_fields(config):
@@ -54,12 +63,12 @@ def key_parts(
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
-    """Hex sha256 over the parts in canonical JSON."""
+    """Returns the hex sha256 over the parts in canonical JSON."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
 
 
 def key_differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two sets of parts, one readable line per field, as "field: old -> new"."""
+    """Returns what differs between two sets of parts, one readable line per field, as "field: old -> new"."""
     lines: list[str] = []
     for name in sorted({*new, *old}):
         a, b, place = old.get(name), new.get(name), f"{prefix}{name}"

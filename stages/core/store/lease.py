@@ -1,10 +1,10 @@
-"""Leases: who works on what, so that two runs on one home never build the same thing twice.
+"""Leases: locks that say which run works on what, so that two runs on one home never build the same key at the same time.
 
-A lease is a file held by flock: the kernel frees it the moment its owner is dead, however it died, and no clock decides.
-Inside stand owner, process, boot id, host and a heartbeat counter, for messages and for a home that several machines share
-over a file system whose locks do not reach across: a lease written under another boot id is taken over only after its
-counter stood still for STALE_S by our own monotonic clock.
-Guarantee: at most one owner; a dead owner's lease is taken over; nothing is left behind when the block ends.
+A lease is a file that its owner locks with flock. The kernel releases the lock when the owner dies, however it dies, and no clock decides.
+The file holds owner, process, boot id, host and a heartbeat counter. Messages use them. They also protect a home that several machines
+share over a file system whose locks do not work across machines: a lease that was written under another boot id is taken over only after
+its counter did not change for STALE_S by the reader's own monotonic clock.
+Guarantee: at most one owner. The lease of a dead owner is taken over. The file is removed when the block ends.
 Cost: two small writes, one thread that wakes every BEAT_S.
 """
 
@@ -25,16 +25,23 @@ from stages.processes import lock_file
 BEAT_S = 5.0
 STALE_S = 30.0
 POLL_S = 0.1
-RECORD_BYTES = 512  # one page at most, written whole: a reader never sees half a record
+RECORD_BYTES = 512  # less than one page, written in one call, so that a reader never sees half a record
 
 Clock = Callable[[], float]
 
 
 @contextmanager
 def lease(path: Path, owner: str, waiting: Callable[[str], None] = lambda text: None, clock: Clock = time.monotonic) -> Iterator[None]:
-    """Holds the lease `path` while the block runs; waits while another owner has it.
+    """Holds the lease `path` while the block runs. Waits while another owner holds it.
 
-    owner: the run that wants it. waiting: hears once who has it. Raises OSError when the file cannot be made.
+    Args:
+        path: The lease file.
+        owner: The run that wants the lease.
+        waiting: Is called once with the current holder, if there is one.
+        clock: Monotonic seconds.
+
+    Raises:
+        OSError: The file cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = _acquire(path, waiting, clock)
@@ -54,7 +61,7 @@ def lease(path: Path, owner: str, waiting: Callable[[str], None] = lambda text: 
 
 
 def clear(path: Path, also: Callable[[], None] = lambda: None) -> None:
-    """Removes a lease file that a killed owner left; `also` runs while the lease is ours. Leaves one that is held as it is."""
+    """Removes a lease file that a killed owner left, and calls `also` while holding the lease. A lease that is held stays as it is."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -68,7 +75,7 @@ def clear(path: Path, also: Callable[[], None] = lambda: None) -> None:
 
 
 def held_by(path: Path) -> str:
-    """Who holds a lease now, as "run tiny-7, process 123 on host"; empty when nobody does."""
+    """Returns the holder of a lease, as "run tiny-7, process 123 on host". Empty when nobody holds it."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -80,13 +87,13 @@ def held_by(path: Path) -> str:
 
 
 def boot_id() -> str:
-    """The id that Linux draws at every start of the machine; empty elsewhere."""
+    """Returns the id that Linux creates at every boot. Empty on other systems."""
     file = Path("/proc/sys/kernel/random/boot_id")
     return file.read_text().strip() if file.is_file() else ""
 
 
 def _acquire(path: Path, waiting: Callable[[str], None], clock: Clock) -> int:
-    """A locked handle on the file that `path` names now."""
+    """Returns a locked handle of the file that `path` names now."""
     told, seen = False, _Watch(clock)
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -100,7 +107,7 @@ def _acquire(path: Path, waiting: Callable[[str], None], clock: Clock) -> int:
 
 
 class _Watch:
-    """Whether the owner written in a lease whose lock is free is dead: yes on this boot; elsewhere once its heartbeat stands still."""
+    """Whether the owner recorded in an unlocked lease is dead. True for this boot; else only after its heartbeat stopped for STALE_S."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.last, self.since = clock, "", clock()
@@ -135,7 +142,7 @@ def _write(handle: int, owner: str, beat: int) -> None:
 
 
 def _read(handle: int) -> dict[str, Any]:
-    """The record in a lease; empty when its owner was killed before writing one."""
+    """Returns the record in a lease. Empty when its owner was killed before it wrote one."""
     try:
         record: dict[str, Any] = json.loads(os.pread(handle, RECORD_BYTES, 0))
     except ValueError:

@@ -1,7 +1,7 @@
-"""The manifest: the truth about an artifact, written last, before the folder is renamed into place.
+"""Reads, writes and verifies manifests. The manifest is the record of an artifact, written last, before the folder is renamed into place.
 
-Guarantee: a folder below artifacts/ with a manifest.json is whole; its files were fsynced and have the recorded sha256.
-Layout: <home>/artifacts/<node>/<first 12 digits of the key>/, a further rebuild of the same key with ".2", ".3" behind it.
+Guarantee: a folder below artifacts/ with a manifest.json is complete. Its files were fsynced and have the recorded sha256.
+Layout: <home>/artifacts/<node>/<first 12 digits of the key>/. Further rebuilds of the same key have ".2", ".3" appended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDER = re.compile(r"[0-9a-f]{12}(?:\.([1-9][0-9]{0,8}))?")
 
 
 def read_artifact(path: Path) -> Artifact:
-    """The artifact in a folder. Raises VerificationError when its manifest cannot be read or breaks the schema."""
+    """Returns the artifact in a folder. Raises VerificationError when its manifest cannot be read or breaks the schema."""
     try:
         return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
     except ValueError as error:
@@ -37,26 +37,26 @@ def read_artifact(path: Path) -> Artifact:
 
 
 def is_imported(artifact: Artifact) -> bool:
-    """Whether it was taken in from outside: no run could make it again, and it stands only where a recipe's `import` names it."""
+    """Whether an artifact was imported. No run can make it again, and a node uses it only where a recipe's `import` names it."""
     return "imported" in artifact.manifest
 
 
 def input_digest(artifact: Artifact) -> str:
-    """The digest by which an artifact enters the key of what is made from it.
+    """Returns the digest by which an artifact enters the keys of artifacts that are made from it.
 
-    Where a digest counts some files only, it vouches for the others because this home's own code wrote them together. Of an imported
-    artifact that is not known, so all its files count: what was made from a forged one is never the hit of a recipe without it.
+    A digest that counts only some files can identify the others, because this home's own code wrote them together. That is not certain for
+    an imported artifact, so all its files count. A recipe without the import therefore never reuses what was made from a forged artifact.
     """
     return content_digest(artifact.manifest["files"]) if is_imported(artifact) else str(artifact.manifest["digest"])
 
 
 def artifact_id(artifact: Artifact) -> str:
-    """ "<node>/<folder>": the readable name by which lineage and the command line know an artifact."""
+    """Returns "<node>/<folder>", the readable name that lineage and the command line use for an artifact."""
     return f"{artifact.manifest['node']}/{artifact.path.name}"
 
 
 def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
-    """All published rebuilds of a key, imported ones too, the newest last."""
+    """Returns all published rebuilds of a key, including imported ones, the newest last."""
     root = home / "artifacts" / names.path_part(node)
     folders = [p for p in root.glob(f"{key[:12]}*") if _rebuild_number(p) and (p / NAME).is_file()]
     found = [read_artifact(p) for p in sorted(folders, key=_rebuild_number)]
@@ -64,17 +64,17 @@ def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
 
 
 def stamps(home: Path) -> dict[str, int]:
-    """Every published artifact of a home by its id, with the time of its manifest (ns), in order of node and folder."""
+    """Returns artifact id -> mtime of the manifest (ns) of every published artifact of a home, in order of node and folder."""
     found = {}
     root = home / "artifacts"
     for node in sorted(os.listdir(root)) if root.is_dir() else ():
         try:
-            handle = os.open(root / node, os.O_RDONLY | os.O_DIRECTORY)  # a path relative to it is found faster
+            handle = os.open(root / node, os.O_RDONLY | os.O_DIRECTORY)  # paths relative to a folder handle resolve faster
         except NotADirectoryError:
             continue
         try:
             for folder in sorted(os.listdir(handle)):
-                with suppress(FileNotFoundError, NotADirectoryError):  # a folder whose manifest gc has taken away
+                with suppress(FileNotFoundError, NotADirectoryError):  # gc has removed the manifest, or it is no folder
                     found[f"{node}/{folder}"] = os.stat(f"{folder}/{NAME}", dir_fd=handle).st_mtime_ns
         finally:
             os.close(handle)
@@ -82,7 +82,11 @@ def stamps(home: Path) -> dict[str, int]:
 
 
 def named_artifact(home: Path, value: str, where: str) -> Artifact:
-    """A published artifact by its folder, its name ("dedup-3", or one that was given), or "<node>/<folder>" of this home."""
+    """Returns a published artifact by its folder, its name ("dedup-3" or a given name), or "<node>/<folder>" of this home.
+
+    Raises:
+        RecipeError: No artifact has that name. `where` names the setting.
+    """
     meant = names.all_names(home).get(value, value)
     for folder in (Path(meant).expanduser(), home / "artifacts" / meant):
         if (folder / NAME).is_file():
@@ -98,16 +102,18 @@ def named_artifact(home: Path, value: str, where: str) -> Artifact:
 
 
 def list_files(folder: Path, marks: dict[str, list[int]] | None = None) -> list[dict[str, Any]]:
-    """path, bytes, sha256 of every file below a folder in path order; each is fsynced, and has the permissions of the user's umask.
+    """Returns path, bytes and sha256 of every file below a folder in path order. Fsyncs each file and sets the permissions of the umask.
 
-    marks: hears what stat said of each file when its bytes were read.
+    Args:
+        folder: The folder; its manifest.json is left out.
+        marks: Receives path -> mark (external.mark_of) of each file at the time when its bytes were read.
     """
     mode = usual_mode(folder)
     entries = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME):
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & 0o777 != mode:
-                os.fchmod(file.fileno(), mode)  # a library writes 0600: others of the machine could not read a model
+                os.fchmod(file.fileno(), mode)  # some libraries write mode 0600, so other users could not read a model
             before = mark_of(path)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
@@ -119,9 +125,10 @@ def list_files(folder: Path, marks: dict[str, list[int]] | None = None) -> list[
 
 
 def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] = ()) -> str:
-    """Hex sha256 over sorted (path, bytes, sha256) of an artifact's files, or of those that `identity` names.
+    """Returns the hex sha256 over sorted (path, bytes, sha256) of an artifact's files, or of the files that `identity` names.
 
-    Raises StageError when a name of `identity` is that of no file or folder: two artifacts would be one.
+    Raises:
+        StageError: A name in `identity` matches no file or folder. Two different artifacts could then have one digest.
     """
     chosen = {f["path"]: f for f in files if not identity}
     for name in identity:
@@ -138,10 +145,16 @@ def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] =
 
 
 def publish(home: Path, out: Path, manifest: Mapping[str, Any], instead_of: Artifact | None = None) -> Artifact:
-    """Writes the manifest into `out`, makes it durable and renames the folder into place.
+    """Writes the manifest into `out`, makes it durable and renames the folder into place. Returns the published artifact.
 
-    instead_of: a damaged artifact with the same digest, whose place it takes; what was made from it then is made from this one.
-    Raises StageError for a manifest that breaks the schema.
+    Args:
+        home: The home folder.
+        out: The folder that the stage wrote.
+        manifest: The manifest.
+        instead_of: A damaged artifact with the same digest, which the new one replaces. What was made from the damaged one remains valid.
+
+    Raises:
+        StageError: The manifest breaks the schema.
     """
     text = json.dumps(manifest, indent=1, ensure_ascii=False)
     try:
@@ -167,7 +180,7 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any], instead_of: Arti
         os.rename(final, aside)
     else:
         stem = str(manifest["key"])[:12]
-        number = max([_rebuild_number(p) for p in root.glob(f"{stem}*")], default=0) + 1  # not a gap: the newest has the highest
+        number = max([_rebuild_number(p) for p in root.glob(f"{stem}*")], default=0) + 1  # gaps stay: the newest has the highest number
         final = root / (stem + (f".{number}" if number > 1 else ""))
     os.rename(out, final)
     fsync(root)
@@ -177,12 +190,12 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any], instead_of: Arti
 
 
 def glance(artifact: Artifact) -> list[str]:
-    """What is wrong with an artifact's files as far as shows without reading them: one missing, of another size, or not recorded."""
+    """Returns what is wrong with an artifact's files, found without reading them: a missing file, another size, or a file not recorded."""
     return _by_stat(artifact)[0]
 
 
 def verify(artifact: Artifact, sha256: Callable[[Path], str] = sha256_file) -> list[str]:
-    """What is wrong with an artifact's files, one line each; empty when every recorded byte is there. sha256: finds out a file's."""
+    """Returns what is wrong with an artifact's files, one line each. Empty when every recorded byte is there. sha256: hashes a file."""
     wrong, there = _by_stat(artifact)
     for path, entry in there:
         try:
@@ -200,7 +213,7 @@ def verify(artifact: Artifact, sha256: Callable[[Path], str] = sha256_file) -> l
 
 
 def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, Mapping[str, Any]]]]:
-    """(what is wrong, path and entry of each file that is there with its recorded size)."""
+    """Returns (faults, path and entry of each file that exists with its recorded size)."""
     wrong, there = [], []
     recorded = {f["path"]: f for f in artifact.manifest["files"]}
     for name, entry in recorded.items():
@@ -223,6 +236,6 @@ def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, Mapping[st
 
 
 def _rebuild_number(path: Path) -> int:
-    """1 for "<12 digits>", n for "<12 digits>.n", 0 for a folder that Loam did not name."""
+    """Returns 1 for "<12 digits>", n for "<12 digits>.n", 0 for a folder that Loam did not name."""
     found = FOLDER.fullmatch(path.name)
     return int(found[1] or 1) if found else 0

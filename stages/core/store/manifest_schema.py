@@ -1,9 +1,9 @@
-"""What a manifest.json may be: every field with its type and range, and what must agree within it.
+"""Checks a manifest.json: every field with its type and range, and the fields that must agree with each other.
 
-Guarantee: a manifest that `parsed` returns has every field that the rest of Loam reads, with values that the index can hold (numbers of 63
-bits, finite floats, text that is Unicode), names that stay inside their folder, and no key given twice; whatever else stands in a file
-is a ValueError that names the field, never another exception. `contradictions` holds for manifests of others: what they state twice
-must agree, their key included. Cost: one pass over the text; about 0.1 ms for a manifest of ten files.
+Guarantee: a manifest that `parsed` returns has every field that the rest of Loam reads. Its values fit into the index (numbers of 63 bits,
+finite floats, Unicode text), its names stay inside their folder, and no key occurs twice. Everything else raises a ValueError that names
+the field, and no other exception. `contradictions` is for manifests of other homes: facts that they state twice must agree, also the key.
+Cost: one pass over the text; about 0.1 ms for a manifest of ten files.
 Source: the fields are those that runner and import write.
 """
 
@@ -23,10 +23,10 @@ from stages.core.store.names import NUMBERED, PART, name_fault
 
 MAX_BYTES = 256 << 20  # a manifest of a million files
 MAX_DEPTH = 40
-MAX_CHARS = 1 << 20  # of one text
+MAX_CHARS = 1 << 20  # of one string
 MANIFEST = "manifest.json"
 STAGE_PARTS = {"node", "version", "config", "seed", "distributions", "files", "packages", "inputs"}
-FILE_PARTS = {"node", "version", "imported"}  # of files that a user brought
+FILE_PARTS = {"node", "version", "imported"}  # of an artifact made from a user's files
 
 
 def _checked(test: Any, what: str) -> Any:
@@ -46,7 +46,7 @@ def _is_time(text: str) -> bool:
 
 
 def _is_path(text: str) -> bool:
-    """Relative, normalised, and below the folder; control characters would make it another one where it is shown."""
+    """Whether a path is relative, normalised and inside the folder. Control characters would make it look like another path."""
     parts = text.split("/")
     plain = len(text) <= 1024 and text.isprintable() and "\\" not in text
     return plain and all(part not in ("", ".", "..") and len(part.encode()) <= 255 for part in parts) and text != MANIFEST
@@ -67,7 +67,7 @@ Scalar = Annotated[bool | int | float | str | None, _checked(lambda v: not isins
 
 
 class _Record(BaseModel):
-    """Strict: no text becomes a number. A field that a later version adds is let through; the walk over all values bounds it."""
+    """Strict: no text is converted to a number. Fields that a later version adds are allowed; `_walk` limits their values."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -152,13 +152,13 @@ class _Manifest(_Record):
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """The manifest in a file's bytes. Raises ValueError, which names the field."""
+    """Returns the manifest in a file's bytes. Raises ValueError that names the field."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
     value = parse(data)
     if not isinstance(value, dict):
         raise ValueError("it holds no object")
-    if len(data) > MAX_CHARS or deepest(data, MAX_DEPTH) > MAX_DEPTH:  # otherwise nothing in it can be too long or too deep
+    if len(data) > MAX_CHARS or deepest(data, MAX_DEPTH) > MAX_DEPTH:  # else nothing in it can be too long or too deep
         _walk(value, "", 0)
     try:
         _Manifest.model_validate(value)
@@ -177,7 +177,7 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def misplaced(manifest: Mapping[str, Any], node: str, folder: str) -> str:
-    """What is wrong with a manifest's place in a home, as a sentence; empty where it stands as node and key say."""
+    """Returns what is wrong with a manifest's place in a home, as a sentence. Empty when node and key agree with the folder."""
     if manifest["node"] != node:
         return f"it is of the node {manifest['node']}"
     key, dot, number = folder.partition(".")
@@ -187,7 +187,7 @@ def misplaced(manifest: Mapping[str, Any], node: str, folder: str) -> str:
 
 
 def contradictions(manifest: Mapping[str, Any]) -> list[str]:
-    """What a checked manifest states twice and differently, one phrase each. Its own runner never writes such a one."""
+    """Returns what a checked manifest states twice with different values, one phrase each. Our own runner never writes such a manifest."""
     parts = manifest["key_parts"]
     if missing := sorted((FILE_PARTS if "imported" in parts else STAGE_PARTS) - set(parts)):
         return [f"key_parts has no {missing[0]}"]
@@ -200,7 +200,7 @@ def contradictions(manifest: Mapping[str, Any]) -> list[str]:
         "identity": (_usual_identity(manifest), True),
     }
     external = {field: [_entry(file) for file in files] for field, files in manifest["external"].items()}
-    if "imported" in parts:  # made of a user's files: they alone decide
+    if "imported" in parts:  # made from a user's files, which alone decide the artifact
         pairs |= {
             "imported": ("imported" in manifest, True),
             "external": (external, {"imported": parts["imported"]}),
@@ -218,7 +218,7 @@ def contradictions(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _usual_identity(manifest: Mapping[str, Any]) -> bool:
-    """Whether the digest counts what a stage of the kind makes it count: a digest over some small file would vouch for none of the others."""
+    """Whether the digest counts the files that a stage of the kind counts. A digest over another small file would not identify the rest."""
     given = set(manifest["identity"])
     if manifest["kind"] == "warc":
         return given == {"identity.jsonl"}
@@ -226,12 +226,12 @@ def _usual_identity(manifest: Mapping[str, Any]) -> bool:
 
 
 def _entry(file: Mapping[str, Any]) -> str:
-    """As key.key_parts writes an external file."""
+    """Returns an external file as key.key_parts writes it."""
     return f"{file['name']}={file['identity']}" if file["name"] else str(file["identity"])
 
 
 def _without(config: Mapping[str, Any], fields: Sequence[str]) -> Any:
-    """A config without its fields of files ("lang_model"), which stand in the parts by content."""
+    """Returns a config without its fields of files ("lang_model"), because the key parts hold those by content."""
     left = json.loads(json.dumps(config))
     for field in fields:
         *above, last = str(field).split(".")
@@ -253,7 +253,7 @@ def _is_artifact_id(text: str) -> bool:
 
 
 def _walk(value: Any, place: str, depth: int) -> None:
-    """Raises ValueError for what no field may hold: too deep, too long. What is no number or no character, strictjson has refused."""
+    """Raises ValueError for a value that is nested too deeply or too long. strict_json has already refused invalid numbers and text."""
     if depth > MAX_DEPTH:
         raise ValueError(f"{place[:80]} is nested too deeply")
     if isinstance(value, str):

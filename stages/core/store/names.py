@@ -1,11 +1,11 @@
-"""Readable names: a number given at birth ("dedup-3", run "tiny-7"), and names that a user gives; and the one rule for all names.
+"""Assigns readable names: numbers ("dedup-3", run "tiny-7") and names that a user gives. Holds the rule for all names.
 
-The rule (RULE) holds for whatever becomes the name of a file, of a folder or of something that commands take: recipes, given names,
-sources, benchmark tasks. ASCII only: file systems disagree about what is the same Unicode name, and look-alikes, marks of direction
-and control characters would make one name pass for another. What is joined to a path goes through `path_part`, whatever it claims.
-Guarantee: two processes never draw the same number, and a number is not used twice while anything that bears it is there, even
-when the counters are lost (they are counted anew from manifests and run records). A given name means one thing at a time.
-Layout: <home>/counters.json under a lock; <home>/names/<name>.json per given name, so that the record is complete without the index.
+The rule (RULE) holds for everything that becomes the name of a file, of a folder or of something that commands accept: recipes, given
+names, sources, benchmark tasks. Names are ASCII only, because file systems disagree about equal Unicode names, and because look-alikes,
+direction marks and control characters would make one name look like another. Every text that is joined to a path goes through `path_part`.
+Guarantee: two processes never get the same number. A number is not used again while an artifact or run with it exists, even when the
+counters are lost (they are then computed from manifests and run records). A given name has one meaning at a time.
+Layout: <home>/counters.json under a lock; one <home>/names/<name>.json per given name, so that the record is complete without the index.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MAX_CHARS = 64
 RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_CHARS - 1}}}")
 PART = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._@-]{0,149}"
-)  # a node ("evaluate@sft"), a run's id (date, recipe, digits), a folder of an artifact
+)  # one component of a path: a node ("evaluate@sft"), a run id (date, recipe, digits) or the folder of an artifact
 NUMBERED = re.compile(r"(.+)-(\d+)")
 
 
 def name_fault(name: str) -> str:
-    """What keeps a text from being a name, as the end of a sentence that begins with it; empty when it is one."""
+    """Returns why a text cannot be a name, as the end of a sentence that begins with the text. Empty when it can be one."""
     if not name:
         return "is empty"
     if found := next((c for c in name if not re.fullmatch(r"[A-Za-z0-9._-]", c)), ""):
@@ -43,7 +43,14 @@ def name_fault(name: str) -> str:
 
 
 def refuse_name(name: object, what: str, *, where: str = "", rename: str = "") -> str:
-    """The name itself; RecipeError when it breaks the rule. what: "The recipe's name"; rename: where it is changed, if not there."""
+    """Returns the name itself. Raises RecipeError when it breaks the rule.
+
+    Args:
+        name: The text to check.
+        what: What it names, such as "The recipe's name".
+        where: Where the fault is.
+        rename: The beginning of the advice, if the user changes the name elsewhere; else "Name it".
+    """
     fault = name_fault(name) if isinstance(name, str) else f"is no text ({type(name).__name__})"
     if fault:
         shown = ascii(name) if len(ascii(name)) <= 80 else f"{ascii(name)[:77]}..."
@@ -57,13 +64,13 @@ def refuse_name(name: object, what: str, *, where: str = "", rename: str = "") -
 
 
 def near_name(text: str) -> str:
-    """A name that would do, near to a text that would not."""
+    """Returns a valid name that is similar to an invalid text."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).lstrip("._-")[:MAX_CHARS].rstrip("._-") or "mine"
 
 
 def path_part(text: str) -> str:
-    """The text itself, which is about to become one step of a path below the home. Raises StageError for what would lead elsewhere."""
+    """Returns the text itself, which may become one component of a path below the home. Raises StageError if it could lead elsewhere."""
     if not PART.fullmatch(text):
         raise StageError(
             "A record names something that cannot be a file or folder of this home.",
@@ -74,12 +81,12 @@ def path_part(text: str) -> str:
 
 
 def next_number(home: Path, counter: str) -> int:
-    """Draws the next number of a counter: 1, 2, 3 … A killed process may leave a gap."""
+    """Returns the next number of a counter: 1, 2, 3 … A killed process may leave a gap."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "counters.lock").open("a") as lock:
         lock_file(lock.fileno(), wait=True)
         for left in home.glob(f".{COUNTERS}.*"):
-            left.unlink()  # a killed writer's: whoever has the lock is the only one
+            left.unlink()  # a killed writer left it; only the holder of the lock writes
         counters = _load(home)
         counters[counter] = counters.get(counter, 0) + 1
         write_durably(home / COUNTERS, json.dumps(counters, sort_keys=True))
@@ -87,7 +94,11 @@ def next_number(home: Path, counter: str) -> int:
 
 
 def give_name(home: Path, name: str, target: str, move: bool = False) -> None:
-    """Lets `name` mean an artifact id or a run id from now on. Raises RecipeError when it is taken (unless `move`) or no good name."""
+    """Lets `name` mean an artifact id or a run id from now on.
+
+    Raises:
+        RecipeError: The name already means something else (unless `move`), or it is not a valid name.
+    """
     refuse_bad(home, name)
     if not move and all_names(home).get(name) != target:
         refuse_taken(home, name)
@@ -100,7 +111,7 @@ def give_name(home: Path, name: str, target: str, move: bool = False) -> None:
     fresh = folder / f".{name}.{os.getpid()}"
     write_durably(fresh, text)
     try:
-        os.link(fresh, path)  # unlike a rename, refuses a name that another process gave a moment ago
+        os.link(fresh, path)  # unlike a rename, it fails if another process gave the same name a moment ago
     except FileExistsError:
         if all_names(home).get(name) != target:
             refuse_taken(home, name)
@@ -110,7 +121,7 @@ def give_name(home: Path, name: str, target: str, move: bool = False) -> None:
 
 
 def refuse_taken(home: Path, name: str) -> None:
-    """Raises RecipeError when a name means something already, or cannot be one. The empty name is no name."""
+    """Raises RecipeError when a name already means something or is not valid. An empty name means that no name is given."""
     if not name:
         return
     refuse_bad(home, name)
@@ -121,7 +132,7 @@ def refuse_taken(home: Path, name: str) -> None:
 
 
 def refuse_bad(home: Path, name: str) -> None:
-    """Raises RecipeError for what cannot be a name: it looks like a number, a key or a node."""
+    """Raises RecipeError for a text that cannot be a given name: it breaks the rule, looks like a number or a key, or is a node here."""
     if not RULE.fullmatch(name) or not name[0].isalpha() or NUMBERED.fullmatch(name) or re.fullmatch(r"[0-9a-f]{6,}", name):
         raise RecipeError(
             f"{ascii(name)[:80]} cannot be a name.",
@@ -132,8 +143,11 @@ def refuse_bad(home: Path, name: str) -> None:
 
 
 def all_names(home: Path) -> dict[str, str]:
-    """Every given name and what it means (an artifact id or a run id). Raises StageError for one that cannot be read: gc would
-    remove what it keeps."""
+    """Returns every given name and its meaning (an artifact id or a run id).
+
+    Raises:
+        StageError: A given name cannot be read. Without it, gc would remove the artifact that the name keeps.
+    """
     found, damaged = read_names(home)
     if damaged:
         raise StageError("A given name cannot be read.", where=str(damaged[0]), do="Remove the file and give the name again.")
@@ -141,7 +155,7 @@ def all_names(home: Path) -> dict[str, str]:
 
 
 def read_names(home: Path) -> tuple[dict[str, str], list[Path]]:
-    """(name -> target, the files that cannot be read)."""
+    """Returns (name -> target, the files that cannot be read)."""
     found, damaged = {}, []
     for path in sorted((home / "names").glob("[!.]*.json")):
         try:
@@ -157,7 +171,7 @@ def read_names(home: Path) -> tuple[dict[str, str], list[Path]]:
 
 
 def forget_names(home: Path, target: str) -> None:
-    """Removes the names of something that is removed itself."""
+    """Removes all names of an artifact or run that is being removed."""
     for name, meant in all_names(home).items():
         if meant == target:
             (home / "names" / f"{name}.json").unlink(missing_ok=True)
@@ -171,7 +185,7 @@ def _load(home: Path) -> dict[str, int]:
 
 
 def _counted(home: Path) -> dict[str, int]:
-    """The counters as manifests and run records show them."""
+    """Returns the counters as manifests and run records show them."""
     counters: dict[str, int] = {}
     for alias, seq in _born(home):
         counters["run"] = max(counters.get("run", 0), seq)
@@ -187,5 +201,5 @@ def _born(home: Path) -> Iterator[tuple[str, int]]:
                 record = read_object(path)
                 born = str(record.get("alias", "")), int(record.get("seq", 0))
             except (ValueError, TypeError):
-                continue  # a damaged manifest is reported where it is used
+                continue  # a damaged manifest is reported by the code that uses it
             yield born

@@ -1,7 +1,8 @@
-"""File patterns of a recipe as the files that they name, in order: what glob.glob(recursive=True) finds, with an end.
+"""Expands the file patterns of a recipe into sorted file names, as glob.glob(recursive=True) does, but with limits.
 
-Guarantee: looks at LOOKED_AT entries and names NAMED files at most; past either it refuses, and a link that leads back to a folder
-above it is not followed again. Names that begin with a dot are matched by patterns that do. Cost: one listing per folder.
+Guarantee: looks at no more than LOOKED_AT entries and returns no more than NAMED files. Beyond a limit it raises an error. It does not
+follow a link that leads back to a folder above it. Only a pattern that begins with a dot matches names that begin with a dot.
+Cost: one listing per folder.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Iterator
 
 from stages.core.contract.errors import RecipeError
 
-LOOKED_AT = 1_000_000  # entries of folders: some seconds
+LOOKED_AT = 1_000_000  # entries of folders, which take some seconds to list
 NAMED = 100_000  # files; the largest Common Crawl release has 100,000 WARC files
 
 
 def files_of(pattern: str, where: str) -> list[str]:
-    """The files that a pattern (or a plain path) names, sorted. Raises RecipeError past a limit; `where` names the setting."""
+    """Returns the files that a pattern (or a plain path) names, sorted. `where` names the setting. Raises RecipeError beyond a limit."""
     seen = 0
     found: set[str] = set()
 
@@ -31,7 +32,7 @@ def files_of(pattern: str, where: str) -> list[str]:
                     if seen > LOOKED_AT:
                         raise _too_wide(f"looks at more than {LOOKED_AT:,} files and folders", pattern, where)
                     yield entry
-        except OSError:  # not readable, or gone since: as glob does
+        except OSError:  # the folder is not readable or was removed; glob ignores it too
             return
 
     def take(path: str) -> None:
@@ -74,7 +75,7 @@ def files_of(pattern: str, where: str) -> list[str]:
 
 
 def _leads_back(entry: os.DirEntry[str], folder: str) -> bool:
-    """Whether a folder's entry is a link to the folder itself or to one above it."""
+    """Whether an entry of a folder is a link to the folder itself or to a folder above it."""
     if not entry.is_symlink():
         return False
     here, there = os.path.realpath(folder or os.curdir), os.path.realpath(os.path.join(folder, entry.name))

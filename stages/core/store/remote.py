@@ -1,8 +1,8 @@
-"""Opening files by URI, so that a fault of the network can be told from a fault of the file.
+"""Opens files by URI and separates faults of the network from faults of the file.
 
-Guarantee: what passes by itself (no connection, a connection cut, a timeout, a server too busy) is raised as ConnectionError,
-whatever the file system's own library raised, and survives the way out of a worker process; everything else is left as it is.
-fsspec's http file system, for one, reports a refused connection as FileNotFoundError with the true reason behind it.
+Guarantee: a temporary fault (no connection, a broken connection, a timeout, a busy server) is raised as ConnectionError, whatever the
+library of the file system raised. A worker process can pass it on. Every other error is raised unchanged. fsspec's HTTP file system,
+for example, reports a refused connection as FileNotFoundError with the true reason as its cause.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 PASSING = (("aiohttp", "ClientConnectionError"), ("aiohttp", "ClientPayloadError"), ("botocore.exceptions", "HTTPClientError"))
-"""Exceptions of the libraries under fsspec that mean the network; looked up only where the library is loaded."""
+"""Exceptions of the libraries under fsspec that mean a network fault. Looked up only if the library is loaded."""
 BUSY = (429, 500, 502, 503, 504)
-"""HTTP answers that pass (RFC 9110, RFC 6585)."""
+"""HTTP status codes of temporary faults (RFC 9110, RFC 6585)."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """What a file system says of a file without reading it. size: None where it does not say. etag: a strong one, else empty.
+    """What a file system states about a file without reading it.
 
-    A weak ETag (W/"…") names what means the same, not what has the same bytes, and a date of modification has a grain of a second
-    (RFC 9110, 8.8): neither tells contents apart.
+    A weak ETag (W/"…") identifies equal meaning, not equal bytes, and a modification date has a resolution of one second (RFC 9110, 8.8).
+    Neither identifies the content.
+
+    Attributes:
+        size: Bytes, or None where the file system does not state it.
+        etag: A strong ETag, else empty.
     """
 
     size: int | None
@@ -34,9 +38,15 @@ class RemoteFile:
 
 @contextmanager
 def opened(uri: str, compression: str | None = None, sequential: bool = False) -> Iterator[BinaryIO]:
-    """A local path or fsspec URI, open for reading bytes. Raises ConnectionError for faults of the network, while reading too.
+    """Opens a local path or fsspec URI for reading bytes.
 
-    sequential: read from begin to end in one answer, which every HTTP server can; such a stream cannot seek.
+    Args:
+        uri: The path or URI.
+        compression: As for fsspec.open; "infer" decides by the name.
+        sequential: Reads from beginning to end in one response, which every HTTP server supports. Such a stream cannot seek.
+
+    Raises:
+        ConnectionError: A network fault, also while reading.
     """
     import fsspec
 
@@ -46,7 +56,7 @@ def opened(uri: str, compression: str | None = None, sequential: bool = False) -
 
 
 def describe(uri: str) -> RemoteFile:
-    """Asks for a file's size and ETag. Raises ConnectionError for faults of the network, else what the file system's library raises."""
+    """Returns a file's size and ETag. Raises ConnectionError for a network fault, else what the file system's library raises."""
     import fsspec
 
     with _network_told_apart(uri):
@@ -58,11 +68,11 @@ def describe(uri: str) -> RemoteFile:
 
 
 def local_name(uri: str) -> str:
-    """The path of a file on this machine that a URI (file://, local://) names, in fsspec's reading; empty for any other URI."""
+    """Returns the path of a local file that a URI (file://, local://) names, as fsspec reads it. Empty for any other URI."""
     import fsspec
     from fsspec.implementations.local import LocalFileSystem
 
-    if "::" in uri:  # one file system read through another
+    if "::" in uri:  # a chain of file systems
         return ""
     kind = fsspec.get_filesystem_class(uri.partition("://")[0])
     return str(fsspec.core.url_to_fs(uri)[1]) if issubclass(kind, LocalFileSystem) else ""
@@ -70,17 +80,17 @@ def local_name(uri: str) -> str:
 
 @contextmanager
 def _network_told_apart(uri: str) -> Iterator[None]:
-    """Raises ConnectionError in place of what means the network; everything else is left as it is."""
+    """Raises ConnectionError in place of an error that means a network fault. Raises every other error unchanged."""
     try:
         yield
-    except _faults() as error:  # asked when something was raised, that is, when the library is loaded
+    except _faults() as error:  # evaluated only after an error, when the library that raised it is loaded
         if "://" not in uri or not (reason := _passing(error)):
             raise
         raise ConnectionError(f"{type(reason).__name__}: {reason}".rstrip(": ")) from error
 
 
 def _passing(error: BaseException | None) -> BaseException | None:
-    """The exception behind `error` that means the network; None when there is none."""
+    """Returns the exception behind `error` that means a network fault, or None."""
     kinds: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, socket.gaierror, *_known(PASSING))
     while error is not None:
         if isinstance(error, kinds) or getattr(error, "status", None) in BUSY:

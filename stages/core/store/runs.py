@@ -1,10 +1,10 @@
-"""The record of a run: what was asked, by which code on which machine, and what became of each node.
+"""Records a run: what was requested, by which code on which machine, and the state of each node.
 
-Durable and append-only: <home>/runs/<run id>/run.json is written at the start, one line per node goes to nodes.jsonl, and
-end.json says how it ended, with the number of those lines. While a run works it holds the lease in its folder; a run without lease
-and end.json was killed. A killed run may leave a last line without its end, which then says nothing; anything else that cannot be
-read, lines that are missing included, is damage, named by `damaged` and by the index.
-Any number of runs work on a home at once; gc waits for none and is refused while one works.
+The record is durable and append-only. <home>/runs/<run id>/run.json is written at the start, nodes.jsonl gets one line per node, and
+end.json says how the run ended and how many lines nodes.jsonl has. A working run holds the lease in its folder. A run with neither lease
+nor end.json was killed. A killed run may leave an incomplete last line, which is ignored. Everything else that cannot be read, including
+missing lines, is damage; `damaged` and the index name it.
+Any number of runs can work on a home at the same time. gc does not wait for a run; it is refused while a run works.
 """
 
 from __future__ import annotations
@@ -32,14 +32,20 @@ from stages.processes import lock_file
 
 
 def new_run_id(recipe: Recipe) -> str:
-    """ "<date>-<time>-<recipe>-<4 hex digits>"."""
+    """Returns a new id: "<date>-<time>-<recipe>-<4 hex digits>"."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{recipe.name}-{secrets.token_hex(2)}"
 
 
 def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: str = "") -> str:
-    """Records a new run and returns its id (a new one unless one is given).
+    """Records a new run and returns its id.
 
-    Its seq rises from run to run whatever the clock does; its alias is "<recipe>-<number>".
+    The run's seq rises from run to run, whatever the clock does. Its alias is "<recipe>-<number>".
+
+    Args:
+        home: The home folder.
+        recipe: The recipe that the run executes.
+        command: The command and its options, for the record.
+        run_id: The id to use; empty makes a new one.
     """
     now = datetime.datetime.now(datetime.UTC)
     run_id = run_id or new_run_id(recipe)
@@ -63,7 +69,7 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: st
 
 
 def record_node(home: Path, run_id: str, node: str, state: NodeState, artifact: str = "", seconds: float = 0.0, message: str = "") -> None:
-    """Appends what became of a node."""
+    """Appends the new state of a node to the run's nodes.jsonl."""
     line = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": utc_now()}
     with (folder_of(home, run_id) / "nodes.jsonl").open("ab", buffering=0) as file:
         before = os.fstat(file.fileno()).st_size
@@ -71,7 +77,7 @@ def record_node(home: Path, run_id: str, node: str, state: NodeState, artifact: 
             _write_whole(file.fileno(), f"{json.dumps(line, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace"))
             os.fsync(file.fileno())
         except OSError:
-            os.ftruncate(file.fileno(), before)  # on a full disk half a line would spoil the next one
+            os.ftruncate(file.fileno(), before)  # half a line, written before the disk was full, would damage the next line
             raise
 
 
@@ -83,20 +89,21 @@ def end_run(home: Path, run_id: str, state: RunState) -> None:
 
 
 def folder_of(home: Path, run_id: str) -> Path:
-    """Where a run's record is."""
+    """Returns the folder of a run's record."""
     return home / "runs" / names.path_part(run_id)
 
 
 def run_ids(home: Path) -> list[str]:
-    """The ids of all recorded runs, sorted."""
+    """Returns the ids of all recorded runs, sorted."""
     folder = home / "runs"
     return sorted(run for run in os.listdir(folder) if os.path.isfile(f"{folder}/{run}/run.json")) if folder.is_dir() else []
 
 
 def read_run(home: Path, run_id: str) -> dict[str, Any]:
-    """The record of a run with its nodes and its state: done | failed | interrupted, running while its lease is held, else killed.
+    """Returns the record of a run with its nodes and its state: done, failed or interrupted; running while its lease is held; else killed.
 
-    Raises ValueError naming the file and what is wrong with it.
+    Raises:
+        ValueError: The record is damaged. The message names the file and the fault.
     """
     folder = folder_of(home, run_id)
     record = _object(folder / "run.json")
@@ -114,8 +121,12 @@ def read_run(home: Path, run_id: str) -> dict[str, Any]:
 
 
 def damaged(home: Path, check: Callable[[dict[str, Any]], object]) -> list[tuple[Path, str]]:
-    """(folder, what is wrong) of every run whose record cannot be used. check: raises KeyError, TypeError or ValueError for a record
-    whose fields are not what they should be."""
+    """Returns (folder, fault) of every run whose record cannot be used.
+
+    Args:
+        home: The home folder.
+        check: Raises KeyError, TypeError or ValueError for a record whose fields are wrong.
+    """
     found = []
     for folder in sorted(path for path in (home / "runs").glob("*") if path.is_dir()):
         try:
@@ -129,18 +140,18 @@ def damaged(home: Path, check: Callable[[dict[str, Any]], object]) -> list[tuple
 
 
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError, LoamError)
-"""What reading a record raises that is damaged."""
+"""Exceptions that reading a damaged record raises."""
 
 
 def problem_of(error: BaseException) -> str:
-    """What is wrong with a record, in few words."""
+    """Returns what is wrong with a record, in a few words."""
     if isinstance(error, KeyError):
         return f"it has no {error}"
     return error.what if isinstance(error, LoamError) else (str(error) or type(error).__name__)[:200]
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object; ValueError names the file where it does not."""
+    """Returns the JSON object in a file. Raises ValueError that names the file."""
     try:
         return read_object(path)
     except ValueError as error:
@@ -148,7 +159,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path, ended: bool) -> list[dict[str, Any]]:
-    """The objects of nodes.jsonl. ended: whether the run wrote its end, so that its last line is whole too."""
+    """Returns the objects in nodes.jsonl. ended: whether the run wrote its end, so that its last line must be complete."""
     if not path.is_file():
         return []
     *whole, torn = path.read_bytes().split(b"\n")
@@ -173,7 +184,7 @@ def _write_whole(handle: int, data: bytes) -> None:
 
 @contextmanager
 def holding(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> Iterator[str]:
-    """Records a new run and holds its lease, and the home against gc, while the block runs. Yields the run id."""
+    """Records a new run. While the block runs, holds the run's lease and protects the home against gc. Yields the run id."""
     with hold_home(home):
         run_id = new_run_id(recipe)
         with lease.lease(folder_of(home, run_id) / "lease", run_id):
@@ -183,9 +194,9 @@ def holding(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> Iterator[
 
 
 def sweep(home: Path) -> None:
-    """Removes what killed runs left: leases, half-written records, scratch of what they had just published. Running ones keep theirs.
+    """Removes what killed runs left: leases, half-written records, and scratch whose artifact was published. Running runs keep theirs.
 
-    A run's folder without a record was never more than begun. Scratch of an unfinished stage stays: the next run goes on from it.
+    A run's folder without run.json is removed. Scratch of an unfinished stage stays, because the next run continues from it.
     """
 
     def tidy(folder: Path) -> None:
@@ -207,7 +218,12 @@ def sweep(home: Path) -> None:
 
 @contextmanager
 def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
-    """Holds the home together with other runs, or `alone`, as gc does. Refuses at once what cannot be had."""
+    """Holds the home together with other runs, or `alone`, as gc does.
+
+    Raises:
+        RecipeError: The home cannot be written.
+        StageError: Another process holds the home in a way that excludes this. Raised at once, without waiting.
+    """
     try:
         home.mkdir(parents=True, exist_ok=True)
         handle = (home / "home.lock").open("a+")
@@ -228,6 +244,6 @@ def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
 
 
 def _workers(home: Path) -> str:
-    """The runs that hold their lease now, for a message."""
+    """Returns the runs that hold their lease now, for a message."""
     held = [who for path in sorted((home / "runs").glob("*/lease")) if (who := lease.held_by(path))]
     return f" ({'; '.join(held)})" if held else ""

@@ -1,1 +1,1 @@
-"""Parquet and JSON Lines tables, document shards and the workers that write them."""
+"""Parquet and JSON Lines tables, document shards, and the worker processes that write them."""

@@ -1,7 +1,7 @@
-"""All documents of some files in canonical order: source priority, URL, doc_id. Existing corpora come first, in their own order.
+"""Puts all documents of some files into canonical order: source priority, URL, doc_id. Existing corpora come first, in their own order.
 
-Guarantee: the order depends on the documents alone, not on how they are spread over files. Cost: about 250 bytes per new document
-while URLs of usual length are sorted, 28 afterwards; existing documents cost 28.
+Guarantee: the order depends only on the documents, not on how they are spread over files.
+Cost: about 250 bytes per new document while URLs of usual length are sorted, 28 afterwards; 28 per existing document.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-BATCH_ROWS = 512  # texts of some MB: they stay in the cache from one pass to the next
+BATCH_ROWS = 512  # texts of some MB, which stay in the CPU cache while several functions process them
 
 
 @dataclass(frozen=True)
 class Part:
-    """One documents file and, by name, the arrays that were made of it, a row per document. corpus: empty, or the artifact of an
-    existing corpus."""
+    """One documents file, and arrays that were computed from it.
+
+    Attributes:
+        documents: The Parquet file.
+        arrays: Name -> file of an array with one row per document.
+        corpus: The artifact of an existing corpus; empty for new documents.
+    """
 
     documents: Path
     arrays: Mapping[str, Path]
@@ -33,35 +38,35 @@ class Part:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents of many files in canonical order; the first `known` are those of existing corpora."""
+    """Documents of many files in canonical order. The first `known` documents are those of existing corpora."""
 
     parts: Sequence[Part]
-    starts: np.ndarray  # int64 [parts + 1], rows of all files one after the other
-    order: np.ndarray  # int64 [documents]: the row of a document
-    numbers: np.ndarray  # uint32 [documents]: the document of a row
+    starts: np.ndarray  # int64 [parts + 1]: number of each file's first row, when the rows of all files are numbered in sequence
+    order: np.ndarray  # int64 [documents]: document -> row
+    numbers: np.ndarray  # uint32 [documents]: row -> document
     ids: np.ndarray  # uint8 [documents, 16]: doc_id
     known: int
 
     def load(self, name: str, band: int | None = None) -> np.ndarray:
-        """An array of all documents in canonical order; with `band` that row of arrays [bands, documents]."""
+        """Returns an array of all documents in canonical order. With `band`, returns that row of arrays [bands, documents]."""
         import numpy as np
 
         arrays = [np.load(part.arrays[name], mmap_mode="r") for part in self.parts]
         return np.concatenate(arrays if band is None else [array[band] for array in arrays])[self.order]
 
     def rows(self, part: int) -> slice:
-        """The rows of one file."""
+        """Returns the rows of one file as a slice."""
         return slice(int(self.starts[part]), int(self.starts[part + 1]))
 
     def corpus_of(self, number: int) -> str | None:
-        """The artifact of an existing document; None for a new one."""
+        """Returns the artifact of an existing document. None for a new one."""
         import numpy as np
 
         return self.parts[int(np.searchsorted(self.starts, number, "right")) - 1].corpus if number < self.known else None
 
 
 def canonical(parts: Sequence[Part], priority: Sequence[str]) -> Corpus:
-    """Files in canonical order. parts: those of existing corpora first. priority: sources that come before all others."""
+    """Returns the documents in canonical order. parts: existing corpora first. priority: sources that come before all others."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -82,7 +87,7 @@ def canonical(parts: Sequence[Part], priority: Sequence[str]) -> Corpus:
 
 
 def text_batches(path: Path, wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Array]]:
-    """(number of the first row, texts) of a documents file. wanted: sorted rows; row groups without any are not read."""
+    """Yields (number of the first row, texts) of a documents file. wanted: sorted rows; row groups without wanted rows are not read."""
     import numpy as np
     import pyarrow.parquet as pq
 
@@ -99,7 +104,7 @@ def text_batches(path: Path, wanted: np.ndarray | None = None) -> Iterator[tuple
 
 
 def utf8(column: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(uint8 [bytes], int64 [texts + 1]): a string column as it lies in memory, and where each text begins and the last one ends."""
+    """Returns (uint8 [bytes], int64 [texts + 1]): the UTF-8 buffer of a string column, and the offset of each text and of the end."""
     import numpy as np
 
     _, offsets, data = column.buffers()
@@ -108,14 +113,14 @@ def utf8(column: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def file_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
-    """An array of zeros in a new file, so that the kernel can write it out when memory is short."""
+    """Returns an array of zeros in a new memory-mapped file, so that the kernel can write it to disk when memory is short."""
     import numpy as np
 
     return np.memmap(path, kind, "w+", shape=shape) if math.prod(shape) else np.zeros(shape, kind)
 
 
 def _ids(path: Path) -> np.ndarray:
-    """uint8 [rows, 16]: the doc_id column."""
+    """Returns the doc_id column as uint8 [rows, 16]."""
     import numpy as np
     import pyarrow.parquet as pq
 

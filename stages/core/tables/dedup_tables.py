@@ -1,6 +1,7 @@
-"""What dedup decided about each document, as it is recorded: the clusters, and the rulings that the workers carry out.
+"""Declares and writes the tables of dedup: the clusters, and the rulings that the workers apply to each document.
 
-Guarantee: rows in canonical order, whatever the files. Cost: a row in memory at a time. Used by dedup.
+Guarantee: rows are in canonical order, however the documents are spread over files.
+Cost: one row group of clusters, or the rulings of one file, in memory.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ REPEATS = SideTable(
     },
 )  # fmt: skip
 TABLES = (DOCUMENTS, decisions_with(SIGNALS), CLUSTERS, PAIRS, REPEATS)
-"""What dedup writes."""
+"""The side tables that dedup writes."""
 
 
 class DedupReason(StrEnum):
-    """Why dedup drops a document. The numbers that workers read are the places in this list, from 1."""
+    """Why dedup drops a document. Workers read the position in this list, counted from 1."""
 
     EXACT_DUPLICATE = "exact_duplicate"
     NEAR_DUPLICATE = "near_duplicate"
@@ -74,25 +75,30 @@ class DedupReason(StrEnum):
 REASONS = ("", *DedupReason)
 URL_REMOVED, COPY_OF_REMOVED = REASONS.index(DedupReason.URL_REMOVED), REASONS.index(DedupReason.COPY_OF_REMOVED)
 REPEATS_CUT = "repeats_cut"
-"""Why dedup changes a document."""
+"""Why dedup changes a document that it keeps."""
 RULING = [("reason", "u1"), ("kept", "V16"), ("jaccard", "f8")]
 
 
 @dataclass(frozen=True)
 class Found:
-    """Arrays of all documents in canonical order."""
+    """Results for all documents, as arrays in canonical order."""
 
-    kept_by: np.ndarray  # uint32: the document that stays in its place, itself where it stays
-    jaccard: np.ndarray  # float64: similarity to that one
-    first: np.ndarray  # uint32: its first copy of equal text
-    named: np.ndarray  # bool: a takedown names it
-    taken: np.ndarray  # bool: kept, but goes with a named one that it repeats
+    kept_by: np.ndarray  # uint32 [documents]: the document that is kept instead; the document itself if it is kept
+    jaccard: np.ndarray  # float64 [documents]: similarity to that document
+    first: np.ndarray  # uint32 [documents]: the first document with equal text
+    named: np.ndarray  # bool [documents]: a takedown names the document
+    taken: np.ndarray  # bool [documents]: would be kept, but is removed because it repeats a document that a takedown names
 
 
 def write_clusters(path: Path, corpus: Corpus, found: Found) -> None:
-    """One row per member of a cluster, the kept one first (kind "kept", or "removed" with its copies); clusters in canonical order.
+    """Writes one row per member of a cluster, the kept one first. Clusters are in canonical order.
 
-    corpus: where the kept one is.
+    The kept one has kind "kept", or "removed" if it is removed with its copies.
+
+    Args:
+        path: The Parquet file.
+        corpus: The documents in canonical order.
+        found: What dedup found.
     """
     import numpy as np
 
@@ -121,7 +127,7 @@ def write_clusters(path: Path, corpus: Corpus, found: Found) -> None:
 
 
 def write_ruling(path: Path, corpus: Corpus, part: int, found: Found) -> Path:
-    """What becomes of each row of a documents file, for the worker that writes it: reason (0 stays), kept doc_id, Jaccard."""
+    """Writes reason (0 keeps), kept doc_id and Jaccard similarity of each row of a documents file, for the worker that applies them."""
     import numpy as np
 
     numbers = corpus.numbers[corpus.rows(part)]

@@ -1,7 +1,8 @@
-"""One documents shard judged row by row: what is kept, changed or dropped, the decisions beside, and balanced record counts.
+"""Judges one documents shard row by row, and writes the documents that stay, one decision per row, and balanced record counts.
 
-Guarantee: one decision per input row, in input order; kept rows keep every column; the shard's record counts balance. Cost: one row
-group in memory. Used by every stage that reads documents and writes documents.
+Every stage that reads documents and writes documents uses it.
+Guarantee: one decision per input row, in input order. Kept rows keep every column. The shard's record counts balance.
+Cost: one row group of documents in memory, and the decisions of the shard.
 """
 
 from __future__ import annotations
@@ -40,15 +41,20 @@ DECISIONS = SideTable(
 
 
 def decisions_with(columns: Mapping[str, Column], more: str = "") -> SideTable:
-    """The decisions of a stage that notes more than verdict and reason."""
+    """Returns the declaration of decisions/ for a stage that records more than verdict and reason."""
     return replace(DECISIONS, columns={**DECISIONS.columns, **columns}, more=more)
 
 
 @dataclass(frozen=True)
 class Ruling:
-    """What becomes of a document. reason: "" keeps it, anything else drops it for that reason. text: None leaves it as it is.
+    """The verdict on a document.
 
-    signals: values for the decision columns. note: why a kept document was changed. columns: new values of its other columns.
+    Attributes:
+        reason: "" keeps the document. Anything else drops it for that reason.
+        text: The new text; None leaves it unchanged.
+        note: Why a kept document was changed.
+        signals: Values for the decision columns.
+        columns: New values of the document's other columns.
     """
 
     reason: str = ""
@@ -61,9 +67,17 @@ class Ruling:
 def judge_shard(
     source: Path, folder: Path, judge: Callable[[dict[str, Any]], Ruling], signals: Mapping[str, str], meter: Meter
 ) -> dict[str, Any]:
-    """Writes documents.parquet and decisions.parquet into `folder`; returns {"record_counts": …} as plain JSON.
+    """Writes documents.parquet and decisions.parquet into `folder`.
 
-    source: a documents/NNNNN.parquet. judge: called with each row. signals: decision columns (name -> short type). meter: counts.
+    Args:
+        source: A documents/NNNNN.parquet.
+        folder: The shard's folder.
+        judge: Is called with each row.
+        signals: Additional decision columns (name -> short type).
+        meter: Counts documents for the progress.
+
+    Returns:
+        {"record_counts": …, "rows": number of documents written}, as plain JSON.
     """
     import pyarrow.parquet as pq
 
@@ -113,14 +127,20 @@ def _record_counts(counts: Mapping[str, list[int]]) -> RecordCounts:
 
 
 def add_record_counts(results: list[Mapping[str, Any]]) -> RecordCounts:
-    """The sum of the record counts that `judge_shard` returned."""
+    """Returns the sum of the record counts that `judge_shard` returned."""
     return sum((RecordCounts(**result["record_counts"]) for result in results), RecordCounts())
 
 
 def matched_by_pattern(patterns: Sequence[str], found: Sequence[Mapping[str, int]], setting: str, ctx: Context) -> dict[str, int]:
-    """Summary entries: documents that each URL pattern of a takedown matched; the log names those that matched none.
+    """Returns summary entries: how many documents each URL pattern of a takedown matched. Logs the patterns that matched none.
 
-    found: what each shard counted. A document counts for every pattern that matches it.
+    A document counts for every pattern that matches it.
+
+    Args:
+        patterns: The URL patterns.
+        found: Pattern -> number of documents, per shard.
+        setting: The setting that holds the patterns, for the log.
+        ctx: The stage's context.
     """
     counts = {pattern: sum(shard.get(pattern, 0) for shard in found) for pattern in patterns}
     for pattern, count in counts.items():
@@ -130,5 +150,5 @@ def matched_by_pattern(patterns: Sequence[str], found: Sequence[Mapping[str, int
 
 
 def document_shards(artifact: Path) -> list[Path]:
-    """The documents/NNNNN.parquet of an artifact, in order."""
+    """Returns the documents/NNNNN.parquet files of an artifact, in order."""
     return sorted((artifact / "documents").glob("*.parquet"))

@@ -1,6 +1,7 @@
-"""Examples that a model is tuned on, conversations or pairs: read from files and from the benchmarks' answers, written with a decision each.
+"""Reads tuning examples (conversations or pairs) from files and from the benchmarks' answers, and writes them with one decision each.
 
-Guarantee: every record is in the table, in decisions/ or counted as a bad record. Cost: one pass; the rows in memory.
+Guarantee: every record is in the table, in decisions/ or counted as a bad record.
+Cost: one pass; the rows in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ Value = TypeVar("Value")
 
 
 class JudgedExample(Protocol):
-    """decision: a row of decisions/. row: a row of the table, None for what is dropped. chars: characters in the record counts."""
+    """A judged example.
+
+    `decision` is a row of decisions/. `row` is a row of the table, or None for a dropped example. `chars` are its characters in the record
+    counts.
+    """
 
     @property
     def decision(self) -> dict[str, Any]: ...
@@ -33,7 +38,7 @@ class JudgedExample(Protocol):
 
 
 def refuse_no_source(ctx: Context, docstrings: object, what: str, pattern: str) -> None:
-    """Raises StageError where a recipe gives neither files nor docstrings. pattern: of files, for the advice."""
+    """Raises StageError where a recipe gives neither files nor docstrings. pattern: an example of files, for the advice."""
     if not ctx.files("files") and docstrings is None:
         raise StageError(
             f"There are no {what}: neither files nor docstrings are given.",
@@ -45,7 +50,7 @@ def refuse_no_source(ctx: Context, docstrings: object, what: str, pattern: str) 
 def read_examples(
     ctx: Context, read: Callable[[Mapping[str, Any]], Value], refused: type[ValueError]
 ) -> Iterator[tuple[JsonRecord, Value]]:
-    """The records of the field `files` and what `read` makes of each. One for which it raises `refused` is a bad record."""
+    """Yields the records of the field `files` and the value that `read` makes of each. If `read` raises `refused`, it is a bad record."""
     for record in read_records(ctx.files("files"), ctx):
         try:
             value = read(record.value)
@@ -56,7 +61,7 @@ def read_examples(
 
 
 def read_answers(ctx: Context, benchmarks: Artifact) -> Iterator[dict[str, Any]]:
-    """The answers that the benchmarks read from documentation. Raises StageError where they read none."""
+    """Returns the answers that the benchmarks read from documentation. Raises StageError if they read none."""
     path = benchmarks.path / "answers.parquet"
     if not path.is_file():
         raise no_answers(ctx.node)
@@ -64,9 +69,15 @@ def read_answers(ctx: Context, benchmarks: Artifact) -> Iterator[dict[str, Any]]
 
 
 def write_examples(out: Path, table: SideTable, decided: SideTable, unit: str, judged: Iterable[JudgedExample], bad: list[str]) -> Outcome:
-    """Writes the table as one file and the decisions as decisions/00000.parquet, and counts.
+    """Writes the table as one file and the decisions as decisions/00000.parquet. Returns the outcome with record counts.
 
-    unit: what one example is called in the record counts. bad: of records.counting, whose list grows while `judged` is read.
+    Args:
+        out: The artifact's folder.
+        table: The table of examples.
+        decided: The table of decisions.
+        unit: What one example is called in the record counts.
+        judged: The judged examples.
+        bad: The list of jsonl.counting. It grows while `judged` is read.
     """
     kept: list[dict[str, Any]] = []
     decisions: list[dict[str, Any]] = []

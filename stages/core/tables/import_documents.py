@@ -1,10 +1,10 @@
-"""Documents that a user brings: Parquet and JSON Lines files with a text per row, as a documents artifact.
+"""Imports a user's documents, Parquet and JSON Lines files with one text per row, as a documents artifact.
 
-Guarantee: one shard per file in the order of the files, one document per row; doc_id is the row's own id where that is a UUID not
-seen before, else uuid5(sha256 of the file, row); rows and lines count from 1. A row that cannot be taken refuses the import.
-A file that unpacks to far more than its size is refused.
+Guarantee: one shard per file in the order of the files, one document per row. doc_id is the row's own id if it is a UUID that did not
+occur before, else uuid5(sha256 of the file, row). Rows and lines count from 1. A row that cannot be imported refuses the whole import. A
+file that decompresses to far more than its size is refused.
 Cost: one pass; a row group and one file's decisions in memory, and the ids of all documents.
-Source: the fields are those of FineWeb's files (text, id, url, date), the rest of a row is left out.
+Source: the fields are those of FineWeb's files (text, id, url, date); other columns of a row are left out.
 """
 
 from __future__ import annotations
@@ -24,15 +24,26 @@ from stages.core.tables.parquet import schema, write_rows
 PATTERNS = ("**/*.parquet", "**/*.jsonl", "**/*.jsonl.gz")
 FIELDS = ("text", "id", "doc_id", "url", "date", "source", "lang", "lang_score")
 FREE_BYTES, MAX_RATIO, ROW_BYTES = 256 << 20, 100, 256
-"""A file whose rows grow past FREE_BYTES and past MAX_RATIO times its size is a bomb (extract.max_ratio has the same number). A row counts
-its text and ROW_BYTES, about what is kept of it in memory."""
-SCORE = 1e6  # no language detector gives more; what is far above is another column
+"""A file whose rows grow beyond FREE_BYTES and beyond MAX_RATIO times its size is refused as a decompression bomb (extract.max_ratio has
+the same number). A row counts the characters of its text plus ROW_BYTES, about the memory that is kept for it."""
+SCORE = 1e6  # no language detector gives a higher score; a far larger value is from another kind of column
 
 DetectLanguage = Callable[[str], tuple[str, float]]
 
 
 def take_documents(files: Sequence[ExternalFile], out: Path, ctx: Context, detect: DetectLanguage | None = None) -> Outcome:
-    """Writes documents/ and decisions/. detect: text -> (language, score) for rows without a language; None leaves both empty."""
+    """Writes documents/ and decisions/.
+
+    Args:
+        files: The files to import.
+        out: The artifact's folder.
+        ctx: The stage's context.
+        detect: Text -> (language, score), for rows without a language. None leaves both empty.
+
+    Raises:
+        RecipeError: Two files have the same content, a file has no usable columns or is a decompression bomb.
+        StageError: A file cannot be read.
+    """
     _refuse_twice(files)
     seen: set[UUID] = set()
     record_counts = RecordCounts()
@@ -45,7 +56,7 @@ def take_documents(files: Sequence[ExternalFile], out: Path, ctx: Context, detec
 
 
 IMPORTER = Importer(PATTERNS, take_documents)
-"""For a stage after which no language is asked for."""
+"""The importer for a stage whose artifact needs no language."""
 
 
 def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: DetectLanguage | None, seen: set[UUID]) -> RecordCounts:
@@ -89,7 +100,7 @@ def _refuse_twice(files: Sequence[ExternalFile]) -> None:
 
 
 def _records(file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
-    """The rows of a file, of Parquet with the columns that matter."""
+    """Yields the rows of a file. Of Parquet, reads only the columns in FIELDS."""
     if not file.uri.endswith(".parquet"):
         yield from read_records((file,), ctx)
         return
@@ -103,14 +114,14 @@ def _records(file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
 
 
 def _plain(value: Any) -> Any:
-    """Dates and UUIDs as text, as JSON would have them."""
+    """Returns dates and UUIDs as text, as JSON would hold them."""
     if isinstance(value, datetime.date):  # a datetime is a date too
         return value.isoformat()
     return str(value) if isinstance(value, UUID) else value
 
 
 def _fault(row: dict[str, Any]) -> str:
-    """Why a row cannot be a document; empty when it can."""
+    """Returns why a row cannot be a document. Empty when it can."""
     text = row.get("text")
     if not isinstance(text, str):
         return "the row has no text" if text is None else "the text is not a string"
@@ -122,7 +133,7 @@ def _fault(row: dict[str, Any]) -> str:
     score = row.get("lang_score", 0.0)
     if isinstance(score, bool) or not isinstance(score, int | float | None):
         return "lang_score is not a number"
-    if score is not None and not -SCORE <= score <= SCORE:  # NaN too
+    if score is not None and not -SCORE <= score <= SCORE:  # also true for NaN
         return "lang_score is out of range"
     try:
         "".join(row.get(name) or "" for name in ("text", "url", "date", "source", "lang")).encode()
@@ -138,7 +149,7 @@ def _document(record: JsonRecord, detect: DetectLanguage | None, seen: set[UUID]
     seen.add(doc_id)
     language: tuple[str | None, float | None] = (row.get("lang") or None, row.get("lang_score"))
     if language[0] is not None:
-        language = (language[0], 1.0 if language[1] is None else float(language[1]))  # stated, not guessed
+        language = (language[0], 1.0 if language[1] is None else float(language[1]))  # the user states it, so it is certain
     elif detect:
         language = detect(row["text"])
     given = {"url": row.get("url") or "", "date": row.get("date") or "", "text": row["text"]}
@@ -146,7 +157,7 @@ def _document(record: JsonRecord, detect: DetectLanguage | None, seen: set[UUID]
 
 
 def _uuid(value: Any) -> UUID | None:
-    """The UUID that a string such as <urn:uuid:…> spells; None where it spells none."""
+    """Returns the UUID in a string such as <urn:uuid:…>. None if there is none."""
     bare = value.strip().strip("<>").removeprefix("urn:uuid:") if isinstance(value, str) else ""
     try:
         return UUID(bare) if len(bare) == 36 else None

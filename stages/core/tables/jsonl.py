@@ -1,8 +1,9 @@
-"""Reading JSON Lines files, plain or gzipped, local or remote, one record at a time with its line number.
+"""Reads JSON Lines files, plain or compressed, local or remote, one record at a time with its line number. Also reads users' Parquet files.
 
-Guarantee: every line is either yielded, blank, or handed to `ctx.drop` with "file:line" (the recipe's limit decides whether
-the stage goes on); a file that cannot be read at all is a StageError. What is a good record is said in strictjson.
-Cost: one line in memory, at most MAX_LINE_BYTES of it. Source: jsonlines.org.
+Guarantee: every line is either yielded, blank, or passed to `ctx.drop` with "file:line" (the recipe's limit decides whether the stage
+continues). A file that cannot be read at all is a StageError. strict_json.py defines which JSON is valid.
+Cost: one line in memory, at most MAX_LINE_BYTES of it.
+Source: jsonlines.org.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ if TYPE_CHECKING:
     from stages.core.contract.declaration import Context, ExternalFile
 
 SHOWN_CHARS = 2000
-SPARED_BYTES = 64 << 20  # of the rows of a Parquet file that are Python objects at a time
+SPARED_BYTES = 64 << 20  # largest size of the rows of a Parquet file that are Python objects at a time
 MAX_LINE_BYTES = 16 << 20
-BAD_RECORD = "bad_record"  # the reason that a line or row is counted under which is no record
-"""Longer lines are bad records and are passed over in pieces: 5 MB of gzip can hold a line of 5 GB. The longest books of Project
-Gutenberg have about half of this."""
+"""Longer lines are bad records and are skipped in pieces, because 5 MB of gzip can hold a line of 5 GB. The longest books of Project
+Gutenberg have about half of this limit."""
+BAD_RECORD = "bad_record"  # the reason in the record counts for a line or row that is not a valid record
 
 
 @dataclass(frozen=True)
 class JsonRecord:
-    """One JSON object of a file. where: "file.jsonl:12" (no folders, which differ between machines)."""
+    """One JSON object of a file."""
 
     file: ExternalFile
     line: int
@@ -41,11 +42,12 @@ class JsonRecord:
 
     @property
     def where(self) -> str:
+        """The place of the record as "file.jsonl:12", without folders, because folders differ between machines."""
         return place(self.file, self.line)
 
     @property
     def doc_id(self) -> UUID:
-        """uuid5 of the file's sha256 and the line (ARCHITECTURE.md: the identity of a chat or preference record)."""
+        """uuid5 of the file's sha256 and the line (ARCHITECTURE.md, doc_id: the identity of a conversation or preference)."""
         return uuid5(NAMESPACE_OID, f"{self.file.sha256}:{self.line}")
 
     @property
@@ -55,12 +57,12 @@ class JsonRecord:
         return named if isinstance(named, str) and named else base_name(self.file).partition(".")[0]
 
     def text(self) -> str:
-        """The record as one line of JSON, cut for showing."""
-        return json.dumps(self.value, ensure_ascii=False, default=str)[:SHOWN_CHARS]  # a Parquet row may hold bytes or a decimal
+        """Returns the record as one line of JSON, cut for display."""
+        return json.dumps(self.value, ensure_ascii=False, default=str)[:SHOWN_CHARS]  # a Parquet row may hold bytes or decimals
 
 
 def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[JsonRecord]:
-    """The objects of JSONL files in the order of `files`; lines count from 1, blank lines are passed over."""
+    """Yields the objects of JSONL files in the order of `files`. Lines count from 1; blank lines are skipped."""
     for file in files:
         for number, raw, whole in _lines(file):
             if not raw.strip():
@@ -79,7 +81,7 @@ def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[JsonRe
 
 
 def read_lines(file: ExternalFile) -> Iterator[str]:
-    """The lines of a text file, plain or gzipped. Raises StageError where one is not UTF-8 or too long."""
+    """Yields the lines of a text file, plain or compressed. Raises StageError where one is not UTF-8 or too long."""
     for number, raw, whole in _lines(file):
         if not whole:
             raise StageError(f"The line has more than {MAX_LINE_BYTES >> 20} MiB.", where=place(file, number), do="Break it into several.")
@@ -90,7 +92,7 @@ def read_lines(file: ExternalFile) -> Iterator[str]:
 
 
 def counting(ctx: Context) -> tuple[Context, list[str]]:
-    """The same context, and a list to which every `drop` adds its place: the bad records, for the record counts."""
+    """Returns the same context, and a list to which every `drop` appends the place of a bad record, for the record counts."""
     bad: list[str] = []
 
     def drop(reason: str, where: str, record: str) -> None:
@@ -101,7 +103,14 @@ def counting(ctx: Context) -> tuple[Context, list[str]]:
 
 
 def decision_record_counts(unit: str, decisions: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], bad: int) -> RecordCounts:
-    """Record counts over rows of verdict and reason. sizes: characters by reason ("" = kept); bad records count without characters."""
+    """Returns record counts from decisions.
+
+    Args:
+        unit: What one record is, in the plural.
+        decisions: Rows with verdict and reason.
+        sizes: Reason -> characters ("" = kept).
+        bad: Number of bad records, which count without characters.
+    """
     dropped = {reason: sum(d["reason"] == reason for d in decisions) for reason in sorted(sizes) if reason}
     if bad:
         dropped[BAD_RECORD] = bad
@@ -117,7 +126,7 @@ def decision_record_counts(unit: str, decisions: Sequence[Mapping[str, Any]], si
 
 
 def no_answers(node: str) -> StageError:
-    """What a stage raises that is to make questions from documentation which the benchmarks did not read."""
+    """Returns the error for a stage that needs the answers from documentation, when the benchmarks read none."""
     return StageError(
         f"{node}.docstrings needs the answers that the benchmarks read from documentation, and they read none.",
         where=f"{node}.docstrings",
@@ -126,7 +135,7 @@ def no_answers(node: str) -> StageError:
 
 
 def parquet_columns(path: Path, file: ExternalFile) -> list[str]:
-    """The names of a Parquet file's columns. path: where the file lies. Raises RecipeError when it is none."""
+    """Returns the column names of a Parquet file. path: the local file. Raises RecipeError when it is not a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,14 +148,14 @@ def parquet_columns(path: Path, file: ExternalFile) -> list[str]:
 
 
 def parquet_rows(path: Path, file: ExternalFile, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file that somebody else wrote. Raises StageError where it cannot be read to its end."""
+    """Yields the rows of a Parquet file that a user brought. Raises StageError where it cannot be read to its end."""
     import pyarrow as pa
 
     rows = _sparing(path, columns)
     while True:
         try:
             row = next(rows, None)
-        except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as error:  # also of dates out of Python's range
+        except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as error:  # ValueError: dates that Python lacks
             raise StageError(
                 f"{base_name(file)} cannot be read to its end: {_first_line(error)}", where=file.uri, do="Fetch or write it again."
             ) from None
@@ -156,7 +165,7 @@ def parquet_rows(path: Path, file: ExternalFile, columns: Sequence[str]) -> Iter
 
 
 def _sparing(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows, with a string that many of them share kept once: a dictionary lets a file of 1 MB say a million times 1 MB."""
+    """Yields rows and limits their memory. A dictionary column lets a file of 1 MB repeat a string of 1 MB a million times."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -182,17 +191,17 @@ def _first_line(error: Exception) -> str:
 
 
 def place(file: ExternalFile, line: int) -> str:
-    """file name:line, for messages and bad_records.jsonl."""
+    """Returns "file name:line", for messages and bad_records.jsonl."""
     return f"{base_name(file)}:{line}"
 
 
 def base_name(file: ExternalFile) -> str:
-    """The last part of a file's path or URI."""
+    """Returns the last part of a file's path or URI."""
     return file.uri.rstrip("/").rpartition("/")[2]
 
 
 def _lines(file: ExternalFile) -> Iterator[tuple[int, bytes, bool]]:
-    """(number, bytes, whether they are all of the line) of each line; of one that is too long, its beginning."""
+    """Yields (number, bytes, whether the bytes are the whole line) of each line. Of a line that is too long, yields the beginning."""
     from lzma import LZMAError
     from zipfile import BadZipFile
     from zlib import error as ZlibError
@@ -210,7 +219,7 @@ def _lines(file: ExternalFile) -> Iterator[tuple[int, bytes, bool]]:
                         break
                 yield number, raw, whole
     except ConnectionError:
-        raise  # of the network: the node is tried again
+        raise  # a network fault: the node is tried again
     except (OSError, EOFError, ZlibError, LZMAError, BadZipFile) as error:  # gzip.BadGzipFile is an OSError
         raise StageError(
             f"{base_name(file)} cannot be read to its end: {error}", where=file.uri, do="Fetch the file again; nothing of it was used."
@@ -218,7 +227,7 @@ def _lines(file: ExternalFile) -> Iterator[tuple[int, bytes, bool]]:
 
 
 def _refuse_other_encoding(start: bytes, file: ExternalFile) -> None:
-    """Raises StageError for a file in UTF-16 or UTF-32: it has no lines that could be bad records."""
+    """Raises StageError for a file in UTF-16 or UTF-32, because its lines cannot be separated into good and bad records."""
     if found := other_encoding(start):
         raise StageError(
             f"{base_name(file)} is {found} by its byte order mark, not UTF-8.", where=file.uri, do=f"Convert it: iconv -f {found} -t UTF-8."

@@ -1,6 +1,7 @@
-"""Parquet as Loam writes it: zstd, doc_id as a UUID column, fsynced when closed.
+"""Writes and reads Parquet files: zstd, doc_id as a UUID column, fsynced when closed.
 
-Guarantee: the same rows in the same order give the same bytes with the same pyarrow. Cost: one row group in memory.
+Guarantee: the same rows in the same order give the same bytes with the same pyarrow.
+Cost: one row group in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ROW_GROUP_ROWS = 8192
 
 
 def schema(**columns: str) -> pa.Schema:
-    """A schema from names and short types: uuid, string, int64, int32, float64, bool, list<string>, list<int64>.
+    """Returns a schema from names and short types: uuid, string, int64, int32, float64, bool, list<string>, list<int64>.
 
     >>> schema(doc_id="uuid", text="string").names
     ['doc_id', 'text']
@@ -34,7 +35,7 @@ def schema(**columns: str) -> pa.Schema:
 
 
 def write_rows(path: Path, shape: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Writes mappings as one Parquet file and returns their number. Missing keys become null; UUIDs may be UUID or bytes."""
+    """Writes mappings as one Parquet file and returns their number. Missing keys become null. A uuid value may be UUID or bytes."""
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +54,7 @@ def write_rows(path: Path, shape: pa.Schema, rows: Iterable[Mapping[str, Any]]) 
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of one Parquet file as dicts (doc_id as UUID), a row group at a time."""
+    """Yields the rows of one Parquet file as dicts (doc_id as UUID). Reads a row group at a time."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -62,7 +63,7 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict
 
 
 def count_rows(path: Path) -> int:
-    """Rows of a Parquet file, from its footer."""
+    """Returns the number of rows of a Parquet file, from its footer."""
     import pyarrow.parquet as pq
 
     return int(pq.read_metadata(path).num_rows)

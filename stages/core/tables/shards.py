@@ -1,13 +1,13 @@
-"""Sharded work: one function, a task per shard, local worker processes, with completion per shard.
+"""Runs sharded work: one function, one task per shard, local worker processes. Each shard completes on its own.
 
-Guarantee: a shard's folder appears whole or not at all, so a killed stage started again does only the missing shards, and the
-result does not depend on the number of workers. No worker outlives its stage, however the stage ends, and a worker that is
-killed (out of memory, for example) fails the stage at once. Progress tells documents, MB/s, what is dropped and the time left.
-Cost: one process per worker, started once per call; two small files a second for the progress of each.
+Guarantee: a shard's folder appears whole or not at all, so a killed stage that starts again does only the missing shards. The result does
+not depend on the number of workers. No worker outlives its stage, however the stage ends. A killed worker (out of memory, for example)
+fails the stage at once. The progress shows documents, MB/s, dropped documents and the time left.
+Cost: one process per worker, started once per call; two small files per second for the progress of each.
 
-Why the standard library's pool and not datatrove's LocalPipelineExecutor: killing a stage left that one's forkserver and workers
-behind, writing into the scratch folder of the next run; a killed worker made it wait for ever; and its manager process, a
-fork, keeps every file lock of the stage open.
+Reason for the standard library's process pool instead of datatrove's LocalPipelineExecutor: after a stage was killed, the forkserver and
+workers of that executor stayed alive and wrote into the scratch folder of the next run. A killed worker made it wait forever. Its manager
+process, a fork, keeps every file lock of the stage open.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shard:
 
 
 class Meter:
-    """What a worker counts while it works on a shard; the stage adds the shards up for the progress line. Decides no byte."""
+    """Counts of a worker for its current shard. The stage adds up all shards for the progress line. They decide no output byte."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._at = path, time.monotonic()
@@ -60,7 +60,10 @@ class Meter:
         self._now: mmap.mmap | None = None
 
     def at(self, record: str) -> None:
-        """Says which record is worked on, in memory shared with a file: there the stage finds it if this process dies. About 2 µs."""
+        """Records which record is being processed, in memory that is shared with a file. About 2 µs.
+
+        If this process dies, the stage finds the record in that file.
+        """
         if self._now is None:
             with self._path.with_suffix(NOW).open("w+b") as file:
                 file.truncate(NOW_BYTES)
@@ -68,12 +71,18 @@ class Meter:
         self._now[:] = f"{os.getpid()} {record}".encode("utf-8", "replace")[:NOW_BYTES].ljust(NOW_BYTES, b"\0")
 
     def expect(self, documents: int) -> None:
-        """How many documents the shard has, where that is known before it is read."""
+        """Sets how many documents the shard has, if that is known before it is read."""
         self._expected = documents
 
     def add(self, documents: int = 1, size_bytes: int = 0, dropped: str = "", share: float | None = None) -> None:
-        """Counts documents that are done. dropped: the reason, empty for kept ones. share: how much of the shard is done (0 to 1),
-        where no number of documents was expected."""
+        """Counts finished documents.
+
+        Args:
+            documents: How many.
+            size_bytes: Their size.
+            dropped: The reason; empty for kept documents.
+            share: Finished part of the shard (0 to 1), where no number of documents was expected.
+        """
         self.documents += documents
         self.size_bytes += size_bytes
         if dropped:
@@ -87,7 +96,7 @@ class Meter:
             self.write(self._path)
 
     def write(self, path: Path) -> None:
-        """Where the stage reads it; seen whole or not at all."""
+        """Writes the counts to the file that the stage reads, by a rename, so that it is never read half-written."""
         values = {"documents": self.documents, "size_bytes": self.size_bytes, "share": self.share, "dropped": dict(self.dropped)}
         fresh = path.with_name(f"{path.name}.{os.getpid()}")
         fresh.write_text(json.dumps(values))
@@ -100,13 +109,19 @@ ShardFunction = Callable[[Path, Any, Meter], dict[str, Any]]
 def run_shards(
     work: ShardFunction, tasks: Sequence[Any], ctx: Context, label: str, sizes_bytes: Sequence[int] = (), apart: bool = False
 ) -> list[Shard]:
-    """Runs `work(folder, task, meter)` for every task on `ctx.runtime.workers` local processes; shards in task order.
+    """Runs `work(folder, task, meter)` for every task on `ctx.runtime.workers` local processes. Returns the shards in task order.
 
-    work: a module-level function (or functools.partial of one) that writes files into `folder`, counts what it does on `meter` and
-    returns plain JSON. tasks: picklable values, one per shard. label: what is being made; names the sub-folder of ctx.scratch.
-    sizes_bytes: the size of each task, so that large shards weigh more in the progress (all the same without it). apart: even one
-    worker is a process of its own, since its task may end the process.
-    Raises what `work` raised; StageError when a worker was killed, which names the record that the worker said it was at.
+    Args:
+        work: A module-level function (or functools.partial of one). It writes files into `folder`, counts on `meter`, returns plain JSON.
+        tasks: Picklable values, one per shard.
+        ctx: The stage's context.
+        label: What is being made; the name of the sub-folder of ctx.scratch.
+        sizes_bytes: Size of each task, so that large shards weigh more in the progress. Without it all weigh the same.
+        apart: Uses a separate process even for one worker, because a task may crash its process.
+
+    Raises:
+        StageError: A worker was killed. The message names the record that the worker was processing, if it recorded one.
+        Exception: Whatever `work` raised.
     """
     root = ctx.scratch / label
     root.mkdir(parents=True, exist_ok=True)
@@ -122,9 +137,9 @@ def run_shards(
 
 
 def collect(shards: Sequence[Shard], name: str, out: Path) -> list[Path]:
-    """Puts every shard's file `name` (such as "documents.parquet") at out/<stem>/<index>.<suffix>; returns the paths.
+    """Links every shard's file `name` (such as "documents.parquet") to out/<stem>/<index>.<suffix>. Returns the new paths.
 
-    Hard links, not moves: a stage killed while it collects starts again from whole shards.
+    The files are hard links, not moved, so a stage that is killed here starts again from complete shards.
     """
     stem, _, suffix = name.partition(".")
     (out / stem).mkdir(parents=True, exist_ok=True)
@@ -141,12 +156,12 @@ def _folder(root: Path, index: int) -> Path:
 
 
 def _running(folder: Path) -> Path:
-    """Where the worker of a shard says how far it is."""
+    """Returns the path of the file in which the worker of a shard records its progress."""
     return folder.with_name(f"{folder.name}.{MEASURE}")
 
 
 def _one(work: ShardFunction, folder: Path, task: Any) -> None:
-    """What a worker does for one shard: write beside, then rename."""
+    """Does one shard in a worker: writes into a temporary folder, then renames it."""
     partial_folder = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial_folder, ignore_errors=True)
     partial_folder.mkdir(parents=True)
@@ -163,13 +178,13 @@ def _one(work: ShardFunction, folder: Path, task: Any) -> None:
 
 
 def _records(root: Path) -> dict[int, str]:
-    """Process id -> the record that a worker is at."""
+    """Returns process id -> the record that a worker is processing."""
     said = (path.read_bytes().rstrip(b"\0").decode("utf-8", "replace").partition(" ") for path in root.glob(f"*{NOW}"))
     return {int(pid): record for pid, _, record in said if pid}
 
 
 class _Progress:
-    """Adds up the meters of all shards. Speed and time left count what is done from now on, not what an earlier run had finished."""
+    """Adds up the meters of all shards. Speed and time left count only work of this run, not shards that an earlier run finished."""
 
     def __init__(self, root: Path, sizes_bytes: Sequence[int]) -> None:
         self.root, self.sizes, self.started = root, sizes_bytes, time.monotonic()
@@ -177,7 +192,7 @@ class _Progress:
         self.before = self._sum()
 
     def line(self) -> tuple[float, int, str]:
-        """(shards done, of how many, documents, MB/s, share dropped and its reasons, time left)."""
+        """Returns (shards done, number of shards, text with documents, MB/s, dropped share and reasons, time left)."""
         now, seconds = self._sum(), max(1e-9, time.monotonic() - self.started)
         parts = [f"{now['documents']:,} documents"] if now["documents"] else []
         if speed := (now["size_bytes"] - self.before["size_bytes"]) / seconds:
@@ -203,7 +218,7 @@ class _Progress:
         return total
 
     def _shard(self, index: int) -> dict[str, Any] | None:
-        """The meter of a shard; None before its first word."""
+        """Returns the meter of a shard. None before the worker wrote it for the first time."""
         if index not in self.finished:
             folder = _folder(self.root, index)
             try:
@@ -218,7 +233,7 @@ class _Progress:
 
 
 def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progress: _Progress, apart: bool) -> None:
-    """Runs the jobs (in this process when one worker is enough) while a thread reports how far they are."""
+    """Runs the jobs (in this process if one worker is enough) while a thread reports their progress."""
     stop = threading.Event()
 
     def tell() -> None:
@@ -245,32 +260,42 @@ def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progr
 
 
 def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str, root: Path | None = None) -> None:
-    """Runs picklable jobs in new processes: spawned, without this one's open files and locks, and ended by the kernel with it.
+    """Runs picklable jobs in new worker processes.
 
-    Raises what a job raised; StageError when a worker was killed. root: where workers say which record they are at.
+    The processes are spawned, so they do not inherit open files and locks. The kernel ends them when this process ends.
+
+    Args:
+        jobs: Picklable functions without arguments.
+        workers: Number of processes.
+        label: What is being made, for messages.
+        root: The folder in which workers record which record they process.
+
+    Raises:
+        StageError: A worker was killed.
+        Exception: Whatever a job raised.
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to, (os.getpid(),))
     try:
-        pending = {pool.submit(job) for job in jobs}  # a submission starts a worker where there is room for one
+        pending = {pool.submit(job) for job in jobs}  # each submission starts a worker until there are enough
         born = set(multiprocessing.active_children()) - others
         while pending:
             done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
             for job in done:
                 job.result()
-            if pending and born - set(multiprocessing.active_children()):  # the pool watches a later one only from the next result on
+            if pending and born - set(multiprocessing.active_children()):  # the pool notices a later worker's death only at its next result
                 raise BrokenProcessPool
     except BrokenProcessPool:
         raise _killed(set(multiprocessing.active_children()) | born, label, root) from None
     finally:
         for worker in set(multiprocessing.active_children()) - others:
-            worker.kill()  # after an error shutdown alone would wait for the shards under way
+            worker.kill()  # after an error, shutdown alone would wait for the running shards
         pool.shutdown(cancel_futures=True)
 
 
 def _killed(workers: set[Any], label: str, root: Path | None) -> StageError:
-    """What a worker's death is told as: by which signal, and at which record."""
-    until = time.monotonic() + REAPED_S  # the pool sees a worker's pipe close before the kernel has ended it
+    """Returns the error for a dead worker: by which signal it died, and at which record."""
+    until = time.monotonic() + REAPED_S  # the pool sees the worker's closed pipe before the kernel has ended the process
     while all(worker.exitcode is None for worker in workers) and time.monotonic() < until:
         time.sleep(0.01)
     dead = {worker.pid: -worker.exitcode for worker in workers if (worker.exitcode or 0) < 0}
@@ -289,7 +314,7 @@ def _killed(workers: set[Any], label: str, root: Path | None) -> StageError:
 
 
 def _belong_to(stage: int) -> None:
-    """In a new worker: the kernel kills it when the stage's process ends; until then only the stage ends it."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the stage hears them too, and decides
+    """Prepares a new worker: the kernel kills it when the stage's process ends; before that, only the stage ends it."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # they are sent to the whole process group; the stage receives them and decides
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(stage)

@@ -1,6 +1,7 @@
-"""The side tables of the training stages, and what the report shows of a training.
+"""Declares the side tables of the training stages, and makes their section of the report.
 
-Guarantee: types and meanings of the columns stand here alone. Cost of the section: the metrics file, once.
+Guarantee: types and meanings of the columns are declared only here.
+Cost: the section reads the metrics file once.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ METRICS = SideTable(
 
 
 def training_section(artifact: Artifact) -> Section:
-    """The loss by step as a chart, and every figure of the summary."""
+    """Returns the loss by step as a chart, and every figure of the summary as a table."""
     node = str(artifact.manifest["node"])
     rows = list(read_rows(artifact.path / "metrics.parquet", ["step", "loss", "validation_loss"]))
     lines = {
