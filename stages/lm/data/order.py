@@ -2,8 +2,9 @@
 
 A sequence is one packed training row; names in the code say `row`. The sequence at a position is
 start_row(phase) + permutation(seed, phase, epoch)(offset of the position in its phase and epoch).
-Global batch b of size B is positions b·B … b·B+B-1 for every number of ranks. An epoch goes through the phases in order. The sequences after
-the last full global batch of a phase are not trained in that epoch; another epoch has another permutation and leaves out others.
+Global batch b of size B is positions b·B … b·B+B-1 for every number of ranks. An epoch goes through the phases in order.
+The sequences after the last full global batch of a phase are not trained in that epoch; another epoch has another permutation and leaves
+out others.
 Therefore no batch crosses a phase or an epoch.
 
 Guarantee: no sequence comes twice within one epoch.
