@@ -180,7 +180,7 @@ def read_trainer(folder: Path) -> Trainer:
 
 
 def latest_good(root: Path, fingerprint: str, say: Callable[[str], None]) -> tuple[Path, Trainer] | None:
-    """Returns the newest undamaged snapshot below root if it is of this job, else None.
+    """Returns the newest undamaged snapshot of this job below root, or None.
 
     Args:
         root: Folder of the snapshots.
