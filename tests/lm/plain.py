@@ -129,7 +129,7 @@ def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int 
 def items_of(
     rows: int, seed: int, pieces: int = 2, vocab: int = 61, longest: int = 12
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """Returns (items, sequence of each) for write_row_files. Each sequence has `pieces` segments; their last half or two thirds is trained."""
+    """Returns (items, sequence of each) for write_row_files. A sequence has `pieces` segments; the last half or two thirds is trained."""
     draw = np.random.default_rng(seed)
     items = []
     for _ in range(rows * pieces):

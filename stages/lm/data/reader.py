@@ -2,7 +2,7 @@
 
 A sequence is one packed training row (`row` in names). A segment is the part of a sequence that comes from one document (`piece` in names).
 Files: token shards (little-endian uint16 or uint32); pieces.npy int64 [n_pieces, 3] (shard, start, length); rows.npy int64 [n_rows + 1],
-offsets into the pieces. If not every token is trained, each token shard has a uint8 mask shard (1 = train on predicting this token).
+offsets into pieces.npy. If not every token is trained, each token shard has a uint8 mask shard (1 = train on predicting this token).
 
 Guarantee: a label is the next token of the same segment. It is -100 at the last token of a segment, on padding, and where the mask of the
 next token is 0. Positions restart with every segment. docs numbers the segments of a sequence from 0; -1 is padding.

@@ -18,7 +18,7 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a Llama-style decoder, with the field names of transformers' config.json.
+    """The shape of a Llama-style decoder, with the field names of transformers' config.json (except qk_norm).
 
     hidden_size and intermediate_size are in channels. max_position_embeddings is the sequence length of training, in tokens.
 
