@@ -1,6 +1,6 @@
-"""What core, lm and flows ask of the operating system: a child that dies with its parent, a free port, a lock on a file.
+"""Operating-system helpers for core, lm and flows: a child process that dies with its parent, a free port, a file lock.
 
-A leaf: it imports the standard library alone, because the ranks of lm may not import core and need the same as core's workers.
+The module imports only the standard library. The ranks of lm need the same helpers as core's workers, but lm may not import core.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with_parent(parent: int = 0) -> None:
-    """In a new child: the kernel kills it when the thread that started it ends, however that ends. Does so on Linux only.
+    """Makes the kernel kill this process when the thread that started it ends, for whatever reason. Call it in a new child.
+
+    The kernel does this on Linux only; elsewhere the function only checks the parent.
 
     Args:
-        parent: Process id of the parent; if that is already gone, this process ends at once with exit code 1. 0: not looked at.
+        parent: Process id of the parent. If the parent has already ended, this process exits at once with code 1. 0 skips this check.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -28,22 +30,22 @@ def die_with_parent(parent: int = 0) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listened on a moment ago."""
+    """Returns a TCP port of 127.0.0.1 that was free a moment ago. Another process may take it before the caller does."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def lock_file(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
-    """Locks an open file by flock until it is closed; the kernel frees the lock when its owner dies.
+    """Locks an open file with flock until the file is closed. The kernel frees the lock when its owner dies.
 
     Args:
-        handle: File descriptor. Another descriptor of the same file, of this process too, is another owner.
-        shared: Whether other shared locks may stand beside this one.
-        wait: Whether to wait for it.
+        handle: File descriptor. A second descriptor from another open of the same file is another owner, even in the same process.
+        shared: Whether other owners may hold a shared lock at the same time.
+        wait: Whether to wait until the lock is free.
 
     Returns:
-        False when another owner has it.
+        True when the lock is held; False when another owner holds it and `wait` is False.
     """
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))

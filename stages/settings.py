@@ -1,7 +1,8 @@
-"""The base of every settings class, the marks that a field can carry, and the choice between several classes.
+"""The base class of all settings classes, the marks of a field, and the choice between several settings classes.
 
-It imports pydantic alone, so core, text and lm may all import it: a settings class is written once and travels from the recipe to the
-process that uses it. Guarantee: a settings object is frozen and holds finite numbers of at most 64 bits.
+The module imports only pydantic, so core, text and lm may all import it. A settings class is therefore written once, and its objects go
+from the recipe to the process that uses them.
+Guarantee: a settings object is frozen. Its numbers are finite and have at most 64 bits.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from pydantic_core import CoreSchema, core_schema
 DECIDES = "decides"
 
 
-def Field(default: Any = ..., *, decides: bool | None = None, **limits: Any) -> Any:  # noqa: N802 - it stands where pydantic's Field does
-    """A field of a settings class, as pydantic's Field.
+def Field(default: Any = ..., *, decides: bool | None = None, **limits: Any) -> Any:  # noqa: N802 - it replaces pydantic's Field
+    """Returns a field of a settings class, like pydantic's Field.
 
     Args:
-        default: Its default; without one the recipe must give a value.
-        decides: For a training setting, whether it can change the trained weights; `deciding` reads it. False at a section leaves the
-            whole section out.
-        limits: Anything else that pydantic's Field takes.
+        default: The default value. Without one, the recipe must give a value.
+        decides: For a training setting: whether it can change the trained weights. `deciding` reads this mark. False on a field that
+            holds a nested section leaves out the whole section.
+        limits: All other arguments of pydantic's Field.
     """
     if decides is not None:
         limits["json_schema_extra"] = {DECIDES: decides}
@@ -32,9 +33,10 @@ def Field(default: Any = ..., *, decides: bool | None = None, **limits: Any) -> 
 
 
 class StageConfig(BaseModel):
-    """Base of every config section: frozen, unknown keys forbidden, the docstring under a field is its help text.
+    """Base class of every config section. It is frozen and forbids unknown keys; the docstring under a field is its help text.
 
-    Numbers are finite and of at most 64 bits; true is no 1 (YAML reads a bare yes, no, on and off as true and false).
+    Numbers are finite and have at most 64 bits. true and false are accepted only where the field is a bool: YAML reads an unquoted yes, no,
+    on or off as true or false.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
@@ -58,10 +60,12 @@ class StageConfig(BaseModel):
 
 @dataclass(frozen=True)
 class OneOf:
-    """Marks a field that holds one of several settings classes, told apart by their field `name`.
+    """Marks a field whose value is one of several settings classes; their field `name` selects the class.
 
-    classes: name -> class. The first is meant where a recipe gives no name. The field's annotation is their common base class:
-    `schedule: Annotated[Schedule, OneOf(SCHEDULES)] = Cosine()`.
+    The field's annotation is the common base class: `schedule: Annotated[Schedule, OneOf(SCHEDULES)] = Cosine()`.
+
+    Attributes:
+        classes: name -> class. The first class is used when a recipe gives no name.
     """
 
     classes: Mapping[str, type[StageConfig]]
@@ -78,11 +82,11 @@ class OneOf:
 
 
 def deciding(settings: BaseModel, known: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The values of the fields that are marked as deciding, as plain JSON values; of nested settings those that their own marks name.
+    """Returns the values of the fields that are marked as deciding, as plain JSON values. Nested settings follow their own marks.
 
     Args:
-        settings: The object.
-        known: The base class whose fields are looked at; without it, the object's own class.
+        settings: The settings object.
+        known: The base class whose fields are read; None reads the fields of the object's own class.
     """
     found: dict[str, Any] = {}
     values = settings.model_dump(mode="json")
@@ -94,20 +98,20 @@ def deciding(settings: BaseModel, known: type[BaseModel] | None = None) -> dict[
 
 
 def is_deciding(info: pydantic.fields.FieldInfo) -> bool | None:
-    """How a field is marked; None where it is not."""
+    """Returns the mark `decides` of a field; None if the field has no mark."""
     marks = info.json_schema_extra
     decides = marks.get(DECIDES) if isinstance(marks, dict) else None
     return decides if isinstance(decides, bool) else None
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """The plain types inside a field's annotation, those of nested sections left out."""
+    """Returns the types in a field's annotation, with the arguments of generic types unpacked."""
     inner = get_args(annotation)
     return set().union(*map(_kinds, inner)) if inner else {annotation}
 
 
 def _leaves(value: Any, kinds: set[Any]) -> Iterator[Any]:
-    """The plain values inside a field's value, those of nested sections left out: they are looked at there."""
+    """Yields the plain values inside a field's value, except those of nested sections: each section checks its own."""
     if isinstance(value, list | tuple):
         for one in value:
             yield from _leaves(one, kinds)

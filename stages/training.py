@@ -1,8 +1,9 @@
-"""The body that the training stages share: pretrain, sft and dpo prepare rows, everything else is here.
+"""The common body of the training stages: pretrain, sft and dpo prepare sequences, and this module does the rest.
 
-It makes the job, runs its ranks, publishes the checkpoint with metrics and side tables, and takes in models that were trained elsewhere.
-Guarantee: settings and machine are checked before any row is prepared; an error of the ranks names what to do. The checkpoint's identity
-is weights, shape and row order, never the metrics, which hold clock values. Cost: that of the training.
+It makes the job, runs its ranks, publishes the checkpoint with metrics and side tables, and imports models that were trained elsewhere.
+Guarantee: settings and machine are checked before any sequence is prepared. An error of the ranks says what the user can do. The digest
+of a checkpoint covers weights, shape and sequence order. It does not cover the metrics, because they contain clock values.
+Cost: the training itself.
 """
 
 from __future__ import annotations
@@ -26,16 +27,21 @@ if TYPE_CHECKING:
     from stages.lm.train.training_settings import TrainingSettings
 
 Table = tuple[Mapping[str, str], Iterable[Mapping[str, Any]]]
-"""(column -> type, rows)."""
+"""(column -> type, rows of the table)."""
 Summary = dict[str, float | int | str | None]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a stage trains on.
+    """The model and the data that a stage trains on.
 
-    model: shape of the model. train, validation: the rows. phases: which rows, in which order. init_from: folder of the checkpoint to
-    start from; empty starts from the seed. row_spans: part -> table of which record lies in which row.
+    Attributes:
+        model: Shape of the model.
+        train: The training sequences.
+        validation: The validation sequences; None for no evaluation.
+        phases: The ranges of training sequences, in the order of training.
+        init_from: Folder of the checkpoint to start from; empty starts from the seed.
+        row_spans: part -> table that says which record is in which sequence.
     """
 
     model: ModelConfig
@@ -48,7 +54,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training. lines: those of the metrics file."""
+    """A finished training run.
+
+    Attributes:
+        job: The job that ran.
+        order: The order of the sequences.
+        lines: The lines of the metrics file.
+        row_spans: See `Prepared`.
+    """
 
     job: RankJob
     order: Order
@@ -68,16 +81,20 @@ class Trained:
         return float([line for line in self.lines if "loss" in line][-1]["loss"])
 
     def first_evaluation(self, name: str) -> float | None:
-        """A metric of the evaluation before the first step; None where there is none."""
+        """Returns a metric of the evaluation before the first step; None if it does not exist."""
         return next((line.get(name) for line in self.lines if "validation_loss" in line), None)
 
     def last_evaluation(self, name: str) -> float | None:
-        """A metric of the evaluation after the last step; None where there is none."""
+        """Returns a metric of the evaluation after the last step; None if it does not exist."""
         return next((line.get(name) for line in reversed(self.lines) if "validation_loss" in line), None)
 
 
 def machine(ctx: Context) -> Machine:
-    """The ranks and the device; called before any row is prepared. Raises StageError when the runtime asks for what is not there."""
+    """Returns the ranks and the device for a training. Stages call it before they prepare any sequence.
+
+    Raises:
+        StageError: The runtime names GPUs that this machine does not have.
+    """
     from stages.lm.train import training_run
 
     with _refusals(ctx, lambda rows: ""):
@@ -88,19 +105,19 @@ def train(
     settings: TrainingSettings, data: Prepared, machine: Machine, inputs: Mapping[str, Artifact], out: Path, ctx: Context,
     named: Callable[[list[int]], str] = lambda rows: "",
 ) -> Trained:  # fmt: skip
-    """Trains on prepared rows.
+    """Trains on prepared sequences and returns the finished training.
 
     Args:
         settings: The stage's section of the recipe.
-        data: The rows, and what to start from.
-        machine: From `machine`.
-        inputs: Those that decide the rows; their digests are in the fingerprint of snapshots.
-        out: Where the checkpoint is put.
+        data: The sequences, the model and the checkpoint to start from.
+        machine: The result of `machine`.
+        inputs: The artifacts that decide the sequences. Their digests are part of the fingerprint of snapshots.
+        out: Folder in which `checkpoint/` is written.
         ctx: The stage's context.
-        named: What to say, beside the node, of rows that cannot be trained on.
+        named: Numbers of sequences that cannot be trained on -> text that the error message adds after the node.
 
     Raises:
-        StageError: The ranks cannot do it, with what to do.
+        StageError: There is no full global batch, or a rank fails. The error says what the user can do.
     """
     from stages.lm.data.order import Order
     from stages.lm.train.job import RankJob
@@ -117,7 +134,16 @@ def train(
 
 
 def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda rows: "") -> list[dict[str, Any]]:
-    """Runs a job on its ranks; the lines of its metrics file. named: see `train`. Raises StageError with what to do."""
+    """Runs a job on its ranks and returns the lines of its metrics file.
+
+    Args:
+        job: The job, for training or scoring.
+        ctx: The stage's context.
+        named: See `train`.
+
+    Raises:
+        StageError: The job cannot run or a rank fails. The error says what the user can do.
+    """
     from stages.lm.train import training_run
 
     with _refusals(ctx, named):
@@ -126,7 +152,7 @@ def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = la
 
 @contextmanager
 def _refusals(ctx: Context, named: Callable[[list[int]], str]) -> Iterator[None]:
-    """Errors of lm as errors of this stage."""
+    """Turns errors of lm into a StageError of this node."""
     from stages.lm.train import training_run
 
     try:
@@ -139,14 +165,14 @@ def _refusals(ctx: Context, named: Callable[[list[int]], str]) -> Iterator[None]
 def publish(
     trained: Trained, out: Path, summary: Summary, record_counts: RecordCounts | None = None, identity: tuple[str, ...] = ()
 ) -> Outcome:
-    """Writes model.json, metrics.jsonl, metrics.parquet, steps/ and row_spans/ beside the checkpoint.
+    """Writes model.json, metrics.jsonl, metrics.parquet, steps/ and row_spans/ next to the checkpoint, and returns the stage's outcome.
 
     Args:
-        trained: What `train` returned.
+        trained: The result of `train`.
         out: The artifact's folder.
-        summary: The stage's own figures. Metrics of the loss that it does not name are added (see `_with_metrics`).
-        record_counts: Record counts, where the stage keeps or drops records.
-        identity: Files of the stage's own that the digest counts.
+        summary: The stage's own figures. The function adds the metrics of the loss that the summary does not name.
+        record_counts: Record counts, if the stage keeps or drops records.
+        identity: The stage's own files that the digest covers.
     """
     from stages.lm.model.config import write_model_config
     from stages.lm.train import training_run
@@ -166,7 +192,10 @@ def publish(
 
 
 def _with_metrics(summary: Summary, trained: Trained) -> Summary:
-    """Adds each metric of the loss that the stage does not report itself: on the validation rows, or of the last step without such rows."""
+    """Returns the summary with each metric of the loss that the stage does not report itself.
+
+    With validation sequences, the values are those of the first and the last evaluation; without, that of the last step.
+    """
     from stages.lm.train import training_run
 
     last: dict[str, Any] = [line for line in trained.lines if "loss" in line][-1]
@@ -194,7 +223,7 @@ def _write_tables(out: Path, lines: list[dict[str, Any]], steps: Table, spans: M
 
 
 def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """The checkpoint of a model that was trained elsewhere, with empty tables of steps and metrics."""
+    """Imports a model that was trained elsewhere as a checkpoint with empty step and metric tables."""
     from stages.lm.infer.import_model import take_model
 
     found = {file.name: file for file in files}
@@ -214,4 +243,4 @@ def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> O
 
 
 IMPORT_MODEL = Importer(("config.json", "*.safetensors", "tokenizer.json"), _import_model)
-"""How a checkpoint is made of a Hugging Face model folder. The tokenizer is only noted, to be compared with the pipeline's."""
+"""Imports a Hugging Face model folder as a checkpoint. It only records the tokenizer's hash, for comparison with the pipeline's."""

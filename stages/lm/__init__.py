@@ -1,1 +1,1 @@
-"""Pure torch: model, losses, data order, trainer, checkpoints."""
+"""Model, losses, data order, trainer and checkpoints. Nothing here imports core, text or Prefect."""

@@ -1,8 +1,8 @@
-"""The trajectory that training must take, computed from the documents alone: this file imports nothing of stages/.
+"""Computes the trajectory that training must follow. It is written from the documents and imports nothing from stages/.
 
-The model is transformers' own; every piece of a row is a sequence of its own, so there is no mask, no packing and no padding
-to get wrong. Optimizer groups, schedule, order of rows and initial values are written here a second time, from ARCHITECTURE.md,
-the help texts of the settings and the papers they name.
+The model comes from transformers. Every segment is computed as a separate sequence, so mask, packing and padding cannot be wrong here.
+Optimizer groups, schedule, order of sequences and initial values are implemented a second time, from ARCHITECTURE.md, the help texts of the
+settings and the papers that they cite.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 Piece = tuple[list[int], list[int]]
-"""(ids, mask): mask 1 = the prediction of this token counts."""
+"""A segment: (ids, mask). Mask 1 = the loss counts the prediction of this token."""
 Row = list[Piece]
 
 WORD = (1 << 64) - 1
@@ -25,7 +25,7 @@ WORD = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Settings:
-    """A run as a person would describe it. phases: (first row, number of rows)."""
+    """The settings of a run. phases: (first sequence, number of sequences)."""
 
     steps: int
     batch: int
@@ -44,7 +44,7 @@ class Settings:
 
 @dataclass
 class Curve:
-    """What happened, by step; evaluations by finished steps; weights at the end under transformers' names."""
+    """The values of each step, the evaluations by finished steps, and the final weights under transformers' names."""
 
     loss: list[float] = field(default_factory=list)
     grad_norm: list[float] = field(default_factory=list)
@@ -56,7 +56,11 @@ class Curve:
 
 
 def model_of(shape: dict[str, Any]) -> Any:
-    """transformers' model of a shape: vocab, depth, width, heads, num_key_value_heads, ffn, context, theta, eps, tied, qk_norm."""
+    """Returns the transformers model of a shape.
+
+    The keys of `shape` are vocab, num_hidden_layers, hidden_size, num_attention_heads, num_key_value_heads, ffn, context, theta, eps, tied
+    and qk_norm.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
     config, kind = (Qwen3Config, Qwen3ForCausalLM) if shape["qk_norm"] else (LlamaConfig, LlamaForCausalLM)
@@ -71,7 +75,7 @@ def model_of(shape: dict[str, Any]) -> Any:
 
 
 def random_weights(model: Any, seed: int) -> dict[str, Tensor]:
-    """Numbers for every parameter; norms around 1, no two parameters alike."""
+    """Returns random values for every parameter. Norms are around 1, and no two parameters are equal."""
     draw = torch.Generator().manual_seed(seed)
     return {
         name: torch.randn(p.shape, generator=draw) * (0.1 if "norm" in name else p.shape[-1] ** -0.5) + ("norm" in name)
@@ -80,7 +84,10 @@ def random_weights(model: Any, seed: int) -> dict[str, Tensor]:
 
 
 def seeded_weights(model: Any, seed: int, num_hidden_layers: int) -> dict[str, Tensor]:
-    """The initial values that a seed stands for: ones for norms, else normal with 1 / sqrt(fan-in), less for what writes to the residual."""
+    """Returns the initial values of a seed.
+
+    Norms are ones. All others are normal with std 1 / sqrt(fan-in), divided by sqrt(2 · layers) for outputs to the residual stream.
+    """
     values = {}
     for name, p in model.named_parameters():
         if "norm" in name:
@@ -95,7 +102,7 @@ def seeded_weights(model: Any, seed: int, num_hidden_layers: int) -> dict[str, T
 
 
 def our_name(name: str) -> str:
-    """The name of one of transformers' parameters in a checkpoint of Loam."""
+    """Returns the name in a Loam checkpoint of a parameter of transformers."""
     if name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"):
         return {"model.embed_tokens.weight": "embedding.weight", "model.norm.weight": "norm.weight", "lm_head.weight": "head.weight"}[name]
     _, _, number, *middle, weight = name.split(".")
@@ -109,7 +116,7 @@ def our_name(name: str) -> str:
 
 
 def rate(step: int, peak: float, floor_frac: float, warmup: int, steps: int) -> float:
-    """Linear up to the peak at the end of the warm-up, then half a cosine that reaches the floor at the last step."""
+    """Returns the learning rate: linear to the peak at the end of warm-up, then half a cosine to the final rate at the last step."""
     if step < warmup:
         return peak * (step + 1) / warmup
     if warmup == steps - 1:
@@ -119,7 +126,7 @@ def rate(step: int, peak: float, floor_frac: float, warmup: int, steps: int) -> 
 
 
 def shuffled(index: int, size: int, seed: int, phase: int, epoch: int) -> int:
-    """Where the bijection sends one index: six Feistel rounds on an even number of bits, again until it is below size."""
+    """Returns the image of one index: six Feistel rounds on an even number of bits, repeated until the result is below size."""
     digest = hashlib.sha512(f"loam row order {seed} {phase} {epoch}".encode()).digest()
     keys = [int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(6)]
     half = 1
@@ -140,7 +147,10 @@ def shuffled(index: int, size: int, seed: int, phase: int, epoch: int) -> int:
 
 
 def batches(phases: Sequence[tuple[int, int]], batch: int, seed: int) -> Iterator[list[int]]:
-    """The rows of one global batch after another, without end: in each pass every phase is shuffled whole and its rest is left."""
+    """Yields the sequences of each global batch, without end.
+
+    Each epoch shuffles every phase as a whole and leaves out the sequences after its last full batch.
+    """
     epoch = 0
     while True:
         for number, (first, rows) in enumerate(phases):
@@ -151,7 +161,7 @@ def batches(phases: Sequence[tuple[int, int]], batch: int, seed: int) -> Iterato
 
 
 def nll(model: Any, row: Row) -> tuple[Tensor, int]:
-    """Summed negative log-likelihood of a row's counted tokens, and their number; each piece alone."""
+    """Returns the summed negative log-likelihood of the counted tokens of a sequence, and their number. Each segment is computed alone."""
     total, count = torch.zeros(()), 0
     for ids, mask in row:
         wanted = [at for at in range(1, len(ids)) if mask[at]]
@@ -163,7 +173,7 @@ def nll(model: Any, row: Row) -> tuple[Tensor, int]:
 
 
 def groups(model: Any, settings: Settings) -> list[dict[str, Any]]:
-    """Matrices decay, norms do not, the token embedding only where asked."""
+    """Returns the parameter groups. Matrices decay, norms do not, and the token embedding decays only with decay_embeddings."""
     decayed, spared = [], []
     for name, p in model.named_parameters():
         spare = p.ndim == 1 or (name == "model.embed_tokens.weight" and not settings.decay_embeddings)
@@ -175,9 +185,16 @@ def train(
     model: Any, settings: Settings, rows: Sequence[Row], held_out: Sequence[Row] = (),
     loss_of: Callable[[Any, int], tuple[Tensor, int]] | None = None,
 ) -> Curve:  # fmt: skip
-    """A bare loop. The mean of the loss is over all counted tokens of the global batch; the gradient norm is taken in fp64.
+    """Trains the model in a plain loop and returns the curve.
 
-    loss_of: (model, row number) -> (sum, units), where it is not the likelihood of the row.
+    The loss is the mean over all counted tokens of the global batch. The gradient norm is computed in fp64.
+
+    Args:
+        model: The transformers model, changed in place.
+        settings: The settings of the run.
+        rows: The training sequences.
+        held_out: The validation sequences.
+        loss_of: (model, number of a sequence) -> (sum, units). None: the likelihood of the sequence.
     """
     optimizer = torch.optim.AdamW(groups(model, settings), lr=0.0, betas=settings.betas, eps=settings.eps)
     curve, order = Curve(), batches(settings.phases, settings.batch, settings.seed)

@@ -1,8 +1,9 @@
-"""Two trajectories, met by transformers and torch's AdamW (oracle.py), by ZeRO-3 on one rank, on two, with accumulation; and by every resume.
+"""Compares two trajectories of ZeRO-3 with those of transformers and torch's AdamW (oracle.py), with accumulation and after resumes.
 
-The first job: tied embeddings, a mask, clipping, one phase with a remainder, 16-bit tokens in two shards. The second, on two
-ranks: Qwen3's norms, other betas and epsilon, decayed embedding, no clipping (so that a gradient that is not scaled by the ranks
-shows), two phases that do not begin at row 0, 32-bit tokens, fewer validation rows than there are. The files are written by hand.
+The first job runs on one rank: tied embeddings, a mask, clipping, one phase with a remainder, 16-bit tokens in two shards. The second job
+runs on two ranks: QK-norm, other betas and epsilon, decayed embeddings, two phases that do not start at sequence 0, 32-bit tokens, and
+evaluation on a part of the validation sequences. It has no clipping, so a gradient with wrong scaling by the number of ranks is visible.
+The tests write the data files without the code of stages/.
 """
 
 from __future__ import annotations
@@ -41,14 +42,17 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One job, and what the oracle found for it."""
+    """A job and the oracle's curve for it."""
 
     job: RankJob
     curve: oracle.Curve
 
 
 def made_rows(count: int, seed: int, masked: bool) -> list[oracle.Row]:
-    """Rows of one to three pieces, some of one token, some without a counted token; ranks and micro-batches get unequal numbers."""
+    """Returns sequences of one to three segments.
+
+    Some segments have one token and some have no counted token. So ranks and micro-batches have different numbers of counted tokens.
+    """
     draw = np.random.default_rng(seed)
     rows: list[oracle.Row] = []
     for _ in range(count):
@@ -66,7 +70,7 @@ def made_rows(count: int, seed: int, masked: bool) -> list[oracle.Row]:
 
 
 def write_rows(folder: Path, rows: list[oracle.Row], dtype: str, masked: bool) -> RowFiles:
-    """The files of ARCHITECTURE.md's table, by hand: rows alternate between two shards, each behind a few foreign tokens."""
+    """Writes the files of ARCHITECTURE.md's table. Sequences alternate between two shards, and each shard starts with unrelated tokens."""
     folder.mkdir(parents=True)
     shards: list[list[int]] = [[60] * 3, [59] * 5]
     masks: list[list[int]] = [[1] * 3, [1] * 5]
@@ -89,7 +93,16 @@ def write_rows(folder: Path, rows: list[oracle.Row], dtype: str, masked: bool) -
 
 
 def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, Any], machine: Machine, seeded: bool = False) -> Case:
-    """The job, its files, and the oracle's curve. optim: settings of the optimizer's side. seeded: weights from the job's seed instead of a checkpoint."""
+    """Writes the files of a job and returns it with the oracle's curve.
+
+    Args:
+        folder: Folder of the files.
+        name: "clipped" or "unclipped", a key of SETTINGS.
+        shape: Shape of the model, see `oracle.model_of`.
+        optim: Training settings of optimizer and clipping.
+        machine: Ranks, device and batch sizes.
+        seeded: Whether the weights come from the job's seed instead of a checkpoint.
+    """
     masked, settings = name == "clipped", SETTINGS[name]
     rows, held_out = made_rows(43, 5, masked), made_rows(7, 6, masked)
     dtype = "uint16" if masked else "uint32"
@@ -113,7 +126,7 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, A
             eval_every_steps=EVAL, checkpoint_every_steps=EVERY, max_validation_sequences=some, **optim,
         ),
     )  # fmt: skip
-    read = held_out if masked else [held_out[row] for row in (0, 1, 2, 4, 5)]  # five evenly spaced ones of seven
+    read = held_out if masked else [held_out[row] for row in (0, 1, 2, 4, 5)]  # five of the seven, evenly spaced
     return Case(job, oracle.train(model, settings, rows, read))
 
 
@@ -130,7 +143,7 @@ def unclipped(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 @dataclass(frozen=True)
 class Ran:
-    """A run's folder, its metrics lines, and what every rank said it holds."""
+    """The folder of a run, its metrics lines, and the "partition" event of every rank."""
 
     folder: Path
     lines: list[dict[str, Any]]
@@ -166,7 +179,7 @@ def two(unclipped: Case, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def follows(ran: Ran, expected: oracle.Curve) -> None:
-    """Every figure of a run against the oracle's, and the weights at its end. Measured: 2e-7 relative, weights 2e-6 absolute."""
+    """Asserts that all values of a run and its final weights agree with the oracle. Measured: 2e-7 relative, weights 2e-6 absolute."""
     assert ran.curve("lr") == pytest.approx(expected.rate, rel=1e-12)
     assert ran.curve("tokens") == expected.tokens
     assert ran.curve() == pytest.approx(expected.loss, rel=2e-6)
@@ -203,7 +216,7 @@ def test_parameters_are_really_partitioned(two: Ran) -> None:
 
 
 def test_what_is_left_behind(one: Ran, two: Ran) -> None:
-    """The lines in order, the last two snapshots, and the final checkpoint with the optimizer's own count of its steps."""
+    """The lines are in order, the last two snapshots exist, and every checkpoint has the step count of the optimizer."""
     for ran, ranks in ((one, 1), (two, 2)):
         assert [line["step"] for line in ran.lines if "loss" in line] == list(range(1, STEPS + 1))
         assert sorted(path.name for path in (ran.folder / "resume").iterdir()) == [f"step-{n:010d}" for n in (EVERY, STEPS)]
@@ -215,7 +228,7 @@ def test_what_is_left_behind(one: Ran, two: Ran) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (1, 2), (2, 1)])
 def test_resume(clipped: Case, unclipped: Case, one: Ran, two: Ran, tmp_path: Path, before: int, after: int) -> None:
-    """A run whose last snapshot is gone goes on from the one before, with the same curve and no doubled step."""
+    """A run without its last snapshot continues from the one before, with the same curve and no doubled step."""
     job, source = (clipped.job, one) if before == 1 else (unclipped.job, two)
     shutil.copytree(source.folder, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "resume" / f"step-{STEPS:010d}")
@@ -244,7 +257,7 @@ def test_resume_in_bf16_restores_the_low_precision_copies_too(clipped: Case, tmp
     assert again.curve() == expected.curve()
     weights = again.weights()
     assert all(torch.equal(weights[name], tensor) for name, tensor in wanted.items())
-    assert any(not torch.equal(tensor, tensor.bfloat16().float()) for tensor in wanted.values())  # the masters are fp32
+    assert any(not torch.equal(tensor, tensor.bfloat16().float()) for tensor in wanted.values())  # the master weights are fp32
 
 
 def test_a_damaged_snapshot_is_passed_over(clipped: Case, one: Ran, tmp_path: Path) -> None:
@@ -274,7 +287,7 @@ def test_a_snapshot_of_another_job_is_not_used(clipped: Case, one: Ran) -> None:
 
 
 def test_a_loss_that_is_not_finite_names_the_rows(clipped: Case, tmp_path: Path) -> None:
-    """A learning rate past all bounds: the weights overflow, and the run ends with one sentence and no rank left."""
+    """A huge learning rate makes the weights overflow. The run ends with one sentence and without an output folder."""
     with pytest.raises(LaunchError, match=r"(The loss of step \d+ is not finite|The gradients of step \d+ are not finite); rows \d+"):
         run(changed(clipped.job, learning_rate=1e30, warmup_steps=0), tmp_path, 1, 8)
     assert not (tmp_path / "out").exists()

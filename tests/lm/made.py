@@ -1,4 +1,4 @@
-"""Small jobs and renderings that several tests of the model half use."""
+"""Small jobs and renderings for the tests of stages/lm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stages.settings import StageConfig
 
 
 def small_job(folder: Path, machine: Machine, steps: int) -> RankJob:
-    """A training job over eight rows of 16 tokens, with its files below `folder`."""
+    """Returns a training job over eight sequences of 16 tokens, with its files below `folder`."""
     items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]
     rows = write_row_files(folder / "rows", items, np.arange(8), 16, 0)
     return RankJob(
@@ -29,18 +29,18 @@ def small_job(folder: Path, machine: Machine, steps: int) -> RankJob:
 
 
 def training(**given: Any) -> TrainingSettings:
-    """Training settings with a value for everything that a recipe must give."""
+    """Returns training settings with a value for every required field."""
     needed = {"budget": {"epochs": 1}, "warmup_steps": 0, "min_lr_frac": 0.0, "eval_every_steps": 0, "checkpoint_every_steps": 0}
     return TrainingSettings.model_validate({"loss": NextTokenLoss(), **needed, **given})
 
 
 def changed(job: RankJob, **given: Any) -> RankJob:
-    """The job with other settings; "optimizer.eps" in a dict is a setting of a part."""
+    """Returns the job with other settings. A name with a dot, such as "optimizer.eps", is a setting of a nested section."""
     return replace(job, settings=changed_settings(job.settings, given))
 
 
 def changed_settings(settings: Any, given: Mapping[str, Any]) -> Any:
-    """Settings with other values, checked; a name with a dot is a setting of a nested one."""
+    """Returns the settings with other values, validated. A name with a dot is a setting of a nested section."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
     for name, value in given.items():
         head, _, rest = name.partition(".")
@@ -50,7 +50,7 @@ def changed_settings(settings: Any, given: Mapping[str, Any]) -> Any:
 
 
 def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-    """A token per character behind one for the beginning; what an assistant says is trained."""
+    """Returns (ids, mask): a BOS token, then one token per character. The text of the assistant is trained."""
     ids, mask = [1], [0]
     for message in messages:
         ids += [2 + ord(c) % 50 for c in message["content"]]

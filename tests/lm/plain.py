@@ -1,7 +1,8 @@
-"""The trainer on one process without DeepSpeed: an engine of plain torch that does what the real one promises.
+"""Runs the trainer in one process without DeepSpeed, with an engine of plain torch that has the same guarantees as the real one.
 
-It takes the gradient's limit and the number of micro-batches from the settings that DeepSpeed would get, and fills the weights
-from the same partitions, so that only the sharding itself is missing; tests/golden covers that. Cost: milliseconds per step.
+The engine reads the clipping norm and the number of micro-batches from the settings that DeepSpeed would get. It fills the weights from the
+same partitions. Only the sharding is missing; tests/golden covers it.
+Cost: milliseconds per step.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from stages.lm.train.training_settings import TrainingSettings
 
 
 class PlainDeep:
-    """Gradients of `accumulation` micro-batches are summed, limited, and one step is made."""
+    """Replaces DeepSpeed's engine: sums the gradients of `accumulation` micro-batches, clips them, and makes one step."""
 
     def __init__(self, job: RankJob, accumulation: int) -> None:
         self.module = Llama(job.model, job.machine.activation_checkpointing)
@@ -70,13 +71,13 @@ class PlainDeep:
 
 
 class PlainEngine(Engine):
-    """One process, which may stand for any rank where no gradients are made."""
+    """An engine in one process. Without gradients, it can act as any rank."""
 
     def reduce(self, values: list[float]) -> list[float]:
         return values
 
     def barrier(self) -> None:
-        """There is nobody to wait for."""
+        """Does nothing: there is one process."""
 
 
 def engine_of(job: RankJob, rank: int = 0, ranks: int = 1) -> PlainEngine:
@@ -85,7 +86,7 @@ def engine_of(job: RankJob, rank: int = 0, ranks: int = 1) -> PlainEngine:
 
 
 def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int = 0) -> None:
-    """What engine.assign does to the weights."""
+    """Sets the weights as engine.assign does."""
     with torch.no_grad():
         for name, param in engine.named.items():
             param.copy_(partition(name, "weight", 0, param.numel()).view_as(param))
@@ -93,7 +94,7 @@ def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], st
 
 @dataclass
 class Observed:
-    """Everything that a job's run shows: its metrics lines, snapshots, weights at the end, DeepSpeed's settings."""
+    """The observable results of a run: metrics lines, steps with a snapshot, final weights, DeepSpeed's settings."""
 
     lines: list[dict[str, Any]]
     saved: list[int] = field(default_factory=list)
@@ -109,7 +110,7 @@ class Observed:
 
 
 def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | None = None) -> Observed:
-    """Trains. start: as if a snapshot of that many steps had been found, with the job's first weights."""
+    """Trains and returns the results. start: acts as if a snapshot of that many steps existed, with the initial weights of the job."""
     saved: list[int] = []
     monkeypatch.setattr(trainer, "assign", assign)
     monkeypatch.setattr(trainer, "save", lambda _, step: saved.append(step))
@@ -128,7 +129,7 @@ def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int 
 def items_of(
     rows: int, seed: int, pieces: int = 2, vocab: int = 61, longest: int = 12
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """(items, row of each) for write_row_files: `pieces` pieces a row, the last half to two thirds of each trained."""
+    """Returns (items, sequence of each) for write_row_files. A sequence has `pieces` segments; the last half or two thirds is trained."""
     draw = np.random.default_rng(seed)
     items = []
     for _ in range(rows * pieces):

@@ -1,4 +1,4 @@
-"""Schedule, initial values, RoPE and norms against formulas written here, and files against bytes written here."""
+"""Schedule, initial values, RoPE, model shapes and data files, compared with formulas and bytes that are written here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_learning_rate_at_every_step(steps: int, warmup: int, floor: float, 
 
 
 def test_the_spread_of_initial_values() -> None:
-    """1 / sqrt(fan-in), a sixth root of 2 · depth less for what writes to the residual stream; fan-in is the last dimension."""
+    """The std is 1 / sqrt(fan-in), divided by sqrt(2 · 3 layers) for outputs to the residual stream. Fan-in is the last dimension."""
     config = ModelConfig(**LEGEND)
     for name, param in Llama(config).named_parameters():
         value = initial_value(name, tuple(param.shape), config, 3)
@@ -78,7 +78,7 @@ def test_initial_values_are_a_function_of_seed_and_name(tied: bool) -> None:
 
 @pytest.mark.parametrize("theta", [10_000.0, 500_000.0, 3.0])
 def test_rotation_is_by_position_times_frequency(theta: float) -> None:
-    """Channel i of a head turns with channel i + C/2, by position · theta^(-2i/C)."""
+    """RoPE rotates channels i and i + C/2 of a head by position · theta^(-2i/C)."""
     config = ModelConfig(**{**LEGEND, "rope_theta": theta})
     positions = torch.tensor([[0, 1, 5, 63]])
     cos, sin = rotation_at(positions, config, torch.float32)
@@ -138,7 +138,7 @@ def test_the_largest_id_decides_how_wide_tokens_are(tmp_path: Path, top: int, dt
 
 
 def test_a_mask_lies_on_the_token_that_is_predicted(tmp_path: Path) -> None:
-    """mask[k] decides about label k - 1; the mask of a piece's first token decides nothing, not even about the piece before."""
+    """mask[k] belongs to label k - 1. The mask of the first token of a segment has no effect, also not on the segment before."""
     items = [
         (np.array([5, 6, 7]), np.array([0, 1, 0], np.uint8)),
         (np.array([8, 9]), np.array([1, 1], np.uint8)),

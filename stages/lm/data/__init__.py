@@ -1,1 +1,1 @@
-"""Batches, their order, and rows of conversations and pairs."""
+"""Batches, their order, and sequences made of conversations and preference pairs."""

@@ -1,11 +1,16 @@
-"""Which row is trained at which position: a stateless bijection, so that resuming is one integer.
+"""Maps every training position to a sequence by a stateless bijection, so one integer is enough to resume.
 
-row(p) = start(phase) + permutation(seed, phase, pass)(p - start(phase)). Global batch b is positions b·B … b·B+B-1 whatever
-the number of ranks. A pass goes through the phases in order; the rows left after the last full global batch of a phase
-are not trained in that pass (another permutation leaves out others), so neither a batch nor a pass crosses a phase.
+A sequence is one packed training row; names in the code say `row`. The sequence at a position is
+start_row(phase) + permutation(seed, phase, epoch)(offset of the position in its phase and epoch).
+Global batch b of size B is positions b·B … b·B+B-1 for every number of ranks. An epoch goes through the phases in order.
+The sequences after the last full global batch of a phase are not trained in that epoch; another epoch has another permutation and leaves
+out others.
+Therefore no batch crosses a phase or an epoch.
 
-Guarantee: within one pass no row comes twice. Cost: about 0.2 µs per row, no memory. Source: Black and Rogaway, "Ciphers
-with arbitrary finite domains" (CT-RSA 2002): a Feistel network on the next even number of bits, walked until inside.
+Guarantee: no sequence comes twice within one epoch.
+Cost: about 0.2 µs per sequence, no memory.
+Source: Black and Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002): a Feistel network on the next even number of bits, applied
+again until the result is in range (cycle walking).
 """
 
 from __future__ import annotations
@@ -20,12 +25,12 @@ ROUNDS = 6
 
 
 class OrderError(ValueError):
-    """An order that cannot be: no full global batch, or a position outside it."""
+    """An impossible order: no phase holds a full global batch, or a position or index is out of range."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """`rows` consecutive rows of the mixture, from `start_row` on."""
+    """`rows` consecutive sequences of the mixture, from `start_row` on."""
 
     start_row: int
     rows: int
@@ -33,7 +38,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Places:
-    """Where positions lead: int64 arrays of equal length. epoch counts from 0."""
+    """The sequence, phase and epoch of each position: int64 arrays of equal length. phase and epoch count from 0."""
 
     position: np.ndarray
     row: np.ndarray
@@ -43,7 +48,11 @@ class Places:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of a whole training run."""
+    """The order of all sequences of a training run.
+
+    Raises:
+        OrderError: No phase holds a full global batch.
+    """
 
     phases: tuple[Phase, ...]
     seed: int
@@ -59,7 +68,7 @@ class Order:
 
     @property
     def sequences_per_epoch(self) -> int:
-        """Rows trained in one pass: every phase down to whole global batches."""
+        """Sequences trained in one epoch: each phase rounded down to whole global batches."""
         return sum(self._trained(phase) for phase in self.phases)
 
     @property
@@ -68,11 +77,15 @@ class Order:
 
     @property
     def sequences_left_over(self) -> int:
-        """Rows that one pass leaves untrained."""
+        """Sequences that one epoch does not train."""
         return sum(phase.rows - self._trained(phase) for phase in self.phases)
 
     def places(self, start: int, count: int) -> Places:
-        """The places of positions start … start+count-1."""
+        """Returns the places of positions start … start+count-1.
+
+        Raises:
+            OrderError: `start` or `count` is negative.
+        """
         if start < 0 or count < 0:
             raise OrderError(f"Positions start at 0; {count} from {start} were asked for.")
         position = np.arange(start, start + count, dtype=np.int64)
@@ -90,7 +103,7 @@ class Order:
         return Places(position, row, phase_number, epoch)
 
     def rows_of_step(self, step: int) -> np.ndarray:
-        """The rows of global batch `step`, counted from 0."""
+        """Returns the sequences of global batch `step`, counted from 0: int64 [global_batch_size]."""
         return self.places(step * self.global_batch_size, self.global_batch_size).row
 
     def _trained(self, phase: Phase) -> int:
@@ -98,18 +111,27 @@ class Order:
 
 
 def row_at(position: int, phases: Sequence[Phase], seed: int, global_batch_size: int) -> int:
-    """The row at one position."""
+    """Returns the sequence at one position."""
     return int(Order(tuple(phases), seed, global_batch_size).places(position, 1).row[0])
 
 
 def permutation_keys(seed: int, phase: int, epoch: int) -> np.ndarray:
-    """The round keys of one permutation: uint64 [ROUNDS], from sha512 of its three names."""
+    """Returns the round keys of one permutation: uint64 [ROUNDS], from the sha512 of seed, phase and epoch."""
     digest = hashlib.sha512(f"loam row order {seed} {phase} {epoch}".encode()).digest()
     return np.frombuffer(digest, dtype="<u8")[:ROUNDS].astype(np.uint64)
 
 
 def permute(index: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """The images of `index` (int64, 0 ≤ index < size) under the permutation of range(size) that `keys` name."""
+    """Returns the images of `index` under a permutation of range(size).
+
+    Args:
+        index: int64, 0 ≤ index < size.
+        size: Size of the permuted range.
+        keys: The round keys, from `permutation_keys`.
+
+    Raises:
+        OrderError: An index is out of range.
+    """
     if index.size and (index.min() < 0 or index.max() >= size):
         raise OrderError(f"An index outside the permutation of {size} rows was asked for.")
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
@@ -130,7 +152,7 @@ def _feistel(value: np.ndarray, half_bits: int, keys: np.ndarray) -> np.ndarray:
 
 
 def _mix(value: np.ndarray) -> np.ndarray:
-    """splitmix64's finaliser (Steele et al., OOPSLA 2014); uint64 arithmetic wraps."""
+    """Returns the finaliser of splitmix64 (Steele et al., OOPSLA 2014). uint64 arithmetic wraps."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))

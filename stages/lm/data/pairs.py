@@ -1,7 +1,8 @@
-"""Conversations and preference pairs as rows of tokens, for sft, reference and dpo alike.
+"""Encodes conversations and preference pairs as sequences of tokens, for sft, reference and dpo.
 
-Guarantee: the same records and the same `render` give the same rows in the same order, so the log-probabilities of the
-reference model meet their pair again. What is longer than the context is left out whole, and counted. No torch.
+Guarantee: the same records and the same `render` give the same sequences in the same order. Therefore the stored log-probabilities of the
+reference model belong to the right pairs in dpo. A record that is longer than the context is left out as a whole and counted.
+The module does not import torch.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import numpy as np
 from stages.lm.data.reader import RowFiles, write_row_files
 
 Render = Callable[[Sequence[Mapping[str, str]]], tuple[list[int], list[int]]]
-"""messages -> (ids, mask); 1 = train on predicting this token."""
+"""messages -> (ids, mask). Mask 1 = train on predicting this token."""
 
 
 class Tokenizer(Protocol):
-    """The part of tokenizers.Tokenizer that is used here."""
+    """The part of tokenizers.Tokenizer that this module uses."""
 
     def token_to_id(self, token: str) -> int | None: ...
 
@@ -32,7 +33,7 @@ Item = tuple[np.ndarray, np.ndarray]
 
 
 class ExampleReason(StrEnum):
-    """Why a conversation or a preference pair is left out of training."""
+    """The reason why training leaves out a conversation or a preference pair."""
 
     TOO_LONG = "too_long"
     """It has more tokens than the model's context."""
@@ -44,14 +45,20 @@ class ExampleReason(StrEnum):
 
 @dataclass(frozen=True)
 class Encoded:
-    """Records that fit, in input order, with their tokens; and (record, reason) of those left out."""
+    """Encoded records.
+
+    Attributes:
+        records: The records that are trained, in input order.
+        items: Their (ids, mask): one per conversation, two per pair.
+        dropped: (record, reason) of the records left out.
+    """
 
     records: list[dict[str, Any]]
     items: list[Item]
     dropped: list[tuple[dict[str, Any], ExampleReason]]
 
     def reasons(self) -> dict[str, int]:
-        """Left-out records by reason."""
+        """Returns the number of records left out, by reason."""
         counts: dict[str, int] = {}
         for _, reason in self.dropped:
             counts[reason] = counts.get(reason, 0) + 1
@@ -59,7 +66,13 @@ class Encoded:
 
 
 def encode_conversations(records: Iterable[dict[str, Any]], render: Render, seq_len: int) -> Encoded:
-    """One item per conversation."""
+    """Returns the encoded conversations, one item per conversation.
+
+    Args:
+        records: Records with `messages` as JSON.
+        render: The chat format.
+        seq_len: Tokens of the context; a longer conversation is left out.
+    """
     out = Encoded([], [], [])
     for record in records:
         ids, mask = render(json.loads(record["messages"]))
@@ -73,7 +86,13 @@ def encode_conversations(records: Iterable[dict[str, Any]], render: Render, seq_
 
 
 def encode_pairs(records: Iterable[dict[str, Any]], render: Render, seq_len: int) -> Encoded:
-    """Two items per pair, chosen then rejected; each with its prompt must fit the context of seq_len tokens."""
+    """Returns the encoded pairs, two items per pair: chosen, then rejected, each with the prompt before it.
+
+    Args:
+        records: Records with `prompt` as JSON, `chosen` and `rejected`.
+        render: The chat format.
+        seq_len: Tokens of the context; a pair is left out if one of its items is longer.
+    """
     out = Encoded([], [], [])
     for record in records:
         prompt = json.loads(record["prompt"])
@@ -87,7 +106,7 @@ def encode_pairs(records: Iterable[dict[str, Any]], render: Render, seq_len: int
 
 
 def choose(records: Sequence[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
-    """At most `limit` records of each split, those with the smallest sha256 of their doc_id, in the given order."""
+    """Returns at most `limit` records of each split by hash sampling: those with the smallest sha256 of the doc_id, in the given order."""
     if limit is None:
         return list(records)
     drawn: dict[str, list[bytes]] = {}
@@ -99,13 +118,29 @@ def choose(records: Sequence[dict[str, Any]], limit: int | None) -> list[dict[st
 
 
 def write_pair_rows(folder: Path, encoded: Encoded, seq_len: int, pad_id: int, references: np.ndarray | None = None) -> RowFiles:
-    """One row per pair, twice the context long (its two pieces never see each other, and positions restart). references: float64 [pairs, 2] (chosen, rejected)."""
+    """Writes one sequence per pair and returns the paths of the files.
+
+    A sequence is twice as long as the context. Its two segments do not attend to each other, and positions restart.
+
+    Args:
+        folder: Folder of the files.
+        encoded: The result of `encode_pairs`.
+        seq_len: Tokens of the context.
+        pad_id: Token id of padding.
+        references: float64 [pairs, 2] (chosen, rejected), log-probabilities under the reference model, or None.
+    """
     row_of = np.repeat(np.arange(len(encoded.records)), 2)
     return write_row_files(folder, encoded.items, row_of, 2 * seq_len, pad_id, references)
 
 
 def row_span_rows(part: str, encoded: Encoded, row_of: np.ndarray) -> list[dict[str, Any]]:
-    """Which record lies in which row, for the row_spans side table (one entry per item; items per record are consecutive)."""
+    """Returns the rows of the row_spans side table: which record is in which sequence, one row per item.
+
+    Args:
+        part: Name of the part of the data, such as "train".
+        encoded: The encoded records; the items of one record are consecutive.
+        row_of: int64 [number of items], the sequence of each item.
+    """
     per_record = len(encoded.items) // max(1, len(encoded.records))
     piece_in_row: dict[int, int] = {}
     starts = np.concatenate([[0], np.cumsum([len(encoded.items[i][0]) for i in np.argsort(row_of, kind="stable")])]).astype(np.int64)
@@ -121,7 +156,7 @@ def row_span_rows(part: str, encoded: Encoded, row_of: np.ndarray) -> list[dict[
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a special token; raises ValueError where the tokenizer has none."""
+    """Returns the id of a special token; raises ValueError if the tokenizer does not have it."""
     found = tokenizer.token_to_id(token)
     if found is None:
         raise ValueError(f"The tokenizer has no token {token}; Loam needs the tokens of its chat format.")

@@ -1,12 +1,15 @@
-"""Batches of packed rows from memory-mapped tokens. NumPy until the last step.
+"""Reads batches of packed sequences from memory-mapped tokens, as NumPy arrays.
 
-On disk: token shards (little-endian uint16 or uint32), pieces.npy int64 [n_pieces, 3] (shard, start, length), rows.npy int64
-[n_rows + 1] offsets into the pieces, and where not every token is trained a uint8 mask shard beside each token shard
-(1 = train on predicting this token). Guarantee: a label is the next token of the same piece, -100 at a piece's last token,
-on padding and where the mask says so; positions restart with every piece; docs tell the pieces of a row apart, -1 is
-padding. Cost: one copy of the tokens read. Source: nanochat's dataloader for the idea of stateless reads.
+A sequence is one packed training row (`row` in names). A segment is the part of a sequence that comes from one document (`piece` in names).
+Files: token shards (little-endian uint16 or uint32); pieces.npy int64 [n_pieces, 3] (shard, start, length); rows.npy int64 [n_rows + 1],
+offsets into pieces.npy. If not every token is trained, each token shard has a uint8 mask shard (1 = train on predicting this token).
 
-Shape legend: B rows, L tokens of a row.
+Guarantee: a label is the next token of the same segment. It is -100 at the last token of a segment, on padding, and where the mask of the
+next token is 0. Positions restart with every segment. docs numbers the segments of a sequence from 0; -1 is padding.
+Cost: one copy of the tokens read.
+Source: nanochat's dataloader for the idea of stateless reads.
+
+Shape legend: B sequences, L tokens per sequence, P segments per sequence.
 """
 
 from __future__ import annotations
@@ -23,14 +26,22 @@ PADDING_DOC = -1
 
 
 class DataError(ValueError):
-    """Row or token files that do not fit together."""
+    """Sequence and token files that do not match each other."""
 
 
 @dataclass(frozen=True)
 class RowFiles:
-    """Names the files of one set of rows (plain strings, so that it goes through JSON). masks is empty where all tokens are trained.
+    """The files of one set of sequences, as plain values that JSON can hold.
 
-    references: a .npy of float64 [n_rows, pieces per row], log-probabilities under the reference model (DPO only).
+    Attributes:
+        tokens: Paths of the token shards.
+        dtype: "uint16" or "uint32".
+        pieces: Path of pieces.npy.
+        rows: Path of rows.npy.
+        seq_len: Tokens per sequence, padding included.
+        pad_id: Token id of padding.
+        masks: Paths of the mask shards; empty if all tokens are trained.
+        references: Path of a .npy file, float64 [n_rows, P]: log-probabilities under the reference model (DPO only); else empty.
     """
 
     tokens: tuple[str, ...]
@@ -45,7 +56,13 @@ class RowFiles:
 
 @dataclass(frozen=True)
 class Batch:
-    """tokens, positions, docs, labels: int64 [B, L]. rows: int64 [B], -1 for a row that only fills up. references: [B, P] or None."""
+    """One batch of sequences.
+
+    Attributes:
+        tokens, positions, docs, labels: int64 [B, L].
+        rows: int64 [B], numbers of the sequences; -1 for one that is all padding.
+        references: float64 [B, P], log-probabilities under the reference model, or None.
+    """
 
     tokens: np.ndarray
     positions: np.ndarray
@@ -56,13 +73,13 @@ class Batch:
 
     @property
     def targets(self) -> int:
-        """Tokens that are trained on."""
+        """Number of tokens with a label."""
         return int((self.labels != IGNORE).sum())
 
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads rows of one RowFiles. Frozen; the memory maps open on first use."""
+    """Reads the sequences of one RowFiles. The memory maps open on first use."""
 
     files: RowFiles
 
@@ -90,7 +107,15 @@ class RowReader:
         return len(self.offsets) - 1
 
     def batch(self, rows: Sequence[int] | np.ndarray, trim_to: int = 0) -> Batch:
-        """The rows as one batch. A row of -1 is all padding. trim_to: cut L to a multiple of this that holds the longest row."""
+        """Returns sequences as one batch.
+
+        Args:
+            rows: Numbers of the sequences; -1 gives a sequence of padding.
+            trim_to: L becomes the smallest multiple of this that holds the longest sequence, at most seq_len. 0: L is seq_len.
+
+        Raises:
+            DataError: A sequence is longer than seq_len, or a segment reaches beyond its shard.
+        """
         rows = np.asarray(rows, np.int64)
         length = self.files.seq_len if not trim_to else self._trimmed(rows, trim_to)
         shape = (len(rows), length)
@@ -108,7 +133,7 @@ class RowReader:
         return batch
 
     def row_tokens(self, rows: np.ndarray) -> np.ndarray:
-        """Tokens held by each row, padding not counted: int64 [len(rows)]."""
+        """Returns the number of tokens in each sequence without padding: int64 [len(rows)]."""
         ends = np.concatenate([[0], np.cumsum(self.pieces[:, 2])])
         return ends[self.offsets[np.asarray(rows) + 1]] - ends[self.offsets[np.asarray(rows)]]
 
@@ -145,9 +170,15 @@ def write_row_files(
     pad_id: int,
     references: np.ndarray | None = None,
 ) -> RowFiles:
-    """Writes (ids, mask) items as token, mask, pieces and rows files; item i goes into row row_of[i], in order of the items.
+    """Writes items as tokens.bin, mask.bin, pieces.npy and rows.npy, and references.npy where given. Returns their paths.
 
-    references: float64 [n_rows, pieces per row] or None.
+    Args:
+        folder: Folder of the files; created if missing.
+        items: (ids, mask) of each segment, arrays of equal length.
+        row_of: int64 [len(items)], the sequence of each item. Items of one sequence keep their order.
+        seq_len: Tokens per sequence, padding included.
+        pad_id: Token id of padding.
+        references: float64 [n_rows, P] or None.
     """
     folder.mkdir(parents=True, exist_ok=True)
     in_rows = np.argsort(row_of, kind="stable")

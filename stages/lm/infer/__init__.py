@@ -1,1 +1,1 @@
-"""Conversion to and from Hugging Face models, generation, scoring."""
+"""Conversion to and from Hugging Face models, generation and scoring."""

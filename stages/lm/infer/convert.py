@@ -1,7 +1,8 @@
-"""Our weights as a Hugging Face model: LlamaForCausalLM, or Qwen3ForCausalLM where queries and keys are normed.
+"""Converts our weights to a Hugging Face model: LlamaForCausalLM, or Qwen3ForCausalLM for a model with QK-norm.
 
-Guarantee: a renaming only; no weight is changed. The logits are checked by whoever exports (`largest_difference`).
-Source: the parameter names of transformers 5; the rotary layout is the same (model.rotate).
+Guarantee: parameters are renamed and cast to the chosen dtype, and not changed otherwise. The caller checks the logits with
+`largest_difference`.
+Source: the parameter names of transformers 5. Its rotary layout is the same as ours (lm/model/llama.py, rotate).
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ RENAMES = {
     "attention.value": "self_attn.v_proj", "attention.out": "self_attn.o_proj",
     "ffn.gate": "mlp.gate_proj", "ffn.up": "mlp.up_proj", "ffn.down": "mlp.down_proj",
 }  # fmt: skip
-"""Inside a block: ours -> theirs."""
+"""Names inside a block: ours -> transformers'."""
 OUTSIDE = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
 
 
 def hugging_face_name(name: str) -> str:
-    """The name of one of our parameters in transformers.
+    """Returns the name in transformers of one of our parameters.
 
     >>> hugging_face_name("blocks.3.attention.query.weight")
     'model.layers.3.self_attn.q_proj.weight'
@@ -40,7 +41,13 @@ def hugging_face_name(name: str) -> str:
 
 
 def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: str) -> Any:
-    """A LlamaConfig or Qwen3Config. special: ids of bos, eos and pad; dtype: "float32" or "bfloat16"."""
+    """Returns a LlamaConfig, or a Qwen3Config for a model with QK-norm.
+
+    Args:
+        config: Shape of the model.
+        special: Token ids under the names bos, eos and pad.
+        dtype: "float32" or "bfloat16".
+    """
     from transformers import LlamaConfig, Qwen3Config
 
     kind = Qwen3Config if config.qk_norm else LlamaConfig
@@ -54,7 +61,7 @@ def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: 
 
 
 def hugging_face_model(config: ModelConfig, weights: Mapping[str, Tensor], special: Mapping[str, int], dtype: str) -> Any:
-    """The transformers model with our weights, in `dtype`."""
+    """Returns the transformers model with our weights in `dtype`, in evaluation mode. Arguments: see `hugging_face_config`."""
     from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
     model = (Qwen3ForCausalLM if config.qk_norm else LlamaForCausalLM)(hugging_face_config(config, special, dtype))
@@ -67,7 +74,13 @@ def hugging_face_model(config: ModelConfig, weights: Mapping[str, Tensor], speci
 
 @torch.no_grad()
 def largest_difference(ours: torch.nn.Module, theirs: Any, tokens_BL: Tensor) -> tuple[float, float]:
-    """(largest absolute difference of the logits, largest absolute logit) on rows of one document each, compared in fp32."""
+    """Returns (largest absolute difference of the logits, largest absolute logit of ours), in fp32.
+
+    Args:
+        ours: Our model.
+        theirs: The transformers model.
+        tokens_BL: Token ids; each row is one document.
+    """
     batch, length = tokens_BL.shape
     positions_BL = torch.arange(length).expand(batch, length)
     mine = ours(tokens_BL, positions_BL, torch.zeros_like(tokens_BL)).float()
@@ -76,7 +89,7 @@ def largest_difference(ours: torch.nn.Module, theirs: Any, tokens_BL: Tensor) ->
 
 
 def quiet_transformers() -> None:
-    """No progress bars and no remarks from transformers, nor from the deepspeed that it imports along."""
+    """Turns off progress bars and messages of transformers, and sets the accelerator for DeepSpeed, which transformers imports."""
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     import transformers
 

@@ -1,7 +1,7 @@
 """Continues a sequence of tokens, greedily or by sampling, with a cache of keys and values.
 
-Guarantee: temperature 0 gives the same tokens as recomputing every prefix (tested); sampling depends on the seed only.
-Cost: one forward pass of one token per new token.
+Guarantee: temperature 0 gives the same tokens as recomputing every prefix (tested). Sampling depends only on the logits and the seed.
+Cost: one forward pass over the prompt, then one forward pass of one token per new token.
 """
 
 from __future__ import annotations
@@ -17,9 +17,18 @@ from stages.lm.model.llama import Cache, Llama
 def generate(
     model: Llama, prompt: Sequence[int], max_new_tokens: int, stop: Collection[int] = (), temperature: float = 0.0, seed: int = 0
 ) -> Iterator[int]:
-    """Yields new tokens until a stop token (not yielded), max_new_tokens, or the end of the model's context.
+    """Yields new tokens until a stop token, max_new_tokens, or the end of the model's context. A stop token is not yielded.
 
-    temperature 0 takes the likeliest token. Raises ValueError when the prompt is empty or fills the context.
+    Args:
+        model: The model, with its weights.
+        prompt: Token ids.
+        max_new_tokens: Largest number of new tokens.
+        stop: Token ids that end the text.
+        temperature: Divides the logits before sampling. 0 takes the most likely token.
+        seed: Seed of the sampling.
+
+    Raises:
+        ValueError: The prompt is empty or fills the context.
     """
     limit = model.config.max_position_embeddings
     if not 0 < len(prompt) < limit:

@@ -1,8 +1,9 @@
-"""lm-eval's view of an exported model: an LM of our own over stages/lm/infer/score.py.
+"""Runs lm-eval tasks on an exported model, with our own LM class over stages/lm/infer/score.py.
 
-Guarantee: the same log-likelihoods as lm-eval's HF wrapper with a BOS before the context, without its second BOS in rolling
-perplexity; a request asked twice is computed once. Cost: one forward pass per different request. Source: lm-eval 0.4.13,
-TemplateLM.
+Guarantee: the log-likelihoods equal those of lm-eval's HF wrapper with a BOS before the context, except in rolling perplexity: the wrapper
+adds a second BOS there, and this class does not. Equal requests of one call are computed once.
+Cost: every distinct request goes through the model once, in batches.
+Source: lm-eval 0.4.13, TemplateLM.
 """
 
 from __future__ import annotations
@@ -16,18 +17,31 @@ from stages.lm.infer.score import Progress, token_logprobs
 
 @dataclass(frozen=True)
 class Scored:
-    """What lm-eval found. metrics: task -> metric -> (value, standard error or None). samples: task -> its logged samples."""
+    """The results of lm-eval.
+
+    Attributes:
+        metrics: task -> metric -> (value, standard error or None).
+        samples: task -> its logged samples.
+    """
 
     metrics: dict[str, dict[str, tuple[float, float | None]]]
     samples: dict[str, list[dict[str, Any]]]
 
 
 def make_lm(model: Any, tokenizer: Any, max_length: int, batch_rows: int, progress: Progress | None = None) -> Any:
-    """An lm_eval LM. tokenizer: a transformers tokenizer. max_length: tokens a sequence may have; contexts are cut on the left."""
+    """Returns an lm_eval LM.
+
+    Args:
+        model: A Hugging Face causal model.
+        tokenizer: A transformers tokenizer.
+        max_length: Largest number of tokens in a forward pass. Longer contexts are cut on the left.
+        batch_rows: Sequences per forward pass.
+        progress: See `token_logprobs`.
+    """
     from lm_eval.api.model import TemplateLM
 
     class LoamLM(TemplateLM):
-        """Log-likelihoods only; tasks that generate text are refused."""
+        """An LM for log-likelihoods only. It refuses tasks that generate text."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -50,7 +64,7 @@ def make_lm(model: Any, tokenizer: Any, max_length: int, batch_rows: int, progre
             return tokenizer.apply_chat_template(chat_history, tokenize=False, add_generation_prompt=add_generation_prompt)
 
         def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-            """A context begins with one BOS, whether the text spells it out (a chat template does) or not."""
+            """Returns the token ids of a text. By default they begin with one BOS, also if the text itself begins with it."""
             if add_special_tokens is None:
                 add_special_tokens = not string.startswith(tokenizer.bos_token)
             known = f"{add_special_tokens:d}{string}"
@@ -86,9 +100,13 @@ def make_lm(model: Any, tokenizer: Any, max_length: int, batch_rows: int, progre
 
 
 def windows(ids: Sequence[int], max_length: int) -> list[tuple[Sequence[int], int]]:
-    """(piece, first) of at most max_length + 1 tokens each: piece[first:] over all pieces is every token but the first of `ids`, once.
+    """Returns windows (window, first) over `ids`. Together, window[first:] covers every token except the first exactly once.
 
-    The last piece reaches back as far as it can, as lm-eval's rolling windows do.
+    The last window starts as early as its length allows, as in lm-eval's rolling windows.
+
+    Args:
+        ids: Token ids.
+        max_length: A window has at most max_length + 1 tokens.
     """
     parts: list[tuple[Sequence[int], int]] = []
     for start in range(0, len(ids) - 1, max_length):
@@ -99,7 +117,14 @@ def windows(ids: Sequence[int], max_length: int) -> list[tuple[Sequence[int], in
 
 
 def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Mapping[str, Any]]], kinds: Mapping[str, str], chat: bool) -> Scored:
-    """Scores tasks in memory. tasks: name -> items with context, choices, gold, answer; kinds: name -> multiple_choice or continuation."""
+    """Returns the results of tasks whose items are in memory.
+
+    Args:
+        lm: The result of `make_lm`.
+        tasks: name -> items with the fields context, choices, gold and answer.
+        kinds: name -> "multiple_choice" or "continuation".
+        chat: Whether to apply the chat template.
+    """
     import contextlib
     import io
     import logging
@@ -107,7 +132,7 @@ def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Mapping[str, Any]]], kinds: 
     from lm_eval.evaluator import evaluate
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    with contextlib.redirect_stderr(io.StringIO()):  # its progress bars; errors are raised
+    with contextlib.redirect_stderr(io.StringIO()):  # hides the progress bars of lm-eval; errors are still raised
         made = {name: _task(name, items, kinds[name]) for name, items in tasks.items()}
         found = evaluate(lm, {"tasks": made, "groups": {}}, bootstrap_iters=1, apply_chat_template=chat, fewshot_as_multiturn=True)
     metrics: dict[str, dict[str, tuple[float, float | None]]] = {}

@@ -1,10 +1,11 @@
-"""A Hugging Face model folder as a checkpoint of ours: LlamaForCausalLM, or Qwen3ForCausalLM with its norm on queries and keys.
+"""Imports a Hugging Face model folder as a checkpoint: LlamaForCausalLM, or Qwen3ForCausalLM with QK-norm.
 
-Guarantee: the way back of lm/infer/convert: every weight is renamed and widened to fp32, none is changed; what our decoder does not compute
-(biases, scaled rotary frequencies, sliding windows, quantised weights), a missing or unknown tensor and a wrong shape are refused by
-name, and so is code that comes with a model: none of it is run. Sizes are checked before anything is made of them.
-Cost: one pass over the weights, rows at a time; 12 bytes per parameter on the disk, SHARD_BYTES of memory.
-Source: config.json of transformers 4 and 5; the architectures are those that export writes.
+Guarantee: the import is the inverse of lm/infer/convert.py. Every weight is renamed and converted to fp32, and no weight is changed.
+Features that our decoder does not have (biases, scaled rotary frequencies, sliding windows, quantised weights) are refused by name, and so
+are a missing tensor, an unknown tensor and a wrong shape. A model that comes with code is refused, and no such code runs. Sizes are checked
+before anything of that size is allocated.
+Cost: reads the weights once, some rows at a time; 12 bytes per parameter on disk, about SHARD_BYTES of memory.
+Source: config.json of transformers 4 and 5. The supported architectures are those that export writes.
 """
 
 from __future__ import annotations
@@ -26,27 +27,33 @@ from stages.lm.model.llama import Llama
 from stages.lm.train import checkpoint
 
 SHARD_BYTES = 2 << 30
-ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}  # whether queries and keys are normed
+ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}  # whether it has QK-norm
 MUST_BE: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
     "partial_rotary_factor": (1.0,), "rope_scaling": (None,), "auto_map": (None,),
 }  # fmt: skip
-"""Settings that our decoder has no other value for; each may be absent."""
+"""Settings of config.json -> the only values that our decoder supports. Each setting may be absent."""
 NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 DTYPES = ("F32", "BF16", "F16")
-MAX_SIZE = 1 << 31  # of any dimension: products of two still fit 64 bits
+MAX_SIZE = 1 << 31  # of any dimension: a product of two still fits in 64 bits
 MAX_DEPTH = 4096
 MAX_CONFIG_BYTES = 16 << 20
 
 
 class ForeignModelError(ValueError):
-    """A model folder that our decoder cannot be, each a full sentence for the user."""
+    """A model folder that our decoder cannot represent. The message is a full sentence for the user."""
 
 
 def take_model(config: Path, weights: Sequence[Path], out: Path) -> dict[str, int]:
-    """Writes checkpoint/ and model.json into `out`; returns {"parameters", "vocab_size"}.
+    """Writes checkpoint/ and model.json into `out` and returns {"parameters": …, "vocab_size": …}.
 
-    config: config.json. weights: its safetensors files.
+    Args:
+        config: Path of config.json.
+        weights: Paths of the model's safetensors files.
+        out: Folder of the artifact.
+
+    Raises:
+        ForeignModelError: Our decoder cannot represent the model, or its files cannot be read.
     """
     shape = read_shape(config)
     try:
@@ -60,7 +67,7 @@ def take_model(config: Path, weights: Sequence[Path], out: Path) -> dict[str, in
 def _take(shape: ModelConfig, weights: Sequence[Path], out: Path) -> None:
     with ExitStack() as stack:
         held = _open(weights, stack)
-        if shape.num_hidden_layers > len(held):  # before a layer is made
+        if shape.num_hidden_layers > len(held):  # before any layer is allocated
             raise ForeignModelError(
                 f"config.json has {shape.num_hidden_layers:,} layers, but the safetensors files hold {len(held):,} tensors."
             )
@@ -75,7 +82,7 @@ def _take(shape: ModelConfig, weights: Sequence[Path], out: Path) -> None:
 
 
 def read_shape(path: Path) -> ModelConfig:
-    """The shape of a transformers config.json; raises ForeignModelError naming the setting that our decoder does not have."""
+    """Returns the shape in a transformers config.json; raises ForeignModelError naming the setting that our decoder does not support."""
     config = _config(path)
     architecture = _architecture(config)
     if architecture not in ARCHITECTURES:
@@ -141,13 +148,13 @@ def _architecture(config: Mapping[str, Any]) -> Any:
 
 
 def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
-    """A value of a foreign file, short enough for a message."""
+    """Returns a value of an imported file as text of at most 80 characters, for a message."""
     text = form(value) if not isinstance(value, int) or value.bit_length() < 256 else "a number of more than 70 digits"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _open(weights: Sequence[Path], stack: ExitStack) -> dict[str, Any]:
-    """Tensor name -> the opened file that holds it."""
+    """Returns tensor name -> the open file that contains it."""
     held: dict[str, Any] = {}
     for path in weights:
         try:
@@ -186,7 +193,7 @@ def _refuse_other_tensors(held: Mapping[str, Any], names: Mapping[str, list[int]
 
 
 def _flat(piece: Any, shape: Sequence[int], begin: int, end: int, name: str) -> Tensor:
-    """Elements begin to end of a tensor laid flat, fp32; only the rows that hold them are read."""
+    """Returns elements begin to end of the flattened tensor, in fp32. It reads only the rows that contain them."""
     per_row = torch.Size(shape[1:]).numel()
     first, last = begin // per_row, -(-end // per_row)
     found = piece[first:last].flatten()[begin - first * per_row : end - first * per_row].float()

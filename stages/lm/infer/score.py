@@ -1,8 +1,10 @@
-"""Log-probabilities of given tokens under a Hugging Face causal model: what evaluation asks of a model.
+"""Computes log-probabilities of given tokens under a Hugging Face causal model, for evaluation.
 
-Guarantee: sequences are padded on the right behind causal attention, so a row's result does not depend on its neighbours
-beyond the rounding of the matrix product; sums are float64. Cost: one forward pass per batch of like length; logits are made
-only for the tokens asked for, LOGIT_ELEMENTS at a time. Source: the scoring of lm-eval's HF wrapper, which a test compares.
+Guarantee: attention is causal and sequences are padded on the right. Therefore the result of a sequence does not depend on the other
+sequences of its batch, except for rounding in matrix products. Log-probabilities are returned as float64.
+Cost: one forward pass per batch of sequences of similar length. Logits are computed only for the requested tokens, at most LOGIT_ELEMENTS
+at a time.
+Source: the scoring of lm-eval's HF wrapper (a test compares the results).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 
 def load_model(folder: Path, device: str) -> Any:
-    """An exported model for scoring: float32 on a CPU, as saved on a GPU; no remote code."""
+    """Returns an exported model for scoring: float32 on a CPU, the saved dtype on a GPU. No remote code runs."""
     quiet_transformers()
     from transformers import AutoModelForCausalLM
 
@@ -31,7 +33,7 @@ def load_model(folder: Path, device: str) -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer beside an exported model, with its chat template."""
+    """Returns the tokenizer in the folder of an exported model, with its chat template."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -41,9 +43,16 @@ def load_tokenizer(folder: Path) -> Any:
 def token_logprobs(
     model: Any, sequences: Sequence[tuple[Sequence[int], int]], batch_rows: int, progress: Progress | None = None
 ) -> list[tuple[np.ndarray, bool]]:
-    """For each (ids, first): natural log-probabilities of ids[first:], float64, and whether each is the likeliest token.
+    """Returns, per sequence, the natural log-probabilities of its scored tokens (float64) and whether all of them are the most likely ones.
 
-    first is at least 1; the tokens before it are context. batch_rows: sequences per forward pass, taken longest first.
+    Args:
+        model: A Hugging Face causal model.
+        sequences: (ids, first): ids[first:] are scored, ids[:first] are context. first is at least 1.
+        batch_rows: Sequences per forward pass; the longest come first.
+        progress: Called with (sequences done, sequences in total) after each batch.
+
+    Returns:
+        One pair per sequence, in the order of `sequences`.
     """
     results: list[tuple[np.ndarray, bool]] = [(np.zeros(0), True)] * len(sequences)
     order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i][0]), i))

@@ -1,6 +1,6 @@
-"""The shape of a model, free of torch: what `model.json` holds and what `loam plan` counts with.
+"""The shape of a model, as `model.json` stores it and as `loam plan` reads it for its estimates. The module does not import torch.
 
-Guarantee: a ModelConfig that exists is one that can be built; an impossible combination raises ShapeError.
+Guarantee: the model of every ModelConfig can be built; an impossible combination of values raises ShapeError.
 Source: Llama 3 (arXiv 2407.21783) for the architecture, Qwen3 (arXiv 2505.09388) for the norm on queries and keys.
 """
 
@@ -18,7 +18,13 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A Llama-style decoder. Widths in channels; max_position_embeddings in tokens (the sequence length it is trained for)."""
+    """The shape of a Llama-style decoder, with the field names of transformers' config.json (except qk_norm).
+
+    hidden_size and intermediate_size are in channels. max_position_embeddings is the sequence length of training, in tokens.
+
+    Raises:
+        ShapeError: The values do not fit together.
+    """
 
     vocab_size: int
     num_hidden_layers: int
@@ -66,10 +72,10 @@ class ModelConfig:
 
 
 def write_model_config(config: ModelConfig, path: Path) -> None:
-    """Writes model.json (sorted keys, so equal configs are equal bytes)."""
+    """Writes model.json with sorted keys, so equal configs give equal bytes."""
     path.write_text(json.dumps(config.to_json(), indent=1, sort_keys=True) + "\n")
 
 
 def read_model_config(path: Path) -> ModelConfig:
-    """Reads model.json."""
+    """Returns the config in a model.json."""
     return ModelConfig(**json.loads(path.read_text()))

@@ -1,8 +1,9 @@
-"""Parameters, FLOPs and memory of a model from its shape alone. Pure arithmetic: no torch, no numpy.
+"""Computes parameters, FLOPs and memory of a model from its shape. It imports neither torch nor NumPy.
 
-Guarantee: parameter counts equal those of the built model (tested). FLOPs follow PaLM's appendix B (arXiv 2204.02311):
-6 per matmul parameter and token, plus 12 · depth · width · sequence length for attention scores without the causal
-discount. Memory is an estimate: exact for ZeRO-3 states, a rule of thumb for activations.
+Guarantee: parameter counts equal those of the built model (tested). Memory is an estimate: exact for ZeRO-3 states, a rule of thumb for
+activations.
+Source: FLOPs follow appendix B of PaLM (arXiv 2204.02311): 6 per matmul parameter and token, plus 12 · num_hidden_layers · hidden_size ·
+sequence length per token for attention scores, without the causal discount.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from stages.lm.model.config import ModelConfig
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """All trainable parameters; tied embeddings count once."""
+    """Returns the number of trainable parameters; tied embeddings count once."""
     norms = (2 * config.num_hidden_layers + 1) * config.hidden_size
     if config.qk_norm:
         norms += 2 * config.num_hidden_layers * config.head_dim
@@ -20,23 +21,34 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def matmul_parameters(config: ModelConfig) -> int:
-    """Parameters that multiply every token: the blocks and the output head, not the embedding look-up or the norms."""
+    """Returns the number of parameters in matrix products: the blocks and the output head, without embedding look-up and norms."""
     return config.num_hidden_layers * _block_matmuls(config) + config.vocab_size * config.hidden_size
 
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> int:
-    """Forward and backward FLOPs of one training token at `seq_len` tokens of context."""
+    """Returns forward and backward FLOPs per training token at a context of `seq_len` tokens."""
     return 6 * matmul_parameters(config) + 12 * config.num_hidden_layers * config.hidden_size * seq_len
 
 
 def training_memory_bytes(
     config: ModelConfig, ranks: int, micro_batch_size: int, seq_len: int, precision: str, checkpointing: bool, state_tensors: int
 ) -> int:
-    """Estimated peak bytes on one rank under ZeRO-3.
+    """Returns the estimated peak memory of one rank under ZeRO-3, in bytes.
 
-    States, exact: fp32 weight, optimizer state and gradient (16 bytes with AdamW's two state tensors) over the ranks, plus the low-precision
-    copy. Activations, a guess after Korthikanti et al. (arXiv 2205.05198): 34 bytes per token, layer and channel in 16 bit
-    (2 with checkpointing), plus logits and their gradient in fp32.
+    States are exact: fp32 weight, gradient and optimizer state (16 bytes per parameter with AdamW's two state tensors) plus the bf16 copy,
+    divided over the ranks. Activations are a guess: 34 bytes per token, layer and channel in 16 bit (2 with checkpointing), plus logits and
+    their gradient in fp32. The sum also contains the gathered weights of two blocks, the embedding and the head.
+
+    Args:
+        config: Shape of the model.
+        ranks: Ranks that share the states.
+        micro_batch_size: Sequences per forward pass of a rank.
+        seq_len: Tokens per sequence.
+        precision: "fp32" or "bf16".
+        checkpointing: Whether the backward pass recomputes activations.
+        state_tensors: Tensors of optimizer state with one element per element of a parameter.
+
+    Source: Korthikanti et al. (arXiv 2205.05198) for the activations.
     """
     params = parameter_count(config)
     width_bytes = 2 if precision == "bf16" else 4
@@ -49,7 +61,7 @@ def training_memory_bytes(
 
 
 def checkpoint_bytes(config: ModelConfig, state_tensors: int) -> int:
-    """Bytes of one checkpoint: the fp32 weights and the tensors of the optimizer's state."""
+    """Returns the size of one checkpoint in bytes: the fp32 weights and the tensors of the optimizer state."""
     return 4 * (1 + state_tensors) * parameter_count(config)
 
 

@@ -1,13 +1,13 @@
 """A Llama-style decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, optional QK-norm.
 
-Guarantee: a token attends only to earlier tokens of its own piece; the logits equal transformers' LlamaForCausalLM
-(Qwen3ForCausalLM with QK-norm) on the converted weights (tested). Initial weights depend on the seed and the parameter's
-name only, so they are the same for any number of ranks. Parameters are made empty: `initial_value` fills them, a
-rank at a time, which lets ZeRO-3 never hold the whole model.
+Guarantee: a token attends only to itself and to earlier tokens of its own segment. The logits equal those of transformers'
+LlamaForCausalLM (with QK-norm: Qwen3ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the
+parameter's name and its shape, so they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer
+fills them from `initial_value`, so ZeRO-3 never holds the whole model.
 Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (2104.09864), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3.
 
-Shape legend: B rows, L tokens of a row, D width, H heads, K key-value heads, C channels of a head, F feed-forward width,
-V vocabulary, N kept positions.
+Shape legend: B sequences, L tokens per sequence, D hidden size, H attention heads, K key-value heads, C channels per head, V vocabulary,
+N kept positions. A segment is the part of a packed sequence that comes from one document (`docs` numbers them).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stages.lm.model.config import ModelConfig
 
 
 class Linear(nn.Module):
-    """x @ weight.T without bias; the weight is left empty. `weight` shares another module's parameter (tied embeddings)."""
+    """x @ weight.T without bias. The weight is uninitialised, or the given parameter of another module (tied embeddings)."""
 
     def __init__(self, width_in: int, width_out: int, weight: nn.Parameter | None = None) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Linear(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Rows of a [V, D] table, left empty."""
+    """Look-up in a [V, D] table, which is uninitialised."""
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Embedding(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) · weight over the last dimension, the mean in fp32."""
+    """x / rms(x) · weight over the last dimension, normalised in fp32."""
 
     def __init__(self, hidden_size: int, eps: float) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each normed before and added to the residual stream."""
+    """Attention and feed-forward. Each has a norm before it and adds its output to the residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Block(nn.Module):
 
 
 class Cache:
-    """Keys and values of one layer already seen, for generation."""
+    """Keys and values of earlier tokens in one layer, for generation."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
@@ -135,7 +135,7 @@ class Cache:
 
 
 class Llama(nn.Module):
-    """The whole decoder. checkpointing: recompute each block in the backward pass."""
+    """The whole decoder. With `checkpointing`, the backward pass recomputes the activations of each block."""
 
     def __init__(self, config: ModelConfig, checkpointing: bool = False) -> None:
         super().__init__()
@@ -154,9 +154,15 @@ class Llama(nn.Module):
         caches: list[Cache] | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Logits [B, L, V], or [N, V] of the positions where keep_BL is true (what a loss needs; the head is the dearest layer).
+        """Returns logits [B, L, V], or with `keep_BL` those of the kept positions, [N, V].
 
-        caches and mask: for generation only; the mask then is [B, 1, L, all keys].
+        Args:
+            tokens_BL: Token ids, int64.
+            positions_BL: Position of each token in its segment, int64.
+            docs_BL: Segment number of each token, int64; -1 is padding.
+            keep_BL: Positions that get logits, bool. A loss needs only those with a label, and the head is the most expensive layer.
+            caches: One cache per block, for generation only.
+            mask: Bool [B, 1, L, all keys], for generation only. It replaces the mask from `docs_BL`.
         """
         x_BLD = self.embedding(tokens_BL)
         rotation = rotation_at(positions_BL, self.config, x_BLD.dtype)
@@ -171,9 +177,9 @@ class Llama(nn.Module):
 
 
 def document_mask(docs_BL: Tensor) -> Tensor:
-    """True where a query (dim 2) may see a key (dim 3): same piece, not later. Bool [B, 1, L, L].
+    """Returns the attention mask, bool [B, 1, L, L]: True where a query (dim 2) may see a key (dim 3) of its segment that is not later.
 
-    Padding is a piece of its own (-1), so that no row of the mask is empty (softmax over nothing is NaN).
+    Padding counts as a segment (-1). Therefore every query sees at least one key; a softmax over no key would be NaN.
     """
     length = docs_BL.shape[1]
     causal_LL = torch.ones(length, length, dtype=torch.bool, device=docs_BL.device).tril()
@@ -181,7 +187,7 @@ def document_mask(docs_BL: Tensor) -> Tensor:
 
 
 def rotation_at(positions_BL: Tensor, config: ModelConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin of RoPE at the positions, each [B, 1, L, C], computed in fp32."""
+    """Returns cos and sin of RoPE at the positions, each [B, 1, L, C], computed in fp32 and cast to `dtype`."""
     half = torch.arange(0, config.head_dim, 2, device=positions_BL.device, dtype=torch.float32)
     inverse = 1.0 / (config.rope_theta ** (half / config.head_dim))
     angle = positions_BL[:, None, :, None].float() * inverse
@@ -190,16 +196,28 @@ def rotation_at(positions_BL: Tensor, config: ModelConfig, dtype: torch.dtype) -
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE in the "rotate half" layout of transformers: channel i pairs with i + C/2."""
+    """Returns x rotated by RoPE in the "rotate half" layout of transformers: channel i pairs with channel i + C/2."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat([-second, first], -1) * sin
 
 
 def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: int) -> Tensor:
-    """The fp32 initial value of parameter `name`: ones for norms, else normal with std 1/sqrt(fan-in) (LeCun et al. 1998; 0.016 at
-    Llama-3-8B's width, near its usual 0.02, but right for narrow models too: at width 128 a std of 0.02 was measured to cost 1.3
-    nats after 300,000 tokens). Matrices that write to the residual stream are scaled down by sqrt(2 · depth) (GPT-2).
-    One generator per parameter: the same for any world size."""
+    """Returns the fp32 initial value of parameter `name`.
+
+    Norms are ones. All other parameters are normal with std 1/sqrt(fan-in). Matrices that write to the residual stream are also divided by
+    sqrt(2 · num_hidden_layers). Every parameter has its own generator, so the values do not depend on the number of ranks.
+
+    1/sqrt(fan-in) is 0.016 at the width of Llama-3-8B, near the usual 0.02. It also suits narrow models: at width 128, a std of 0.02 was
+    measured to cost 1.3 nats after 300,000 tokens.
+
+    Args:
+        name: Name of the parameter in our decoder.
+        shape: Its full shape; the last dimension is the fan-in.
+        config: Shape of the model.
+        seed: Seed of the recipe.
+
+    Source: LeCun et al. 1998 for 1/sqrt(fan-in), GPT-2 for the residual scaling.
+    """
     if "norm" in name:
         return torch.ones(shape)
     std = shape[-1] ** -0.5
@@ -211,7 +229,15 @@ def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: 
 
 
 def build(config: ModelConfig, weights: dict[str, Tensor]) -> Llama:
-    """A whole model on the CPU with the given weights (as `checkpoint.consolidate` returns them), for scoring and export."""
+    """Returns the whole model on the CPU in evaluation mode, for scoring and export.
+
+    Args:
+        config: Shape of the model.
+        weights: Parameter name -> full tensor, as `checkpoint.consolidate` returns them.
+
+    Raises:
+        ValueError: The weights do not match the model.
+    """
     model = Llama(config)
     missing = model.load_state_dict(weights, strict=False).missing_keys
     unexpected = sorted(set(weights) - set(model.state_dict()))

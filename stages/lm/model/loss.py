@@ -1,10 +1,11 @@
-"""The base of the losses, and what they share: a batch as tensors, the log-probabilities of a row's pieces.
+"""The base class of the losses, batches as tensors, and the log-probabilities of a sequence's segments.
 
-A loss gives, for one micro-batch, the *sum* of its loss and how many units the sum is over. The trainer divides by the units of the
-whole global batch, so neither gradient accumulation nor the number of ranks changes the loss. A new loss is one file beside
-loss_next_token.py and one line in training_parts.py; CONTRIBUTING.md shows it. No torch until a loss is computed.
+A loss returns the *sum* over one micro-batch and the number of units in that sum. The trainer divides by the units of the whole global
+batch, so neither gradient accumulation nor the number of ranks changes the loss.
+To add a loss, write one file next to loss_next_token.py and one line in lm/train/training_parts.py; CONTRIBUTING.md shows an example.
+The module imports torch only when a loss is computed.
 
-Shape legend: B rows, L tokens, N target tokens, V vocabulary, P pieces of a row (DPO: 0 chosen, 1 rejected).
+Shape legend: B sequences, L tokens, N target tokens, V vocabulary, P segments of a sequence (DPO: 0 chosen, 1 rejected).
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TorchBatch:
-    """A Batch as tensors on one device; keep: bool [B, L], the positions with a label."""
+    """A Batch as tensors on one device.
+
+    Attributes:
+        tokens, positions, docs, labels: int64 [B, L], see `Batch`.
+        keep: bool [B, L], True at positions with a label.
+        references: float32 [B, P], log-probabilities under the reference model; None without one.
+    """
 
     tokens: Tensor
     positions: Tensor
@@ -35,36 +42,36 @@ class TorchBatch:
 
 
 class Loss(StageConfig):
-    """What training minimises."""
+    """A function of logits and labels that training minimises."""
 
     name: str = Field(decides=True)
     """Name of the loss."""
 
     trim_to: ClassVar[int] = 0
-    """Rows are cut to a multiple of this many tokens (0: always seq_len)."""
+    """Batches are cut to the smallest multiple of this many tokens that holds their longest sequence. 0: always seq_len."""
 
     @abstractmethod
     def units(self, batch: Batch) -> int:
-        """How many tokens, pairs or other units of a batch the loss and its metrics are averaged over."""
+        """Returns the number of units (tokens, pairs or others) of a batch. The loss and its metrics are means over units."""
 
     @abstractmethod
     def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss and the metrics of a micro-batch, each summed over its units.
+        """Returns the loss and the metrics of a micro-batch, each summed over its units.
 
-        Every metric is recorded per step, and per evaluation as validation_<name>: in metrics.jsonl, metrics.parquet, the view
-        step_metrics and the report. Every micro-batch must give the same metrics.
+        The trainer records every metric per step, and per evaluation as validation_<name>. The metrics appear in metrics.jsonl,
+        metrics.parquet, the view step_metrics and the report. Every micro-batch must return the same metric names.
 
         Args:
             logits_NV: Logits at the positions in batch.keep.
-            batch: The batch on the device of the logits.
+            batch: The batch, on the device of the logits.
 
         Returns:
-            The sum of the loss, a scalar with its gradient, and metric -> sum, scalars without one.
+            The sum of the loss, a scalar with gradient, and metric -> sum, scalars without gradient.
         """
 
 
 def to_torch(batch: Batch, device: torch.device) -> TorchBatch:
-    """Moves a batch to the device."""
+    """Returns a batch as tensors on the device."""
     import torch
 
     from stages.lm.data.reader import IGNORE
@@ -76,7 +83,13 @@ def to_torch(batch: Batch, device: torch.device) -> TorchBatch:
 
 
 def piece_log_probs(logits_NV: Tensor, batch: TorchBatch, pieces: int) -> Tensor:
-    """Sum of the labels' log-probabilities per piece: [B, P], fp32."""
+    """Returns the sum of the labels' log-probabilities per segment, fp32 [B, P].
+
+    Args:
+        logits_NV: Logits at the positions in batch.keep.
+        batch: The batch, on the device of the logits.
+        pieces: P, the number of segments per sequence.
+    """
     import torch
     import torch.nn.functional as F
 

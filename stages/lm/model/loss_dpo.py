@@ -1,6 +1,7 @@
-"""DPO's sigmoid loss over preference pairs, against stored log-probabilities of the reference model.
+"""The sigmoid loss of DPO over preference pairs, with stored log-probabilities of the reference model.
 
-Guarantee: equals TRL's sigmoid loss (tested). Source: DPO (arXiv 2305.18290), equation 7.
+Guarantee: equals TRL's sigmoid loss (tested).
+Source: DPO (arXiv 2305.18290), equation 7.
 """
 
 from __future__ import annotations
@@ -17,21 +18,25 @@ if TYPE_CHECKING:
 
 
 class DpoLoss(Loss):
-    """-log sigmoid(beta · ((chosen - rejected) - the same under the reference model)), per pair."""
+    """-log sigmoid(beta · ((chosen - rejected) - (reference chosen - reference rejected))) per pair, in log-probabilities."""
 
     name: Literal["dpo"] = Field("dpo", decides=True)
     """Name of the loss."""
     beta: float = Field(0.1, gt=0, le=100, decides=True)
-    """Strength of the pull towards the reference model. 0.1: DPO paper, section 6; also TRL's default."""
+    """Strength of the pull towards the reference model. Source of 0.1: DPO paper, section 6; also TRL's default."""
 
     trim_to: ClassVar[int] = 16
 
     def units(self, batch: Batch) -> int:
-        """Pairs; rows that only fill up a batch are none."""
+        """Returns the number of pairs, without the padding rows of the batch."""
         return int((batch.rows >= 0).sum())
 
     def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See Loss.sums. Metrics: reward_accuracy, reward_margin and logprob_accuracy, as TRL names them."""
+        """See Loss.sums. Metrics: reward_accuracy, reward_margin and logprob_accuracy, with TRL's names.
+
+        Raises:
+            ValueError: The batch has no log-probabilities of a reference model.
+        """
         import torch.nn.functional as F
 
         if batch.references is None:

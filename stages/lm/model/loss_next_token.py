@@ -1,4 +1,4 @@
-"""Next-token likelihood: the loss of pretraining, and of SFT through the mask in the labels."""
+"""The next-token loss of pretraining and SFT. For SFT, the mask in the labels limits it to the trained tokens."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class NextTokenLoss(Loss):
-    """Negative log-likelihood of every labelled token, in nats."""
+    """Negative log-likelihood of every token with a label, in nats."""
 
     name: Literal["next_token"] = Field("next_token", decides=True)
     """Name of the loss."""
 
     def units(self, batch: Batch) -> int:
-        """Tokens with a label."""
+        """Returns the number of tokens with a label."""
         return batch.targets
 
     def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See Loss.sums; it has no metrics beside the loss."""
+        """See Loss.sums. There are no further metrics."""
         import torch.nn.functional as F
 
         return F.cross_entropy(logits_NV.float(), batch.labels[batch.keep], reduction="sum"), {}

@@ -1,11 +1,14 @@
-"""Checkpoints: every rank writes its partitions of the fp32 weights and of the optimizer's state as one safetensors file.
+"""Writes, verifies and reads checkpoints. Every rank writes its partitions of fp32 weights and optimizer state as one safetensors file.
 
-A folder: shards/NNNNN.safetensors (keys "<parameter>|weight" and, of AdamW, "…|exp_avg", "…|exp_avg_sq": flat fp32 partitions),
-trainer.json (step, optimizer steps, ranks, shapes, fingerprint of the job) and checkpoint.json (bytes and sha256 of all
-other files), written after a barrier, fsynced with the folders, and only then the folder is renamed into place.
-Guarantee: a folder without a true checkpoint.json is no checkpoint; nothing is read of a checkpoint whose files are not the recorded
-ones; a resume at the same number of ranks is bit-exact, at another the same within rounding of the sums over ranks. No pickle.
-Cost: 4 bytes per parameter and tensor (12 with AdamW); opening one reads it once, shared out among the ranks.
+A checkpoint is a folder with these files:
+- shards/NNNNN.safetensors: flat fp32 partitions under the keys "<parameter>|weight" and, for AdamW, "…|exp_avg" and "…|exp_avg_sq".
+- trainer.json: step, optimizer steps, ranks, shapes, fingerprint of the job.
+- checkpoint.json: bytes and sha256 of all other files. It is written after a barrier; then files and folders are fsynced, and only then the
+  folder is renamed into place.
+
+Guarantee: a folder without a valid checkpoint.json is no checkpoint. A checkpoint is read only after its files match the record. A resume
+at the same number of ranks is bit-exact; at another number it is the same up to rounding in the sums over ranks. No pickle is used.
+Cost: 4 bytes per parameter and tensor (12 per parameter with AdamW). Opening a checkpoint reads it once, divided over the ranks.
 """
 
 from __future__ import annotations
@@ -29,18 +32,26 @@ from torch import Tensor
 from stages.lm.train.engine import Engine, local_state, optimizer_steps
 from stages.lm.train.optimizer_adamw import AdamW
 
-FRESH = ("weight", *AdamW.tensors())  # what a checkpoint of given weights holds of every parameter
-OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust's io::Error ends
-KEEP = 2  # snapshots kept: the last, and the one before it in case the last is damaged
+FRESH = ("weight", *AdamW.tensors())  # the tensors per parameter in a checkpoint of given weights
+OS_ERROR = re.compile(r"\(os error (\d+)\)")  # the end of the message of Rust's io::Error
+KEEP = 2  # snapshots to keep: the last, and the one before in case the last is damaged
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is missing, damaged, or of another job."""
+    """A checkpoint that is missing, damaged, or of another model."""
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """What is known of a checkpoint beside its tensors. step: training steps done. optimizer_steps: updates the optimizer made."""
+    """The contents of trainer.json.
+
+    Attributes:
+        step: Finished training steps.
+        optimizer_steps: Updates that the optimizer counted.
+        ranks: Ranks that wrote the checkpoint; also the number of shards.
+        shapes: Parameter name -> full shape.
+        fingerprint: Fingerprint of the job; empty for imported weights.
+    """
 
     step: int
     optimizer_steps: int
@@ -50,7 +61,7 @@ class Trainer:
 
 
 def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
-    """Writes a checkpoint at `folder`, all ranks together. `folder` appears whole or not at all."""
+    """Writes a checkpoint to `folder`. All ranks call it together. `folder` appears complete or not at all."""
     partial = folder.with_name(folder.name + ".partial")
     if engine.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
@@ -78,9 +89,14 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
 
 
 def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str, int, int], Tensor], shard_bytes: int) -> None:
-    """Writes a checkpoint of given weights, at step 0 with AdamW's moments of zero. value: (name, begin, end) -> flat fp32 slice of a parameter.
+    """Writes a checkpoint of given weights at step 0, with AdamW's moments at zero.
 
-    It has as many shards, as if written by so many ranks, as it needs for none to exceed about `shard_bytes`, held in memory at once.
+    Args:
+        folder: Folder of the checkpoint; it must not have a folder shards/ yet.
+        shapes: Parameter name -> full shape.
+        value: (name, begin, end) -> flat fp32 slice of a parameter.
+        shard_bytes: Approximate largest size of a shard in bytes. The function holds one shard in memory. The checkpoint looks as if one
+            rank per shard had written it.
     """
     total = 4 * len(FRESH) * sum(torch.Size(shape).numel() for shape in shapes.values())
     ranks = max(1, -(-total // shard_bytes))
@@ -104,16 +120,23 @@ def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str
 
 
 def describe(path: Path, root: Path) -> dict[str, Any]:
-    """Path below root, bytes and sha256 of a file."""
+    """Returns path below root, bytes and sha256 of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"path": path.relative_to(root).as_posix(), "bytes": path.stat().st_size, "sha256": digest}
 
 
 def verify(folder: Path, part: int = 0, parts: int = 1) -> Trainer:
-    """Checks the files of a checkpoint against checkpoint.json; raises CheckpointError naming the file that differs.
+    """Checks the files of a checkpoint against checkpoint.json and returns the contents of trainer.json.
 
-    part, parts: of so many callers this one, each of which reads its share of the shards; all look at all sizes.
+    Args:
+        folder: Folder of the checkpoint.
+        part: Number of this caller, from 0.
+        parts: Number of callers that verify the checkpoint together. Each caller hashes its
+            share of the shards and trainer.json, and checks the sizes of all files.
+
+    Raises:
+        CheckpointError: A file is missing or differs; the message names it.
     """
     for number, entry in enumerate(_recorded(folder)):
         path = folder / entry["path"]
@@ -129,7 +152,7 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> Trainer:
 
 
 def _recorded(folder: Path) -> list[dict[str, Any]]:
-    """The entries of checkpoint.json. Raises CheckpointError where it is missing, damaged, or lacks a file that is there."""
+    """Returns the entries of checkpoint.json; raises CheckpointError if it is missing, damaged, or does not list an existing file."""
     record = folder / "checkpoint.json"
     if not record.exists():
         raise CheckpointError(f"{folder.name} is no checkpoint: it has no checkpoint.json.")
@@ -147,7 +170,7 @@ def _recorded(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_trainer(folder: Path) -> Trainer:
-    """trainer.json of a checkpoint; raises CheckpointError where there is none."""
+    """Returns the contents of trainer.json; raises CheckpointError if it is missing or damaged."""
     if not (folder / "trainer.json").exists():
         raise CheckpointError(f"Checkpoint {folder.name} has no trainer.json.")
     try:
@@ -157,7 +180,13 @@ def read_trainer(folder: Path) -> Trainer:
 
 
 def latest_good(root: Path, fingerprint: str, say: Callable[[str], None]) -> tuple[Path, Trainer] | None:
-    """The newest undamaged snapshot of this job below root, or None. `say` hears why others were passed over."""
+    """Returns the newest undamaged snapshot of this job below root, or None.
+
+    Args:
+        root: Folder of the snapshots.
+        fingerprint: Fingerprint of the job.
+        say: Called with a sentence for each snapshot that is not used.
+    """
     for folder in sorted(root.glob("step-*"), reverse=True):
         if folder.suffix == ".partial":
             continue
@@ -173,17 +202,25 @@ def latest_good(root: Path, fingerprint: str, say: Callable[[str], None]) -> tup
 
 
 def prune(root: Path, keep: int = KEEP) -> None:
-    """Deletes all snapshots but the newest `keep`."""
+    """Deletes all snapshots except the newest `keep`."""
     folders = sorted(path for path in root.glob("step-*") if path.suffix != ".partial")
     for folder in folders[:-keep]:
         shutil.rmtree(folder)
 
 
 def reader(folder: Path, stack: ExitStack, part: int = 0, parts: int = 1) -> Callable[[str, str, int, int], Tensor]:
-    """`partition(name, what, begin, length)` over a checkpoint written by any number of ranks; for `engine.assign`.
+    """Verifies a checkpoint of any number of ranks and returns `partition(name, what, begin, length)` over it, for `engine.assign`.
 
-    Verifies the checkpoint first; where several open it together, each a part of it (see verify): the job ends when one finds damage.
-    The shards stay open (memory-mapped) as long as `stack`; only the slices asked for are read.
+    When several ranks open a checkpoint together, each verifies a part of it (see `verify`). The job ends when one of them finds damage.
+    `partition` reads only the slices that it returns.
+
+    Args:
+        folder: Folder of the checkpoint.
+        stack: The shards stay open (memory-mapped) until it closes.
+        part, parts: See `verify`.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged. `partition` raises it for a parameter that the checkpoint does not have.
     """
     trainer = verify(folder, part, parts)
     shards = [stack.enter_context(safe_open(path, "pt")) for path in sorted((folder / "shards").glob("*.safetensors"))]
@@ -206,7 +243,7 @@ def reader(folder: Path, stack: ExitStack, part: int = 0, parts: int = 1) -> Cal
 
 
 def consolidate(folder: Path) -> dict[str, Tensor]:
-    """The full fp32 weights of a checkpoint, by parameter name. Cost: 4 bytes per parameter."""
+    """Returns the full fp32 weights of a checkpoint, by parameter name. They take 4 bytes of memory per parameter."""
     with ExitStack() as stack:
         partition = reader(folder, stack)
         trainer = read_trainer(folder)
@@ -214,7 +251,7 @@ def consolidate(folder: Path) -> dict[str, Tensor]:
 
 
 def from_values(value: Callable[[str], Tensor]) -> Callable[[str, str, int, int], Tensor]:
-    """`partition(…)` over whole parameters, `value(name)`, one in memory at a time; for fresh weights."""
+    """Returns `partition(…)` for `engine.assign` over the whole parameters `value(name)`, one in memory at a time. For initial weights."""
 
     def partition(name: str, what: str, begin: int, length: int) -> Tensor:
         assert what == "weight", "fresh weights have no optimizer state"
@@ -225,7 +262,7 @@ def from_values(value: Callable[[str], Tensor]) -> Callable[[str, str, int, int]
 
 
 def _save_shard(tensors: dict[str, Tensor], path: Path) -> None:
-    """Writes a safetensors file and makes it durable. Raises OSError for faults of the disk, which safetensors words itself."""
+    """Writes and fsyncs a safetensors file; raises OSError for disk errors, which safetensors reports as its own error with a text."""
     try:
         save_file(tensors, path)
     except SafetensorError as error:

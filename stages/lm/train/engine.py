@@ -1,10 +1,13 @@
-"""DeepSpeed ZeRO-3 around a model: the real stage-3 engine, gloo on the CPU and nccl on GPUs, with nothing to compile.
+"""Runs a model under DeepSpeed ZeRO-3, with gloo on the CPU and nccl on GPUs. Nothing needs to be compiled.
 
-Guarantee: every parameter is partitioned over the ranks (no persistence threshold), and after `assign` the fp32 masters,
-the optimizer's moments and the copies that the forward pass gathers agree. Cost: about 4 s to import and start.
-Source: ZeRO (arXiv 1910.02054). Traps, each measured: DeepSpeed's CPU Adam and its shared-memory op want a compiler, so
-a torch optimizer is the client's and the op is declared absent; parameters below a threshold stay whole unless it is
-0; its log lines are for its own users.
+Guarantee: every parameter is partitioned over the ranks (the persistence threshold is 0). After `assign`, the fp32 master weights, the
+optimizer's state and the copies that the forward pass gathers agree.
+Cost: about 4 s to import and start.
+Source: ZeRO (arXiv 1910.02054).
+
+Three properties of DeepSpeed, each measured, explain the settings. Its CPU Adam and its shared-memory op need a compiler; therefore we pass
+a torch optimizer and mark the op as incompatible. It keeps parameters below the persistence threshold whole unless the threshold is 0. Its
+log lines do not concern our users; therefore only errors are logged.
 """
 
 from __future__ import annotations
@@ -30,12 +33,16 @@ from stages.lm.train.training_settings import TrainingSettings
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
-BUCKET_ELEMENTS = 200_000_000  # gradients and prefetches are handled in pieces of at most this; DeepSpeed's default is 500 M
+BUCKET_ELEMENTS = 200_000_000  # largest bucket of gradients and prefetches, in elements; DeepSpeed's default is 500 M
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A started engine. named: the model's parameters by name, tied ones once, in the model's order."""
+    """A started DeepSpeed engine.
+
+    Attributes:
+        named: The model's parameters by name, in the model's order; tied parameters come once.
+    """
 
     deep: DeepSpeedEngine
     named: dict[str, nn.Parameter]
@@ -49,11 +56,11 @@ class Engine:
             group["lr"] = rate
 
     def grad_norm(self) -> float:
-        """The global gradient norm of the last step, before clipping."""
+        """Returns the global gradient norm of the last step, before clipping."""
         return float(self.deep.get_global_grad_norm())
 
     def reduce(self, values: list[float]) -> list[float]:
-        """Sums over the ranks, in fp64."""
+        """Returns the sums of the values over all ranks, in fp64."""
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
         return total.tolist()
@@ -63,7 +70,15 @@ class Engine:
 
 
 def start(job: RankJob, accumulation: int) -> Engine:
-    """Joins the process group and builds the partitioned model and optimizer. The weights are still unset: use `assign`."""
+    """Joins the process group, builds the partitioned model and optimizer, and returns the engine. The weights are unset until `assign`.
+
+    Args:
+        job: The job.
+        accumulation: Micro-batches per step and rank.
+
+    Raises:
+        RuntimeError: DeepSpeed created parameters in another precision than the settings say.
+    """
     warnings.filterwarnings("ignore")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     import deepspeed
@@ -78,9 +93,10 @@ def start(job: RankJob, accumulation: int) -> Engine:
         torch.cuda.set_device(device)
     deepspeed.init_distributed("nccl" if device.type == "cuda" else "gloo", verbose=False)
     settings = deepspeed_config(job, accumulation)
-    with deepspeed.zero.Init(config_dict_or_path=settings):  # given a dtype, it takes bf16 where there is no fp16 (0.19.8)
+    # No dtype argument: with one, DeepSpeed 0.19.8 uses bf16 where fp16 is not supported.
+    with deepspeed.zero.Init(config_dict_or_path=settings):
         model = Llama(job.model, job.machine.activation_checkpointing)
-    set_z3_leaf_modules(model, [Block])  # gathers a block's parameters together: a tenth less time per step on small models
+    set_z3_leaf_modules(model, [Block])  # one gather per block: a tenth less time per step on small models
     optimizer, built = build_optimizer(job, model)
     deep, *_ = deepspeed.initialize(model=model, optimizer=built, config=settings)
     engine = Engine(deep, dict(deep.module.named_parameters()), rank, ranks, device, optimizer)
@@ -91,7 +107,10 @@ def start(job: RankJob, accumulation: int) -> Engine:
 
 
 def build_optimizer(job: RankJob, model: nn.Module) -> tuple[Optimizer, torch.optim.Optimizer]:
-    """The job's optimizer and torch's. A scoring job gets one too, which makes no step: ZeRO-3 keeps fp32 weights with an optimizer only."""
+    """Returns the declared optimizer and its torch optimizer.
+
+    A scoring job gets one too, although it makes no step: ZeRO-3 keeps fp32 weights only with an optimizer.
+    """
     settings = job.settings
     optimizer, decay = (settings.optimizer, settings.weight_decay) if isinstance(settings, TrainingSettings) else (AdamW(), 0.0)
     embeddings = isinstance(settings, TrainingSettings) and settings.decay_embeddings
@@ -99,7 +118,7 @@ def build_optimizer(job: RankJob, model: nn.Module) -> tuple[Optimizer, torch.op
 
 
 def deepspeed_config(job: RankJob, accumulation: int) -> dict[str, Any]:
-    """DeepSpeed's settings for a job; all that is not named here is its default."""
+    """Returns DeepSpeed's settings for a job. All settings that are not named here keep their default."""
     zero: dict[str, Any] = {
         "stage": 3,
         "stage3_param_persistence_threshold": 0,
@@ -125,12 +144,12 @@ def deepspeed_config(job: RankJob, accumulation: int) -> dict[str, Any]:
 
 
 def partition_of(param: nn.Parameter) -> int:
-    """Elements of the parameter that each rank holds, padding included."""
+    """Returns the number of elements of the parameter on each rank, padding included."""
     return int(param.ds_tensor.numel())
 
 
 def partition_sizes(engine: Engine) -> dict[str, int]:
-    """Elements of parameters: held by this rank, resident whole between steps (0 under ZeRO-3), and in the model."""
+    """Returns element counts of all parameters: held by this rank, resident whole between steps (0 under ZeRO-3), and in the model."""
     params = list(engine.named.values())
     return {
         "held": sum(partition_of(p) for p in params),
@@ -140,7 +159,7 @@ def partition_sizes(engine: Engine) -> dict[str, int]:
 
 
 def local_state(engine: Engine) -> Iterator[tuple[str, str, Tensor]]:
-    """This rank's partitions: (parameter, "weight" or a state tensor of the optimizer, fp32 tensor [partition])."""
+    """Yields this rank's partitions: (parameter name, "weight" or the name of an optimizer state, flat fp32 tensor)."""
     from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_optimizer_state
 
     for name, param in engine.named.items():
@@ -150,7 +169,11 @@ def local_state(engine: Engine) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def optimizer_steps(engine: Engine, step: int) -> int:
-    """The updates that the optimizer says it made, the same in every group; of one that does not count, `step`."""
+    """Returns the number of updates that the optimizer counted, or `step` if it does not count them.
+
+    Raises:
+        RuntimeError: The counts of the parameter groups differ.
+    """
     counts = {int(state[name]) for state in engine.deep.optimizer.optimizer.state.values() for name in engine.optimizer.counts()}
     if len(counts) > 1:
         raise RuntimeError(f"The optimizer's groups disagree about its step: {sorted(counts)}.")
@@ -158,8 +181,14 @@ def optimizer_steps(engine: Engine, step: int) -> int:
 
 
 def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int = 0) -> None:
-    """Sets weights (and, for step > 0, the optimizer's state) from `partition(name, what, begin, length)`, a flat fp32 slice of the full
-    parameter, zero beyond its end. The state is made per group, each its own tensors."""
+    """Sets the weights and, for step > 0, the optimizer's state.
+
+    Args:
+        engine: The started engine.
+        partition: (parameter name, "weight" or the name of an optimizer state, begin, length) -> flat fp32 slice of the full tensor. Beyond
+            the end of the tensor, the slice is zero.
+        step: Updates that the optimizer has made. Every group gets its own state tensors.
+    """
     from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
     zero, optimizer = engine.deep.optimizer, engine.optimizer
@@ -173,7 +202,7 @@ def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], st
         safe_set_local_fp32_param(param, partition(name, "weight", begin, length))
         for what in optimizer.tensors() if step else ():
             safe_set_local_optimizer_state(param, partition(name, what, begin, length), what)
-    for group in range(len(zero.fp16_groups)):  # what a step does at its end: copies the masters into what is gathered
+    for group in range(len(zero.fp16_groups)):  # as at the end of a step: copies the master weights into the gathered copies
         zero._reassign_or_swap_out_partitioned_parameters(group)
     engine.barrier()
 

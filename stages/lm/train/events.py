@@ -1,9 +1,11 @@
-"""What a rank tells the stage: one JSON line per event, appended to events-<rank>.jsonl.
+"""Events from a rank to its stage: one JSON line per event, appended to events-<rank>.jsonl.
 
-Kinds: "log" (text), "partition" (what a rank holds), "step" (the metrics of one step), "eval" (validation metrics), "error" (text, the last line of a rank
-that gives up; of an error of the operating system also its number and file). On a full disk that line cannot be written, so a rank
-that gives up for the operating system ends with OS_ERROR_EXIT + the number.
-Guarantee: a reader that sees a newline sees the whole event. No torch.
+Kinds: "log" (text), "partition" (parameters held by a rank), "step" (metrics of one step), "eval" (validation metrics), "scored" (rows done
+and in total), "error" (text and rows; for an error of the operating system also its number and file). "error" is the last event of a rank
+that fails. On a full disk, a rank cannot write it; therefore a rank that ends because of an operating-system error exits with
+OS_ERROR_EXIT + the error number.
+Guarantee: a reader that sees a newline sees the whole event.
+The module does not import torch.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ OS_ERROR_EXIT = 64
 
 @dataclass
 class EventWriter:
-    """Appends events of one rank; opened with `open_events`."""
+    """Appends the events of one rank. Open it with `open_events`."""
 
     file: IO[str]
 
@@ -36,13 +38,13 @@ def event_path(scratch: Path, rank: int) -> Path:
 
 
 def open_events(scratch: Path, rank: int) -> EventWriter:
-    """A writer that appends to the rank's file."""
+    """Returns a writer that appends to the rank's event file."""
     return EventWriter(event_path(scratch, rank).open("a"))
 
 
 @dataclass
 class EventTail:
-    """Reads what was appended since the last look, whole lines only."""
+    """Reads the events that were appended since the last read, complete lines only."""
 
     path: Path
     offset: int = 0

@@ -1,7 +1,8 @@
-"""The one JSON file that a rank reads: everything a training (or scoring) run is, as plain values.
+"""The job of the ranks: one JSON file that describes a training or scoring run completely, as plain values.
 
-Guarantee: `read_job(write_job(job))` is the same job; `fingerprint` names what decides the trained weights, so a resume
-point of another job is never taken up. No torch.
+Guarantee: `read_job(write_job(job, path))` equals the job in every field that a rank reads. `fingerprint` covers everything that decides
+the trained weights, so a run never resumes from the snapshot of another job.
+The module does not import torch.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ OBSERVING: Mapping[str, bool] = {DECIDES: False}
 
 
 class JobError(ValueError):
-    """A job that cannot run as it was asked for."""
+    """A job that cannot run with its settings."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """How the job runs here; changes no result beyond floating point. device: "cpu" or "cuda"."""
+    """Ranks, device and batch sizes of this run. They change results only by floating-point rounding. device: "cpu" or "cuda"."""
 
     ranks: int
     device: str = "cpu"
@@ -45,11 +46,24 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class RankJob:
-    """What the ranks are to do: train by TrainingSettings; by ScoringSettings score every row of `train` into log_probs-<rank>.npy.
+    """One job of the ranks.
 
-    settings: the section of the recipe itself; a subclass's own fields stay in the stage's process. init_from: folder of a checkpoint
-    whose weights to start from; empty starts from the seed. data_identity: digests of what the rows are made of, for the fingerprint.
-    scratch: snapshots, events and metrics live here. out: the final checkpoint is put here.
+    With TrainingSettings the ranks train. With ScoringSettings they write the log-probabilities of every sequence of `train` into
+    log_probs-<rank>.npy in `scratch`.
+
+    Attributes:
+        model: Shape of the model.
+        settings: The section of the recipe. Fields that a stage adds in a subclass are not written to the file.
+        train: The sequences to train on or to score.
+        machine: Ranks, device and batch sizes.
+        seed: Seed of initial weights and order.
+        scratch: Folder of snapshots, events and metrics.
+        out: Folder in which the final `checkpoint/` is written.
+        phases: The ranges of `train`, in the order of training.
+        validation: The validation sequences; None for no evaluation.
+        init_from: Folder of the checkpoint whose weights are the start; empty starts from the seed.
+        data_identity: Digests of the artifacts that the sequences are made of, for the fingerprint.
+        steps: Optimizer steps of the whole training.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -69,12 +83,12 @@ class RankJob:
 
     @property
     def training(self) -> TrainingSettings:
-        """The settings of a job that trains."""
+        """The settings of a training job."""
         assert isinstance(self.settings, TrainingSettings), "this job only scores"
         return self.settings
 
     def accumulation(self) -> int:
-        """Micro-batches per step and rank; raises JobError when the global batch does not divide."""
+        """Returns micro-batches per step and rank; raises JobError if global_batch_size is not divisible by ranks × micro_batch_size."""
         rows, per_pass = self.training.global_batch_size, self.machine.ranks * self.machine.micro_batch_size
         if rows % per_pass:
             raise JobError(
@@ -84,7 +98,7 @@ class RankJob:
         return rows // per_pass
 
     def fingerprint(self) -> str:
-        """sha256 over the fields that are marked as deciding, of the settings those that a rank knows."""
+        """Returns the sha256 over the deciding fields. Of the settings it covers only fields that a rank reads."""
         plain = _adapter().dump_python(self, mode="json")
         values: dict[str, Any] = {f.name: plain[f.name] for f in dataclasses.fields(self) if f.metadata[DECIDES]}
         values["settings"] = deciding(self.settings, TrainingSettings if isinstance(self.settings, TrainingSettings) else ScoringSettings)
@@ -92,13 +106,13 @@ class RankJob:
 
 
 def write_job(job: RankJob, path: Path) -> Path:
-    """Writes the job as JSON; of the settings the fields that a rank knows."""
+    """Writes the job as JSON and returns the path. Of the settings it writes only fields that a rank reads."""
     path.write_bytes(_adapter().dump_json(job, indent=1))
     return path
 
 
 def read_job(path: Path) -> RankJob:
-    """Reads a job; raises pydantic's ValidationError on unknown fields."""
+    """Returns the job in a file; raises pydantic's ValidationError for unknown fields."""
     return _adapter().validate_json(path.read_bytes())
 
 

@@ -1,8 +1,9 @@
-"""Starts the ranks of a job as processes, listens to them, and leaves none behind.
+"""Starts the ranks of a job as processes, passes on their events, and ends all of them.
 
-Guarantee: the ranks stay in the caller's process group (so that whoever cancels the caller cancels them), die with it
-(PR_SET_PDEATHSIG, set in the rank), and when one fails the others are killed at once. The caller hears every event of
-every rank, in order per rank. Cost: two looks per second at small files.
+Guarantee: the ranks stay in the caller's process group, so a signal to the group reaches them too. They die with the caller
+(PR_SET_PDEATHSIG, set in the rank). When one rank fails, the others get SIGTERM at once, and SIGKILL if they still run
+after GRACE_S seconds. The caller gets every event of every rank, in order per rank.
+Cost: reads small files every POLL_S seconds (five times per second).
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class LaunchError(RuntimeError):
-    """A rank failed. The message is the rank's own last word, or the end of its output. rows: those of a batch that cannot be trained."""
+    """A rank failed. The message is the rank's own error, or the end of its output.
+
+    Attributes:
+        rows: Sequences of a batch that cannot be trained.
+    """
 
     def __init__(self, message: str, rows: list[int] | None = None) -> None:
         super().__init__(message)
@@ -39,7 +44,13 @@ class LaunchError(RuntimeError):
 
 @dataclass
 class LastWords:
-    """What ranks said before they gave up. errors: rank -> text. system: number and file of an error of the operating system."""
+    """The error events of the ranks.
+
+    Attributes:
+        errors: rank -> text.
+        rows: Sequences that the errors name.
+        system: Number and file of an operating-system error; None without one.
+    """
 
     errors: dict[int, str] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
@@ -53,11 +64,17 @@ class LastWords:
 
 
 def launch(job: RankJob, listen: Callable[[int, dict[str, Any]], None], variables: Mapping[str, str]) -> None:
-    """Runs the job to its end. listen(rank, event) is called for every event.
+    """Runs the job until all ranks have ended.
 
-    Raises LaunchError when a rank fails, and OSError when it does for a full or read-only disk: what the caller makes of its own.
+    Args:
+        job: The job. Its scratch folder gets job.json, the event files and the output of the ranks.
+        listen: Called as listen(rank, event) for every event.
+        variables: Environment of the ranks; `environment` is added to it. It must not contain credentials, because the output of a rank is
+            kept unchanged.
 
-    variables: of the ranks' environment, beside their own; without credentials, since what a rank prints is kept as it is.
+    Raises:
+        LaunchError: A rank failed.
+        OSError: A rank failed because a disk is full or read-only. The caller handles it like an error of its own.
     """
     scratch = Path(job.scratch)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -99,7 +116,7 @@ def launch(job: RankJob, listen: Callable[[int, dict[str, Any]], None], variable
 
 
 def environment(rank: int, ranks: int, port: int, device: str) -> dict[str, str]:
-    """The variables that a rank's process needs before torch and DeepSpeed are imported."""
+    """Returns the environment variables that a rank needs before it imports torch and DeepSpeed."""
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     return {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
@@ -109,7 +126,7 @@ def environment(rank: int, ranks: int, port: int, device: str) -> dict[str, str]
 
 
 def kill(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Ends the processes that still run: asks, waits, kills."""
+    """Ends the processes that still run: SIGTERM, up to GRACE_S seconds for all together, then SIGKILL."""
     for process in processes:
         if process.poll() is None:
             process.terminate()
@@ -129,7 +146,7 @@ def _python_path() -> str:
 
 
 def _failure(scratch: Path, last: LastWords, codes: Sequence[int | None]) -> Exception:
-    """The error to raise. A full disk counts before what other ranks say, who only lost their peer."""
+    """Returns the error to raise. A full disk has priority over the errors of other ranks, which only lost the connection to that rank."""
     by_code = next((code - OS_ERROR_EXIT for code in codes if code is not None and OS_ERROR_EXIT < code < OS_ERROR_EXIT + 128), 0)
     number, file = last.system or (by_code, "")
     if number in OF_THE_DISK:

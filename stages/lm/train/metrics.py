@@ -1,7 +1,8 @@
-"""Per-step metrics as a file that survives a kill without doubled steps, and small conversions.
+"""Writes and reads the metrics file, which has no doubled steps after a kill, and converts losses to bits per byte.
 
-Guarantee: after `open_metrics(path, step)` the file holds exactly the lines of steps ≤ step, so that a run that was killed
-and goes on leaves the same curve as one that was not. No torch.
+Guarantee: after `open_metrics(path, step)` the file contains exactly the lines of steps ≤ step. Therefore a killed and resumed run has the
+same curve as an uninterrupted run.
+The module does not import torch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import IO, Any
 
 @dataclass
 class MetricsFile:
-    """One JSON line per event: {"step", "tokens", "loss", …}; step counts finished steps, so the first line is step 1."""
+    """A file with one JSON line per step or evaluation: {"step", "tokens", "loss", …}. step counts finished steps: the first one is 1."""
 
     file: IO[str]
 
@@ -29,7 +30,7 @@ class MetricsFile:
 
 
 def open_metrics(path: Path, step: int) -> MetricsFile:
-    """Opens the file for appending after `step`; lines of later steps, and a half-written last line, are cut off."""
+    """Opens the file for appending after `step`. It first removes the lines of later steps and an incomplete last line."""
     kept = [line for line in read_metrics(path) if line["step"] <= step] if step else []
     partial = path.with_suffix(".partial")
     partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
@@ -38,7 +39,7 @@ def open_metrics(path: Path, step: int) -> MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole lines, in order."""
+    """Returns all complete lines, in order."""
     if not path.exists():
         return []
     text = path.read_text()
@@ -46,5 +47,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def bits_per_byte(nats_per_token: float, tokens: int, documents: int, bytes_: int) -> float:
-    """Bits per UTF-8 byte from the mean loss: every token of the documents but each one's first is predicted."""
+    """Returns bits per UTF-8 byte. The model predicts every token of a document except the first.
+
+    Args:
+        nats_per_token: Mean loss per predicted token.
+        tokens: Tokens of the documents.
+        documents: Number of documents.
+        bytes_: UTF-8 bytes of the documents.
+    """
     return nats_per_token * (tokens - documents) / (math.log(2) * bytes_)

@@ -1,9 +1,10 @@
-"""The base of the optimizers: one object declares an optimizer's settings, its state tensors and how they are partitioned.
+"""The base class of the optimizers. One object declares an optimizer's settings, its state tensors and their partitioning.
 
-Checkpoint, resume at another number of ranks, memory estimate and fingerprint follow from the declaration. A new optimizer is one file
-beside optimizer_adamw.py and one line in training_parts.py; CONTRIBUTING.md shows it.
-Guarantee: matrices decay, norms never, the embedding only where asked; both parameter groups exist in a fixed order (decay first).
-No torch until an optimizer is built: the settings are read where torch is not.
+Checkpoints, a resume at another number of ranks, the memory estimate and the fingerprint are derived from this declaration.
+To add an optimizer, write one file next to optimizer_adamw.py and one line in training_parts.py; CONTRIBUTING.md shows an example.
+Guarantee: weight decay applies to matrices, never to norms, and to the token embedding only with decay_embeddings. The parameter groups
+have a fixed order: decayed first.
+The module imports torch only when an optimizer is built, because processes without torch read the settings.
 """
 
 from __future__ import annotations
@@ -21,53 +22,59 @@ if TYPE_CHECKING:
 
 
 class Partition(Enum):
-    """How ZeRO-3 lays out one entry of an optimizer's state."""
+    """The layout of one entry of an optimizer's state under ZeRO-3."""
 
     AS_PARAMETER = "as the parameter"
-    """One fp32 element per element of the parameter, cut over the ranks as the parameter is. The optimizer gets flat pieces of
-    parameters, so such a state may only be computed element by element."""
+    """One fp32 element per element of the parameter, partitioned over the ranks like the parameter. The optimizer sees flat partitions of
+    parameters, so it must compute such a state element by element."""
     UPDATE_COUNT = "update count"
-    """A tensor of one fp32 number, the same in every group: how many updates were made."""
+    """A tensor with one fp32 number, the same in every group: the number of updates so far."""
 
 
 class Optimizer(StageConfig):
-    """What turns gradients into updates."""
+    """An optimizer: settings, state declaration and constructor."""
 
     name: str = Field(decides=True)
     """Name of the optimizer."""
 
     state: ClassVar[Mapping[str, Partition]]
-    """Entry of torch's `optimizer.state[parameter]` -> how it is partitioned."""
+    """Entry of torch's `optimizer.state[parameter]` -> its partitioning."""
 
     @abstractmethod
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """The torch optimizer.
+        """Returns the torch optimizer.
 
         Args:
-            groups: Parameter groups with `params` (flat fp32 tensors of any length) and `weight_decay`. The trainer sets `lr` of every
-                group before every step, and limits the gradient norm.
+            groups: Parameter groups with `params` (flat fp32 tensors of any length) and `weight_decay`. Before every step, the trainer
+                sets `lr` of every group, and DeepSpeed clips the gradient norm.
         """
 
     @classmethod
     def tensors(cls) -> tuple[str, ...]:
-        """The entries of the state that have one element per element of the parameter."""
+        """Returns the state entries with one element per element of the parameter."""
         return tuple(name for name, partition in cls.state.items() if partition is Partition.AS_PARAMETER)
 
     @classmethod
     def counts(cls) -> tuple[str, ...]:
-        """The entries of the state that count updates."""
+        """Returns the state entries that count updates."""
         return tuple(name for name, partition in cls.state.items() if partition is Partition.UPDATE_COUNT)
 
 
 def decays(name: str, decay_embeddings: bool) -> bool:
-    """Whether parameter `name` is under weight decay."""
+    """Returns whether weight decay applies to parameter `name`."""
     if "norm" in name:
         return False
     return decay_embeddings or not name.startswith("embedding.")
 
 
 def parameter_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, decay_embeddings: bool) -> list[dict[str, Any]]:
-    """The groups (decayed, not decayed) that an optimizer is built from; an empty one is left out."""
+    """Returns the parameter groups of an optimizer: decayed, then not decayed. Empty groups are left out.
+
+    Args:
+        named: The parameters with their names.
+        weight_decay: Decoupled weight decay of the first group.
+        decay_embeddings: Whether weight decay also applies to the token embedding.
+    """
     named = list(named)
     groups: list[dict[str, Any]] = [
         {"params": [p for name, p in named if decays(name, decay_embeddings)], "weight_decay": weight_decay},

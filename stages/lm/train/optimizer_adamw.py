@@ -1,4 +1,4 @@
-"""AdamW, torch's own: DeepSpeed's CPU Adam needs a compiler.
+"""AdamW in torch's implementation, because DeepSpeed's CPU Adam needs a compiler.
 
 Source: Loshchilov and Hutter (arXiv 1711.05101).
 """
@@ -23,9 +23,9 @@ class AdamW(Optimizer):
     name: Literal["adamw"] = Field("adamw", decides=True)
     """Name of the optimizer."""
     betas: tuple[Beta, Beta] = Field((0.9, 0.95), decides=True)
-    """Decay rates of the two moments. GPT-3 (arXiv 2005.14165) and Llama."""
+    """Decay rates of the two moments. Source of (0.9, 0.95): GPT-3 (arXiv 2005.14165) and Llama."""
     eps: float = Field(1e-8, gt=0, le=1, decides=True)
-    """Added to the root of the second moment. 1e-8: Adam (arXiv 1412.6980), section 2."""
+    """Added to the square root of the second moment. Source of 1e-8: Adam (arXiv 1412.6980), section 2."""
 
     state: ClassVar[Mapping[str, Partition]] = {
         "step": Partition.UPDATE_COUNT, "exp_avg": Partition.AS_PARAMETER, "exp_avg_sq": Partition.AS_PARAMETER,

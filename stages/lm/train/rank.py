@@ -1,7 +1,7 @@
-"""The entry of one training rank: `python -m stages.lm.train.rank JOB PARENT_PID`, started by lm/train/launch.
+"""The entry point of one training rank: `python -m stages.lm.train.rank JOB PARENT_PID`, started by lm/train/launch.py.
 
-Guarantee: dies with its parent; says why it gives up in its event file and exits 1. Imports neither prefect nor
-stages.core.
+Guarantee: the rank dies with its parent. A rank that fails with an expected error writes the reason into its event file and exits with
+code 1, or for an operating-system error with OS_ERROR_EXIT + the error number. The module imports neither prefect nor stages.core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """Runs this process's share of the job."""
+    """Runs this process's share of the job and returns the exit code."""
     die_with_parent(int(argv[1]))
     from stages.lm.train.events import open_events
     from stages.lm.train.job import read_job
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
 
 
 def work(job: RankJob, events: EventWriter) -> int:
-    """Trains or scores; the exit code."""
+    """Trains or scores, and returns the exit code."""
     import torch
 
     from stages.lm.data import order, reader
@@ -58,14 +58,15 @@ def work(job: RankJob, events: EventWriter) -> int:
 
 
 def give_up(error: OSError, events: EventWriter | None) -> NoReturn:
-    """Ends this process for an error of the operating system; on a full disk the exit code says what the event file cannot."""
+    """Ends this process because of an operating-system error. The exit code has the error number, in case a full disk blocks the event."""
     from stages.lm.train.events import OS_ERROR_EXIT
 
     number = error.errno or 0
     if events:
         with suppress(OSError):
             events.write("error", text=f"{type(error).__name__}: {error}", rows=[], number=number, file=str(error.filename or ""))
-    os._exit(OS_ERROR_EXIT + number if 0 < number < 128 else 1)  # nothing is flushed on the way: that would fail again, with another code
+    # os._exit flushes nothing: on a full disk, a flush would fail again and change the exit code.
+    os._exit(OS_ERROR_EXIT + number if 0 < number < 128 else 1)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The base of the learning-rate schedules: linear warm-up to the peak, then the shape that a schedule gives.
+"""The base class of the learning-rate schedules: linear warm-up to the peak, then the shape of the schedule.
 
-Guarantee: pure; step 0 already trains (rate peak / warmup_steps). A new schedule is one file beside schedule_cosine.py and one line in
-training_parts.py; CONTRIBUTING.md shows it. Source: the warm-up is that of Goyal et al. (arXiv 1706.02677).
+To add a schedule, write one file next to schedule_cosine.py and one line in training_parts.py; CONTRIBUTING.md shows an example.
+Guarantee: the rate is a pure function of step and settings. Step 0 already trains: with warm-up, its rate is peak / warmup_steps.
+Source: Goyal et al. (arXiv 1706.02677) for the warm-up.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from stages.settings import Field, StageConfig
 
 
 class Schedule(StageConfig):
-    """The learning rate over the steps of a run."""
+    """The learning rate as a function of the step."""
 
     name: str = Field(decides=True)
     """Name of the schedule."""
 
     @abstractmethod
     def shape(self, done: float) -> float:
-        """The rate between its final value (0) and its peak (1).
+        """Returns the rate on a scale from 0 (final rate) to 1 (peak).
 
         Args:
-            done: Share of the steps after warm-up that are done, from 0 at the first of them to 1 at the last step of the run.
+            done: Progress after warm-up: 0 at the first step after warm-up, 1 at the last step of the run.
         """
 
     def rate(self, step: int, *, peak: float, min_frac: float, warmup_steps: int, steps: int) -> float:
-        """The learning rate of one step.
+        """Returns the learning rate of one step.
 
         Args:
             step: Counted from 0.

@@ -1,4 +1,4 @@
-"""The cosine schedule: half a cosine from the peak down to the final rate.
+"""The cosine schedule: half a cosine from the peak to the final rate.
 
 Source: Loshchilov and Hutter (arXiv 1608.03983) without restarts, as Llama 3 (arXiv 2407.21783) uses it.
 """
@@ -13,7 +13,7 @@ from stages.settings import Field
 
 
 class Cosine(Schedule):
-    """Half a cosine from the peak down to the final rate."""
+    """Half a cosine from the peak to the final rate."""
 
     name: Literal["cosine"] = Field("cosine", decides=True)
     """Name of the schedule."""

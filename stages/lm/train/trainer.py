@@ -1,9 +1,10 @@
-"""The one training loop; pretraining, SFT and DPO are losses handed to it.
+"""The training loop of pretraining, SFT and DPO, which differ only in their loss.
 
-Per step: the rows of the global batch come from the order, are dealt out to ranks and micro-batches, the sum of the loss
-is divided by the units of the *whole* global batch, and one ZeRO-3 step follows. Guarantee: losses do not depend on how
-the global batch is divided (tested); a run killed anywhere goes on from its last snapshot with the same curve; a loss
-that is not finite ends the run, naming the rows. Cost over a bare loop: two all-reduces of a few numbers per step.
+In each step, the order gives the sequences of the global batch. They are divided over ranks and micro-batches. The trainer divides the sum
+of the loss by the units of the *whole* global batch, and makes one ZeRO-3 step.
+Guarantee: losses do not depend on how the global batch is divided (tested). A run that was killed at any point continues from its last
+snapshot with the same curve. A loss that is not finite ends the run with an error that names the sequences.
+Cost: two all-reduces of a few numbers per step, compared with a plain loop.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ RESERVED = {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "units"
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on. rows: the rows of the batch where it stopped, if they are to blame."""
+    """Training cannot continue.
+
+    Attributes:
+        rows: Sequences of the batch that caused the error; empty if none did.
+    """
 
     def __init__(self, message: str, rows: list[int] | None = None) -> None:
         super().__init__(message)
@@ -44,7 +49,13 @@ class TrainingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Run:
-    """What the loop holds on to. start: steps done before this process started."""
+    """The objects that the training loop uses.
+
+    Attributes:
+        rows: Reader of the training sequences.
+        metrics: The metrics file; None on ranks other than 0.
+        start: Steps done before this process started.
+    """
 
     job: RankJob
     engine: Engine
@@ -60,7 +71,7 @@ class Run:
         return self.settings.loss
 
     def learning_rate(self, step: int) -> float:
-        """Of a step, counted from 0."""
+        """Returns the learning rate of a step, counted from 0."""
         s = self.settings
         return s.schedule.rate(step, peak=s.learning_rate, min_frac=s.min_lr_frac, warmup_steps=s.warmup_steps, steps=self.job.steps)
 
@@ -70,7 +81,7 @@ class Run:
 
 
 def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
-    """Trains from the last snapshot to the end and puts the final checkpoint into job.out."""
+    """Trains from the last snapshot to the end and writes the final checkpoint into job.out."""
     settings = job.training
     order = Order(job.phases, job.seed, settings.global_batch_size)
     start = load(job, engine, events)
@@ -98,7 +109,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
 
 
 def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
-    """Sets the weights: from the last good snapshot, from another checkpoint, or from the seed. Returns the steps done."""
+    """Sets the weights from the last undamaged snapshot, else from job.init_from, else from the seed. Returns the finished steps."""
     resume = Path(job.scratch) / "resume"
     with ExitStack() as stack:
         step = 0
@@ -120,7 +131,11 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
 
 
 def train_step(run: Run, step: int) -> dict[str, float]:
-    """One optimizer step over global batch `step`; the mean loss and sums over the ranks."""
+    """Makes one optimizer step over global batch `step`, and returns the mean loss, the tokens and the mean metrics over all ranks.
+
+    Raises:
+        TrainingError: The batch has no unit to train on, a metric has a reserved name, or loss or gradients are not finite.
+    """
     engine = run.engine
     micro = run.job.machine.micro_batch_size
     dealt = run.order.rows_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
@@ -151,9 +166,11 @@ def train_step(run: Run, step: int) -> dict[str, float]:
 
 @torch.no_grad()
 def evaluate(run: Run) -> dict[str, float]:
-    """Mean loss and metrics over the validation rows, or evenly spaced ones where there are too many.
+    """Returns the mean loss and metrics over the validation sequences; empty without such sequences.
 
-    Every rank makes the same number of passes, since all gather together."""
+    It reads at most max_validation_sequences, evenly spaced over all. Every rank runs the same number of forward passes, because all ranks
+    gather parameters together.
+    """
     if run.job.validation is None:
         return {}
     run.engine.deep.eval()
@@ -174,9 +191,9 @@ def evaluate(run: Run) -> dict[str, float]:
 
 @torch.no_grad()
 def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
-    """Log-probabilities of both pieces of every row under the weights of init_from: log_probs-<rank>.npy in scratch.
+    """Writes the log-probabilities of both segments of every sequence, under the weights of init_from, to log_probs-<rank>.npy in scratch.
 
-    Columns: row, chosen, rejected, chosen tokens, rejected tokens; float64.
+    Columns: row (number of the sequence), chosen, rejected, chosen tokens, rejected tokens; float64.
     """
     load(job, engine, events)
     engine.deep.eval()
@@ -196,7 +213,7 @@ def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
 
 
 def save(run: Run, step: int) -> None:
-    """Writes a snapshot and deletes those before the one before it."""
+    """Writes a snapshot and deletes all but the last two."""
     run.snapshots.mkdir(exist_ok=True)
     if run.metrics:
         run.metrics.sync()
@@ -206,7 +223,7 @@ def save(run: Run, step: int) -> None:
 
 
 def finish(run: Run) -> None:
-    """Hands the last snapshot to the artifact (hard links: a kill here loses nothing)."""
+    """Links the files of the last snapshot into the artifact. Hard links keep the snapshot, so a kill here loses nothing."""
     if run.engine.rank == 0:
         source = run.snapshots / name_of(run.job.steps)
         for path in sorted(source.rglob("*")):
@@ -218,7 +235,7 @@ def finish(run: Run) -> None:
 
 
 def name_of(step: int) -> str:
-    """The folder name of a snapshot; sorts by step."""
+    """Returns the folder name of a snapshot. Names sort by step."""
     return f"step-{step:010d}"
 
 
@@ -229,7 +246,7 @@ def _forward(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def _own_batches(reader: RowReader, rows: np.ndarray, engine: Engine, rows_per_batch: int, trim_to: int) -> Iterator[Batch]:
-    """This rank's share of the rows in order; filled up with rows of -1 so that all ranks see as many batches."""
+    """Yields this rank's batches of the sequences, in order. Padding (row -1) gives all ranks the same number of batches."""
     per_pass = rows_per_batch * engine.ranks
     padded = np.full(-(-len(rows) // per_pass) * per_pass, -1, np.int64)
     padded[: len(rows)] = rows

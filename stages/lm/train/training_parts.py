@@ -1,8 +1,8 @@
-"""The registry of the parts of training that a recipe can choose: schedules, optimizers and losses, by name.
+"""The registry of the parts of training that a recipe can choose by name: schedules, optimizers and losses.
 
-A part is one file with one class; it is added here by its import and one entry. The entries are written out, and not discovered, because
-the code of a stage is found by its imports: a discovered file would be in no digest of the stage's code.
-The first entry of each is the default.
+A part is one file with one class. To add a part, import it here and add one entry. The entries are explicit and not discovered, because
+the digest of a stage's code follows imports: a discovered file would be missing from the digest.
+The first entry of each registry is the default.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ from stages.lm.train.schedule_cosine import Cosine
 SCHEDULES: Mapping[str, type[Schedule]] = {"cosine": Cosine}
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adamw": AdamW}
 SEQUENCE_LOSSES: Mapping[str, type[Loss]] = {"next_token": NextTokenLoss}
-"""Losses over rows of text: pretrain and sft."""
+"""Losses over sequences of text, for pretrain and sft."""
 PAIR_LOSSES: Mapping[str, type[Loss]] = {"dpo": DpoLoss}
-"""Losses over rows that are preference pairs: dpo."""
+"""Losses over preference pairs, for dpo."""

@@ -1,7 +1,7 @@
-"""One training or scoring run as a stage sees it: what it needs of the machine, what it hears, what is left behind.
+"""Runs one training or scoring job for a stage: checks the machine, passes on events, and converts metrics to tables.
 
-Guarantee: refused before any rank starts when the machine cannot do it; afterwards the metrics file has every step once.
-No torch, but for one question: how many GPUs there are.
+Guarantee: a job that the machine cannot run is refused before any rank starts. After a run, the metrics file has every step once.
+The module imports torch only to count the GPUs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 
 FAILED = (JobError, LaunchError, OrderError)
-"""What `run` and `machine_of` raise, each a full sentence for the user."""
+"""The errors of `run`, `machine_of` and `Order`. Each message is a full sentence for the user."""
 
 METRIC_COLUMNS = {
     "step": "int64", "tokens": "int64", "loss": "float64", "lr": "float64", "grad_norm": "float64", "tokens_per_s": "float64",
     "validation_loss": "float64",
 }  # fmt: skip
-"""Columns that every metrics.parquet has: step counts finished steps, tokens is cumulative, validation_loss is null between evaluations.
-Behind them come those of the loss's own metrics (see `metric_columns`)."""
+"""Columns of every metrics.parquet. step counts finished steps, tokens is cumulative, validation_loss is null at steps without evaluation.
+The columns of the loss's own metrics follow (see `metric_columns`)."""
 NOT_METRICS = ("step", "validation_units")
 LOG_EVERY_STEPS = 20
 
@@ -49,7 +49,7 @@ class RuntimeSettings(Protocol):
 
 
 class Listener(Protocol):
-    """The part of a stage's context that training talks to."""
+    """The part of a stage's context that training uses."""
 
     @property
     def progress(self) -> Callable[..., None]: ...
@@ -60,7 +60,7 @@ class Listener(Protocol):
 
 
 def machine_of(runtime: RuntimeSettings) -> Machine:
-    """The ranks and device that the runtime asks for. Raises JobError naming the GPUs that are not there."""
+    """Returns the ranks and the device of the runtime settings; raises JobError if the machine has fewer GPUs than runtime.gpus."""
     if runtime.gpus:
         import torch
 
@@ -81,7 +81,17 @@ def machine_of(runtime: RuntimeSettings) -> Machine:
 
 
 def run(job: RankJob, listener: Listener) -> list[dict[str, Any]]:
-    """Runs a job on its ranks, passing events on as progress, log lines and metrics. Returns the metrics file's lines."""
+    """Runs a job on its ranks and returns the lines of the metrics file.
+
+    Args:
+        job: The job, for training or scoring.
+        listener: Gets the events of the ranks as progress and log lines, and gives the ranks' environment.
+
+    Raises:
+        JobError: global_batch_size is not divisible by ranks × micro_batch_size.
+        LaunchError: A rank failed.
+        OSError: A rank failed because a disk is full or read-only.
+    """
     if isinstance(job.settings, TrainingSettings):
         job.accumulation()
 
@@ -102,27 +112,27 @@ def run(job: RankJob, listener: Listener) -> list[dict[str, Any]]:
 
 
 def remedy(error: Exception, scratch: Path) -> str:
-    """What the user can do about an error of `run`."""
+    """Returns what the user can do about an error of `run`."""
     if isinstance(error, LaunchError):
         return f"The ranks' output is kept in {scratch}/rank-*.log; started again, the node goes on from its last snapshot."
     return "Change the setting it names, in the recipe or with --set."
 
 
 def scores(job: RankJob) -> np.ndarray:
-    """What a scoring job found, by row: float64 [rows, 4] (chosen, rejected, chosen tokens, rejected tokens)."""
+    """Returns the results of a scoring job by sequence: float64 [sequences, 4] (chosen, rejected, chosen tokens, rejected tokens)."""
     parts = [np.load(Path(job.scratch) / f"log_probs-{rank}.npy") for rank in range(job.machine.ranks)]
     together = np.concatenate(parts)
     return together[np.argsort(together[:, 0], kind="stable"), 1:]
 
 
 def metric_columns(lines: list[dict[str, Any]]) -> dict[str, str]:
-    """Columns of metrics.parquet: METRIC_COLUMNS, then in alphabetical order all other metrics that the lines name."""
+    """Returns the columns of metrics.parquet: METRIC_COLUMNS, then all other metrics of the lines in alphabetical order."""
     others = {name for line in lines for name in line} - METRIC_COLUMNS.keys() - {*NOT_METRICS}
     return METRIC_COLUMNS | dict.fromkeys(sorted(others), "float64")
 
 
 def metric_rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines as rows of metrics.parquet: one per step, tokens summed up, evaluations joined to their step."""
+    """Returns the rows of metrics.parquet: one per step, with cumulative tokens and the evaluation after that step."""
     columns = metric_columns(lines)
     evaluated = {line["step"]: line for line in evaluations(lines)}
     rows, tokens = [], 0
@@ -135,7 +145,7 @@ def metric_rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def step_rows(order: Order, steps: int) -> list[dict[str, int]]:
-    """The row of every trained position, for the steps side table; steps count from 1 as in the metrics."""
+    """Returns the rows of the steps side table: the sequence at every trained position. Steps count from 1, as in the metrics."""
     places = order.places(0, steps * order.global_batch_size)
     return [
         {"step": int(p) // order.global_batch_size + 1, "position": int(p), "row": int(r), "phase": int(f), "epoch": int(n)}
@@ -144,7 +154,7 @@ def step_rows(order: Order, steps: int) -> list[dict[str, int]]:
 
 
 def evaluations(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines of evaluations, in order."""
+    """Returns the lines of evaluations, in order."""
     return [line for line in lines if "validation_loss" in line]
 
 

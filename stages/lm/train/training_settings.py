@@ -1,7 +1,9 @@
-"""The settings of training, from the recipe to the ranks: what a stage declares, a job carries and a rank reads is one object.
+"""The settings of training: one object that a stage declares, a job carries and a rank reads.
 
-Guarantee: a budget has exactly one unit. Defaults stand here and in the parts (training_parts.py) once; what differs per stage has none
-here and is asked for. Every field is marked as deciding the weights or not; a job's fingerprint is made of the marked ones. No torch.
+Guarantee: a budget has exactly one unit. A default is defined once, here or in the file of a part (see training_parts.py). A field whose
+value differs per stage has no default here; the stage or the recipe gives it. Every field is marked as deciding the trained weights or
+not; a job's fingerprint covers the deciding fields.
+The module does not import torch.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from stages.settings import Field, OneOf, StageConfig
 
 
 class Budget(StageConfig):
-    """How long to train: exactly one of the three (OLMo-core's Duration)."""
+    """How long to train. Exactly one of the three fields is set. Source: Duration of OLMo-core."""
 
     steps: int | None = Field(None, ge=1, le=10**9, decides=False)
     """Optimizer steps."""
     tokens: int | None = Field(None, ge=1, le=10**16, decides=False)
-    """Tokens of full rows; rounded up to whole steps."""
+    """Tokens, counting every sequence at its full length; rounded up to whole steps."""
     epochs: float | None = Field(None, gt=0, le=1_000_000, decides=False)
-    """Passes over the rows; rounded down to whole steps, at least one."""
+    """Epochs over the training sequences; rounded down to whole steps, at least one."""
 
     @model_validator(mode="after")
     def _one_unit(self) -> Budget:
@@ -39,7 +41,13 @@ class Budget(StageConfig):
         return self
 
     def in_steps(self, global_batch_size: int, seq_len: int, steps_per_epoch: int) -> int:
-        """The budget in optimizer steps."""
+        """Returns the budget in optimizer steps.
+
+        Args:
+            global_batch_size: Sequences per step.
+            seq_len: Tokens per sequence.
+            steps_per_epoch: Steps of one epoch.
+        """
         if self.steps is not None:
             return self.steps
         if self.tokens is not None:
@@ -49,45 +57,45 @@ class Budget(StageConfig):
 
 
 class ScoringSettings(StageConfig):
-    """What a rank knows of the settings when it computes log-probabilities only."""
+    """The settings that a rank reads when it only computes log-probabilities."""
 
     precision: Literal["fp32", "bf16"] = Field("fp32", decides=True)
-    """Of the forward pass; the same as dpo's, or its first step starts away from zero margin."""
+    """Precision of the forward pass. Use the same as in dpo; otherwise the margin at dpo's first step is not zero."""
 
 
 class TrainingSettings(StageConfig):
-    """What a rank knows of the settings when it trains; base of the pretrain, sft and dpo sections."""
+    """The settings that a rank reads when it trains. Base class of the pretrain, sft and dpo sections."""
 
     budget: Budget = Field(decides=False)
-    """How long to train. The job holds it in steps."""
+    """How long to train. The job stores it in steps."""
     global_batch_size: int = Field(ge=1, le=10**8, decides=True)
-    """Rows per optimizer step over all ranks; must be a multiple of ranks × runtime.micro_batch_size."""
+    """Sequences per optimizer step over all ranks; must be a multiple of ranks × runtime.micro_batch_size."""
     learning_rate: float = Field(gt=0, decides=True)
     """Peak learning rate."""
     min_lr_frac: float = Field(0.1, ge=0, le=1, decides=True)
-    """Final learning rate as a fraction of the peak. 0.1: Chinchilla (arXiv 2203.15556) and Llama 2."""
+    """Final learning rate as a fraction of the peak. Source of 0.1: Chinchilla (arXiv 2203.15556) and Llama 2."""
     warmup_steps: int = Field(ge=0, decides=True)
     """Steps of linear warm-up."""
     schedule: Annotated[Schedule, OneOf(SCHEDULES)] = Field(Cosine(), decides=True)
-    """The learning rate after warm-up, from its peak to its final value."""
+    """Schedule of the learning rate after warm-up, from the peak to the final value."""
     optimizer: Annotated[Optimizer, OneOf(OPTIMIZERS)] = Field(AdamW(), decides=True)
-    """What turns gradients into updates."""
+    """Optimizer that turns gradients into weight updates."""
     loss: Annotated[Loss, OneOf({**SEQUENCE_LOSSES, **PAIR_LOSSES})] = Field(decides=True)
-    """What is minimised."""
+    """Loss that training minimises."""
     weight_decay: float = Field(0.1, ge=0, le=100, decides=True)
-    """Decoupled weight decay of matrices. 0.1: GPT-3 (arXiv 2005.14165) and Llama."""
+    """Decoupled weight decay of matrices. Source of 0.1: GPT-3 (arXiv 2005.14165) and Llama."""
     decay_embeddings: bool = Field(False, decides=True)
-    """Whether weight decay touches the token embedding too."""
+    """Whether weight decay also applies to the token embedding."""
     max_grad_norm: float = Field(1.0, ge=0, le=1e9, decides=True)
-    """Largest global gradient norm; 0 for no clipping. 1.0: GPT-3 and Llama."""
+    """Largest global gradient norm; 0 turns clipping off. Source of 1.0: GPT-3 and Llama."""
     eval_every_steps: int = Field(ge=0, decides=False)
-    """Steps between evaluations on the validation rows; 0 for the first and the last only."""
+    """Steps between evaluations on the validation sequences; 0: only before the first and after the last step."""
     max_validation_sequences: int = Field(512, ge=1, decides=False)
-    """Validation rows that an evaluation reads, evenly spaced over all of them. 512: a guess, for a standard error of about a percent."""
+    """Largest number of validation sequences per evaluation, evenly spaced over all. 512 is a guess, for a standard error of about 1 %."""
     checkpoint_every_steps: int = Field(ge=0, decides=False)
-    """Steps between snapshots; 0 for the last only."""
+    """Steps between snapshots; 0: only after the last step."""
     precision: Literal["fp32", "bf16"] = Field("fp32", decides=True)
-    """Of forward and backward pass; master weights and optimizer state are fp32 in either case."""
+    """Precision of the forward and backward pass. Master weights and optimizer state are always fp32."""
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> TrainingSettings:
@@ -97,7 +105,7 @@ class TrainingSettings(StageConfig):
 
 
 class SequenceTraining(TrainingSettings):
-    """Base of the sections that train on rows of text."""
+    """Base class of the sections that train on sequences of text."""
 
     loss: Annotated[Loss, OneOf(SEQUENCE_LOSSES)] = Field(NextTokenLoss(), decides=True)
-    """What is minimised."""
+    """Loss that training minimises."""

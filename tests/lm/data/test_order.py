@@ -1,4 +1,4 @@
-"""The order of rows: a permutation, the same for any number of ranks."""
+"""The order of sequences: a permutation that is the same for any number of ranks."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_seed_phase_and_pass_change_the_order() -> None:
 
 
 def test_the_order_looks_random() -> None:
-    """Mean displacement and neighbours of a permutation of 10,000: within five standard errors of a random one."""
+    """Mean displacement and neighbours of a permutation of 10,000 are within five standard errors of a random permutation."""
     image = permute(np.arange(10_000), 10_000, permutation_keys(7, 0, 0))
     assert abs(np.corrcoef(np.arange(10_000), image)[0, 1]) < 5 / 100
     assert np.mean(np.diff(image) == 1) < 0.002
 
 
 def test_the_order_never_changes() -> None:
-    """Golden: snapshots and step tables of earlier runs depend on these values."""
+    """Golden values: snapshots and step tables of earlier runs depend on them."""
     assert Order((Phase(0, 100),), 17, 10).places(0, 10).row.tolist() == GOLDEN
 
 

@@ -1,4 +1,4 @@
-"""The order of rows against the oracle of tests/golden, number by number, for every small size, with remainders and over many passes."""
+"""The order of sequences compared with the oracle of tests/golden, for every small size, with remainders and over many epochs."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...]) -> None:
 
 
 def test_over_many_passes_every_row_has_its_turn() -> None:
-    """Seven of ten rows a pass: were the permutation one of the trained rows alone, three rows would never be seen."""
+    """Each epoch trains seven of ten sequences. If the permutation covered only the trained ones, the others would never be seen."""
     order = Order((Phase(0, 10),), 1, 7)
     seen = [set(order.rows_of_step(step).tolist()) for step in range(30)]
     assert all(len(rows) == 7 for rows in seen) and set().union(*seen) == set(range(10))
-    assert len({frozenset(rows) for rows in seen}) > 15  # the rest is another one from pass to pass
+    assert len({frozenset(rows) for rows in seen}) > 15  # the untrained rest differs from epoch to epoch
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 255, 256, 257, 4095, 4097])
 def test_the_permutation_number_by_number(size: int) -> None:
-    """On both sides of every power of two, where the number of bits changes."""
+    """The sizes are on both sides of every power of two, where the number of bits changes."""
     for seed, phase, epoch in ((0, 0, 0), (2**40, 2, 3)):
         expected = [oracle.shuffled(i, size, seed, phase, epoch) for i in range(min(size, 300))]
         found = permute(np.arange(size), size, permutation_keys(seed, phase, epoch))

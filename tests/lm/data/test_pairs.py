@@ -1,4 +1,4 @@
-"""Records as rows of tokens: what fits, what is left out, and where it lies."""
+"""Records as sequences of tokens: which records fit, which are left out, and where each one is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as batches: labels, positions, pieces, masks, against a plain loop."""
+"""Sequences as batches: labels, positions, segments and masks, compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def items_of(lengths: list[int], seed: int = 0) -> list[tuple[np.ndarray, np.nda
 @settings(max_examples=50, deadline=None)
 def test_every_token_label_and_position(tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int) -> None:
     items, seq_len = items_of(lengths, seed), 12
-    row_of = np.arange(len(items))  # one item per row, but for those that fit together
+    row_of = np.arange(len(items))  # one item per sequence; the next line joins those that fit together
     row_of = np.cumsum([i == 0 or lengths[i] + lengths[i - 1] > seq_len or i % 2 == 0 for i in range(len(items))]) - 1
     reader = RowReader(write_row_files(tmp_path_factory.mktemp("rows"), items, row_of, seq_len, pad_id=63))
     batch = reader.batch(np.arange(len(reader)))

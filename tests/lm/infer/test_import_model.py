@@ -1,4 +1,4 @@
-"""A model from elsewhere: bit for bit the same weights in any number of shards, and everything our decoder is not, by name."""
+"""Imported models: weights are bit-exact for any number of shards, and unsupported features are refused by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHAPE = ModelConfig(
 
 
 def model(folder: Path, shape: ModelConfig = SHAPE, shard: str = "200KB", dtype: torch.dtype = torch.float32) -> Path:
-    """A model folder as transformers writes it, with random weights."""
+    """Returns a model folder as transformers writes it, with random weights."""
     from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
     torch.manual_seed(3)

@@ -1,4 +1,4 @@
-"""The shape of a model and what is counted from it."""
+"""The shape of a model and the counts that follow from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoder: isolation of pieces, agreement with transformers, initial weights, generation."""
+"""The decoder: isolation of segments, agreement with transformers, initial weights, generation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEGEND = {
 
 
 def random_model(**change: object) -> tuple[ModelConfig, Llama]:
-    """A model whose weights are all different and not small, so that a mistake shows."""
+    """Returns a model whose weights are all different and not small, so that a mistake is visible."""
     config = ModelConfig(**{**LEGEND, **change})  # type: ignore[arg-type]
     torch.manual_seed(0)
     weights = {name: torch.randn(p.shape) * 0.2 + ("norm" in name) for name, p in Llama(config).named_parameters()}

@@ -1,4 +1,4 @@
-"""Losses against brute force and TRL."""
+"""Losses compared with brute force and with TRL."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_piece_log_probs_by_brute_force(tmp_path: Path) -> None:
 
 
 def trl_loss(policy: torch.Tensor, references: torch.Tensor, beta: float) -> tuple[torch.Tensor, dict[str, float]]:
-    """The mean loss and the metrics of TRL's own DPOTrainer, given log-probabilities [B, 2] instead of a model."""
+    """Returns the mean loss and the metrics of TRL's DPOTrainer, given log-probabilities [B, 2] instead of a model."""
     from trl import DPOTrainer
 
     pairs, length = policy.shape[0], 3

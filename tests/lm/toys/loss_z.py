@@ -19,14 +19,14 @@ class ZLoss(Loss):
     name: Literal["z"] = Field("z", decides=True)
     """Name of the loss."""
     weight: float = Field(1e-4, ge=0, decides=True)
-    """Of the second term. 1e-4: PaLM (arXiv 2204.02311), section 5."""
+    """Weight of the second term. Source of 1e-4: PaLM (arXiv 2204.02311), section 5."""
 
     def units(self, batch: Batch) -> int:
-        """Tokens with a label."""
+        """Returns the number of tokens with a label."""
         return batch.targets
 
     def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See Loss.sums. Metrics: accuracy of the likeliest token, and log_z_squared."""
+        """See Loss.sums. Metrics: accuracy of the most likely token, and log_z_squared."""
         import torch.nn.functional as F
 
         labels_N, logits_NV = batch.labels[batch.keep], logits_NV.float()

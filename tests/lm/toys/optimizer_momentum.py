@@ -1,4 +1,4 @@
-"""A toy: SGD with momentum, one state tensor and no count. CONTRIBUTING.md shows it as the example of a new optimizer."""
+"""A toy: SGD with momentum, one state tensor and no update count. CONTRIBUTING.md shows it as the example of a new optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Momentum(Optimizer):
     name: Literal["momentum"] = Field("momentum", decides=True)
     """Name of the optimizer."""
     momentum: float = Field(0.9, ge=0, lt=1, decides=True)
-    """Share of the velocity that a step keeps."""
+    """Fraction of the velocity that each step keeps."""
 
     state: ClassVar[Mapping[str, Partition]] = {"velocity": Partition.AS_PARAMETER}
 

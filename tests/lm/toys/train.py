@@ -1,4 +1,4 @@
-"""Run in a tree that has the toys: `train.py job FOLDER RANKS` trains a small job, `train.py stage HOME` the pretrain stage."""
+"""Trains in a source tree with the toys: `train.py job FOLDER RANKS` a small job, `train.py stage HOME` the pretrain stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS, BATCH, ROWS = 8, 4, 13
 
 
 def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
-    """A job of eight steps; parts: schedule, optimizer and loss."""
+    """Returns a job of eight steps. parts: schedule, optimizer and loss."""
     from stages.lm.data.order import Phase
     from stages.lm.data.reader import write_row_files
     from stages.lm.model.config import ModelConfig
@@ -36,7 +36,7 @@ def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
 
 
 def train_job(folder: Path, ranks: int) -> None:
-    """Trains, or goes on from the last snapshot."""
+    """Trains from the start or from the last snapshot."""
     from stages.lm.train.launch import launch
 
     folder.mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ def train_job(folder: Path, ranks: int) -> None:
 
 
 def train_stage(home: Path) -> None:
-    """Tokenizer, tokens, mixture and pretraining through the real stages, with the index; prints what is asked of the result."""
+    """Runs tokenizer, tokens, mixture and pretraining through the real stages with the index, and prints the queried results."""
     from stages import encode, mix, pretrain, train_tokenizer
     from stages.core.index import database
     from tests.conftest import run_stage

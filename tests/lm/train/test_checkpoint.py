@@ -1,4 +1,4 @@
-"""Checkpoints as files: any slice from any number of shards, damage of every file, which snapshot counts, and what is pruned."""
+"""Checkpoint files: slices over any number of shards, damage of every file, selection of the snapshot, and pruning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def values(what: str) -> dict[str, torch.Tensor]:
 
 
 def written(folder: Path, ranks: int, step: int = 4, fingerprint: str = "f") -> Path:
-    """A checkpoint by hand: every parameter in equal parts over the ranks, the last one filled up with a number that must not be read."""
+    """Writes a checkpoint by hand: parameters are divided equally over the ranks, and padding is a number that must not be read."""
     (folder / "shards").mkdir(parents=True)
     for rank in range(ranks):
         tensors = {}
@@ -46,7 +46,7 @@ def record(folder: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 def test_every_slice_of_every_parameter(tmp_path: Path, ranks: int) -> None:
-    """Also beyond a parameter's end, where a rank of another world size holds padding: zeros."""
+    """A slice beyond the end of a parameter is zero; ranks of another world size have padding there."""
     folder = written(tmp_path / "c", ranks)
     with ExitStack() as stack:
         partition = checkpoint.reader(folder, stack)
@@ -104,13 +104,13 @@ def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
 def test_shards_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
     folder = written(tmp_path / "c", 2)
     (folder / "shards" / "00001.safetensors").unlink()
-    record(folder)  # so that only the number is wrong
+    record(folder)  # so only the number of shards is wrong
     with ExitStack() as stack, pytest.raises(CheckpointError, match="Checkpoint c was written by 2 ranks, but holds 1 shards"):
         checkpoint.reader(folder, stack)
 
 
 def test_the_newest_good_snapshot_of_this_job(tmp_path: Path) -> None:
-    """By number, not by name of another length or by time; half-written ones and those of other jobs do not count."""
+    """The newest snapshot has the highest step, whatever the file times are. Partial ones and those of other jobs are not used."""
     for step in (9, 10, 100):
         written(tmp_path / f"step-{step:010d}", 1, step)
     written(tmp_path / "step-0000000101.partial", 1, 101)

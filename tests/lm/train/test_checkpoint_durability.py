@@ -1,4 +1,4 @@
-"""Checkpoints on the disk: nothing is read of a damaged one, and each is durable before it has its name."""
+"""Checkpoints on disk: a damaged one is never read, and each one is durable before its folder has the final name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPES = {"a.weight": [4, 6], "b.weight": [10]}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkpoint of two shards."""
+    """Writes a checkpoint with two shards and returns its folder."""
     path = tmp_path / "checkpoint"
     checkpoint.write_fresh(path, SHAPES, lambda name, begin, end: torch.arange(begin, end).float(), 4 * 3 * 17)
     assert len(list((path / "shards").iterdir())) == 2
@@ -74,7 +74,7 @@ def test_nothing_is_read_of_a_damaged_checkpoint(folder: Path, kind: str) -> Non
 
 
 def test_ranks_that_open_a_checkpoint_together_read_it_once(folder: Path) -> None:
-    """Each its share, so that damage anywhere is found by one of them; the sizes are looked at by all."""
+    """Each rank hashes its share, so one of them finds any damage. All ranks check the sizes."""
     files = [entry["path"] for entry in json.loads((folder / "checkpoint.json").read_text())["files"]]
     for path in files:
         content = (folder / path).read_bytes()
@@ -122,13 +122,13 @@ def test_a_full_disk_under_safetensors_is_an_error_of_the_system(tmp_path: Path,
 
 @dataclass
 class FakeEngine:
-    """One rank, without DeepSpeed."""
+    """An engine with one rank and without DeepSpeed."""
 
     rank: int = 0
     ranks: int = 1
 
     def barrier(self) -> None:
-        """Nobody else is there."""
+        """Does nothing: there is one rank."""
 
     @property
     def named(self) -> dict[str, object]:
@@ -136,7 +136,7 @@ class FakeEngine:
 
 
 def test_a_snapshot_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file, then both folders, then the rename, then the parent."""
+    """All files are fsynced, then both folders; then follow the rename and the fsync of the parent folder."""
     monkeypatch.setattr(checkpoint, "local_state", lambda engine: [("a", "weight", torch.zeros(3))])
     monkeypatch.setattr(checkpoint, "optimizer_steps", lambda engine, step: 5)
     calls: list[tuple[str, str]] = []

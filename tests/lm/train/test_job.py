@@ -1,4 +1,4 @@
-"""Every field of a job does something: another value gives another run, or stands in a list with the reason why not."""
+"""Every field of a job has an effect: another value gives another run, or a list here has the reason why not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OTHER: dict[str, Any] = {
     "machine.micro_batch_size": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
     "machine.activation_checkpointing": True, "machine.eval_batch_size": 3,
 }  # fmt: skip
-"""Another value for every field that shows in a run."""
+"""Another value for every field whose change is visible in a run."""
 ELSEWHERE = {
     "scratch": "a place", "out": "a place",
     "init_from": "test_trainer and test_trajectory begin with given weights",
@@ -55,7 +55,7 @@ SHOWS = {
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
     "machine.activation_checkpointing": ("recomputing",), "machine.eval_batch_size": ("evaluated",),
 }  # fmt: skip
-"""Where a change shows that leaves the trained weights alone; all others must change losses and weights."""
+"""Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
     "scratch", "out", "init_from", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
     "settings.checkpoint_every_steps", "settings.budget",
@@ -81,7 +81,7 @@ def changed(job: RankJob, name: str, value: Any) -> RankJob:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankJob]:
-    """Four steps of language modelling, and of preferences over the same rows."""
+    """Returns two jobs of four steps over the same sequences: language modelling and preferences."""
     folder = tmp_path_factory.mktemp("job")
     references = np.random.default_rng(3).normal(-20, 4, (ROWS, 2))
     rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
@@ -98,7 +98,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankJob]:
 
 
 def observed(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """All that a run shows, by what it is."""
+    """Returns all observable results of a run, by name."""
     batches: list[int] = []
     own = trainer._own_batches
     monkeypatch.setattr(trainer, "_own_batches", lambda *given: (batches.append(len(b.rows)) or b for b in own(*given)))
@@ -134,7 +134,7 @@ def test_another_value_is_another_run(
     found = observed(changed(jobs[kind], name, OTHER[name]), tmp_path, monkeypatch)
     for what in SHOWS.get(name, RESULT):
         assert found[what] != base[kind][what], what
-    if name in SHOWS and name != "machine.micro_batch_size":  # whose sums are of other parts
+    if name in SHOWS and name != "machine.micro_batch_size":  # it changes the order of summation
         assert all(found[what] == base[kind][what] for what in RESULT)
 
 
@@ -161,7 +161,7 @@ def test_the_fingerprint_names_what_decides_the_weights(jobs: dict[str, RankJob]
 
 
 def test_every_field_is_marked_as_deciding_or_not() -> None:
-    """A new setting without a mark would be missing in the fingerprint, and a run would go on with other settings."""
+    """The fingerprint would not cover a setting without a mark, so a run could resume with other settings."""
     assert all(isinstance(field.metadata.get(DECIDES), bool) for field in dataclasses.fields(RankJob))
     classes: list[type[StageConfig]] = [TrainingSettings, ScoringSettings]
     for kind in classes:
@@ -223,7 +223,7 @@ def test_padding_changes_nothing(
 
 
 def test_the_settings_of_deepspeed(jobs: dict[str, RankJob]) -> None:
-    """What its engine is told, against its documentation: https://www.deepspeed.ai/docs/config-json."""
+    """The settings for DeepSpeed's engine. Source: https://www.deepspeed.ai/docs/config-json."""
     job = jobs["preference"]
     plainly = plain.deepspeed_config(job, 2)
     assert (
@@ -247,7 +247,10 @@ def test_the_settings_of_deepspeed(jobs: dict[str, RankJob]) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("embeddings", [False, True])
 def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> None:
-    """By dimension, not by name: matrices decay, vectors never, the token embedding only where asked, the head always unless it is the embedding."""
+    """Expected by dimension, not by name.
+
+    Matrices decay and vectors do not. The token embedding decays only with decay_embeddings. The head decays unless it is tied.
+    """
     shape = ModelConfig(61, 2, 16, 4, 2, 24, 16, tie_word_embeddings=tied, qk_norm=True)
     model = plain.Llama(shape)
     settings = made.training(

@@ -1,4 +1,4 @@
-"""Ranks as processes: they fail with one sentence, and none outlives its parent."""
+"""Rank processes: they fail with one sentence, and none lives longer than its parent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.lm.made import changed, small_job, training
 
 @pytest.fixture
 def job(tmp_path: Path) -> RankJob:
-    """A job that would train for hours."""
+    """Returns a job that would train for hours."""
     return small_job(tmp_path, Machine(2, "cpu", 2), steps=1_000_000)
 
 

@@ -1,4 +1,4 @@
-"""Metrics that survive a kill, and events read while they are written."""
+"""Metrics after a kill, and events that are read while a rank writes them."""
 
 from __future__ import annotations
 

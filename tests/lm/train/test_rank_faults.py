@@ -1,4 +1,4 @@
-"""What the operating system refuses a rank: a full disk is an OSError of the stage's side, a file that is gone one sentence; no traceback."""
+"""Operating-system errors in a rank: a full disk raises OSError in the stage, a missing file gives one sentence, without a traceback."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if "RANK" in os.environ:
 
 
 def full_disk_in_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fsync of a rank from now on finds the disk full; the processes that start ranks are not touched."""
+    """Makes every fsync of a rank fail with a full disk. The processes that start ranks are not affected."""
     (folder / "sitecustomize.py").write_text(FULL_DISK)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{PROJECT}")
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> RankJob:
-    """A job of two steps."""
+    """Returns a job of two steps."""
     return small_job(tmp_path, Machine(1, "cpu", 4), steps=2)
 
 
@@ -58,7 +58,7 @@ def test_a_deleted_file_in_a_rank_is_one_sentence(job: RankJob, tmp_path: Path) 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, OS_ERROR_EXIT + errno.ENOSPC), (0, 1), (4096, 1)])
 def test_a_rank_that_cannot_write_its_last_word_ends_with_a_code_that_says_it(number: int, code: int) -> None:
-    """Its standard output is on the same full disk: what is buffered there must not change the code."""
+    """The standard output is on the same full disk; buffered output must not change the exit code."""
     give_up = (
         "import sys; from stages.lm.train.rank import give_up; from stages.lm.train.events import EventWriter;"
         f"print('x' * 100, end=''); give_up(OSError({number}, 'full') if {number} else OSError('full'), EventWriter(open('/dev/full', 'w')))"

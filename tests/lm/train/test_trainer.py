@@ -1,4 +1,4 @@
-"""The loop, its evaluations and the preference loss, against the oracle of tests/golden, without DeepSpeed."""
+"""The training loop, its evaluations and the preference loss without DeepSpeed, compared with the oracle of tests/golden."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """A checkpoint at folder/init, under transformers' names."""
+    """Writes a checkpoint to folder/init and returns its weights under transformers' names."""
     found = oracle.random_weights(oracle.model_of(SHAPE), 2)
     ours = {oracle.our_name(name): tensor for name, tensor in found.items()}
     checkpoint.write_fresh(folder / "init", {n: list(t.shape) for n, t in ours.items()}, lambda n, b, e: ours[n].flatten()[b:e], 1 << 30)
@@ -49,7 +49,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def job(folder: Path, weights: dict[str, torch.Tensor]) -> RankJob:
-    """Seven steps of eight pairs, with references that are far from the model."""
+    """Returns a job of seven steps of eight pairs, with references that are far from the model."""
     references = np.random.default_rng(3).normal(-20, 4, (ROWS, 2))
     rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
     held_out = write_row_files(folder / "validation", *plain.items_of(11, 2), 32, 0, references[:11])
@@ -64,7 +64,7 @@ def job(folder: Path, weights: dict[str, torch.Tensor]) -> RankJob:
 
 
 class Countless(AdamW):
-    """Keeps no count of its updates."""
+    """An optimizer that does not count its updates."""
 
     state = {"exp_avg": Partition.AS_PARAMETER}
 
@@ -76,7 +76,7 @@ def loaded(weights: dict[str, torch.Tensor]) -> Any:
 
 
 def answers(model: Any, seed: int, row: int) -> list[torch.Tensor]:
-    """The log-probabilities of both pieces of a pair, by the model alone."""
+    """Returns the log-probabilities of both segments of a pair, computed by the model alone."""
     items, _ = plain.items_of(ROWS if seed == 1 else 11, seed)
     return [-oracle.nll(model, [(ids.tolist(), mask.tolist())])[0] for ids, mask in items[2 * row : 2 * row + 2]]
 
@@ -108,7 +108,7 @@ def test_preferences_follow_the_oracle(
 
 
 def test_evaluation_of_preferences(job: RankJob, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over all eleven pairs in batches of three, so the last batch is filled up; then over four evenly spaced ones."""
+    """First over all eleven pairs in batches of three, so the last batch has padding; then over four evenly spaced pairs."""
     references = np.load(job.validation.references)  # type: ignore[union-attr]
     model = loaded(weights)
     with torch.no_grad():
@@ -173,7 +173,7 @@ def test_when_is_evaluated_and_saved(
 
 
 def test_going_on_takes_the_step_after_the_last(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From four steps done: the fifth step's rows and learning rate, no evaluation at the start."""
+    """After four steps, training continues with sequences and learning rate of the fifth step, without an evaluation at the start."""
     whole = plain.run(job, tmp_path / "whole", monkeypatch)
     seen: list[list[int]] = []
     batch = RowReader.batch
@@ -221,7 +221,7 @@ def test_gradients_that_overflow_name_the_rows(job: RankJob, tmp_path: Path, mon
 
 
 def test_a_metric_with_a_name_of_the_steps_own_is_refused(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would stand in the place of the loss or the learning rate."""
+    """Such a metric would overwrite the loss or the learning rate."""
     sums = NextTokenLoss.sums
     monkeypatch.setattr(NextTokenLoss, "sums", lambda *given: (sums(*given)[0], {"lr": torch.tensor(1.0), "fine": torch.tensor(1.0)}))
     with pytest.raises(trainer.TrainingError, match="The loss next_token names a metric lr, which every step has already"):

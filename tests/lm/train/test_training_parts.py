@@ -1,7 +1,7 @@
-"""A new schedule, loss, metric and optimizer: one file and one entry each, proven by toys in a copy of the tree.
+"""A new schedule, loss, metric or optimizer needs one file and one entry, as toys in a copy of the source tree prove.
 
-The toys are trained by ZeRO-3 on two ranks, resumed on one, and by the real pretrain stage. What they must give is computed here a second
-time: the schedule and the loss by formulas, the optimizer by torch's own SGD, which steps the whole model in one process.
+ZeRO-3 trains the toys on two ranks and resumes on one, and the real pretrain stage trains them too. The expected results are computed here
+a second time: the schedule and the loss by formulas, the optimizer by torch's SGD, which updates the whole model in one process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.lm.toys import train as toys
 
 FILES = {"schedule_linear": ("Linear", "SCHEDULES", "linear"), "loss_z": ("ZLoss", "SEQUENCE_LOSSES", "z"),
          "optimizer_momentum": ("Momentum", "OPTIMIZERS", "momentum")}  # fmt: skip
-"""File -> its class, the registry it is entered in, its name there."""
+"""File -> its class, its registry and its name there."""
 
 
 def test_every_entry_has_the_name_of_its_class_and_the_first_is_the_default() -> None:
@@ -46,7 +46,7 @@ def test_every_entry_has_the_name_of_its_class_and_the_first_is_the_default() ->
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of stages/ with the toys: one file and two lines of the registry for each."""
+    """Returns a copy of stages/ with the toys: for each, one file and two lines of the registry."""
     root = tmp_path_factory.mktemp("tree")
     shutil.copytree(PROJECT / "stages", root / "stages", ignore=shutil.ignore_patterns("__pycache__"))
     registry = root / "stages" / "lm" / "train" / "training_parts.py"
@@ -71,7 +71,7 @@ def run(tree: Path, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def two(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a job trained on two ranks."""
+    """Returns the folder of a job that was trained on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     run(tree, "job", str(folder), "2")
     return folder
@@ -82,7 +82,7 @@ def curve(folder: Path, name: str) -> list[float]:
 
 
 def z_sums(loss: NextTokenLoss, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-    """-log p + 0.01 · (log of the sum of exponentials)², from the definitions."""
+    """Returns -log p + 0.01 · (log of the sum of exponentials)², from the definitions."""
     labels = batch.labels[batch.keep]
     log_z = logits_NV.exp().sum(1).log()
     right = (logits_NV.max(1).values == logits_NV[torch.arange(len(labels)), labels]).sum()
@@ -94,7 +94,7 @@ def test_schedule_loss_metric_and_optimizer_give_what_their_formulas_say(
     two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sgd(job: Any, model: torch.nn.Module) -> tuple[AdamW, torch.optim.Optimizer]:
-        """The toys train without weight decay, which torch's SGD would put into the velocity."""
+        """The toys train without weight decay, because torch's SGD would add it to the velocity."""
         return AdamW(), torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.8)
 
     monkeypatch.setattr(plain, "build_optimizer", sgd)
@@ -112,7 +112,7 @@ def test_schedule_loss_metric_and_optimizer_give_what_their_formulas_say(
 
 
 def test_the_state_is_partitioned_and_written_as_declared(two: Path) -> None:
-    """A shard per rank, in it the weight and the one state tensor of every parameter, half of each; the count of updates is the step."""
+    """Each rank has a shard with half of the weight and half of the one state tensor of every parameter. The update count is the step."""
     from safetensors.torch import load_file
 
     folder = two / "out" / "checkpoint"
@@ -129,7 +129,7 @@ def test_the_state_is_partitioned_and_written_as_declared(two: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_run_goes_on_at_any_number_of_ranks(tree: Path, two: Path, tmp_path: Path, ranks: int) -> None:
-    """From the snapshot after four of eight steps; a velocity of zero there would give another curve."""
+    """It continues from the snapshot after four of eight steps. A velocity of zero there would give another curve."""
     shutil.copytree(two, tmp_path / "again")
     again = tmp_path / "again"
     shutil.rmtree(again / "out")
@@ -148,7 +148,7 @@ def test_a_killed_run_goes_on_at_any_number_of_ranks(tree: Path, two: Path, tmp_
 
 
 def test_a_stage_trains_with_the_parts_that_its_recipe_names(tree: Path, tmp_path: Path) -> None:
-    """The metric is a column of metrics.parquet, is found by SQL, and stands in the summary, which the report shows."""
+    """The metric is a column of metrics.parquet, SQL finds it, and it is in the summary, which the report shows."""
     import pyarrow.parquet as pq
 
     said = json.loads(run(tree, "stage", str(tmp_path)).splitlines()[-1])

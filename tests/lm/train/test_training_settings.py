@@ -1,4 +1,4 @@
-"""The settings that all training stages share."""
+"""The common settings of all training stages."""
 
 from __future__ import annotations
 
