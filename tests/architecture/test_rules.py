@@ -65,7 +65,7 @@ def main(home, texts):
     return {
         "default": STAGE.config().gopher_quality.max_shouts, "help": field.description, "refused": refused,
         "decisions": [[row["reason"], row["shouts_per_char"]] for row in read_rows(found.path / "decisions" / "00000.parquet")],
-        "record counts": found.manifest["record counts"]["dropped"],
+        "record_counts": found.manifest["record_counts"]["dropped"],
         "what_if": what_if(home, f"filter/{found.path.name}", STAGE, ["filter.gopher_quality.max_shouts=0.5"]),
         "readme": [row for row in rules() if "max_shouts" in row[1]],
     }

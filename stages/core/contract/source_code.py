@@ -1,7 +1,7 @@
 """Identifies the code that made an artifact: digest of a stage's module with all its project imports, git commit, uncommitted changes.
 
 The digest is computed from the sources (ast) without importing them. It includes imports inside functions, and modules that a string
-names, because a process can be started by such a name. It ignores comments, layout and the docstrings of modules, classes and functions.
+names, because a process can be started by such a name. It ignores comments, layout and docstrings, those of attributes included.
 `stage_code.json` ships with the package. It lists, for each stage and version, the digests of all code that gives this version's output.
 Code that it lists enters a key by its version. Edited code enters a key by its own digest.
 Cost: about 6 ms per module, once per source and home (`remembered`).
@@ -131,18 +131,20 @@ def _names(tree: ast.Module) -> set[str]:
 
 
 def canonical(node: object) -> str:
-    """Returns a syntax tree as text: node types with their non-empty fields, without positions and docstrings of definitions."""
+    """Returns a syntax tree as text: node types with their non-empty fields, without positions, docstrings and docstrings of attributes."""
     if isinstance(node, ast.AST):
-        fields = dict(ast.iter_fields(node))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
-            fields["body"] = node.body[1:]
         inner = ",".join(
-            f"{name}={canonical(value)}" for name, value in sorted(fields.items()) if value not in (None, []) and name != "kind"
+            f"{name}={canonical(value)}" for name, value in sorted(ast.iter_fields(node)) if value not in (None, []) and name != "kind"
         )
         return f"{type(node).__name__}({inner})"
     if isinstance(node, list):
-        return f"[{','.join(canonical(item) for item in node)}]"
+        return f"[{','.join(canonical(item) for item in node if not _is_text(item))}]"
     return repr(node)
+
+
+def _is_text(node: object) -> bool:
+    """Whether a statement is only a string: it documents what stands before it and does nothing."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def git_state() -> dict[str, str]:

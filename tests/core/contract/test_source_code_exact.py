@@ -20,7 +20,8 @@ from stages.core.contract.source_code import canonical, code_digest, git_state, 
         ("x = 1", "Module(body=[Assign(targets=[Name(ctx=Store(),id='x')],value=Constant(value=1))])"),
         ("f(a, b=None)", "Module(body=[Expr(value=Call(args=[Name(ctx=Load(),id='a')],func=Name(ctx=Load(),id='f'),keywords=[keyword(arg='b',value=Constant())]))])"),
         ("u'x' + u'y'", "Module(body=[Expr(value=BinOp(left=Constant(value='x'),op=Add(),right=Constant(value='y')))])"),
-        ("y\n'not a docstring'", "Module(body=[Expr(value=Name(ctx=Load(),id='y')),Expr(value=Constant(value='not a docstring'))])"),
+        ("y = 1\n'what y is'\nf('no docstring')", "Module(body=[Assign(targets=[Name(ctx=Store(),id='y')],value=Constant(value=1)),"
+         "Expr(value=Call(args=[Constant(value='no docstring')],func=Name(ctx=Load(),id='f')))])"),
         ("class A:\n 'doc'\n x", "Module(body=[ClassDef(body=[Expr(value=Name(ctx=Load(),id='x'))],name='A')])"),
     ],
 )  # fmt: skip
