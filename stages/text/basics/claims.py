@@ -42,12 +42,15 @@ def required_claims(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], s
     """Returns the verdicts on the claims that the models have to show.
 
     Args:
-        models: Scores of base, sft and dpo.
-        dpo: The summary of the node dpo.
+        models: Scores of the evaluated models; no claim is made about a model that is not there.
+        dpo: The summary of the node dpo, empty without one.
         seed: Seed of the random choices of a test.
     """
-    found = [_against_baseline(models["base"], name, seed) for name in _baselines(models["base"]) if name == REQUIRED_BASELINE]
-    found += [_against_chance(score, models["sft"]) for score in models["sft"].scores if score["gate"] and score["chance"]]
+    found: list[Verdict] = []
+    if base := models.get("base"):
+        found += [_against_baseline(base, name, seed) for name in _baselines(base) if name == REQUIRED_BASELINE]
+    if sft := models.get("sft"):
+        found += [_against_chance(score, sft) for score in sft.scores if score["gate"] and score["chance"]]
     return verdicts.holm([*found, *_margin_signs(dpo)])
 
 
@@ -57,12 +60,14 @@ def comparisons(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], seed:
     These are: other baselines, each model against the one before it, and means without values of single pairs.
 
     Args:
-        models: Scores of base, sft and dpo.
-        dpo: The summary of the node dpo.
+        models: Scores of the evaluated models; no claim is made about a model that is not there.
+        dpo: The summary of the node dpo, empty without one.
         seed: Seed of the random choices of a test.
     """
-    found = [_against_baseline(models["base"], name, seed) for name in _baselines(models["base"]) if name != REQUIRED_BASELINE]
-    for before, after in STEPS:
+    found: list[Verdict] = []
+    if base := models.get("base"):
+        found += [_against_baseline(base, name, seed) for name in _baselines(base) if name != REQUIRED_BASELINE]
+    for before, after in (pair for pair in STEPS if models.keys() >= set(pair)):
         found += _more_right_answers(before, after, models)
         found.append(_fewer_bits(before, after, models, seed))
     return verdicts.holm([*found, *_means_of_dpo(dpo)])
