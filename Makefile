@@ -6,13 +6,24 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run bench test test-browser test-chaos test-fuzz test-mutation record-code docs setup lint clean
+# What `make check` tests when no PATHS are given: what neither trains nor starts a server.
+PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store tests/core/tables tests/lm/model tests/lm/data
+
+.PHONY: run bench check fmt test test-browser test-chaos test-fuzz test-mutation record-code docs setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
 
 test: .venv/.ready lint
 	$(BIN)/python -m pytest
+
+# While you work: format, lint, types, architecture rules and unit tests. `make check PATHS=tests/stages/test_mix.py` narrows it.
+check: .venv/.ready lint
+	$(BIN)/python -m pytest -m 'not server and not chaos and not fuzz and not browser' $(PATHS)
+
+fmt: .venv/.ready
+	$(BIN)/ruff check --fix --select I .
+	$(BIN)/ruff format .
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
