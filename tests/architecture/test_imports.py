@@ -1,6 +1,6 @@
-"""The import rule of the house, read from the sources.
+"""The import rule, read from the sources.
 
-core, text and lm never import each other; a stage imports core, text and lm, never another stage; ask imports core, text and
+core, text and lm never import each other; a stage imports core, text and lm, never another stage; queries imports core, text and
 lm, never a stage; only flows imports prefect; dashboards imports no torch; heavy libraries are imported inside functions.
 A leaf imports nothing of the project, and all may import it.
 """
