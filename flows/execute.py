@@ -18,7 +18,8 @@ from stages.core.contract.secrets import redact, redacted
 from stages.core.contract.states import NodeState, RunState
 from stages.core.index import database
 from stages.core.run import openlineage
-from stages.core.run.runner import NodeJob, Report, Result, prepare, run_node
+from stages.core.run.node_job import NodeJob, prepare
+from stages.core.run.runner import Report, Result, run_node
 from stages.core.store import manifest, names, runs
 from stages.queries.plan import Step
 

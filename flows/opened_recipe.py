@@ -15,7 +15,7 @@ from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
 from stages.core.contract.secrets import redact
 from stages.core.contract.states import NodeState
-from stages.core.index import database
+from stages.core.index import lookup
 from stages.core.run import outbox
 from stages.core.store import integrity
 from stages.core.store.home import OTHER_HOME, refuse_odd
@@ -90,7 +90,7 @@ def _recipe_file(recipe: str, home: Path) -> str:
     try:
         find_recipe(recipe)
     except RecipeError:
-        run = database.find_run(home, recipe) if (home / "runs").is_dir() else ""
+        run = lookup.find_run(home, recipe) if (home / "runs").is_dir() else ""
         if not run:
             raise
         return str(home / "runs" / run / "run.json")

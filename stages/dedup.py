@@ -16,15 +16,15 @@ Source: stages/text/match/minhash.py and stages/text/match/clustering.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, NamedArtifacts, Outcome, Stage
-from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.declaration import Artifact, Context, NamedArtifacts, Outcome, Stage
+from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import types_of
 from stages.core.tables import import_documents
 from stages.core.tables.canonical_order import Corpus, Part, canonical, file_array, text_batches, utf8
@@ -45,15 +45,12 @@ from stages.core.tables.documents import Ruling, add_record_counts, document_sha
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.settings import StageConfig
+from stages.signatures import SETTINGS, SIGNATURE_FILES, existing_parts, keep_signatures, settings_of, write_signatures
 
 if TYPE_CHECKING:
     import numpy as np
 
     from stages.text.match.clustering import Verdicts
-
-SIGNATURE_FILES = ("hashes.npy", "sizes.npy", "bands.npy")
-SETTINGS = "signatures.json"
-PERMUTATION_SEED = 1  # the same in all recipes, so that any two corpora can be compared
 
 
 class RepeatsConfig(StageConfig):
@@ -111,18 +108,18 @@ class DedupConfig(StageConfig):
 
         return best_bands(self.threshold, self.permutations or 128) if self.bands == "auto" else (self.bands, self.rows or 5)
 
+    def signature_banding(self) -> tuple[int, int]:
+        """Returns (bands, rows), or (0, 0) if near duplicates stay."""
+        return self.banding() if self.near else (0, 0)
+
     def signature_settings(self) -> dict[str, Any]:
         """Returns the settings that two corpora must share so that their signatures can be compared."""
-        from stages.text.match.minhash import SIGNATURE_VERSION
-
-        bands, rows = self.banding()
-        near = {"shingle_words": self.shingle_words, "bands": bands, "rows": rows, "seed": PERMUTATION_SEED}
-        return {"version": SIGNATURE_VERSION, "near": near if self.near else None}
+        return settings_of(self.shingle_words, self.banding() if self.near else None)
 
 
 def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes documents/, decisions/, clusters.parquet, pairs.parquet, signatures/ and, with `repeats`, repeats/."""
-    existing = [part for file in ctx.files("against") for part in _existing(file, config)]
+    existing = [part for file in ctx.files("against") for part in existing_parts(file, config.signature_settings())]
     paths = document_shards(inputs["documents"].path)
     sizes = [path.stat().st_size for path in paths]
     tasks = [{"path": str(path), "config": config.model_dump(mode="json")} for path in paths]
@@ -146,7 +143,7 @@ def sketch_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str
     """Writes text hashes, band keys and shingle counts of one documents file in row order, and which URLs remove_copies_of names."""
     path, config = Path(task["path"]), DedupConfig.model_validate(task["config"])
     meter.expect(count_rows(path))
-    _sketch(path, config, folder, meter.add)
+    write_signatures(path, config.shingle_words, config.signature_banding(), folder, meter.add)
     return {"matched": _match(path, config.remove_copies_of, folder) if config.remove_copies_of else {}}
 
 
@@ -235,12 +232,11 @@ def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, 
     result = judge_shard(Path(task["path"]), folder, ruling, types_of(SIGNALS), meter)
     if config.repeats:
         write_rows(folder / "repeats.parquet", schema(**REPEATS.types), repeats)
-        _sketch(folder / "documents.parquet", config, folder, lambda documents, size_bytes: None)
+        write_signatures(
+            folder / "documents.parquet", config.shingle_words, config.signature_banding(), folder, lambda documents, size_bytes: None
+        )
     else:
-        stays = rulings["reason"] == 0
-        for name in SIGNATURE_FILES:
-            array = np.load(Path(task["signatures"]) / name, mmap_mode="r")
-            np.save(folder / name, np.compress(stays, array, axis=1 if name == "bands.npy" else 0))
+        keep_signatures(Path(task["signatures"]), rulings["reason"] == 0, folder)
     return result
 
 
@@ -272,43 +268,6 @@ def _named(corpus: Corpus, own: int, sketches: Sequence[Path]) -> np.ndarray:
     return named
 
 
-def _existing(file: ExternalFile, config: DedupConfig) -> Iterator[Part]:
-    """Yields the document files of an existing corpus with their signatures.
-
-    Raises:
-        RecipeError: When the artifact has no signatures, or signatures of other settings.
-    """
-    folder = Path(file.uri)
-    where, do = f"dedup.against: {folder}", "Name an artifact that dedup made with the same settings, or build it again with these."
-    try:
-        made = json.loads((folder / SETTINGS).read_text())
-    except FileNotFoundError:
-        raise RecipeError("The artifact to compare with holds no signatures.", where=where, do=do) from None
-    wanted = config.signature_settings()
-    if made["version"] != wanted["version"] or (wanted["near"] and made["near"] != wanted["near"]):
-        raise RecipeError(f"Its signatures were made with {json.dumps(made)}, not {json.dumps(wanted)}.", where=where, do=do)
-    for path in document_shards(folder):
-        files = {name: (folder / "signatures" / name.partition(".")[0] / f"{path.stem}.npy") for name in SIGNATURE_FILES}
-        yield Part(path, files, file.name)
-
-
-def _sketch(path: Path, config: DedupConfig, folder: Path, done: Callable[[int, int], None]) -> None:
-    """Writes hashes.npy [rows, 16], sizes.npy [rows] and bands.npy [bands, rows]; calls done(documents, bytes) batch by batch."""
-    import numpy as np
-
-    from stages.text.match.minhash import sketch
-
-    bands, rows = config.banding() if config.near else (0, 0)
-    empty = np.empty(0, np.uint8), np.zeros(1, np.int64)
-    sketches = [sketch([], *empty, config.shingle_words, bands, rows, PERMUTATION_SEED)]
-    for _, column in text_batches(path):
-        data, starts = utf8(column)
-        sketches.append(sketch(column.to_pylist(), data, starts, config.shingle_words, bands, rows, PERMUTATION_SEED))
-        done(len(column), int(starts[-1] - starts[0]))
-    for name, arrays in zip(SIGNATURE_FILES, zip(*sketches, strict=True), strict=True):
-        np.save(folder / name, np.concatenate(arrays, axis=1 if name == "bands.npy" else 0))
-
-
 def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, ctx: Context) -> tuple[Verdicts, Found]:
     """Decides which documents stay and writes the verified edges to pairs.parquet; returns the verdicts and what is recorded of them."""
     import numpy as np
@@ -316,7 +275,7 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
     from stages.text.match.clustering import decide, first_copies, group_bands, in_buckets, undecided
 
     first = first_copies(corpus.load("hashes.npy"))
-    documents, bands = len(first), config.banding()[0] if config.near else 0
+    documents, bands = len(first), config.signature_banding()[0]
     eligible = (first == np.arange(documents)) & (corpus.load("sizes.npy") > 0)
     buckets = file_array(ctx.scratch / "buckets.bin", (bands, documents), np.uint32)
 
@@ -351,10 +310,8 @@ def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: 
     """Returns (sets, offsets): the shingle sets of the needed documents in canonical order, memory-mapped from scratch.
 
     Args:
-        config: Settings of the stage.
         corpus: All documents in canonical order.
         needed: bool [documents]: whether a document shares a bucket.
-        ctx: Context of the stage.
 
     Returns:
         sets: uint64, the shingle hashes of one document after another.

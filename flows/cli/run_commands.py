@@ -32,6 +32,7 @@ def run(
 ) -> int:
     """Run a recipe; nodes that are cached are not built again."""
     from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
+    from stages.core.contract.states import NodeState
     from stages.core.store.names import refuse_taken
 
     session = open_session(recipe, settings, common.home)
@@ -48,8 +49,8 @@ def run(
         run_id = walk(session, session.steps(until), lambda node, perform: perform(lambda event: None), command, name=name)
         say(f"all {len(plan.steps)} nodes are cached", error=True)
     else:
-        hits = sum(step.state == "cached" for step in plan.steps)
-        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {hits} cached; home {session.home}", error=True)
+        cached = sum(step.state == NodeState.CACHED for step in plan.steps)
+        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached; home {session.home}", error=True)
         _start_prefect(session.home)
         from flows.pretrain_flow import pretrain
         from flows.progress import watching
@@ -109,7 +110,7 @@ def stage(
     session = open_session(recipe, settings, common.home)
     refuse_imported(session, [node])
     _start_prefect(session.home)
-    from flows import stage_flow as stage_flow
+    from flows import stage_flow
     from flows.progress import watching
 
     with watching():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.contract.errors import StageError
-from stages.core.index import database
+from stages.core.index import database, lookup
 from stages.core.store import manifest
 from stages.queries.lineage import read
 
@@ -63,7 +63,7 @@ def compare_runs(home: Path, a: str, b: str) -> list[Row]:
 
 def are_runs(home: Path, a: str, b: str) -> bool:
     """Whether two names mean runs (True) or not (False). Raises StageError if exactly one of them means a run."""
-    runs = {name for name in (a, b) if database.find_run(home, name)}
+    runs = {name for name in (a, b) if lookup.find_run(home, name)}
     if len(runs) == 1 and a != b:
         (run,) = runs
         other = b if run == a else a
@@ -77,7 +77,7 @@ def are_runs(home: Path, a: str, b: str) -> bool:
 
 def _nodes(home: Path, run: str) -> dict[str, str]:
     found = database.records(
-        home, "SELECT node, artifact_id FROM node_run WHERE run_id = ? ORDER BY ordinal", [database.run_id_of(home, run)]
+        home, "SELECT node, artifact_id FROM node_run WHERE run_id = ? ORDER BY ordinal", [lookup.run_id_of(home, run)]
     )
     if not found:
         raise StageError(f"Run {run!r} has no nodes.", where=str(home), do="`loam lineage runs` lists the runs.")

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from stages.core.index.database import Ask
+from stages.core.index.database import Ask, as_dicts
+from stages.core.tables.dedup_tables import REPEATS_CUT, DedupReason
 from stages.queries.rule_thresholds import BELOW, IS, Measured, extract_measured, filter_measured, removed_url, setting_of
 
 WORDS_CHARS = 300  # maximum characters of a match in an answer; the side table `hits` has all of them
@@ -127,8 +128,7 @@ def _rows(ask: Ask, artifact: str, kind: str, condition: str, values: Sequence[A
     if not views:
         return []
     sql = f"SELECT {columns} FROM {views[0][0]} WHERE contains(file, ?) AND artifact_id = ? AND {condition}"
-    names, found = ask(sql, [f"/{artifact}/", artifact, *values])
-    return [dict(zip(names, row, strict=True)) for row in found]
+    return as_dicts(ask(sql, [f"/{artifact}/", artifact, *values]))
 
 
 def _parent(ask: Ask, artifact: str, role: str) -> str:
@@ -145,15 +145,15 @@ def _warc_file(ask: Ask, artifact: str, row: Mapping[str, Any]) -> Iterator[Meas
 
 def _of_dedup(ask: Ask, artifact: str, row: Mapping[str, Any], config: Mapping[str, Any]) -> Evidence:
     reason = str(row["reason"] or "")
-    if reason == "url.removed":
+    if reason == DedupReason.URL_REMOVED:
         return Evidence((removed_url("dedup.remove_copies_of", row["url"], config.get("remove_copies_of")),))
-    if reason == "too_little_left":  # the characters left are not recorded
+    if reason == DedupReason.TOO_LITTLE_LEFT:  # the characters left are not recorded
         least = setting_of(config, "repeats.min_left_chars")
         left = Measured("chars_left", None, BELOW, "dedup.repeats.min_left_chars", least, "characters")
         return Evidence((_cut_repeats(row, config), left))
-    if reason == "repeats_cut":
+    if reason == REPEATS_CUT:
         return Evidence((_cut_repeats(row, config),))
-    removed = _named_with(ask, artifact, row) if reason == "copy_of_removed" else ()
+    removed = _named_with(ask, artifact, row) if reason == DedupReason.COPY_OF_REMOVED else ()
     for member in _rows(ask, artifact, "clusters", "doc_id = ?::UUID", [str(row["doc_id"])]):
         if member["kind"] in ("exact", "near"):  # a document can also have a row as the kept member of its cluster
             corpus = str(member["corpus"] or "")
@@ -175,7 +175,7 @@ def _named_with(ask: Ask, artifact: str, row: Mapping[str, Any]) -> tuple[Named,
     kept = str(row.get("kept_doc_id") or row["doc_id"])
     pairs = _rows(ask, artifact, "pairs", "kept_doc_id = ?::UUID", [kept], "doc_id")
     later = [str(pair["doc_id"]) for pair in pairs]
-    condition = "reason = 'url.removed' AND (kept_doc_id = ?::UUID OR list_contains(?::UUID[], doc_id)) ORDER BY url, doc_id"
+    condition = f"reason = '{DedupReason.URL_REMOVED}' AND (kept_doc_id = ?::UUID OR list_contains(?::UUID[], doc_id)) ORDER BY url, doc_id"
     return tuple(
         Named(str(found["doc_id"]), found["url"]) for found in _rows(ask, artifact, "decisions", condition, [kept, later], "doc_id, url")
     )

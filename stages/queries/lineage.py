@@ -14,7 +14,7 @@ from typing import Any
 
 from stages.core.contract.errors import StageError, VerificationError
 from stages.core.contract.states import BUILDS, NodeState
-from stages.core.index import database
+from stages.core.index import database, lookup
 from stages.core.store import integrity, manifest, names, runs
 
 FOUND = "node, artifact_id, alias, kind, rows, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
@@ -38,12 +38,12 @@ def show(home: Path, name: str) -> dict[str, Any]:
 
     Args:
         home: the home folder.
-        name: a name as `database.latest_artifact` accepts it, or a run by id, alias or given name.
+        name: a name as `lookup.latest_artifact` accepts it, or a run by id, alias or given name.
 
     Raises:
         StageError: there is no such artifact or run.
     """
-    if run := database.find_run(home, name):
+    if run := lookup.find_run(home, name):
         record = database.records(home, "SELECT * EXCLUDE (packages) FROM run WHERE run_id = ?", [run])[0]
         nodes = database.records(
             home, "SELECT node, state, artifact_id, seconds, message FROM node_run WHERE run_id = ? ORDER BY ordinal", [run]
@@ -90,7 +90,7 @@ def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
         RecipeError: the name is in use or not valid.
         StageError: the target is missing.
     """
-    meant = database.find_run(home, target) or str(database.latest_artifact(home, target)["artifact_id"])
+    meant = lookup.find_run(home, target) or str(lookup.latest_artifact(home, target)["artifact_id"])
     with runs.hold_home(home):  # gc must not remove the target meanwhile
         names.give_name(home, name, meant, move)
         database.update(home)
@@ -98,8 +98,8 @@ def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
 
 
 def read(home: Path, name: str) -> Any:
-    """The artifact that a name means, as `database.latest_artifact` finds it. Raises StageError if there is none."""
-    return manifest.read_artifact(home / database.latest_artifact(home, name)["path"])
+    """The artifact that a name means, as `lookup.latest_artifact` finds it. Raises StageError if there is none."""
+    return manifest.read_artifact(home / lookup.latest_artifact(home, name)["path"])
 
 
 def up(home: Path, name: str) -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ def _walk(home: Path, name: str, here: str, next: str) -> list[dict[str, Any]]:
 
     One recursive query would be slower, because it first builds a hash table of all links of the home.
     """
-    first, wanted = database.latest_sql(home, name)
+    first, wanted = lookup.latest_sql(home, name)
     columns = ["distance", *FOUND.split(", ")]
 
     def walk(ask: database.Ask) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def _walk(home: Path, name: str, here: str, next: str) -> list[dict[str, Any]]:
 
     found = sorted(database.asking(home, walk), key=lambda row: (row["distance"], row["node"], row["artifact_id"]))
     if not found:
-        database.latest_artifact(home, name)  # raises with near matches
+        lookup.latest_artifact(home, name)  # raises with near matches
     return found[1:]
 
 
@@ -163,7 +163,7 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
         wanted = list(manifest.stamps(home))
         damaged = "SELECT name, problem FROM damaged WHERE name LIKE 'runs/%' OR name LIKE 'names/%'"
         wrong = [f"{home / row[0]}: {row[1]}" for row in database.query(home, damaged)[1]]
-    elif run := database.find_run(home, name):
+    elif run := lookup.find_run(home, name):
         wanted = [
             row[0]
             for row in database.query(home, "SELECT DISTINCT artifact_id FROM node_run WHERE run_id = ? AND artifact_id <> ''", [run])[1]
@@ -171,7 +171,7 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
     elif (home / "artifacts" / name / manifest.NAME).is_file():  # the index has no artifact with a damaged manifest
         wanted = [name]
     else:
-        wanted = [str(database.latest_artifact(home, name)["artifact_id"])]
+        wanted = [str(lookup.latest_artifact(home, name)["artifact_id"])]
     checked = 0
     for one in sorted(wanted):
         try:
@@ -196,7 +196,7 @@ def report_path(home: Path, run: str = "") -> Path:
     Raises:
         StageError: there is no such run or no report.
     """
-    run_id = database.run_id_of(home, run) if run else ""
+    run_id = lookup.run_id_of(home, run) if run else ""
     found = database.query(
         home,
         "SELECT a.path FROM node_run n JOIN artifact a USING (artifact_id) JOIN run r ON r.run_id = n.run_id WHERE n.node = 'report' "

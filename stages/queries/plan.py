@@ -20,7 +20,8 @@ from stages.core.contract.errors import LoamError, VerificationError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
 from stages.core.index import database
-from stages.core.run.runner import NodeJob, find_hit, prepare, resolve_externals
+from stages.core.run.node_job import NodeJob, prepare, resolve_externals
+from stages.core.run.runner import find_hit
 from stages.core.store import key, manifest
 
 if TYPE_CHECKING:

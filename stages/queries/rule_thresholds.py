@@ -16,7 +16,7 @@ from typing import Any
 
 from stages.text.quality.filter_rule import above, at_least, below, equals, outside, present
 from stages.text.quality.pii import KINDS
-from stages.text.quality.rules import RULES
+from stages.text.quality.rules import REMOVED, RULES
 from stages.text.quality.url_patterns import matches
 from stages.text.warc.page_reasons import PageReason
 
@@ -83,7 +83,7 @@ def filter_measured(row: Mapping[str, Any], config: Mapping[str, Any]) -> Iterat
     if row["verdict"] == "changed":
         yield from _edits(reason, row, config)
         return
-    if reason == "url.removed":
+    if reason == REMOVED:
         yield removed_url("filter.url.remove", row["url"], setting_of(config, "url.remove"))
         return
     if rule := _filter_rule(reason):

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.index import database
+from stages.core.index import database, lookup
 from stages.queries.drop_evidence import evidence
 
 PIPELINE = ("extract", "filter", "dedup", "decontaminate")
@@ -69,9 +69,9 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
         StageError: the run or artifact does not exist, or it has no documents in this home.
     """
     if checkpoint:
-        found = str(database.latest_artifact(home, checkpoint)["artifact_id"])
+        found = str(lookup.latest_artifact(home, checkpoint)["artifact_id"])
     elif run:
-        found = _of_run(home, database.run_id_of(home, run), run)
+        found = _of_run(home, lookup.run_id_of(home, run), run)
     else:
         found = next((name for node in STARTS if (name := _newest(home, node, made=node not in PIPELINE and not trained))), "")
         if not found:
@@ -221,7 +221,7 @@ def _document(ask: database.Ask, home: Path, of: Start, doc_id: str) -> dict[str
     decisions = []
     if of.judged:
         sql = f"SELECT * FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
-        decisions = _dicts(ask(sql, [*of.judged, doc_id, list(PIPELINE)]))
+        decisions = database.as_dicts(ask(sql, [*of.judged, doc_id, list(PIPELINE)]))
     if not decisions:
         raise StageError(
             f"No document {doc_id} is recorded in what {of.alias} was made from.",
@@ -237,16 +237,12 @@ def _document(ask: database.Ask, home: Path, of: Start, doc_id: str) -> dict[str
     result["tokens"], result["rows"], result["steps"] = [], [], []
     if spans := of.of.get(("encode", "spans")):
         sql = "SELECT shard, start, length FROM token_spans WHERE contains(file, ?) AND doc_id = ?::UUID"
-        result["tokens"] = _dicts(ask(sql, [spans, doc_id]))
+        result["tokens"] = database.as_dicts(ask(sql, [spans, doc_id]))
     if rows := of.of.get(("mix", "row_spans")):
         sql = "SELECT part, row, piece, length FROM row_spans WHERE contains(file, ?) AND doc_id = ?::UUID ORDER BY part, row, piece"
-        result["rows"] = _dicts(ask(sql, [rows, doc_id]))
+        result["rows"] = database.as_dicts(ask(sql, [rows, doc_id]))
     trained = [row["row"] for row in result["rows"] if row["part"] == "train"]
     if trained and (steps := of.of.get(("pretrain", "steps"))):
         sql = "SELECT DISTINCT step FROM steps WHERE contains(file, ?) AND list_contains(?, row) ORDER BY 1"
         result["steps"] = [step for (step,) in ask(sql, [steps, trained])[1]]
     return result
-
-
-def _dicts(table: database.Table) -> list[dict[str, Any]]:
-    return [dict(zip(table[0], row, strict=True)) for row in table[1]]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import apply_setting, validated
-from stages.core.index import database
+from stages.core.index import lookup
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_rows
 from stages.text.quality.filter_rule import AppliedRule, applied, first_reason
@@ -44,7 +44,7 @@ def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> lis
         RecipeError: the artifact is not of the filter, or a setting is not valid, belongs to another node or needs a rerun.
         StageError: there is no such artifact, or other code made it, so that today's rules do not apply to it.
     """
-    found = database.latest_artifact(home, name)
+    found = lookup.latest_artifact(home, name)
     if found["stage"] != stage.name:
         raise RecipeError(
             f"{found['artifact_id']} is no artifact of {stage.name}.", where=str(home), do=f"Name {stage.name} or one of its artifacts."

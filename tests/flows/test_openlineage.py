@@ -21,9 +21,9 @@ from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import load_recipe
 from stages.core.run import openlineage
+from stages.core.run.node_job import prepare
 from stages.core.run.openlineage import node_event
 from stages.core.run.outbox import check
-from stages.core.run.runner import prepare
 from stages.core.store import runs
 from stages.queries.plan import Step
 from tests.conftest import PROJECT

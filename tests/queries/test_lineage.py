@@ -10,7 +10,7 @@ import pytest
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import load_recipe
-from stages.core.index import database
+from stages.core.index import database, lookup
 from stages.core.store import manifest, names, runs
 from stages.queries import lineage as ask
 from stages.queries.compare import compare_runs
@@ -40,10 +40,10 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_an_alias_and_a_given_name_mean_what_the_id_means(home: Path) -> None:
-    first = database.latest_artifact(home, "words-1")
-    assert first["alias"] == "words-1" and database.latest_artifact(home, "words")["alias"] == "words-2"
+    first = lookup.latest_artifact(home, "words-1")
+    assert first["alias"] == "words-1" and lookup.latest_artifact(home, "words")["alias"] == "words-2"
     names.give_name(home, "best", first["artifact_id"])  # the index is not told
-    assert database.latest_artifact(home, "best") == first
+    assert lookup.latest_artifact(home, "best") == first
     assert ask.show(home, "best")["artifact"] == first["artifact_id"] and ask.show(home, "words-1")["names"] == ["best"]
     assert [row["alias"] for row in ask.down(home, "best")] == ["count-1"] and [row["alias"] for row in ask.up(home, "count-1")] == [
         "words-1"
@@ -54,14 +54,14 @@ def test_a_run_is_known_by_id_alias_and_given_name(home: Path) -> None:
     older, newer = (row[0] for row in database.query(home, "SELECT run_id FROM run ORDER BY seq")[1])
     names.give_name(home, "baseline", older)
     for name in (older, "toy-1", "baseline"):
-        assert database.run_id_of(home, name) == older and ask.show(home, name)["alias"] == "toy-1"
+        assert lookup.run_id_of(home, name) == older and ask.show(home, name)["alias"] == "toy-1"
         assert compare_runs(home, name, "toy-2") == compare_runs(home, older, newer) != []
         assert ask.verify(home, name) == (4, [])
     assert ask.show(home, "toy-1")["names"] == ["baseline"]
 
 
 def test_names_are_a_table(home: Path) -> None:
-    run = database.run_id_of(home, "toy-1")
+    run = lookup.run_id_of(home, "toy-1")
     assert ask.give_name(home, "toy-1", "baseline") == run
     rows = database.query(home, "SELECT name, target, given FROM alias ORDER BY given, name")[1]
     assert [row[0] for row in rows] == ["count-1", "toy-1", "toy-2", "words-1", "words-2", "baseline"]
@@ -77,10 +77,10 @@ def test_names_are_a_table(home: Path) -> None:
 
 def test_unknown_names_show_near_matches(home: Path) -> None:
     with pytest.raises(StageError, match="There is no artifact 'word-1'") as caught:
-        database.latest_artifact(home, "word-1")
+        lookup.latest_artifact(home, "word-1")
     assert "Near matches: words-1" in str(caught.value) and "Name a node (count, words)" in str(caught.value)
     with pytest.raises(StageError, match="There is no run 'toy-7'") as missing:
-        database.run_id_of(home, "toy-7")
+        lookup.run_id_of(home, "toy-7")
     assert "toy-1" in str(missing.value) and "`loam lineage runs`" in str(missing.value)
     for question in (ask.up, ask.down):
         with pytest.raises(StageError, match="There is no artifact 'nothing/here'"):
@@ -94,12 +94,12 @@ def test_no_clock_decides_what_is_newest(home: Path) -> None:
         if '"words-1"' in text or '"toy-1"' in text:
             record.write_text(text.replace("2026-", "2046-"))
     database.reindex(home)
-    assert database.latest_artifact(home, "words")["alias"] == "words-2"
-    digest = database.latest_artifact(home, "words-1")["digest"]
+    assert lookup.latest_artifact(home, "words")["alias"] == "words-2"
+    digest = lookup.latest_artifact(home, "words-1")["digest"]
     again = run_stage(WORDS, {"named": []}, {}, home, seed=8)  # other key, same content
     assert again.manifest["digest"] == digest
     database.update(home)
-    assert database.latest_artifact(home, digest[:10])["alias"] == again.manifest["alias"]
+    assert lookup.latest_artifact(home, digest[:10])["alias"] == again.manifest["alias"]
     assert [row["alias"] for row in ask.run_rows(home)] == ["toy-2", "toy-1"]
 
 
@@ -117,9 +117,9 @@ def test_the_report_of_the_newest_run_counts(home: Path) -> None:
 
 
 def test_a_node_whose_current_artifact_is_gone_means_the_newest_that_is_there(home: Path) -> None:
-    shutil.rmtree(home / database.latest_artifact(home, "words")["path"])
+    shutil.rmtree(home / lookup.latest_artifact(home, "words")["path"])
     database.update(home)
-    assert database.latest_artifact(home, "words")["alias"] == "words-1"
+    assert lookup.latest_artifact(home, "words")["alias"] == "words-1"
     assert ask.verify(home, "toy-2")[1][0].endswith(": missing")
 
 

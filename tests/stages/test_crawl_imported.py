@@ -16,7 +16,7 @@ from stages import extract
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import VerificationError
 from stages.core.contract.recipe import Runtime, validated
-from stages.core.run import runner
+from stages.core.run import node_job, runner
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
 from stages.crawl import STAGE
@@ -76,9 +76,9 @@ def given(tmp_path: Path) -> Artifact:
     return run_stage(STAGE, {"warcs": [str(tmp_path / "a.warc.gz")]}, {}, tmp_path / "theirs")
 
 
-def extract_job(home: Path, warc: Artifact) -> runner.NodeJob:
+def extract_job(home: Path, warc: Artifact) -> node_job.NodeJob:
     config = validated(extract.STAGE.config, {}, "test")
-    return runner.prepare(home, "extract", extract.STAGE, config, 1, Runtime.model_validate({}), {"warc": warc})
+    return node_job.prepare(home, "extract", extract.STAGE, config, 1, Runtime.model_validate({}), {"warc": warc})
 
 
 def test_honest_copies_of_both_kinds_are_imported(docs_crawl: Artifact, given: Artifact, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from stages import crawl, extract
 from stages.core.contract.declaration import External, Stage
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import Runtime, validated
-from stages.core.run.runner import prepare, run_node
+from stages.core.run.node_job import prepare
+from stages.core.run.runner import run_node
 from stages.core.store.manifest_schema import contradictions
 from tests.conftest import run_stage
 from tests.stages.external_cases import CASES, Case, Entries, Entry

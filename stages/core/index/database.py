@@ -26,7 +26,6 @@ from stages.core.contract.errors import LoamError, RecipeError, StageError, of_t
 from stages.core.index import schema, sql_guard, views
 from stages.core.index.group_commit import turn
 from stages.core.index.scan import News, Seen, find_news, rows_of
-from stages.core.store import names
 from stages.core.store.files import fsync
 
 if TYPE_CHECKING:
@@ -72,8 +71,7 @@ def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[di
     """
     wanted = sql_guard.one_select(sql, limits.rows + 1)
     columns, rows = asking(home, lambda ask: ask(wanted), limits)
-    found = [dict(zip(columns, row, strict=True)) for row in rows[: limits.rows]]
-    return found, len(rows) > limits.rows
+    return as_dicts((columns, rows[: limits.rows])), len(rows) > limits.rows
 
 
 def asking(home: Path, questions: Callable[[Ask], Answer], limits: sql_guard.QueryLimits | None = None) -> Answer:
@@ -95,70 +93,13 @@ def asking(home: Path, questions: Callable[[Ask], Answer], limits: sql_guard.Que
 
 def records(home: Path, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
     """Returns the rows of a query as dicts."""
-    columns, rows = query(home, sql, parameters)
+    return as_dicts(query(home, sql, parameters))
+
+
+def as_dicts(table: Table) -> list[dict[str, Any]]:
+    """Returns the rows of a table as dicts."""
+    columns, rows = table
     return [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-def latest_artifact(home: Path, name: str) -> dict[str, Any]:
-    """Returns the artifact record that a name means. Of several, returns that of the newest run, then the newest rebuild.
-
-    Args:
-        home: The home folder.
-        name: "<node>/<folder>", a given name, an alias ("dedup-3"), a node (its current artifact), or the start of a key or digest.
-
-    Raises:
-        StageError: There is no such artifact. The message names near matches.
-    """
-    sql, wanted = latest_sql(home, name)
-    found = records(home, f"SELECT * EXCLUDE (number, stamp) FROM artifact WHERE number = ({sql})", [wanted])
-    if not found:
-        nodes = ", ".join(row[0] for row in query(home, "SELECT DISTINCT node FROM artifact ORDER BY 1")[1])
-        raise StageError(
-            f"There is no artifact {name!r} here.",
-            where=str(home),
-            do=f"{_near(home, wanted)}Name a node ({nodes}), node/folder, an alias or given name, or the start of a key or digest.",
-        )
-    return found[0]
-
-
-def latest_sql(home: Path, name: str) -> tuple[str, str]:
-    """Returns a query and its parameter $1, for the number of the one artifact that a name means (see latest_artifact)."""
-    wanted = names.all_names(home).get(name, name)
-    if "/" in wanted:
-        return "SELECT number FROM artifact WHERE artifact_id = $1", wanted
-    conditions = ["a.alias = $1", "a.node = $1"]
-    if len(wanted) >= 6 and set(wanted) <= set("0123456789abcdef"):
-        conditions += ["starts_with(a.key, $1)", "starts_with(a.digest, $1)"]
-    return (
-        f"SELECT a.number FROM artifact a LEFT JOIN run USING (run_id) WHERE {' OR '.join(conditions)} "
-        "ORDER BY a.node = $1 AND a.artifact_id IN (SELECT artifact_id FROM current) DESC, coalesce(run.seq, 0) DESC, "
-        "try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"  # by numbers, not by times
-    ), wanted
-
-
-def find_run(home: Path, name: str) -> str:
-    """Returns the id of the run that an id, an alias ("tiny-7") or a given name means. Empty when there is none."""
-    wanted = names.all_names(home).get(name, name)
-    found = query(home, "SELECT run_id FROM run WHERE run_id = $1 OR alias = $1", [wanted])[1]
-    return str(found[0][0]) if found else ""
-
-
-def run_id_of(home: Path, name: str) -> str:
-    """As find_run, but raises StageError with near matches when there is none."""
-    if found := find_run(home, name):
-        return found
-    do = f"{_near(home, name)}`loam lineage runs` lists the runs."
-    raise StageError(f"There is no run {name!r} here.", where=str(home), do=do)
-
-
-def _near(home: Path, name: str) -> str:
-    """Returns "Near matches: a, b. " for a message. Empty when no name is near."""
-    sql = (
-        "SELECT name FROM (SELECT name FROM alias UNION SELECT run_id FROM run UNION SELECT node FROM artifact) "
-        "WHERE jaro_winkler_similarity(name, $1) > 0.8 ORDER BY jaro_winkler_similarity(name, $1) DESC, name LIMIT 3"
-    )
-    near = [row[0] for row in query(home, sql, [name])[1]]
-    return f"Near matches: {', '.join(near)}. " if near else ""
 
 
 # ------------------------------------------------------------------------------------------------------------------- reading

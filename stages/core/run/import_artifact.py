@@ -29,7 +29,7 @@ from stages.core.contract.source_code import edited
 from stages.core.contract.states import NodeState
 from stages.core.contract.strict_json import BadJsonError, read_object
 from stages.core.index import database
-from stages.core.run import runner
+from stages.core.run import node_job, runner
 from stages.core.store import external, integrity, key, manifest, manifest_schema, names, runs
 from stages.core.store.external import sha256_file
 from stages.core.store.lease import lease
@@ -91,7 +91,7 @@ def _import_files(home: Path, node: str, stage: Stage, paths: Sequence[str], pro
     }
     taking = replace(stage, run=_taking(stage, stage.importer, files))
     runtime, found = Runtime.model_validate({}), {"imported": files}
-    job = runner.NodeJob(node, taking, StageConfig(), 0, runtime, {}, found, parts, key.key_of(parts), provenance)
+    job = node_job.NodeJob(node, taking, StageConfig(), 0, runtime, {}, found, parts, key.key_of(parts), provenance)
     try:
         return runner.run_node(home, job, "", report)
     except LoamError:

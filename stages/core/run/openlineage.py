@@ -33,7 +33,7 @@ from stages.core.store.files import write_durably
 
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Artifact, ExternalFile
-    from stages.core.run.runner import NodeJob
+    from stages.core.run.node_job import NodeJob
 
 EVENT_TYPES: dict[str, str] = {
     "start": "START", **dict.fromkeys((RunState.DONE, NodeState.CACHED, *BUILDS), "COMPLETE"), NodeState.FAILED: "FAIL",

@@ -15,20 +15,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stages.core.contract import source_code
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome
 from stages.core.contract.environment import environment, utc_now
-from stages.core.contract.errors import RecipeError, StageError, VerificationError, of_the_disk
-from stages.core.contract.recipe import Runtime
+from stages.core.contract.errors import StageError, VerificationError, of_the_disk
 from stages.core.contract.secrets import redact
 from stages.core.contract.states import NodeState
-from stages.core.store import external, integrity, key, lease, manifest, names
-from stages.core.tables.jsonl import base_name
-from stages.settings import StageConfig
+from stages.core.run.node_job import NodeJob
+from stages.core.store import external, integrity, lease, manifest, names
 
 PROGRESS_EVERY_S = 0.5
 
@@ -46,22 +44,6 @@ Report = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
-class NodeJob:
-    """A node with everything that decides its artifact resolved. `key` is computed from `parts`. provenance: set for an import only."""
-
-    node: str
-    stage: Stage
-    config: StageConfig
-    seed: int
-    runtime: Runtime
-    inputs: Mapping[str, Artifact]
-    files: Mapping[str, tuple[ExternalFile, ...]]
-    parts: Mapping[str, Any]
-    key: str
-    provenance: str = ""
-
-
-@dataclass(frozen=True)
 class Result:
     """The outcome of a node. state: CACHED or one of BUILDS. seconds: time of the build, 0 for a cached node."""
 
@@ -69,83 +51,6 @@ class Result:
     artifact: Artifact
     seconds: float = 0.0
     record_counts: Mapping[str, Any] = field(default_factory=dict)
-
-
-def prepare(
-    home: Path, node: str, stage: Stage, config: StageConfig, seed: int, runtime: Runtime, inputs: Mapping[str, Artifact]
-) -> NodeJob:
-    """Resolves external inputs, computes the key and returns the job.
-
-    Args:
-        home: The home folder.
-        node: The node.
-        stage: Its stage.
-        config: Its settings.
-        seed: The recipe's seed.
-        runtime: How the stage is executed.
-        inputs: Role -> artifact that the stage reads.
-
-    Raises:
-        RecipeError: An external input does not exist or cannot be reached, or two inputs do not belong together.
-        StageError: An input is missing, or a distribution that the stage needs is not installed.
-    """
-    for role, read in stage.inputs.items():
-        if role not in inputs and role not in stage.optional:
-            raise StageError(
-                f"Input {role!r} is missing; it is read from {read}.",
-                where=f"node {node}",
-                do="This is a fault of the program, not of the recipe.",
-            )
-    _refuse_strangers(node, inputs)
-    files, packages = resolve_externals(home, node, config)
-    digests = {role: manifest.input_digest(artifact) for role, artifact in inputs.items()}
-    with source_code.remembered(home):
-        parts = key.key_parts(node, stage, config, seed, files, packages, digests)
-    return NodeJob(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
-
-
-def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
-    """Raises RecipeError when an input was made from another artifact than the one that the node reads. An imported one can cause that."""
-    beside: dict[str, set[str]] = {}
-    for artifact in inputs.values():
-        known = {artifact.manifest["digest"], manifest.input_digest(artifact)}  # an import keeps the digest by which its home named it
-        beside.setdefault(artifact.manifest["node"], set()).update(known)
-    for artifact in inputs.values():
-        for parent in artifact.manifest.get("inputs", {}).values():
-            if parent["digest"] not in beside.get(parent["node"], {parent["digest"]}):
-                raise RecipeError(
-                    f"{manifest.artifact_id(artifact)} was made from {parent['artifact']}, but {node} would read another "
-                    f"{parent['node']} beside it.",
-                    where=f"node {node}",
-                    do=f"Import {parent['node']} too, as the artifact that it was made from, or import neither.",
-                )
-
-
-def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[str, tuple[ExternalFile, ...]], dict[str, dict[str, str]]]:
-    """Returns every external field of a config, resolved: (field -> files, field -> package versions)."""
-    fields = list(external.external_fields(config))
-    if not fields:
-        return {}, {}
-    memory = external.load_memory(home)
-    before = dict(memory)
-    files, packages = {}, {}
-    for name, mark, values in fields:
-        if mark.form == "packages":
-            packages[name] = external.package_versions(values, f"{node}.{name}")
-        elif mark.form == "artifacts":
-            named = [manifest.named_artifact(home, value, f"{node}.{name}") for value in values]
-            files[name] = tuple(
-                ExternalFile(
-                    str(a.path), a.manifest["bytes"], f"artifact:{manifest.input_digest(a)}", manifest.artifact_id(a) if mark.named else ""
-                )
-                for a in named
-            )
-        else:
-            found = external.resolve_files(values, memory, f"{node}.{name}")
-            files[name] = tuple(replace(f, name=base_name(f)) for f in found) if mark.named else found
-    if memory != before:
-        external.save_memory(home, memory)
-    return files, packages
 
 
 def find_hit(home: Path, job: NodeJob) -> Artifact | None:

@@ -46,9 +46,7 @@ def required_claims(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], s
         dpo: The summary of the node dpo, empty without one.
         seed: Seed of the random choices of a test.
     """
-    found: list[Verdict] = []
-    if base := models.get("base"):
-        found += [_against_baseline(base, name, seed) for name in _baselines(base) if name == REQUIRED_BASELINE]
+    found = _against_baselines(models, seed, required=True)
     if sft := models.get("sft"):
         found += [_against_chance(score, sft) for score in sft.scores if score["gate"] and score["chance"]]
     return verdicts.holm([*found, *_margin_signs(dpo)])
@@ -64,18 +62,19 @@ def comparisons(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], seed:
         dpo: The summary of the node dpo, empty without one.
         seed: Seed of the random choices of a test.
     """
-    found: list[Verdict] = []
-    if base := models.get("base"):
-        found += [_against_baseline(base, name, seed) for name in _baselines(base) if name != REQUIRED_BASELINE]
+    found = _against_baselines(models, seed, required=False)
     for before, after in (pair for pair in STEPS if models.keys() >= set(pair)):
         found += _more_right_answers(before, after, models)
         found.append(_fewer_bits(before, after, models, seed))
     return verdicts.holm([*found, *_means_of_dpo(dpo)])
 
 
-def _baselines(model: ModelScores) -> list[str]:
-    """Returns the names of the count-based models that scored the same documents (such as "unigram")."""
-    return [metric.removesuffix("_nll") for task, metric in model.values if task == VALIDATION and metric.endswith("_nll")]
+def _against_baselines(models: Mapping[str, ModelScores], seed: int, required: bool) -> list[Verdict]:
+    """Returns the verdicts on the base model against the count-based models that scored the same documents (such as "unigram")."""
+    if (base := models.get("base")) is None:
+        return []
+    names = [metric.removesuffix("_nll") for task, metric in base.values if task == VALIDATION and metric.endswith("_nll")]
+    return [_against_baseline(base, name, seed) for name in names if (name == REQUIRED_BASELINE) == required]
 
 
 def _against_baseline(base: ModelScores, name: str, seed: int) -> Verdict:

@@ -14,7 +14,7 @@ import pytest
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import load_recipe
-from stages.core.index import database
+from stages.core.index import database, lookup
 from stages.core.run import gc
 from stages.core.store import manifest, runs
 from stages.core.tables.parquet import schema, write_rows
@@ -186,14 +186,14 @@ def test_nothing_new_leaves_the_file_alone(home: Path) -> None:
 
 def test_what_was_removed_or_built_again_by_hand_is_seen(home: Path) -> None:
     artifact = next((home / "artifacts" / "words").iterdir())
-    digest = database.latest_artifact(home, "words")["digest"]
+    digest = lookup.latest_artifact(home, "words")["digest"]
     shutil.rmtree(artifact)
     database.update(home)
     assert database.query(home, "SELECT node FROM artifact")[1] == [("count",)]
     assert database.query(home, "SELECT count(*) FROM metric WHERE node = 'words'")[1] == [(0,)]
     run_stage(WORDS, {}, {}, home)
     database.update(home)
-    again = database.latest_artifact(home, "words")
+    again = lookup.latest_artifact(home, "words")
     assert (again["alias"], again["digest"]) == ("words-2", digest)
     shutil.rmtree(home / "runs")
     database.update(home)
@@ -270,13 +270,13 @@ def test_wrong_sql_and_unknown_names_say_what_to_do(home: Path, tmp_path: Path) 
         database.query(home, "SELECT nothing FROM nowhere")
     assert "SHOW TABLES" in str(caught.value)
     with pytest.raises(StageError, match="There is no artifact 'pretrain'") as missing:
-        database.latest_artifact(home, "pretrain")
+        lookup.latest_artifact(home, "pretrain")
     assert "count, words" in str(missing.value)
     with pytest.raises(RecipeError, match="This home has no lineage yet"):
         database.query(tmp_path / "elsewhere", "SELECT 1")
 
 
 def test_an_artifact_is_found_by_node_name_key_and_digest(home: Path) -> None:
-    record = database.latest_artifact(home, "words")
+    record = lookup.latest_artifact(home, "words")
     for name in (record["artifact_id"], record["key"][:8], record["digest"][:10]):
-        assert database.latest_artifact(home, name)["artifact_id"] == record["artifact_id"]
+        assert lookup.latest_artifact(home, name)["artifact_id"] == record["artifact_id"]

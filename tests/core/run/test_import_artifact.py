@@ -14,7 +14,7 @@ from stages.core.contract.declaration import Context, ExternalFile, Importer, Ou
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.index import database
-from stages.core.run import runner
+from stages.core.run import node_job, runner
 from stages.core.run.gc import collect, collectable
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
@@ -186,8 +186,8 @@ def test_an_imported_artifact_made_from_another_input_is_refused(tmp_path: Path)
     both = Stage("both", COUNT.config, run_count, {"words": "words", "count": "count"}, "report", ("first",), optional=("words",))
     config = validated(both.config, {}, "test")
 
-    def prepared(inputs: dict[str, manifest.Artifact]) -> runner.NodeJob:
-        return runner.prepare(home, "both", both, config, 1, Runtime.model_validate({}), inputs)
+    def prepared(inputs: dict[str, manifest.Artifact]) -> node_job.NodeJob:
+        return node_job.prepare(home, "both", both, config, 1, Runtime.model_validate({}), inputs)
 
     with pytest.raises(RecipeError, match=f"was made from words/{words.path.name}, but both would read another words beside it"):
         prepared({"words": others, "count": count})

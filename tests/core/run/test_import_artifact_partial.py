@@ -12,7 +12,7 @@ import pytest
 
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.recipe import Runtime, validated
-from stages.core.run import runner
+from stages.core.run import node_job, runner
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
 from stages.settings import StageConfig
@@ -57,8 +57,8 @@ def take_in(home: Path, folder: Path, stage: Stage = MODEL) -> runner.Result:
     return import_artifact(home, stage.name, stage, [str(folder)], "from a friend", lambda event: None)
 
 
-def job(home: Path, stage: Stage, **inputs: Artifact) -> runner.NodeJob:
-    return runner.prepare(home, stage.name, stage, validated(StageConfig, {}, "test"), 1, Runtime.model_validate({}), inputs)
+def job(home: Path, stage: Stage, **inputs: Artifact) -> node_job.NodeJob:
+    return node_job.prepare(home, stage.name, stage, validated(StageConfig, {}, "test"), 1, Runtime.model_validate({}), inputs)
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from stages.core.contract.declaration import Outcome, Stage
 from stages.core.contract.errors import RecipeError, StageError, VerificationError
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.run import runner
-from stages.core.run.runner import find_hit, prepare, run_node
+from stages.core.run.node_job import prepare
+from stages.core.run.runner import find_hit, run_node
 from stages.core.store import lease, manifest
 from tests.conftest import run_stage, until
 from tests.core.toys import COUNT, WORDS, run_words

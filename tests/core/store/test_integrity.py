@@ -16,7 +16,8 @@ from stages.core.contract.errors import StageError, VerificationError
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.index import database
 from stages.core.run.gc import collect
-from stages.core.run.runner import prepare, run_node
+from stages.core.run.node_job import prepare
+from stages.core.run.runner import run_node
 from stages.core.store import external, integrity, manifest, names
 from stages.queries import lineage as ask
 from tests.conftest import run_stage

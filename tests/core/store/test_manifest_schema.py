@@ -16,7 +16,7 @@ from stages.core.contract.declaration import Artifact, Outcome, Stage
 from stages.core.contract.errors import LoamError, RecipeError, StageError, VerificationError
 from stages.core.contract.recipe import Runtime, validated
 from stages.core.index import database
-from stages.core.run import runner
+from stages.core.run import node_job, runner
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest, manifest_schema
 from stages.core.store.key import key_of
@@ -259,7 +259,7 @@ def forged(theirs: Artifact, folder: Path) -> Path:
 def test_a_forged_artifact_is_no_hit_of_an_ordinary_recipe(theirs: Artifact, tmp_path: Path) -> None:
     home, lines = tmp_path / "home", []
     fake = take(home, forged(theirs, tmp_path / "forged"))
-    job = runner.prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
+    job = node_job.prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
     assert job.key == fake.manifest["key"] and runner.find_hit(home, job) is None
     assert why_miss(home, job) == [
         f"{manifest.artifact_id(fake)} is imported, so it stands only where the recipe's section import names it"
@@ -279,7 +279,7 @@ def test_a_forged_artifact_is_no_hit_of_an_ordinary_recipe(theirs: Artifact, tmp
 def test_an_honest_copy_is_no_hit_either_and_is_built_beside(theirs: Artifact, tmp_path: Path) -> None:
     home, lines = tmp_path / "home", []
     ours = take(home, theirs.path)
-    job = runner.prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
+    job = node_job.prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
     built = runner.run_node(home, job, "run", lambda event: lines.append(event.values.get("line", "")))
     assert built.artifact.manifest["digest"] == ours.manifest["digest"] and built.artifact.path != ours.path
     assert not [line for line in lines if "claims the same key" in line]
