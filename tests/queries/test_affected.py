@@ -44,7 +44,7 @@ def test_a_changed_document_is_held(home: Path) -> None:
 
 
 def test_only_trained_rows_are_steps(home: Path) -> None:
-    """Page 2 is row 0 of the validation part, and row 0 of the training part is another page."""
+    """Page 2 is sequence 0 of the validation part, and sequence 0 of the training part is another page."""
     found = by_name(home, f"{SITE}/2", "relation", "steps")
     assert found["mix-1"] == ("holds", None) and found["pretrain-1"] == ("made from", None)
     assert by_name(home, f"{SITE}/0", "steps")["pretrain-1"] == (1,)

@@ -32,38 +32,38 @@ def mixed(tokens: Artifact, home: Path, **config: Any) -> tuple[Artifact, dict[s
     return artifact, json.loads((artifact.path / "mix.json").read_text())
 
 
-def row_spans(artifact: Artifact, part: str) -> list[dict[str, Any]]:
-    return list(read_rows(artifact.path / "row_spans" / f"{part}.parquet"))
+def sequence_spans(artifact: Artifact, part: str) -> list[dict[str, Any]]:
+    return list(read_rows(artifact.path / "sequence_spans" / f"{part}.parquet"))
 
 
 def test_once_over_everything_covers_train_and_validation_without_overlap(tokens: Artifact, tmp_path: Path) -> None:
     artifact, mix = mixed(tokens, tmp_path)
     spans = {s["doc_id"]: s for n in (0, 1) for s in read_rows(tokens.path / "spans" / f"{n:05d}.parquet")}
-    train, validation = row_spans(artifact, "train"), row_spans(artifact, "validation")
+    train, validation = sequence_spans(artifact, "train"), sequence_spans(artifact, "validation")
     assert not {r["doc_id"] for r in train} & {r["doc_id"] for r in validation}
     assert {r["doc_id"] for r in [*train, *validation]} == set(spans)
     assert len({r["doc_id"] for r in validation}) == mix["validation"]["documents"] == 12
     for doc_id, span in spans.items():
         covered = sorted((r["start"], r["length"]) for r in [*train, *validation] if r["doc_id"] == doc_id)
         assert covered[0][0] == span["start"] and sum(length for _, length in covered) == span["length"]
-    assert mix["phases"] == [{"start_row": 0, "rows": mix["train"]["rows"]}]
+    assert mix["phases"] == [{"start_sequence": 0, "sequences": mix["train"]["sequences"]}]
     assert mix["validation"]["bytes"] == sum(spans[d]["bytes"] for d in {r["doc_id"] for r in validation})
     assert all(s["epochs"] == 1 for s in mix["sources"].values())
     assert abs(sum(s["weight"] for s in mix["sources"].values()) - 1) < 1e-12
     assert artifact.manifest["tokens"] == mix["train"]["tokens"] == sum(r["length"] for r in train)
 
 
-def test_arrays_and_row_spans_say_the_same(tokens: Artifact, tmp_path: Path) -> None:
+def test_arrays_and_sequence_spans_say_the_same(tokens: Artifact, tmp_path: Path) -> None:
     artifact, mix = mixed(tokens, tmp_path)
     for part in ("train", "validation"):
-        pieces = np.load(artifact.path / part / "pieces.npy", mmap_mode="r")
-        rows = np.load(artifact.path / part / "rows.npy", mmap_mode="r")
-        assert pieces.dtype == rows.dtype == np.int64 and len(rows) == mix[part]["rows"] + 1
-        listed = row_spans(artifact, part)
-        assert [[r["shard"], r["start"], r["length"]] for r in listed] == pieces.tolist()
-        for r in range(len(rows) - 1):
-            assert [x["piece"] for x in listed if x["row"] == r] == list(range(rows[r + 1] - rows[r]))
-            assert pieces[rows[r] : rows[r + 1], 2].sum() <= 64
+        segments = np.load(artifact.path / part / "segments.npy", mmap_mode="r")
+        sequences = np.load(artifact.path / part / "sequences.npy", mmap_mode="r")
+        assert segments.dtype == sequences.dtype == np.int64 and len(sequences) == mix[part]["sequences"] + 1
+        listed = sequence_spans(artifact, part)
+        assert [[r["shard"], r["start"], r["length"]] for r in listed] == segments.tolist()
+        for r in range(len(sequences) - 1):
+            assert [x["segment"] for x in listed if x["sequence"] == r] == list(range(sequences[r + 1] - sequences[r]))
+            assert segments[sequences[r] : sequences[r + 1], 2].sum() <= 64
 
 
 def test_weights_give_exact_counts_and_epochs(tokens: Artifact, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_weights_give_exact_counts_and_epochs(tokens: Artifact, tmp_path: Path) 
     assert sum(s["train_tokens"] for s in mix["sources"].values()) == total == mix["train"]["tokens"]
     assert abs(mix["sources"]["wiki"]["train_tokens"] - total * 2 / 3) < 1
     assert mix["sources"]["wiki"]["epochs"] == pytest.approx(2.2, abs=0.01)
-    per_source = {name: sum(r["length"] for r in row_spans(artifact, "train") if r["source"] == name) for name in ("wiki", "web")}
+    per_source = {name: sum(r["length"] for r in sequence_spans(artifact, "train") if r["source"] == name) for name in ("wiki", "web")}
     assert per_source == {name: s["train_tokens"] for name, s in mix["sources"].items()}
 
 
