@@ -18,7 +18,8 @@ SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py
 """What starts training ranks, or takes more than some seconds: last, since most mutants die before."""
 
 TABLE: dict[str, tuple[str, ...]] = {
-    "core/store/manifest": ("tests/core/store/test_manifest_mutants.py", "tests/core/test_durability.py", "tests/core/store/test_key.py", "tests/core/store/test_integrity.py",
+    "core/store/manifest": ("tests/core/store/test_manifest_mutants.py", "tests/core/test_durability.py", "tests/core/store/test_key.py",
+                            "tests/core/store/test_integrity.py",
                             "tests/core/run/test_runner.py", "tests/core/run/test_import_artifact.py"),
     "core/store/key": ("tests/core/store/test_key_exact.py", "tests/core/store/test_key.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
     "core/store/external": ("tests/core/store/test_key.py", "tests/core/store/test_remote.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
