@@ -154,3 +154,16 @@ def test_a_document_counts_once_and_a_step_only_for_the_mixture_of_its_checkpoin
         assert db.execute(affected_module._STEPS).fetchall() == [("p1", 1)]
         held = affected_module._held(lambda sql: ((), db.execute(sql).fetchall()), {"sequence_spans"}, "matching")  # type: ignore[arg-type, return-value]
         assert held == {"m1": 1, "m2": 1}
+
+
+def test_texts_are_those_of_the_documents_that_dedup_read() -> None:
+    """An artifact that is only named by an edge, or that came in another role, gives no text."""
+    import duckdb
+
+    with duckdb.connect() as db:
+        edges = "('c', 'p', 'documents', true), ('c', 'q', 'documents', false), ('c', 'r', 'other', true), ('d', 'p', 'documents', true)"
+        db.execute(f"CREATE TABLE edge AS FROM (VALUES {edges}) t(child, parent, role, input)")
+        documents = ", ".join(f"('{name}', '{number:032}'::UUID, '{name}{number}')" for name in "pqr" for number in (1, 2))
+        db.execute(f"CREATE TABLE documents AS FROM (VALUES {documents}) t(artifact_id, doc_id, text)")
+        found = db.execute(affected_module._TEXTS, [["c"], [f"{1:032}"]]).fetchall()
+        assert [(child, text) for child, _, text in found] == [("c", "p1")]
