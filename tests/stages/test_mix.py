@@ -126,3 +126,11 @@ def test_the_defaults() -> None:
     assert Mix().model_dump() == {
         "seq_len": 4096, "weights": {}, "total_tokens": None, "max_epochs": 4.0, "validation_frac": 0.005, "max_validation_documents": 2000
     }  # fmt: skip
+
+
+def test_weights_have_limits() -> None:
+    for weights in ({"a": 1e-12, "b": 1.0}, {"a": 1e12}, {"a": 5e11, "b": 5e11}, {"a": 0.0, "b": 1.0}):
+        assert Mix(weights=weights, total_tokens=1).weights == weights
+    for weights in ({"a": 0.9e-12, "b": 1.0}, {"a": 1.1e12}, {"a": 6e11, "b": 5e11}):
+        with pytest.raises(ValidationError, match="weights"):
+            Mix(weights=weights, total_tokens=1)
