@@ -38,20 +38,20 @@ class RemoteFile:
 
 @contextmanager
 def opened(uri: str, compression: str | None = None, sequential: bool = False) -> Iterator[BinaryIO]:
-    """Opens a local path or fsspec URI for reading bytes.
+    """Opens a local path or fsspec URI for reading bytes. A network fault is a ConnectionError, also while reading.
 
     Args:
         uri: The path or URI.
         compression: As for fsspec.open; "infer" decides by the name.
         sequential: Reads from beginning to end in one response, which every HTTP server supports. Such a stream cannot seek.
 
-    Raises:
-        ConnectionError: A network fault, also while reading.
+    Yields:
+        The stream, which is closed when the block ends.
     """
     import fsspec
 
     options = {"block_size": 0} if sequential and uri.startswith(("http://", "https://")) else {}
-    with _network_told_apart(uri), fsspec.open(uri, "rb", compression=compression, **options) as stream:
+    with _network_faults(uri), fsspec.open(uri, "rb", compression=compression, **options) as stream:
         yield cast(BinaryIO, stream)
 
 
@@ -59,7 +59,7 @@ def describe(uri: str) -> RemoteFile:
     """Returns a file's size and ETag. Raises ConnectionError for a network fault, else what the file system's library raises."""
     import fsspec
 
-    with _network_told_apart(uri):
+    with _network_faults(uri):
         file_system, path = fsspec.core.url_to_fs(uri)
         file_system.invalidate_cache(path)
         info = file_system.info(path)
@@ -79,8 +79,12 @@ def local_name(uri: str) -> str:
 
 
 @contextmanager
-def _network_told_apart(uri: str) -> Iterator[None]:
-    """Raises ConnectionError in place of an error that means a network fault. Raises every other error unchanged."""
+def _network_faults(uri: str) -> Iterator[None]:
+    """Replaces an error that means a network fault. Raises every other error unchanged.
+
+    Raises:
+        ConnectionError: The network failed.
+    """
     try:
         yield
     except _faults() as error:  # evaluated only after an error, when the library that raised it is loaded

@@ -107,7 +107,7 @@ HARM: list[tuple[str, str, str]] = [
     ("end.json", '"state": "finished"', "the state is 'finished'"),
     ("end.json", '"state": 1', "the state is 1"),
     ("end.json", '"nodes": 3', "nodes.jsonl has 2 lines, end.json counts 3"),
-    ("nodes.jsonl", "cut", "the last line is cut"),
+    ("nodes.jsonl", "cut", "the last line is incomplete"),
     ("nodes.jsonl", "line", "nodes.jsonl has 1 lines, end.json counts 2"),
     ("nodes.jsonl", "gone", "nodes.jsonl has 0 lines, end.json counts 2"),
     ("nodes.jsonl", "{\n{}\n", "nodes.jsonl:1: Expecting property name"),

@@ -73,7 +73,7 @@ def test_what_is_made_from_a_forged_artifact_is_no_hit_of_the_ordinary_one(tmp_p
     ours = run_stage(MODEL, {}, {}, home)
     assert ours.manifest["digest"] == taken.manifest["digest"], "the hole: the digest does not tell them apart"
     wanted = job(home, CARD, checkpoint=ours)
-    assert wanted.key != poisoned.manifest["key"] and runner.find_hit(home, wanted) is None
+    assert wanted.key != poisoned.manifest["key"] and runner.find_cached(home, wanted) is None
     assert (run_stage(CARD, {}, {"checkpoint": ours}, home).path / "card").read_text() == "loss 1"
     assert run_stage(CARD, {}, {"checkpoint": taken}, home).path == poisoned.path  # the same imported one again is a hit
 

@@ -252,7 +252,7 @@ def test_a_digest_over_nothing_is_refused(tmp_path: Path) -> None:
     files = [{"path": "a/x", "bytes": 1, "sha256": "0"}, {"path": "ab", "bytes": 1, "sha256": "1"}]
     assert manifest.content_digest(files, ["a"]) == manifest.content_digest(files[:1])
     for identity in (["b"], ["a", "b"], ["a/"]):
-        with pytest.raises(StageError, match="The digest is to be taken over '.*', but there is no such file") as caught:
+        with pytest.raises(StageError, match="The digest counts '.*', but there is no such file") as caught:
             manifest.content_digest(files, identity)
         assert "fault of the stage" in caught.value.do
 

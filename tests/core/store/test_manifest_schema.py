@@ -87,9 +87,9 @@ BAD: list[tuple[str, Harm, str]] = [
     ("digest in capitals", lambda r: r.update(digest="A" * 64), "digest is "),
     ("node a path", put("node", "../../x"), "node is '../../x'"),
     ("stage a path", put("stage", "../x"), "stage is '../x'"),
-    ("kind a path", put("kind", "../x"), "kind is '../x': is no name of a kind"),
+    ("kind a path", put("kind", "../x"), "kind is '../x': is not a name of a kind"),
     ("a table that is no name", put("tables", {"a b": "a"}), "tables.a b"),
-    ("a view in capitals", put("tables", {"a": "Artifact"}), "tables.a is 'Artifact': is no name of a table or view"),
+    ("a view in capitals", put("tables", {"a": "Artifact"}), "tables.a is 'Artifact': is not a name of a table or view"),
     ("alias a path", put("alias", "../x-1"), "alias is '../x-1'"),
     ("alias without number", put("alias", "words"), "alias is 'words'"),
     ("run a path", put("run_id", "../../etc"), "run_id is '../../etc'"),
@@ -260,7 +260,7 @@ def test_a_forged_artifact_is_no_hit_of_an_ordinary_recipe(theirs: Artifact, tmp
     home, lines = tmp_path / "home", []
     fake = take(home, forged(theirs, tmp_path / "forged"))
     job = node_job.prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
-    assert job.key == fake.manifest["key"] and runner.find_hit(home, job) is None
+    assert job.key == fake.manifest["key"] and runner.find_cached(home, job) is None
     assert why_miss(home, job) == [
         f"{manifest.artifact_id(fake)} is imported, so it stands only where the recipe's section import names it"
     ]
@@ -323,7 +323,7 @@ def test_a_stage_that_states_what_no_manifest_may_hold_publishes_nothing(tmp_pat
 
     run.__module__ = WORDS.run.__module__
     with pytest.raises(
-        StageError, match="What words states about its artifact cannot stand in a manifest: NaN, which is no JSON number"
+        StageError, match="What words states about its artifact is not valid in a manifest: NaN, which is no JSON number"
     ) as caught:
         run_stage(dataclasses.replace(WORDS, run=run), {}, {}, tmp_path)
     assert "nothing was published" in caught.value.do and not list(tmp_path.glob("artifacts/*/*"))
