@@ -101,14 +101,14 @@ def _listed(home: Path, keep_runs: int) -> list[Collectable]:
         raise StageError(
             f"A run's record is damaged, so what it keeps is not known: {problem}{_more(broken)}.",
             where=str(folder),
-            do="Restore the file from a copy; or remove the folder, and what only that run needed can go.",
+            do="Restore the file from a copy, or remove the folder; gc can then remove what only that run needed.",
         )
     database.update(home)
     if spoilt := database.query(home, "SELECT name, problem FROM damaged ORDER BY name")[1]:
         raise StageError(
             f"A manifest is damaged, so what it was made from is not known: {spoilt[0][1]}{_more(spoilt)}",
             where=str(home / "artifacts" / spoilt[0][0] / manifest.NAME),
-            do="Restore the file from a copy; or remove its folder, and the next run builds the artifact again.",
+            do="Restore the file from a copy, or remove its folder; the next run then builds the artifact again.",
         )
     keeping = [keep_runs, sorted(set(names.all_names(home).values()))]
     rows: list[Collectable] = [

@@ -23,8 +23,8 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import VerificationError
 from stages.core.store import external, manifest
 
-TOLD_BYTES = 1 << 30  # a read of at least this many bytes is announced
-REST_S = 1.5 * external.GRAIN_NS / 1e9
+ANNOUNCED_BYTES = 1 << 30  # a read of at least this many bytes is announced
+CLOCK_WAIT_S = 1.5 * external.GRAIN_NS / 1e9
 SHOWN = 3  # faults named in a message
 
 
@@ -34,7 +34,7 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
     Args:
         home: The home that remembers the hashes.
         artifact: The artifact, of this or another home.
-        say: Receives one line when TOLD_BYTES or more have to be read.
+        say: Receives one line when ANNOUNCED_BYTES or more have to be read.
 
     Returns:
         The faults; empty when every file has its recorded sha256.
@@ -43,7 +43,7 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
     memory = external.read_memory(file)
     before = dict(memory)
     unknown = sum(entry["bytes"] for entry in artifact.manifest["files"] if str((artifact.path / entry["path"]).absolute()) not in memory)
-    if unknown >= TOLD_BYTES:
+    if unknown >= ANNOUNCED_BYTES:
         say(f"reads {unknown / 1e9:,.1f} GB of {manifest.artifact_id(artifact)} to compare them with its manifest")
     wrong = manifest.verify(artifact, lambda path: external.remembered_sha256(path, memory))
     if memory != before:
@@ -70,7 +70,7 @@ def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]
         artifact: The published artifact.
         hashed: Path in the artifact -> mark of the file when its sha256 was computed (manifest.list_files).
     """
-    time.sleep(REST_S)
+    time.sleep(CLOCK_WAIT_S)
     memory: external.Remembered = {}
     for entry in artifact.manifest["files"]:
         path = (artifact.path / entry["path"]).absolute()

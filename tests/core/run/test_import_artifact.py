@@ -25,7 +25,7 @@ PROVENANCE = "My own lines, CC0"
 
 
 def take(files: Sequence[ExternalFile], out: Path, ctx: Context) -> Outcome:
-    """A number per line; a line that is none is dropped."""
+    """Returns the outcome of an import of one number per line; a line that is not a number is dropped."""
     rows = 0
     for file in files:
         for number, line in enumerate(Path(file.uri).read_text().split(), start=1):

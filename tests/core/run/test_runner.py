@@ -142,7 +142,7 @@ def test_no_space_is_one_clear_message_and_leaves_nothing(tmp_path: Path) -> Non
 
 
 def meddling(file: Path, meddle: Callable[[], object]) -> Stage:
-    """The words stage, whose input file is changed by someone else while it works."""
+    """Returns the words stage, whose input file changes while it works."""
 
     def run(config, inputs, out, ctx) -> Outcome:
         outcome = run_words(config, inputs, out, ctx)

@@ -155,7 +155,7 @@ def test_an_artifact_that_is_no_input_of_the_pipeline_is_checked_too(tmp_path: P
 
 
 def drawing(letters: str, deterministic: bool) -> Stage:
-    """The words stage, which writes another letter each time."""
+    """Returns the words stage, which writes another letter each time."""
     left = list(letters)
 
     def run(config, inputs, out, ctx) -> Outcome:  # noqa: ANN001

@@ -31,7 +31,7 @@ Harm = Callable[[Record], Any]
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """An artifact with an input, record counts, summary and files, of another home."""
+    """Returns an artifact of another home, with an input, record counts, summary and files."""
     home = tmp_path_factory.mktemp("theirs")
     return run_stage(WORDS, {}, {}, home)
 
@@ -46,7 +46,7 @@ def copied(theirs: Artifact, folder: Path) -> Path:
 
 
 def rewritten(folder: Path, harm: Harm) -> Path:
-    """The folder with its manifest changed by `harm`; a text that it returns is written as it is."""
+    """Returns the folder after `harm` changed its manifest. Bytes that `harm` returns are written unchanged."""
     path = folder / "manifest.json"
     record = json.loads(path.read_text())
     made = harm(record)
@@ -153,7 +153,7 @@ FORGED: list[tuple[str, Harm, str]] = [
 
 
 def snapshot(home: Path) -> dict[str, bytes]:
-    """Every file of a home but its locks and its index."""
+    """Returns every file of a home but its locks and its index."""
     return {
         str(p.relative_to(home)): p.read_bytes() for p in home.rglob("*") if p.is_file() and not p.name.startswith(("lineage", "home.lock"))
     }
@@ -245,7 +245,7 @@ def test_a_folder_that_holds_something_else_is_refused(
 
 
 def forged(theirs: Artifact, folder: Path) -> Path:
-    """The artifact with other words under the same key, every checksum recomputed: what anybody can make."""
+    """Returns the artifact with other words under the same key and every checksum computed again, as anybody can make it."""
     copied(theirs, folder)
     (folder / "word" / "00000.txt").write_text("FORGE")
 

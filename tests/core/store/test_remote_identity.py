@@ -154,7 +154,7 @@ def test_other_file_systems_count_by_what_they_offer() -> None:
 
 
 def reading(site: Site, between: dict[str, object]) -> object:
-    """The words stage, which reads the remote file; meanwhile the site changes."""
+    """Returns the words stage, which reads the remote file; meanwhile the site changes."""
 
     def run(config, inputs, out, ctx):  # noqa: ANN001, ANN202
         (file,) = ctx.files("named")
