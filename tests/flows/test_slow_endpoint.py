@@ -77,7 +77,7 @@ def test_an_endpoint_that_never_ends_its_answer_is_asked_at_most_twice_in_a_run(
     assert names(valid(file.read_text())) == WHOLE
     said = capfd.readouterr().err
     assert (
-        said.count("openlineage: ") == 1 and "no answer in" in said and str(file) in said and "next one that tells the same target" in said
+        said.count("openlineage: ") == 1 and "no answer in" in said and str(file) in said and "next run with the same target" in said
     )
 
 

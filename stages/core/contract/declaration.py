@@ -24,6 +24,7 @@ from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     from stages.core.contract.recipe import Runtime
+    from stages.core.store.manifest_schema import Manifest
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class Artifact:
     """A published artifact: `path` is its folder, `manifest` is the parsed manifest.json."""
 
     path: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
 
     @property
     def summary(self) -> Mapping[str, Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from stages.core.contract.errors import VerificationError
 from stages.core.contract.states import RunState
 from stages.core.index import schema
 from stages.core.store import manifest, manifest_schema, names, runs
+from stages.core.store.runs import RunRecord
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class News:
 
     artifacts: list[tuple[str, int]]
     gone: list[str]
-    runs: list[dict[str, Any]]
+    runs: list[RunRecord]
     gone_runs: list[str]
     names: dict[str, str] | None
     home: str | None

@@ -138,7 +138,7 @@ def test_an_input_enters_by_its_content_digest(tmp_path: Path) -> None:
 
 
 def leaves(value: object, path: tuple = ()) -> Iterator[tuple]:
-    """Paths to every value of a nested dict or list that is not one itself."""
+    """Yields the path of every value of a nested dict or list that is not itself a dict or list."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = [leaf for name, below in inner for leaf in leaves(below, (*path, name))]
     yield from found or [path]
