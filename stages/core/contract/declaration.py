@@ -8,6 +8,7 @@ config, seed, inputs and the named distributions. Nothing in `ctx.runtime` may c
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -81,8 +82,6 @@ class ExternalFile:
     @property
     def sha256(self) -> str:
         """Hex sha256 of the content. For an ETag or an artifact it is the sha256 of the identity, because the bytes were not read."""
-        import hashlib
-
         kind, _, value = self.identity.partition(":")
         return value if kind == "sha256" else hashlib.sha256(self.identity.encode()).hexdigest()
 
