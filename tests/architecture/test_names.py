@@ -16,7 +16,6 @@ KERNELS = {"count_work", "_hash_words", "_decide", "_search"}
 
 STILL_LONG = {
     "stages/dedup.py",
-    "stages/core/index/database.py",
     "stages/crawl.py",
     "stages/filter.py",
     "make_lm",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, Stage
 from stages.core.contract.errors import LoamError, RecipeError
-from stages.core.contract.recipe import Runtime
+from stages.core.contract.runtime import Runtime
 from stages.core.contract.secrets import refuse_in_settings
 from stages.core.contract.source_code import edited
 from stages.core.contract.strict_json import BadJsonError, read_object
