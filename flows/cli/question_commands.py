@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
@@ -10,6 +11,10 @@ from flows.cli import completers
 from flows.cli.options import ANY_NAME, COMMON, AnyName, ArtifactName, Command, Common, Settings, whole
 from flows.cli.printing import answer, answer_rows, print_table, say
 from stages.core.contract.errors import RecipeError
+
+if TYPE_CHECKING:
+    from stages.queries.traced import TracedDocument
+    from stages.queries.weights import WeightsComparison
 
 WHAT = Group("What to trace: exactly one of", sort_key=1)
 WHERE = Group("In which run or artifact: at most one of", sort_key=2)
@@ -54,7 +59,7 @@ def trace(
     return 0
 
 
-def _print_documents(found: list[dict[str, Any]]) -> None:
+def _print_documents(found: Sequence[TracedDocument]) -> None:
     from stages.queries.trace_lines import document_lines
 
     for document in found:
@@ -77,17 +82,17 @@ def compare(a: AnyName, b: AnyName, /, *, common: Common = COMMON) -> int:
     return 0
 
 
-def _print_weights(found: dict[str, Any]) -> None:
+def _print_weights(found: WeightsComparison) -> None:
     say(f"a  {found['a']}\nb  {found['b']}")
-    for part, title in (
-        ("config", "settings that differ"),
-        ("alone", "parameters that only one has, or of another shape"),
-        ("groups", "change of the weights"),
-        ("layers", "relative change by layer"),
+    for title, rows in (
+        ("settings that differ", found["config"]),
+        ("parameters that only one has, or of another shape", found["alone"]),
+        ("change of the weights", found["groups"]),
+        ("relative change by layer", found["layers"]),
     ):
-        if found[part]:
+        if rows:
             say(f"\n{title}")
-            print_table(found[part])
+            print_table(rows)
 
 
 def what_if(artifact: ArtifactName, /, *, settings: Settings = (), common: Common = COMMON) -> int:

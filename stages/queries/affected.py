@@ -21,8 +21,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from stages.core.contract.errors import StageError
 from stages.core.index import database
@@ -33,37 +34,76 @@ HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("row
 REMOVED = (DedupReason.URL_REMOVED, DedupReason.COPY_OF_REMOVED)  # drop reasons of documents that a takedown setting removed
 
 
+class AffectedArtifact(TypedDict):
+    """An artifact that matching documents affect.
+
+    Attributes:
+        node: its node.
+        artifact: its id, "<node>/<folder>".
+        relation: holds, holds a copy, names the files, or made from.
+        documents: number of matching documents that it holds; None if it holds none.
+        copies: number of copies of them that it holds; None if it holds none.
+        steps: number of pretraining steps that saw such a document or copy; None for other nodes.
+    """
+
+    node: str
+    artifact: str
+    relation: str
+    documents: int | None
+    copies: int | None
+    steps: int | None
+
+
+class AffectedCopy(TypedDict):
+    """A copy of a matching document under another URL.
+
+    Attributes:
+        relation: kept copy or dropped copy.
+        url: its URL; None if its decision is not in this home.
+        host: the host of its URL.
+        of: the matching URL.
+        kind: exact or near.
+        jaccard: verified Jaccard similarity of the two, from 0 to 1.
+        artifact: the artifact of dedup.
+    """
+
+    relation: str
+    url: str | None
+    host: str
+    of: str | None
+    kind: str
+    jaccard: float
+    artifact: str
+
+
 @dataclass(frozen=True)
 class Affected:
     """The artifacts and the copies that a URL pattern affects.
 
     Attributes:
-        artifacts: rows of node, artifact, relation (holds | holds a copy | names the files | made from), documents (number held; None if it
-            holds none), copies (number held, likewise), steps (number of pretraining steps that saw such a document or copy; None for
-            other nodes).
-        copies: rows of relation (kept copy | dropped copy), url, host, of (the matching URL), kind (exact | near), jaccard, artifact (of
-            dedup). If only the matching document is removed, a dropped copy of it can be kept in its place.
+        artifacts: in the order in which they were made.
+        copies: If only the matching document is removed, a dropped copy of it can be kept in its place.
     """
 
-    artifacts: list[dict[str, Any]]
-    copies: list[dict[str, Any]]
+    artifacts: list[AffectedArtifact]
+    copies: list[AffectedCopy]
 
 
 def affected(home: Path, pattern: str) -> Affected:
-    """Finds what holds documents whose URL matches.
+    """Finds what holds documents whose URL matches. A pattern that matches no recorded document is a StageError.
 
     Args:
         home: the home folder.
         pattern: a URL, with % for any characters.
 
-    Raises:
-        StageError: no recorded document matches.
+    Returns:
+        The artifacts and the copies.
     """
     return database.asking(home, lambda ask: _affected(ask, home, pattern))
 
 
 def as_like(pattern: str) -> str:
-    """The pattern for LIKE … ESCAPE '\\'. Only % is a wildcard, as in filter.url.remove (stages/text/quality/url_patterns.py)."""
+    r"""Return the pattern for LIKE … ESCAPE '\\'. Only % is a wildcard, as in filter.url.remove (stages/text/quality/url_patterns.py)."""
     return re.sub(r"([\\_])", r"\\\1", pattern)
 
 
@@ -84,7 +124,7 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
     held |= crawls
     copies |= dict(ask(_CRAWLS.format(documents="copied"))[1])
     steps: dict[str, int] = dict(ask(_STEPS)[1]) if {"steps", "row_spans"} <= views else {}
-    artifacts = [
+    artifacts: list[AffectedArtifact] = [
         {
             "node": node,
             "artifact": artifact,
@@ -95,7 +135,7 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
         }
         for node, artifact in ask(_DOWNSTREAM, [[*held, *copies]])[1]
     ]
-    named = [
+    named: list[AffectedCopy] = [
         {
             "relation": "dropped copy" if dropped else "kept copy",
             "url": url,
@@ -111,18 +151,25 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
     return Affected(artifacts, named)
 
 
-def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, Any, Any]]:
-    """Rows (artifact of dedup, document, compared document) of documents with equal text.
+def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, UUID, UUID]]:
+    """Finds documents with equal text.
 
     The compared document is a near duplicate of a kept document that the cluster of the first document does not name. The kept document
     or the first document matches the URL pattern.
     A document of equal text has the same cluster and the same Jaccard similarity in `clusters` as the compared document. Other documents
     may have them too, so the texts decide.
+
+    Args:
+        ask: runs a query on one connection to the index.
+        views: the views of the index.
+
+    Returns:
+        Rows (artifact of dedup, document, compared document).
     """
     from stages.text.match.minhash import text_hash
 
     found = ask(_MAYBE_SAME_TEXT)[1]
-    texts: dict[tuple[str, Any], bytes] = {}
+    texts: dict[tuple[str, UUID], bytes] = {}
     if found and "documents" in views:
         artifacts, documents = {row[0] for row in found}, {document for row in found for document in row[1:]}
         for artifact, document, text in ask(_TEXTS, [sorted(artifacts), sorted(documents)])[1]:
@@ -136,7 +183,7 @@ def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, Any, Any]]
 
 
 def _held(ask: database.Ask, views: set[str], documents: str) -> dict[str, int]:
-    """artifact -> number of the documents that it holds. documents: the name of a table with their doc_ids."""
+    """Return artifact -> number of the documents that it holds. documents: the name of a table with their doc_ids."""
     held: dict[str, int] = {}
     for view, condition in HOLDERS:
         if view in views:

@@ -228,7 +228,7 @@ def test_the_command_compares_runs_with_runs_and_weights_with_weights(tmp_path: 
     code, shown, _ = compare(first, second)
     assert code == 0 and "reached" in shown and "embedding" not in shown
     code, _, message = compare(first, "pretrain")
-    assert code == 1 and f"'{first}' is a run, but 'pretrain' is none." in message
+    assert code == 1 and f"'{first}' is a run, but 'pretrain' is not." in message
     code, _, message = compare("pretrain", "nothing")
     assert code == 1 and "There is no artifact 'nothing' here" in message
 

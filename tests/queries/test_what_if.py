@@ -79,7 +79,7 @@ def test_nothing_changed_changes_nothing(home: Path, data: Data) -> None:
     [
         ("filter.c4.remove_citations=false", "Stored signals cannot tell what filter.c4.remove_citations would change"),
         ("filter.gopher_quality.min_doc_word=80", "Unknown key 'gopher_quality.min_doc_word'"),
-        ("dedup.threshold=0.5", "'dedup.threshold=0.5' is no setting of filter"),
+        ("dedup.threshold=0.5", "'dedup.threshold=0.5' is not a setting of filter"),
         ("filter.languages", "--set 'filter.languages' is not node.key=value"),
         ("filter.quality.min_score=0.5", "The documents have no score"),
     ],
@@ -92,9 +92,9 @@ def test_what_cannot_be_answered_is_refused(home: Path, setting: str, what: str)
 
 def test_other_versions_and_other_code_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = replace(STAGE, versions=(*STAGE.versions, "other signals"))
-    with pytest.raises(StageError, match=f"The artifact was made by version {STAGE.version} of filter"):
+    with pytest.raises(StageError, match=f"Version {STAGE.version} of filter made the artifact"):
         what_if(home, name(home), newer, [])
-    with pytest.raises(RecipeError, match="is no artifact of dedup"):
+    with pytest.raises(RecipeError, match="is not an artifact of dedup"):
         what_if(home, name(home), replace(STAGE, name="dedup"), [])
     monkeypatch.setattr("stages.queries.what_if.first_reason", lambda signals, settings: "other")
     with pytest.raises(StageError, match="Today's rules do not give the recorded verdict"):

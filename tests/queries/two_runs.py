@@ -13,7 +13,6 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from flows.pipeline import pipeline, stage_of
 from stages.core.index import database
@@ -28,7 +27,8 @@ ROLES = {"crawl": "", "extract": "warc", "filter": "documents", "dedup": "docume
          "mix": "tokens", "pretrain": "mixture"}  # fmt: skip
 MACHINE = {"python": "3.11", "platform": "test", "hardware": {}}
 STARTED = "2026-01-01T00:00:00.000+00:00"
-Table = tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]
+Cell = str | int | float | uuid.UUID | None
+Table = tuple[Mapping[str, str], Sequence[Mapping[str, Cell]]]
 VIEWS = {node.name: {table.name: table.view for table in stage_of(node).tables} for node in pipeline()}
 DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string"}
 CLUSTER = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
@@ -106,7 +106,7 @@ def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
             rows.append({"doc_id": doc(page), "url": URLS[page], "verdict": verdict, "reason": reason})
         return {"decisions/00000.parquet": (DECISION, rows)}
 
-    def member(page: int, kept: int, cluster: int, jaccard: float, kind: str) -> dict[str, Any]:
+    def member(page: int, kept: int, cluster: int, jaccard: float, kind: str) -> dict[str, Cell]:
         return {"doc_id": doc(page), "cluster": cluster, "kept_doc_id": doc(kept), "jaccard": jaccard, "kind": kind}
 
     clusters = [member(0, 0, 0, 1.0, "kept"), member(5, 0, 0, 0.9, "near"), member(4, 4, 1, 1.0, "kept"), member(3, 4, 1, 1.0, "exact")]
