@@ -72,7 +72,7 @@ def print_table(rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def _table(lines: Sequence[Mapping[str, str]], folded: bool) -> Table:
-    """Return a rich table. Without `folded`, each column is one cell with many lines, because rich lays that out three times as fast."""
+    """Returns a rich table. Without `folded`, each column is one cell with many lines, because rich lays that out three times as fast."""
     from rich.table import Table
     from rich.text import Text
 
@@ -104,7 +104,7 @@ def print_nested(values: Mapping[str, object], indent: str = "") -> None:
 
 
 def _strict(value: object) -> Json:
-    """Return the value as strict JSON: NaN and infinity become null, and a value of a type that JSON lacks becomes its text."""
+    """Returns the value as strict JSON: NaN and infinity become null, and a value of a type that JSON lacks becomes its text."""
     if isinstance(value, Mapping):
         return {str(name): _strict(inner) for name, inner in value.items()}
     if is_dataclass(value):

@@ -103,7 +103,7 @@ def affected(home: Path, pattern: str) -> Affected:
 
 
 def as_like(pattern: str) -> str:
-    r"""Return the pattern for LIKE … ESCAPE '\\'. Only % is a wildcard, as in filter.url.remove (stages/text/quality/url_patterns.py)."""
+    r"""Returns a pattern for LIKE … ESCAPE '\\'. Only % is a wildcard, as in filter.url.remove (stages/text/quality/url_patterns.py)."""
     return re.sub(r"([\\_])", r"\\\1", pattern)
 
 
@@ -183,7 +183,7 @@ def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, UUID, UUID
 
 
 def _held(ask: database.Ask, views: set[str], documents: str) -> dict[str, int]:
-    """Return artifact -> number of the documents that it holds. documents: the name of a table with their doc_ids."""
+    """Returns artifact -> number of the documents that it holds. documents: the name of a table with their doc_ids."""
     held: dict[str, int] = {}
     for view, condition in HOLDERS:
         if view in views:

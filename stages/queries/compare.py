@@ -113,7 +113,7 @@ def _nodes(home: Path, run: str) -> dict[str, str]:
 
 
 def _artifact(home: Path, name: str) -> Artifact | None:
-    """Return the artifact of an id; None if `gc` has removed it."""
+    """Returns the artifact of an id; None if `gc` has removed it."""
     folder = home / "artifacts" / name
     return manifest.read_artifact(folder) if (folder / manifest.NAME).is_file() else None
 

@@ -35,7 +35,7 @@ class Decision:
 
     @classmethod
     def of_row(cls, names: Sequence[str], values: Sequence[object]) -> Decision:
-        """Return the decision in a row of the view `decisions`.
+        """Returns the decision in a row of the view `decisions`.
 
         Args:
             names: the names of the columns.
@@ -57,7 +57,7 @@ class RecordedConfig:
     settings: Mapping[str, Any]
 
     def at(self, path: str) -> Any:
-        """Return the value at a dotted path; None if the config does not have it."""
+        """Returns the value at a dotted path; None if the config does not have it."""
         found: object = self.settings
         for name in path.split("."):
             found = found.get(name) if isinstance(found, Mapping) else None

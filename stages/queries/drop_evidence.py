@@ -123,7 +123,7 @@ class _Items:
     texts: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
 
     def ngrams(self, hit: _Hit) -> int | None:
-        """Return the number of n-grams of the item among the words of a hit; None if item or setting is not in this home."""
+        """Returns the number of n-grams of the item among the words of a hit; None if item or setting is not in this home."""
         texts, n, least = self.texts.get((hit.task, hit.item_id)), self.config.at("ngram_words"), self.config.at("min_words")
         return _ngrams(hit.words, texts, n, least) if texts and isinstance(n, int) and isinstance(least, int) else None
 
@@ -150,14 +150,14 @@ def evidence(ask: Ask, decision: Decision) -> Evidence:
 
 
 def _config(ask: Ask, artifact: str) -> RecordedConfig:
-    """Return the config in the manifest of an artifact; empty if the artifact is not in this home."""
+    """Returns the config in the manifest of an artifact; empty if the artifact is not in this home."""
     found = ask("SELECT config FROM artifact WHERE artifact_id = ?", [artifact])[1]
     config = json.loads(found[0][0]) if found else {}
     return RecordedConfig(config if isinstance(config, Mapping) else {})
 
 
 def _rows(ask: Ask, artifact: str, kind: str, columns: str, condition: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Return the chosen columns of rows of one side table; empty if this home has no such artifact or side table."""
+    """Returns the chosen columns of rows of one side table; empty if this home has no such artifact or side table."""
     views = ask("SELECT view FROM side_table WHERE artifact_id = ? AND kind = ? LIMIT 1", [artifact, kind])[1]
     if not views:
         return []
@@ -166,7 +166,7 @@ def _rows(ask: Ask, artifact: str, kind: str, columns: str, condition: str, valu
 
 
 def _parent(ask: Ask, artifact: str, role: str) -> str:
-    """Return the input of an artifact in a role; empty if none is recorded."""
+    """Returns the input of an artifact in a role; empty if none is recorded."""
     found = ask("SELECT parent FROM edge WHERE child = ? AND role = ? AND input", [artifact, role])[1]
     return str(found[0][0]) if found else ""
 
@@ -192,7 +192,7 @@ def _of_dedup(ask: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
 
 
 def _kept_copy(ask: Ask, decision: Decision, config: RecordedConfig) -> Copy | None:
-    """Return the document that dedup kept in place of this one; None if this one is itself the kept member of its cluster."""
+    """Returns the document that dedup kept in place of this one; None if this one is itself the kept member of its cluster."""
     columns, own = "kind, kept_doc_id, jaccard, corpus", [decision.doc_id]
     for kind, kept_id, jaccard, corpus in _rows(ask, decision.artifact, "clusters", columns, "doc_id = ?::UUID", own):
         if kind in ("exact", "near"):  # a document can also have a row as the kept member of its cluster
@@ -209,7 +209,7 @@ def _cut_repeats(decision: Decision, config: RecordedConfig) -> Measured:
 
 
 def _named_with(ask: Ask, decision: Decision) -> tuple[Named, ...]:
-    """Return the documents named by `remove_copies_of` that are copies of the kept document of this document's cluster."""
+    """Returns the documents named by `remove_copies_of` that are copies of the kept document of this document's cluster."""
     kept = str(decision.columns.get("kept_doc_id") or decision.doc_id)
     later = [str(doc_id) for (doc_id,) in _rows(ask, decision.artifact, "pairs", "doc_id", "kept_doc_id = ?::UUID", [kept])]
     condition = f"reason = '{DedupReason.URL_REMOVED}' AND (kept_doc_id = ?::UUID OR list_contains(?::UUID[], doc_id)) ORDER BY url, doc_id"
@@ -232,7 +232,7 @@ def _of_decontaminate(ask: Ask, decision: Decision, config: RecordedConfig) -> E
 
 
 def _items(ask: Ask, benchmarks: str, hits: Sequence[_Hit]) -> _Items:
-    """Return the items that hits name. benchmarks: the artifact of the benchmarks; empty if none is recorded."""
+    """Returns the items that hits name. benchmarks: the artifact of the benchmarks; empty if none is recorded."""
     wanted = sorted({hit.item_id for hit in hits})
     found = _rows(ask, benchmarks, "items", "task, item_id, texts", "list_contains(?::VARCHAR[], item_id)", [wanted])
     return _Items(_config(ask, benchmarks), {(task, item_id): texts for task, item_id, texts in found})
@@ -281,7 +281,7 @@ def _shares(
 
 
 def _covered(found: Sequence[ItemMatch]) -> int:
-    """Return the number of characters that at least one match covers."""
+    """Returns the number of characters that at least one match covers."""
     total = end = 0
     for start, stop in sorted((match.start, match.end) for match in found):
         total += max(0, stop - max(start, end))

@@ -57,7 +57,7 @@ def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> 
 
 
 def _artifact_id(home: Path, name: str) -> str:
-    """Return the id "node/folder" of an artifact that `name` means by its alias ("dedup-3"); otherwise `name` unchanged."""
+    """Returns the id "node/folder" of an artifact that `name` means by its alias ("dedup-3"); otherwise `name` unchanged."""
     if "/" in name or not (home / database.FILE).is_file():
         return name
     found = database.query(home, "SELECT artifact_id FROM artifact WHERE alias = ?", [name])[1]
@@ -65,7 +65,7 @@ def _artifact_id(home: Path, name: str) -> str:
 
 
 def _choices(home: Path, node: str, kind: str) -> str:
-    """Return a sentence that says what to do instead; it names up to five artifacts of the kind, imported ones first."""
+    """Returns a sentence that says what to do instead; it names up to five artifacts of the kind, imported ones first."""
     sql = "SELECT artifact_id FROM artifact WHERE kind = ? ORDER BY json_exists(key_parts, 'imported') DESC, artifact_id LIMIT 5"
     found = [str(row[0]) for row in database.query(home, sql, [kind])[1]] if (home / "artifacts").is_dir() else []
     known = f", or name one of: {', '.join(found)}" if found else ""

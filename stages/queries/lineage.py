@@ -78,7 +78,7 @@ class ReachedRow(TypedDict):
 
 
 def run_rows(home: Path) -> list[RunRow]:
-    """Return all runs, newest first."""
+    """Returns all runs, newest first."""
     found = database.query(
         home,
         "SELECT run_id, alias, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
@@ -95,7 +95,7 @@ def run_rows(home: Path) -> list[RunRow]:
 
 
 def node_rows(home: Path, run: str) -> list[NodeRow]:
-    """Return the nodes of a run, in the order in which they ended. run: its id."""
+    """Returns the nodes of a run, in the order in which they ended. run: its id."""
     sql = "SELECT node, state, artifact_id, seconds, message FROM node_run WHERE run_id = ? ORDER BY ordinal"
     return [
         {"node": node, "state": state, "artifact_id": artifact_id, "seconds": seconds, "message": message}
@@ -125,12 +125,12 @@ def show(home: Path, name: str) -> dict[str, Any]:
 
 
 def names_of(home: Path, target: str) -> list[str]:
-    """Return the names that a user gave an artifact or a run. target: its id."""
+    """Returns the names that a user gave an artifact or a run. target: its id."""
     return [name for name, meant in names.all_names(home).items() if meant == target]
 
 
 def name_rows(home: Path) -> list[NameRow]:
-    """Return all given names."""
+    """Returns all given names."""
     found: list[NameRow] = []
     for name, target in names.all_names(home).items():
         kind = (
@@ -164,17 +164,17 @@ def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
 
 
 def read(home: Path, name: str) -> Artifact:
-    """Return the artifact that a name means, as `lookup.latest_artifact` finds it. Raises StageError if there is none."""
+    """Returns the artifact that a name means, as `lookup.latest_artifact` finds it. Raises StageError if there is none."""
     return manifest.read_artifact(home / lookup.latest_artifact(home, name)["path"])
 
 
 def up(home: Path, name: str) -> list[ReachedRow]:
-    """Return all artifacts that an artifact was made from, nearest first. Raises StageError if no artifact has the name."""
+    """Returns all artifacts that an artifact was made from, nearest first. Raises StageError if no artifact has the name."""
     return _reached(home, name, here="child", next="parent")
 
 
 def down(home: Path, name: str) -> list[ReachedRow]:
-    """Return all artifacts made from an artifact, nearest first. Raises StageError if no artifact has the name."""
+    """Returns all artifacts made from an artifact, nearest first. Raises StageError if no artifact has the name."""
     return _reached(home, name, here="parent", next="child")
 
 
@@ -216,7 +216,7 @@ def _reached(home: Path, name: str, here: str, next: str) -> list[ReachedRow]:
 
 
 def _listed(numbers: Iterable[int]) -> str:
-    """Return the numbers as constants for an IN of SQL. DuckDB looks up constants in a list, but executes a list parameter as a join."""
+    """Returns the numbers as constants for an IN of SQL. DuckDB looks up constants in a list, but executes a list parameter as a join."""
     return ", ".join(str(number) for number in sorted(numbers))
 
 

@@ -125,7 +125,7 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mappi
 
 
 def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
-    """Return one sentence if the recipe trains on more GPUs than this machine has; otherwise empty."""
+    """Returns one sentence if the recipe trains on more GPUs than this machine has; otherwise empty."""
     if not recipe.runtime.gpus or not {"pretrain", "sft", "dpo"} & set(nodes):
         return []
     here = len(environment.gpus())
@@ -163,7 +163,7 @@ def why_miss(home: Path, job: NodeJob) -> list[str]:
 
 
 def _differences(job: NodeJob, earlier: Artifact) -> list[str]:
-    """Return the lines of `key.key_differences` to an earlier artifact. A line about different code also names the modules."""
+    """Returns the lines of `key.key_differences` to an earlier artifact. A line about different code also names the modules."""
     lines = key.key_differences(job.parts, earlier.manifest["key_parts"])
     now, then = source_code.module_digests(*job.stage.modules), earlier.manifest["code"].get("modules", {})
     modules = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
@@ -172,7 +172,7 @@ def _differences(job: NodeJob, earlier: Artifact) -> list[str]:
 
 
 def _newest(home: Path, node: str) -> list[Path]:
-    """Return the folders of a node's newest artifacts, at most COMPARED. If there are more, the index says which are the newest."""
+    """Returns the folders of a node's newest artifacts, at most COMPARED. If there are more, the index says which are the newest."""
     found = [p.parent for p in (home / "artifacts" / node).glob(f"*/{manifest.NAME}")]
     if len(found) <= COMPARED:
         return found
@@ -219,7 +219,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
 
 
 def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig | None:
-    """Return the model configuration: of the imported checkpoint, or of the recipe; None if a part that it depends on is not available."""
+    """Returns the model configuration: of the imported checkpoint, or of the recipe; None if a part that it depends on is not available."""
     from stages.lm.model.config import ModelConfig, read_model_config
 
     imported = {node: built.get(node) for node in recipe.imports}
@@ -239,7 +239,7 @@ def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig 
 
 
 def _state_tensors(recipe: Recipe) -> int:
-    """Return the number of tensors that the optimizer of the first training section keeps per parameter; that of AdamW if there is none."""
+    """Returns the number of tensors that the optimizer of the first training section keeps per parameter; that of AdamW if there is none."""
     from stages.lm.train.optimizer_adamw import AdamW
     from stages.lm.train.training_settings import TrainingSettings
 
@@ -269,7 +269,7 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
 
 
 def _measured(built: Mapping[str, Artifact | None]) -> list[tuple[str, str]]:
-    """Return one row about the nodes that have an artifact: their number, the time that building them took, and their bytes on disk."""
+    """Returns one row about the nodes that have an artifact: their number, the time that building them took, and their bytes on disk."""
     from datetime import datetime
 
     there = [a.manifest for a in built.values() if a is not None]

@@ -128,7 +128,7 @@ def extract_measured(decision: Decision, config: RecordedConfig) -> Iterator[Mea
 
 
 def removed_url(setting: str, url: str | None, patterns: object) -> Measured:
-    """Return the comparison of a URL with a takedown setting; its threshold is the list of the patterns that match.
+    """Returns the comparison of a URL with a takedown setting; its threshold is the list of the patterns that match.
 
     Args:
         setting: the setting, for example "filter.url.remove".
@@ -140,7 +140,7 @@ def removed_url(setting: str, url: str | None, patterns: object) -> Measured:
 
 
 def _filter_rule(reason: str) -> Comparison | None:
-    """Return what the rule that gives a reason compares; None for an unknown reason. For a rule about n-grams, n comes from the reason."""
+    """Returns what the rule that gives a reason compares; None for an unknown reason. For a rule about n-grams, n comes from the reason."""
     for rule in RULES:
         pattern = re.escape(rule.full_reason).replace(re.escape("{n}"), r"(\d+)")
         if found := re.fullmatch(pattern, reason):

@@ -46,7 +46,7 @@ class Start:
     gone: tuple[str, ...] = ()
 
     def named(self) -> Origin:
-        """Return the fields that an answer shows."""
+        """Returns the fields that an answer shows."""
         return {"artifact": self.artifact, "alias": self.alias, "run": self.run}
 
     @property
@@ -189,7 +189,7 @@ class _Known(NamedTuple):
 
 
 def _newest(home: Path, node: str, made: bool) -> str:
-    """Return the artifact of a node from the newest run; empty if there is none. made: whether to skip artifacts without recorded inputs."""
+    """Returns the artifact of a node from the newest run; empty if there is none. made: whether to skip artifacts without recorded inputs."""
     sql = (
         "SELECT a.artifact_id FROM artifact a LEFT JOIN node_run n USING (artifact_id) LEFT JOIN run ON run.run_id = n.run_id "
         "WHERE a.node = $1 AND (NOT $2 OR EXISTS (FROM edge WHERE child = a.artifact_id AND input)) "
@@ -222,7 +222,7 @@ def _of_run(home: Path, run_id: str, name: str) -> str:
 
 
 def _followed(ask: database.Ask, artifact: str, run: str) -> Start:
-    """Return the start and all that it was made from. Of each node, the nearest artifact counts; corpora that dedup compared with do not.
+    """Returns the start and all that it was made from. Of each node, the nearest artifact counts; corpora that dedup compared with do not.
 
     Args:
         ask: runs a query on one connection to the index.
@@ -256,7 +256,7 @@ def _followed(ask: database.Ask, artifact: str, run: str) -> Start:
 
 
 def _trained(of: Start) -> str:
-    """Return the id of the pretraining artifact; empty if there is none."""
+    """Returns the id of the pretraining artifact; empty if there is none."""
     if of.node == "pretrain":
         return of.artifact
     return next((path.strip("/") for (node, _), path in of.of.items() if node == "pretrain"), "")
@@ -267,7 +267,7 @@ def _where(home: Path, of: Start) -> str:
 
 
 def _any(paths: list[str]) -> str:
-    """Return an SQL condition on `file` with one parameter per path."""
+    """Returns an SQL condition on `file` with one parameter per path."""
     return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
 
 

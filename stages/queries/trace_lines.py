@@ -20,7 +20,7 @@ INDENT = " " * 17
 
 
 def document_lines(document: TracedDocument) -> list[str]:
-    """Return the lines of text about one document from `trace_url` or `trace_doc`."""
+    """Returns the lines of text about one document from `trace_url` or `trace_doc`."""
     return [one_line(line) for line in _lines(document)]
 
 
@@ -56,7 +56,7 @@ def _evidence(verdict: TracedVerdict) -> Iterator[str]:
 
 
 def _measured(measured: Measured) -> str:
-    """Return a comparison as text: "words 34, below filter.gopher_quality.min_doc_words = 50 (words)"."""
+    """Returns a comparison as text: "words 34, below filter.gopher_quality.min_doc_words = 50 (words)"."""
     value, threshold = measured.value, measured.threshold
     shown = "not recorded" if value is None else _value(value)
     if isinstance(value, float) and value != threshold and shown == _value(threshold):

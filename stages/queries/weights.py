@@ -134,14 +134,14 @@ class Sums:
     largest: float = 0.0
 
     def __add__(self, other: Sums) -> Sums:
-        """Return the sums over the elements of both."""
+        """Returns the sums over the elements of both."""
         largest = math.nan if math.isnan(self.largest + other.largest) else max(self.largest, other.largest)
         return Sums(
             self.elements + other.elements, self.aa + other.aa, self.bb + other.bb, self.dd + other.dd, self.ab + other.ab, largest
         )  # fmt: skip
 
     def figures(self) -> Figures:
-        """Return the figures that follow from the sums."""
+        """Returns the figures that follow from the sums."""
         norm_a, norm_b, change = math.sqrt(self.aa), math.sqrt(self.bb), math.sqrt(self.dd)
         relative = 0.0 if change == 0 else change / norm_a if norm_a else None
         cosine = 1.0 if change == 0 and norm_a else self.ab / (norm_a * norm_b) if norm_a and norm_b else None
@@ -194,7 +194,7 @@ def compare_weights(a: Artifact, b: Artifact) -> WeightsComparison:
 
 
 def group_of(name: str) -> str:
-    """Return the kind of a parameter, from its name in our naming or in that of transformers."""
+    """Returns the kind of a parameter, from its name in our naming or in that of transformers."""
     if "norm" in name:
         return "norms"
     for group, marks in (
@@ -209,7 +209,7 @@ def group_of(name: str) -> str:
 
 
 def layer_of(name: str) -> int | None:
-    """Return the number of the block that a parameter belongs to; None if it is in no block."""
+    """Returns the number of the block that a parameter belongs to; None if it is in no block."""
     found = re.search(r"(?:^|\.)(?:blocks|layers)\.(\d+)\.", name)
     return int(found.group(1)) if found else None
 
@@ -283,7 +283,7 @@ def _stored_shape(file: safe_open, name: str) -> tuple[int, ...]:
 
 
 def _model_config(folder: Path) -> dict[str, Setting]:
-    """Return the settings of config.json that a checkpoint's model.json also has, under the names of model.json."""
+    """Returns the settings of config.json that a checkpoint's model.json also has, under the names of model.json."""
     given = json.loads((folder / "config.json").read_text())
     names = {
         "vocab_size": "vocab_size", "num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads",
@@ -296,7 +296,7 @@ def _model_config(folder: Path) -> dict[str, Setting]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Return the sort key of a parameter in a model: embedding first, then blocks by number, then the rest."""
+    """Returns the sort key of a parameter in a model: embedding first, then blocks by number, then the rest."""
     layer = layer_of(name)
     return (0 if "embed" in name else 1 if layer is not None else 2, layer or 0, name)
 
@@ -306,7 +306,7 @@ def _read_sums(a: Weights, b: Weights, name: str) -> Sums:
 
 
 def _sums(a: Tensor, b: Tensor) -> Sums:
-    """Return the sums of two tensors of equal size, CHUNK elements at a time."""
+    """Returns the sums of two tensors of equal size, CHUNK elements at a time."""
     a, b, total = a.flatten(), b.flatten(), Sums()
     for begin in range(0, a.numel(), CHUNK):
         x, y = a[begin : begin + CHUNK].double(), b[begin : begin + CHUNK].double()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from flows.cli import main
-from flows.execute import again, walk
+from flows.execute import run_nodes, run_one
 from flows.opened_recipe import forced_nodes, open_session, refuse_damaged
 from stages.core.contract.errors import VerificationError
 from stages.core.run.runner import Report, Result
@@ -40,7 +40,7 @@ def built(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the first two nodes of the recipe."""
     folder = tmp_path_factory.mktemp("built") / "home"
     session = open_session(recipe, [], str(folder))
-    walk(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
+    run_nodes(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
     return folder
 
 
@@ -75,9 +75,9 @@ def test_a_file_that_is_gone_is_shown_refused_and_mended_by_the_command_named(
         assert command[:2] == ["stage", "benchmarks"] and command[3] == "--force"
     with pytest.raises(VerificationError):  # what a flow started by Prefect comes to
         session = open_session(recipe, [], str(home))
-        walk(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
+        run_nodes(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
     named = open_session(command[2], [], str(home))
-    again(named, "benchmarks", perform, {"flow": "stage", "recipe": recipe, "node": "benchmarks"}, force=True)
+    run_one(named, "benchmarks", perform, {"flow": "stage", "recipe": recipe, "node": "benchmarks"}, force=True)
     assert manifest.verify(manifest.read_artifact(folder)) == []
     code, out, _ = said(capsys, "run", *until, *at)
     assert code == 0 and "2 nodes done" in out
@@ -106,8 +106,8 @@ def test_a_damaged_input_is_named_by_the_run_that_found_it(home: Path, recipe: s
     (folder / "items.parquet").write_bytes(whole[:-1] + b"x")
     session = open_session(recipe, ["conversations.validation_frac=0.2"], str(home))
     with pytest.raises(VerificationError, match="items.parquet: bytes differ") as caught:
-        walk(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
+        run_nodes(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
     run = caught.value.do.split()[caught.value.do.split().index("benchmarks") + 1]
     assert (home / "runs" / run).is_dir()
-    again(open_session(run, [], str(home)), "benchmarks", perform, {"flow": "stage", "recipe": recipe, "node": "benchmarks"}, force=True)
+    run_one(open_session(run, [], str(home)), "benchmarks", perform, {"flow": "stage", "recipe": recipe, "node": "benchmarks"}, force=True)
     assert (folder / "items.parquet").read_bytes() == whole

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.cli import main
-from flows.execute import again, walk
+from flows.execute import run_nodes, run_one
 from flows.opened_recipe import Session, forced_nodes, open_session
 from flows.pipeline import pipeline, spared, upstream
 from stages.core.contract.declaration import Artifact
@@ -78,8 +78,8 @@ def opened(home: Path, import_artifact: Mapping[str, str] | None = None, *settin
 
 
 def walked(session: Session, until: str) -> dict[str, Any]:
-    """The run's record after a walk without Prefect."""
-    run_id = walk(session, session.steps(until), lambda node, perform: perform(lambda event: None), {"flow": "test"})
+    """The run's record of a run without Prefect."""
+    run_id = run_nodes(session, session.steps(until), lambda node, perform: perform(lambda event: None), {"flow": "test"})
     return runs.read_run(session.home, run_id)
 
 
@@ -217,7 +217,7 @@ def test_an_imported_or_spared_node_is_not_run_by_name(home: Path, capsys: pytes
     with pytest.raises(RecipeError, match="extract does not run in this recipe: what needs it is imported"):
         session.steps("extract")
     with pytest.raises(RecipeError, match=r"decontaminate is imported \(animals\), so it is not built"):
-        again(session, "decontaminate", lambda node, perform: perform(lambda event: None), {}, False)
+        run_one(session, "decontaminate", lambda node, perform: perform(lambda event: None), {}, False)
     plan = session.plan()
     for start, force in (("decontaminate", []), ("", ["decontaminate"])):
         with pytest.raises(RecipeError, match="decontaminate is imported"):

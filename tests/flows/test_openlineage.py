@@ -1,4 +1,4 @@
-"""OpenLineage: every event of a walk over toy stages against the standard's schema, in a file and over HTTP, whatever the endpoint does."""
+"""OpenLineage: every event of a run of toy stages against the standard's schema, in a file and over HTTP, whatever the endpoint does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from flows.cli import main
-from flows.execute import walk
+from flows.execute import run_nodes
 from flows.opened_recipe import Session
 from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError
@@ -48,7 +48,7 @@ def run(tmp_path: Path, target: str, *settings: str, perform: Any = None) -> str
     recipe = load_recipe(str(tmp_path / "toy.yaml"), {"words": WORDS.config, "count": COUNT.config}, settings)
     steps = [Step("words", {}, WORDS), Step("count", {"words": "words"}, COUNT)]
     command = {"flow": "pretrain", "recipe": "toy", "until": "", "set": "", "force": ""}
-    return walk(Session(tmp_path / "home", recipe), steps, perform or (lambda node, work: work(lambda event: None)), command)
+    return run_nodes(Session(tmp_path / "home", recipe), steps, perform or (lambda node, work: work(lambda event: None)), command)
 
 
 def kept(tmp_path: Path) -> list[Path]:

@@ -105,7 +105,7 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["sft.budget={tokens: 100}"], "sft.warmup_steps 10 is not below the 1 steps"),
         (["pretrain.warmup_steps=300"], "warmup_steps 300 must be below budget.steps 300"),
         (["reference.max_pairs=15"], "reference.max_pairs 15 is less than one batch of dpo, which has 16"),
-        (["mix.weights={docs: 1, web: 1}", "mix.total_tokens=1000"], "mix.weights names 'web', which is no source of the crawl"),
+        (["mix.weights={docs: 1, web: 1}", "mix.total_tokens=1000"], "mix.weights names 'web', which is not a source of the crawl"),
         (["dedup.source_priority=[dosc]"], "dedup.source_priority names 'dosc'"),
         (["benchmarks.docstrings=null"], "conversations.docstrings needs the answers that benchmarks reads"),
         (["benchmarks.docstrings=null", "conversations.docstrings=null"], "preferences.docstrings needs"),
@@ -164,7 +164,7 @@ def test_nodes_that_do_not_run_contradict_nobody() -> None:
     recipe = replace(changed("mix.weights={docs: 1}", "mix.total_tokens=1000"), imports={"decontaminate": "a"})
     crawl = recipe.sections["crawl"].model_copy(update={"docs": None, "warcs": ("x",)})
     refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}))
-    with pytest.raises(RecipeError, match="no source of the crawl"):
+    with pytest.raises(RecipeError, match="not a source of the crawl"):
         refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}, imports={}))
     odd = replace(recipe, imports={"pretrain": "p", "sft": "s", "dpo": "d"}, runtime=recipe.runtime.model_copy(update={"cpu_ranks": 7}))
     refuse_contradictions(odd)
