@@ -20,9 +20,9 @@ from stages.core.contract.printable import one_line, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 SCHEMA_VERSION = 1
 """The version of the envelope and of all answers in it. It rises when a name in them is changed or removed, not when one is added."""
+Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 
 
 def say(text: object = "", error: bool = False, flush: bool = False) -> None:

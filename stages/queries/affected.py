@@ -124,27 +124,27 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
     held |= crawls
     copies |= dict(ask(_CRAWLS.format(documents="copied"))[1])
     steps: dict[str, int] = dict(ask(_STEPS)[1]) if {"steps", "row_spans"} <= views else {}
-    artifacts: list[AffectedArtifact] = [
-        {
-            "node": node,
-            "artifact": artifact,
-            "relation": _relation(home, artifact, held, copies, crawls),
-            "documents": held.get(artifact),
-            "copies": copies.get(artifact),
-            "steps": steps.get(artifact),
-        }
+    artifacts = [
+        AffectedArtifact(
+            node=node,
+            artifact=artifact,
+            relation=_relation(home, artifact, held, copies, crawls),
+            documents=held.get(artifact),
+            copies=copies.get(artifact),
+            steps=steps.get(artifact),
+        )
         for node, artifact in ask(_DOWNSTREAM, [[*held, *copies]])[1]
     ]
-    named: list[AffectedCopy] = [
-        {
-            "relation": "dropped copy" if dropped else "kept copy",
-            "url": url,
-            "host": urlsplit(url or "").netloc,
-            "of": of,
-            "kind": kind,
-            "jaccard": jaccard,
-            "artifact": artifact,
-        }
+    named = [
+        AffectedCopy(
+            relation="dropped copy" if dropped else "kept copy",
+            url=url,
+            host=urlsplit(url or "").netloc,
+            of=of,
+            kind=kind,
+            jaccard=jaccard,
+            artifact=artifact,
+        )
         for _, artifact, url, of, kind, jaccard, dropped, reason in ask("FROM copied ORDER BY ALL")[1]
         if reason not in REMOVED
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,13 +19,13 @@ from tests.conftest import PROJECT, answered
 
 
 def perform(node: str, work: Callable[[Report], Result]) -> Result:
-    """The work itself, without Prefect."""
+    """Returns the work itself, without Prefect."""
     return work(lambda event: None)
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """tiny with a few questions of one small package."""
+    """Returns the recipe tiny with a few questions of one small package."""
     found = yaml.safe_load((PROJECT / "configs" / "tiny.yaml").read_text())
     found["benchmarks"]["docstrings"] |= {"packages": ["httpx"], "items": 4}
     found["conversations"]["docstrings"] = {"what": 10, "complete": 10}
@@ -37,7 +36,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def built(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with the first two nodes of the recipe."""
+    """Returns a home with the first two nodes of the recipe."""
     folder = tmp_path_factory.mktemp("built") / "home"
     session = open_session(recipe, [], str(folder))
     run_nodes(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
@@ -46,7 +45,7 @@ def built(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(built: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
+    """Returns a copy of it, to be damaged."""
     return shutil.copytree(built, tmp_path / "home")
 
 
@@ -65,7 +64,7 @@ def test_a_file_that_is_gone_is_shown_refused_and_mended_by_the_command_named(
     folder = next((home / "artifacts" / "benchmarks").iterdir())
     (folder / "items.parquet").unlink()
     code, out, err = said(capsys, "plan", *until, "--json", *at)
-    steps: list[dict[str, Any]] = answered(out)["steps"]
+    steps: list[dict[str, str]] = answered(out)["steps"]
     assert [s["state"] for s in steps] == ["damaged", "cached"] and "items.parquet: missing" in steps[0]["why"] and code == 3
     for words in (["plan", *until], ["run", *until]):
         code, _, err = said(capsys, *words, *at)

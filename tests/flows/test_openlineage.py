@@ -34,7 +34,7 @@ Event = dict[str, Any]
 
 
 def valid(lines: str) -> list[Event]:
-    """The events of JSON lines, each checked against the schema of the standard, its formats included."""
+    """Returns the events of JSON lines, each checked against the schema of the standard, its formats included."""
     events = [json.loads(line) for line in lines.splitlines()]
     for event in events:
         jsonschema.validate(event, SCHEMA, jsonschema.Draft202012Validator, format_checker=jsonschema.FormatChecker())
@@ -42,7 +42,7 @@ def valid(lines: str) -> list[Event]:
 
 
 def run(tmp_path: Path, target: str, *settings: str, perform: Any = None) -> str:
-    """Walks the two toy stages as a recipe; returns the run id."""
+    """Returns the id of a run of the two toy stages as a recipe."""
     (tmp_path / "toy.yaml").write_text("name: toy\ndescription: Words and their number.\n")
     settings = (f"runtime.openlineage='{target}'", "runtime.workers=1", *settings)
     recipe = load_recipe(str(tmp_path / "toy.yaml"), {"words": WORDS.config, "count": COUNT.config}, settings)

@@ -32,7 +32,7 @@ FLAGS = {f"url.{name}": name for name in LISTED} | {
 
 
 def passing() -> dict[str, Signal]:
-    """Signals of a document that every rule keeps."""
+    """Returns signals of a document that every rule keeps."""
     zero = {name: 0.0 for name, kind in columns(CONFIG).items() if kind == "float64"}
     good = {"url": "http://x", "lang": "en", "lang_score": 1.0, "lang_by": "model", "url_listed": None, "url_soft_words": 0, "url_subword": False,
             "words": 500, "all_words": 500, "avg_word_chars": 5.0, "alpha_words_frac": 1.0, "stop_words": 5, "c4_sentences": 50, "c4_lorem_line": None,

@@ -56,7 +56,7 @@ def jaccard(a: str, b: str) -> float:
 
 
 def imported(home: Path, texts: dict[str, str], name: str) -> Artifact:
-    """Documents in the place of what filter makes, by URL."""
+    """Returns documents in the place of what filter makes, by URL."""
     path = jsonl(
         home.parent / f"{name}.jsonl", [{"text": text, "url": url, "lang": "en", "lang_score": 1.0} for url, text in texts.items()]
     )
@@ -64,14 +64,14 @@ def imported(home: Path, texts: dict[str, str], name: str) -> Artifact:
 
 
 def asked(home: Path, artifact: Artifact, url: str, node: str = "") -> TracedVerdict:
-    """The verdict of the artifact's own node on the one capture of a URL."""
+    """Returns the verdict of the artifact's own node on the one capture of a URL."""
     (found,) = trace.trace_url(home, trace.start(home, checkpoint=manifest.artifact_id(artifact)), url)
     (verdict,) = [v for v in found.verdicts if v.node == (node or artifact.manifest["node"])]
     return verdict
 
 
 def compared(verdict: TracedVerdict) -> dict[str, tuple[Any, ...]]:
-    """signal -> value, relation, setting, threshold."""
+    """Returns signal -> value, relation, setting, threshold."""
     return {m.signal: (m.value, m.relation, m.setting, m.threshold) for m in verdict.measured}
 
 
@@ -85,7 +85,7 @@ def item_file(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact]:
-    """A home with a crawl of eight records, cleaned by the stages up to decontaminate."""
+    """Returns a home with a crawl of eight records, cleaned by the stages up to decontaminate."""
     folder = tmp_path_factory.mktemp("evidence")
     home = folder / "home"
     missing = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\r\n"

@@ -32,7 +32,7 @@ def decided(node: str, reason: str | None, **more: Cell) -> dict[str, Table]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with four artifacts in a row, each of which drops document 1, with foreign text wherever text is."""
+    """Returns a home with four artifacts in a row, each of which drops document 1, with foreign text wherever text is."""
     home = tmp_path_factory.mktemp("hostile") / "home"
     member = {"doc_id": doc(1), "cluster": 0, "kept_doc_id": doc(2), "jaccard": 0.9, "kind": "near", "corpus": f"dedup/{STEERS}"}
     clusters = {"clusters.parquet": (CLUSTER, [member])}

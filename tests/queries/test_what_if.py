@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
@@ -18,10 +18,10 @@ from tests.made.rule_breakers import broken
 from tests.made.variants import Data
 from tests.stages.made import artifact, documents
 
-BASE: dict[str, Any] = {"url": {"enabled": False}}
+BASE: dict[str, JsonValue] = {"url": {"enabled": False}}
 
 
-def filtered(home: Path, config: dict[str, Any], texts: list[str]) -> Artifact:
+def filtered(home: Path, config: dict[str, JsonValue], texts: list[str]) -> Artifact:
     (home / "made" / "off").mkdir(parents=True, exist_ok=True)
     (home / "made" / "off" / "classifier.json").write_text('{"state": "off"}')
     inputs = {"documents": documents(home / "made" / "documents", [texts]), "classifier": artifact(home / "made" / "off", "classifier")}
@@ -32,7 +32,7 @@ def filtered(home: Path, config: dict[str, Any], texts: list[str]) -> Artifact:
 
 @pytest.fixture(scope="module")
 def texts(data: Data) -> list[str]:
-    """Documents that stay, and of the made ones some that break each rule."""
+    """Returns documents that stay, and of the made ones some that break each rule."""
     return data.texts(data.expected(made=120, real=None)) + data.expected(made=list(broken(0).values()), real=[])
 
 
@@ -44,7 +44,7 @@ def home(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def name(home: Path) -> str:
-    """The artifact's name: no run is recorded here, so that "filter" alone means none."""
+    """Returns the artifact's name: no run is recorded here, so that "filter" alone means none."""
     return database.records(home, "SELECT artifact_id FROM artifact WHERE stage = 'filter'")[0]["artifact_id"]
 
 

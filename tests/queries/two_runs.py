@@ -54,7 +54,7 @@ def make_two_runs(home: Path) -> None:
 def make_artifact(
     home: Path, node: str, number: int, inputs: Mapping[str, str], tables: Mapping[str, Table], external: Sequence[str] = ()
 ) -> str:
-    """A published artifact "<node>-<number>" and its id. tables: path -> (columns, rows); external: artifacts that it compares with."""
+    """Returns a published artifact "<node>-<number>" and its id. tables: path -> (columns, rows); external: artifacts that it compares with."""
     key = hashlib.sha256(f"{node} {number}".encode()).hexdigest()
     name = f"{node}/{key[:12]}"
     folder = home / "artifacts" / name
@@ -94,7 +94,7 @@ def make_run(home: Path, number: int, artifacts: Iterable[str]) -> None:
 
 
 def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
-    """The artifacts from crawl to encode."""
+    """Returns the artifacts from crawl to encode."""
     dropped = {3: "exact_duplicate", 5: "near_duplicate"}
     stays = [page for page in pages if page not in dropped]
 
@@ -133,7 +133,7 @@ def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
 def _training(
     home: Path, documents: Sequence[str], number: int, rows: Sequence[int], validation: Sequence[int], until: str = "pretrain"
 ) -> list[str]:
-    """mix and pretrain; row i holds page rows[i] and is trained at step i + 1."""
+    """Returns the artifacts of mix and pretrain; row i holds page rows[i] and is trained at step i + 1."""
     tables = {
         f"row_spans/{part}.parquet": (SPAN, [{"part": part, "row": row, "piece": 0, "doc_id": doc(page), "source": "web", "length": 10}
                                              for row, page in enumerate(chosen)])
