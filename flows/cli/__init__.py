@@ -71,7 +71,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def command_line() -> App:
     """Returns the cyclopts application: all commands, grouped into the panels of the help, and the installation of completion."""
-    run, ask, keep, serve = (Group(title, sort_key=place) for place, title in enumerate(("Run", "Ask", "Keep", "Serve"), start=1))
+    run, query, keep, serve = (Group(title, sort_key=place) for place, title in enumerate(("Run", "Query", "Keep", "Serve"), start=1))
     app = App(
         name="loam",
         help="From raw crawl to evaluated checkpoint. `loam COMMAND --help` explains a command.",
@@ -81,12 +81,12 @@ def command_line() -> App:
         group_commands=Group("Options", sort_key=9),
         default_parameter=Parameter(negative=(), show_default=False),
     )
-    lineage = App(name="lineage", help="Query and maintain the record of runs and artifacts.", group=ask, sort_key=9)
+    lineage = App(name="lineage", help="Query and maintain the record of runs and artifacts.", group=query, sort_key=9)
     app.command(lineage)
     for to, panel, commands in (
         (app, run, run_commands.COMMANDS),
-        (app, ask, question_commands.COMMANDS),
-        (lineage, ask, lineage_commands.COMMANDS),
+        (app, query, question_commands.COMMANDS),
+        (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),
         (app, serve, serve_commands.COMMANDS),
     ):

@@ -18,7 +18,7 @@ def name(
     name: Annotated[str, Parameter(help="letters, digits, '.', '_' and '-'")],
     /,
     *,
-    move: Annotated[bool, Parameter(help="take the name from what bears it")] = False,
+    move: Annotated[bool, Parameter(help="move the name from its present target")] = False,
     common: Common = COMMON,
 ) -> None:
     """Give an artifact or a run a name."""

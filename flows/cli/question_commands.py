@@ -27,14 +27,14 @@ def trace(
     step: Annotated[int | None, whole(), Parameter(group=WHAT, show_default=False, help="the documents of one pretraining step")] = None,
     run: Annotated[
         str,
-        Parameter(group=WHERE, metavar="RUN", help="ask about what this run made: id, alias or given name", completer=completers.runs),
+        Parameter(group=WHERE, metavar="RUN", help="start from what this run made: id, alias or given name", completer=completers.runs),
     ] = "",
     checkpoint: Annotated[
         str,
         Parameter(
             group=WHERE,
             metavar="ARTIFACT",
-            help=f"ask about this one (default: the newest pretrain): {ANY_NAME}",
+            help=f"start from this one (default: the newest pretrain): {ANY_NAME}",
             completer=completers.artifacts,
         ),
     ] = "",

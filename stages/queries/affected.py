@@ -99,7 +99,7 @@ def affected(home: Path, pattern: str) -> Affected:
     Returns:
         The artifacts and the copies.
     """
-    return database.asking(home, lambda ask: _affected(ask, home, pattern))
+    return database.asking(home, lambda query: _affected(query, home, pattern))
 
 
 def as_like(pattern: str) -> str:
@@ -107,23 +107,23 @@ def as_like(pattern: str) -> str:
     return re.sub(r"([\\_])", r"\\\1", pattern)
 
 
-def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
-    views = {row[0] for row in ask("SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
+def _affected(query: database.Ask, home: Path, pattern: str) -> Affected:
+    views = {row[0] for row in query("SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
     like = as_like(pattern)
-    if "decisions" not in views or not ask(f"SELECT 1 FROM decisions WHERE {_MATCH} LIMIT 1", [like])[1]:
+    if "decisions" not in views or not query(f"SELECT 1 FROM decisions WHERE {_MATCH} LIMIT 1", [like])[1]:
         raise StageError(
             f"No recorded document has a URL like {pattern}.", where=str(home), do="Write % for any characters, as in https://host/%."
         )
-    ask(f"CREATE TEMP TABLE matching AS SELECT DISTINCT doc_id FROM decisions WHERE {_MATCH} AND doc_id IS NOT NULL", [like])
+    query(f"CREATE TEMP TABLE matching AS SELECT DISTINCT doc_id FROM decisions WHERE {_MATCH} AND doc_id IS NOT NULL", [like])
     compared = {"clusters", "pairs"} <= views
     if compared:
-        ask(_SAME_TEXT, [list(column) for column in zip(*_same_text(ask, views), strict=True)] or [[], [], []])
-    ask(f"CREATE TEMP TABLE copied AS {_COPIES if compared else _NO_COPIES}")
-    held, copies = _held(ask, views, "matching"), _held(ask, views, "copied")
-    crawls: dict[str, int] = dict(ask(_CRAWLS.format(documents="matching"))[1])
+        query(_SAME_TEXT, [list(column) for column in zip(*_same_text(query, views), strict=True)] or [[], [], []])
+    query(f"CREATE TEMP TABLE copied AS {_COPIES if compared else _NO_COPIES}")
+    held, copies = _held(query, views, "matching"), _held(query, views, "copied")
+    crawls: dict[str, int] = dict(query(_CRAWLS.format(documents="matching"))[1])
     held |= crawls
-    copies |= dict(ask(_CRAWLS.format(documents="copied"))[1])
-    steps: dict[str, int] = dict(ask(_STEPS)[1]) if {"steps", "row_spans"} <= views else {}
+    copies |= dict(query(_CRAWLS.format(documents="copied"))[1])
+    steps: dict[str, int] = dict(query(_STEPS)[1]) if {"steps", "row_spans"} <= views else {}
     artifacts = [
         AffectedArtifact(
             node=node,
@@ -133,7 +133,7 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
             copies=copies.get(artifact),
             steps=steps.get(artifact),
         )
-        for node, artifact in ask(_DOWNSTREAM, [[*held, *copies]])[1]
+        for node, artifact in query(_DOWNSTREAM, [[*held, *copies]])[1]
     ]
     named = [
         AffectedCopy(
@@ -145,13 +145,13 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
             jaccard=jaccard,
             artifact=artifact,
         )
-        for _, artifact, url, of, kind, jaccard, dropped, reason in ask("FROM copied ORDER BY ALL")[1]
+        for _, artifact, url, of, kind, jaccard, dropped, reason in query("FROM copied ORDER BY ALL")[1]
         if reason not in REMOVED
     ]
     return Affected(artifacts, named)
 
 
-def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, UUID, UUID]]:
+def _same_text(query: database.Ask, views: set[str]) -> list[tuple[str, UUID, UUID]]:
     """Finds documents with equal text.
 
     The compared document is a near duplicate of a kept document that the cluster of the first document does not name. The kept document
@@ -160,7 +160,7 @@ def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, UUID, UUID
     may have them too, so the texts decide.
 
     Args:
-        ask: runs a query on one connection to the index.
+        query: runs a query on one connection to the index.
         views: the views of the index.
 
     Returns:
@@ -168,11 +168,11 @@ def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, UUID, UUID
     """
     from stages.text.match.minhash import text_hash
 
-    found = ask(_MAYBE_SAME_TEXT)[1]
+    found = query(_MAYBE_SAME_TEXT)[1]
     texts: dict[tuple[str, UUID], bytes] = {}
     if found and "documents" in views:
         artifacts, documents = {row[0] for row in found}, {document for row in found for document in row[1:]}
-        for artifact, document, text in ask(_TEXTS, [sorted(artifacts), sorted(documents)])[1]:
+        for artifact, document, text in query(_TEXTS, [sorted(artifacts), sorted(documents)])[1]:
             texts[artifact, document] = text_hash(text)
     unread = object()  # a missing text counts as equal: a takedown may name too many pages, never too few
     return [
@@ -182,13 +182,13 @@ def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, UUID, UUID
     ]
 
 
-def _held(ask: database.Ask, views: set[str], documents: str) -> dict[str, int]:
+def _held(query: database.Ask, views: set[str], documents: str) -> dict[str, int]:
     """Returns artifact -> number of the documents that it holds. documents: the name of a table with their doc_ids."""
     held: dict[str, int] = {}
     for view, condition in HOLDERS:
         if view in views:
             sql = f"SELECT artifact_id, count(DISTINCT doc_id) FROM {view} WHERE {condition} AND doc_id IN (SELECT doc_id FROM {documents}) GROUP BY ALL"
-            held |= dict(ask(sql)[1])
+            held |= dict(query(sql)[1])
     return held
 
 

@@ -128,11 +128,11 @@ class _Items:
         return _ngrams(hit.words, texts, n, least) if texts and isinstance(n, int) and isinstance(least, int) else None
 
 
-def evidence(ask: Ask, decision: Decision) -> Evidence:
+def evidence(query: Ask, decision: Decision) -> Evidence:
     """Finds why an artifact dropped or changed a document.
 
     Args:
-        ask: runs a query on one connection to the index.
+        query: runs a query on one connection to the index.
         decision: a decision of extract, filter, dedup or decontaminate.
 
     Returns:
@@ -140,44 +140,44 @@ def evidence(ask: Ask, decision: Decision) -> Evidence:
     """
     if decision.verdict not in ("dropped", "changed"):
         return Evidence()
-    config = _config(ask, decision.artifact)
+    config = _config(query, decision.artifact)
     node = decision.artifact.partition("/")[0]
     if node == "extract":
-        return Evidence((*extract_measured(decision, config), *_warc_file(ask, decision)))
+        return Evidence((*extract_measured(decision, config), *_warc_file(query, decision)))
     if node == "filter":
         return Evidence(tuple(filter_measured(decision, config)))
-    return _of_dedup(ask, decision, config) if node == "dedup" else _of_decontaminate(ask, decision, config)
+    return _of_dedup(query, decision, config) if node == "dedup" else _of_decontaminate(query, decision, config)
 
 
-def _config(ask: Ask, artifact: str) -> RecordedConfig:
+def _config(query: Ask, artifact: str) -> RecordedConfig:
     """Returns the config in the manifest of an artifact; empty if the artifact is not in this home."""
-    found = ask("SELECT config FROM artifact WHERE artifact_id = ?", [artifact])[1]
+    found = query("SELECT config FROM artifact WHERE artifact_id = ?", [artifact])[1]
     config = json.loads(found[0][0]) if found else {}
     return RecordedConfig(config if isinstance(config, Mapping) else {})
 
 
-def _rows(ask: Ask, artifact: str, kind: str, columns: str, condition: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+def _rows(query: Ask, artifact: str, kind: str, columns: str, condition: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
     """Returns the chosen columns of rows of one side table; empty if this home has no such artifact or side table."""
-    views = ask("SELECT view FROM side_table WHERE artifact_id = ? AND kind = ? LIMIT 1", [artifact, kind])[1]
+    views = query("SELECT view FROM side_table WHERE artifact_id = ? AND kind = ? LIMIT 1", [artifact, kind])[1]
     if not views:
         return []
     sql = f"SELECT {columns} FROM {views[0][0]} WHERE contains(file, ?) AND artifact_id = ? AND {condition}"
-    return ask(sql, [f"/{artifact}/", artifact, *values])[1]
+    return query(sql, [f"/{artifact}/", artifact, *values])[1]
 
 
-def _parent(ask: Ask, artifact: str, role: str) -> str:
+def _parent(query: Ask, artifact: str, role: str) -> str:
     """Returns the input of an artifact in a role; empty if none is recorded."""
-    found = ask("SELECT parent FROM edge WHERE child = ? AND role = ? AND input", [artifact, role])[1]
+    found = query("SELECT parent FROM edge WHERE child = ? AND role = ? AND input", [artifact, role])[1]
     return str(found[0][0]) if found else ""
 
 
-def _warc_file(ask: Ask, decision: Decision) -> Iterator[Measured]:
+def _warc_file(query: Ask, decision: Decision) -> Iterator[Measured]:
     """Yields the name of the WARC file that a record was read from."""
-    for (name,) in _rows(ask, decision.artifact, "files", "name", "warc = ? LIMIT 1", [decision.columns.get("warc")]):
+    for (name,) in _rows(query, decision.artifact, "files", "name", "warc = ? LIMIT 1", [decision.columns.get("warc")]):
         yield Measured("warc", name, unit="WARC file")
 
 
-def _of_dedup(ask: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
+def _of_dedup(query: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
     reason = decision.reason or ""
     if reason == DedupReason.URL_REMOVED:
         return Evidence((removed_url("dedup.remove_copies_of", decision.url, config.at("remove_copies_of")),))
@@ -187,16 +187,16 @@ def _of_dedup(ask: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
         return Evidence((_cut_repeats(decision, config), left))
     if reason == REPEATS_CUT:
         return Evidence((_cut_repeats(decision, config),))
-    removed = _named_with(ask, decision) if reason == DedupReason.COPY_OF_REMOVED else ()
-    return Evidence(copy=_kept_copy(ask, decision, config), removed=removed)
+    removed = _named_with(query, decision) if reason == DedupReason.COPY_OF_REMOVED else ()
+    return Evidence(copy=_kept_copy(query, decision, config), removed=removed)
 
 
-def _kept_copy(ask: Ask, decision: Decision, config: RecordedConfig) -> Copy | None:
+def _kept_copy(query: Ask, decision: Decision, config: RecordedConfig) -> Copy | None:
     """Returns the document that dedup kept in place of this one; None if this one is itself the kept member of its cluster."""
     columns, own = "kind, kept_doc_id, jaccard, corpus", [decision.doc_id]
-    for kind, kept_id, jaccard, corpus in _rows(ask, decision.artifact, "clusters", columns, "doc_id = ?::UUID", own):
+    for kind, kept_id, jaccard, corpus in _rows(query, decision.artifact, "clusters", columns, "doc_id = ?::UUID", own):
         if kind in ("exact", "near"):  # a document can also have a row as the kept member of its cluster
-            kept = _rows(ask, corpus or decision.artifact, "decisions", "url", "doc_id = ?::UUID", [str(kept_id)])
+            kept = _rows(query, corpus or decision.artifact, "decisions", "url", "doc_id = ?::UUID", [str(kept_id)])
             url = kept[0][0] if kept else None
             return Copy(kind, str(kept_id), url, jaccard, config.at("threshold"), config.at("shingle_words"), str(corpus or ""))
     return None
@@ -208,34 +208,34 @@ def _cut_repeats(decision: Decision, config: RecordedConfig) -> Measured:
     return Measured("parts_cut", cut, "more often than", "dedup.repeats.max_per_source", most, f"{unit}s in a source")
 
 
-def _named_with(ask: Ask, decision: Decision) -> tuple[Named, ...]:
+def _named_with(query: Ask, decision: Decision) -> tuple[Named, ...]:
     """Returns the documents named by `remove_copies_of` that are copies of the kept document of this document's cluster."""
     kept = str(decision.columns.get("kept_doc_id") or decision.doc_id)
-    later = [str(doc_id) for (doc_id,) in _rows(ask, decision.artifact, "pairs", "doc_id", "kept_doc_id = ?::UUID", [kept])]
+    later = [str(doc_id) for (doc_id,) in _rows(query, decision.artifact, "pairs", "doc_id", "kept_doc_id = ?::UUID", [kept])]
     condition = f"reason = '{DedupReason.URL_REMOVED}' AND (kept_doc_id = ?::UUID OR list_contains(?::UUID[], doc_id)) ORDER BY url, doc_id"
-    found = _rows(ask, decision.artifact, "decisions", "doc_id, url", condition, [kept, later])
+    found = _rows(query, decision.artifact, "decisions", "doc_id, url", condition, [kept, later])
     return tuple(Named(str(doc_id), url) for doc_id, url in found)
 
 
-def _of_decontaminate(ask: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
+def _of_decontaminate(query: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
     columns, order = 'task, item_id, words, start, "end", round', 'round, start, "end", task, item_id'
-    found = _rows(ask, decision.artifact, "hits", columns, f"doc_id = ?::UUID ORDER BY {order}", [decision.doc_id])
+    found = _rows(query, decision.artifact, "hits", columns, f"doc_id = ?::UUID ORDER BY {order}", [decision.doc_id])
     hits = [_Hit(*row) for row in found]
-    items = _items(ask, _parent(ask, decision.artifact, "benchmarks"), hits)
+    items = _items(query, _parent(query, decision.artifact, "benchmarks"), hits)
     matches = tuple(
         ItemMatch(
             hit.task, hit.item_id, hit.words[:WORDS_CHARS], len(hit.words), len(hit.words.split()), items.ngrams(hit),
             hit.start, hit.end, hit.round,
         ) for hit in hits
     )  # fmt: skip
-    return Evidence(tuple(_shares(ask, decision, config, items.config, matches)), matches=matches)
+    return Evidence(tuple(_shares(query, decision, config, items.config, matches)), matches=matches)
 
 
-def _items(ask: Ask, benchmarks: str, hits: Sequence[_Hit]) -> _Items:
+def _items(query: Ask, benchmarks: str, hits: Sequence[_Hit]) -> _Items:
     """Returns the items that hits name. benchmarks: the artifact of the benchmarks; empty if none is recorded."""
     wanted = sorted({hit.item_id for hit in hits})
-    found = _rows(ask, benchmarks, "items", "task, item_id, texts", "list_contains(?::VARCHAR[], item_id)", [wanted])
-    return _Items(_config(ask, benchmarks), {(task, item_id): texts for task, item_id, texts in found})
+    found = _rows(query, benchmarks, "items", "task, item_id, texts", "list_contains(?::VARCHAR[], item_id)", [wanted])
+    return _Items(_config(query, benchmarks), {(task, item_id): texts for task, item_id, texts in found})
 
 
 def _ngrams(words: str, texts: Sequence[str], n: int, least: int) -> int:
@@ -260,14 +260,14 @@ def _ngrams(words: str, texts: Sequence[str], n: int, least: int) -> int:
 
 
 def _shares(
-    ask: Ask, decision: Decision, config: RecordedConfig, benchmarks: RecordedConfig, found: Sequence[ItemMatch]
+    query: Ask, decision: Decision, config: RecordedConfig, benchmarks: RecordedConfig, found: Sequence[ItemMatch]
 ) -> Iterator[Measured]:
     """Yields how much of a document matched, and the settings that decided. benchmarks: config of the benchmarks artifact."""
     counts = [match.ngrams for match in found if match.ngrams is not None]
     total = sum(counts) if len(counts) == len(found) else None
     yield Measured("ngrams", total, IS, "benchmarks.ngram_words", benchmarks.at("ngram_words"), "words per n-gram")
-    source = _parent(ask, decision.artifact, "documents")
-    texts = _rows(ask, source, "documents", "length(text)", "doc_id = ?::UUID", [decision.doc_id])
+    source = _parent(query, decision.artifact, "documents")
+    texts = _rows(query, source, "documents", "length(text)", "doc_id = ?::UUID", [decision.doc_id])
     chars = texts[0][0] if texts else None
     matched = decision.columns.get("chars_cut") or _covered(found)  # the mode "document" cuts nothing
     yield Measured("matched_char_frac", matched / chars if chars else None, unit="share of characters")

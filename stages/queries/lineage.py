@@ -194,16 +194,16 @@ def _reached(home: Path, name: str, here: str, next: str) -> list[ReachedRow]:
     """
     first, wanted = lookup.latest_sql(home, name)
 
-    def follow(ask: database.Ask) -> list[ReachedRow]:
+    def follow(query: database.Ask) -> list[ReachedRow]:
         distance: dict[int, int] = {}
-        reached = {number for (number,) in ask(first, [wanted])[1]}
+        reached = {number for (number,) in query(first, [wanted])[1]}
         while reached:
             distance |= dict.fromkeys(reached, max(distance.values(), default=-1) + 1)
-            linked = ask(f"SELECT {next} FROM link WHERE {here} IN ({_listed(reached)})")[1]
+            linked = query(f"SELECT {next} FROM link WHERE {here} IN ({_listed(reached)})")[1]
             reached = {number for (number,) in linked} - distance.keys()
         if not distance:
             return []
-        rows = ask(f"SELECT number, {FOUND} FROM artifact WHERE number IN ({_listed(distance)})")[1]
+        rows = query(f"SELECT number, {FOUND} FROM artifact WHERE number IN ({_listed(distance)})")[1]
         return [
             {"distance": distance[number], "node": node, "artifact_id": artifact_id, "alias": alias, "kind": kind, "rows": rows_in,
              "tokens": tokens, "bytes": size} for number, node, artifact_id, alias, kind, rows_in, tokens, size in rows

@@ -81,7 +81,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
         found = next((name for node in STARTS if (name := _newest(home, node, made=node not in PIPELINE and not trained))), "")
         if not found:
             raise StageError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
-    return database.asking(home, lambda ask: _followed(ask, found, run))
+    return database.asking(home, lambda query: _followed(query, found, run))
 
 
 def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
@@ -107,9 +107,9 @@ def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
         raise StageError(
             f"No capture of {url} is recorded in what {of.alias} was made from.",
             where=_where(home, of),
-            do="Give the URL as crawled; end it with % to match a prefix; --run or --checkpoint asks about another one.",
+            do="Give the URL as crawled; end it with % to match a prefix; use --run or --checkpoint to start from another one.",
         )
-    return database.asking(home, lambda ask: [_document(ask, home, of, doc_id) for doc_id in seen])
+    return database.asking(home, lambda query: [_document(query, home, of, doc_id) for doc_id in seen])
 
 
 def trace_doc(home: Path, of: Start, doc_id: str) -> TracedDocument:
@@ -132,7 +132,7 @@ def trace_doc(home: Path, of: Start, doc_id: str) -> TracedDocument:
         raise RecipeError(
             f"{doc_id!r} is not a doc_id.", do="A doc_id is a UUID: copy one from `loam trace --url` or the decisions view."
         ) from None
-    return database.asking(home, lambda ask: _document(ask, home, of, wanted))
+    return database.asking(home, lambda query: _document(query, home, of, wanted))
 
 
 def trace_step(home: Path, of: Start, step: int) -> list[BatchRow]:
@@ -221,11 +221,11 @@ def _of_run(home: Path, run_id: str, name: str) -> str:
     raise StageError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam lineage runs` lists the runs.")
 
 
-def _followed(ask: database.Ask, artifact: str, run: str) -> Start:
+def _followed(query: database.Ask, artifact: str, run: str) -> Start:
     """Returns the start and all that it was made from. Of each node, the nearest artifact counts; corpora that dedup compared with do not.
 
     Args:
-        ask: runs a query on one connection to the index.
+        query: runs a query on one connection to the index.
         artifact: the id of the artifact to start from.
         run: the requested run, by any name; empty for none.
     """
@@ -234,18 +234,18 @@ def _followed(ask: database.Ask, artifact: str, run: str) -> Start:
     while reached:
         distance |= dict.fromkeys(reached, max(distance.values(), default=-1) + 1)
         sql = "SELECT DISTINCT parent FROM edge WHERE input AND child IN (SELECT unnest($1::VARCHAR[]))"
-        reached = {parent for (parent,) in ask(sql, [list(reached)])[1]} - distance.keys()
+        reached = {parent for (parent,) in query(sql, [list(reached)])[1]} - distance.keys()
     sql = "SELECT artifact_id, alias, node, number, run_id FROM artifact WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))"
-    known = {row[0]: _Known(*row[1:]) for row in ask(sql, [list(distance)])[1]}
+    known = {row[0]: _Known(*row[1:]) for row in query(sql, [list(distance)])[1]}
     nearest: dict[str, str] = {}
     for name in sorted(known, key=lambda name: (distance[name], -known[name].number)):
         nearest.setdefault(known[name].node, name)
-    tables = ask(
+    tables = query(
         "SELECT DISTINCT node, kind, artifact_id FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))", [list(known)]
     )[1]
     of = {(node, kind): f"/{name}/" for node, kind, name in tables if nearest.get(node) == name}
     # The requested run, else the run that built the artifact, else the newest run that has it.
-    runs = ask(
+    runs = query(
         "SELECT alias FROM run LEFT JOIN node_run n ON n.run_id = run.run_id AND n.artifact_id = $1 "
         "WHERE n.artifact_id IS NOT NULL OR run.run_id = $2 "
         "ORDER BY run.alias = $3 OR run.run_id = $3 DESC, run.run_id = $2 DESC, seq DESC LIMIT 1",
@@ -271,37 +271,37 @@ def _any(paths: list[str]) -> str:
     return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
 
 
-def _document(ask: database.Ask, home: Path, of: Start, doc_id: str) -> TracedDocument:
+def _document(query: database.Ask, home: Path, of: Start, doc_id: str) -> TracedDocument:
     decisions: list[Decision] = []
     if of.judged:
         sql = f"SELECT * FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
-        names, found = ask(sql, [*of.judged, doc_id, list(PIPELINE)])
+        names, found = query(sql, [*of.judged, doc_id, list(PIPELINE)])
         decisions = [Decision.of_row(names, row) for row in found]
     if not decisions:
         raise StageError(
             f"No document {doc_id} is recorded in what {of.alias} was made from.",
             where=_where(home, of),
-            do="Take a doc_id from `loam trace --url` or the decisions view; --run or --checkpoint asks about another one.",
+            do="Take a doc_id from `loam trace --url` or the decisions view; use --run or --checkpoint to start from another one.",
         )
     spans: tuple[TokenSpan, ...] = ()
     if file := of.of.get(("encode", "spans")):
         sql = "SELECT shard, start, length FROM token_spans WHERE contains(file, ?) AND doc_id = ?::UUID"
-        spans = tuple(TokenSpan(*row) for row in ask(sql, [file, doc_id])[1])
+        spans = tuple(TokenSpan(*row) for row in query(sql, [file, doc_id])[1])
     rows: tuple[RowSpan, ...] = ()
     if file := of.of.get(("mix", "row_spans")):
         sql = "SELECT part, row, piece, length FROM row_spans WHERE contains(file, ?) AND doc_id = ?::UUID ORDER BY part, row, piece"
-        rows = tuple(RowSpan(*row) for row in ask(sql, [file, doc_id])[1])
+        rows = tuple(RowSpan(*row) for row in query(sql, [file, doc_id])[1])
     steps: tuple[int, ...] = ()
     trained = [row.row for row in rows if row.part == "train"]
     if trained and (file := of.of.get(("pretrain", "steps"))):
         sql = "SELECT DISTINCT step FROM steps WHERE contains(file, ?) AND list_contains(?, row) ORDER BY 1"
-        steps = tuple(step for (step,) in ask(sql, [file, trained])[1])
-    verdicts = tuple(_verdict(ask, decision) for decision in decisions)
+        steps = tuple(step for (step,) in query(sql, [file, trained])[1])
+    verdicts = tuple(_verdict(query, decision) for decision in decisions)
     return TracedDocument(doc_id, decisions[0].url, verdicts, spans, rows, steps)
 
 
-def _verdict(ask: database.Ask, decision: Decision) -> TracedVerdict:
-    why = evidence(ask, decision)
+def _verdict(query: database.Ask, decision: Decision) -> TracedVerdict:
+    why = evidence(query, decision)
     return TracedVerdict(
         decision.node, decision.artifact, decision.verdict, decision.reason, why.measured, why.copy, why.removed, why.matches
     )  # fmt: skip

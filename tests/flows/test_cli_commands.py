@@ -57,7 +57,7 @@ def test_the_help_lists_every_command_in_its_panel(capsys: pytest.CaptureFixture
         assert main(words) == 0
         text += capsys.readouterr().out
     panels = re.findall(r"─ (\w+) ─+", text)
-    assert panels == ["Run", "Ask", "Serve", "Options", "Ask", "Keep"]
+    assert panels == ["Run", "Query", "Serve", "Options", "Query", "Keep"]
     for command in registered():
         assert f"│ {command.split()[-1]} " in text
     for option in ("--help (-h)", "--version (-V)", "--install-completion"):
