@@ -190,6 +190,7 @@ class Endpoint:
     """An HTTP endpoint that records posts; `answer` gives the status for an event."""
 
     def __init__(self, port: int = 0) -> None:
+        """Starts the server. port: 0 for a free one."""
         self.events: list[Event] = []
         self.paths: set[str] = set()
         self.headers: set[str | None] = set()
@@ -216,6 +217,7 @@ class Endpoint:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
+        """Stops the server and frees its port."""
         self.server.shutdown()
         self.server.server_close()
 

@@ -104,6 +104,7 @@ class Listener:
     """A Prefect server of somebody else: gives its answers in turn and remembers what it was shown."""
 
     def __init__(self) -> None:
+        """Starts the server on a free port."""
         self.answers: list[int] = []
         self.shown: list[tuple[str, str | None]] = []
         outer = self

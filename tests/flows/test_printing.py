@@ -19,7 +19,10 @@ from tests.conftest import answered
 
 
 class Terminal(io.StringIO):
+    """A terminal that keeps what is printed."""
+
     def isatty(self) -> bool:
+        """Returns True."""
         return True
 
 
