@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -23,6 +23,9 @@ from stages.core.contract.secrets import without_secrets
 from stages.core.contract.side_table import SideTable
 from stages.core.store.names import name_fault
 from stages.settings import StageConfig
+
+if TYPE_CHECKING:
+    from stages.core.store.manifest_schema import Manifest, RecordCountsEntry
 
 
 @dataclass(frozen=True)
@@ -86,20 +89,6 @@ class ExternalFile:
         return value if kind == "sha256" else hashlib.sha256(self.identity.encode()).hexdigest()
 
 
-class RecordCountsJson(TypedDict):
-    """The fields of RecordCounts, as a manifest and the result of a shard hold them."""
-
-    unit: str
-    rows_in: int
-    kept: int
-    changed: int
-    dropped: dict[str, int]
-    chars_in: int
-    chars_out: int
-    chars_removed: int
-    chars_dropped: dict[str, int]
-
-
 @dataclass(frozen=True)
 class RecordCounts:
     """How many records came in and what happened to them: rows_in = kept + changed + dropped, and the same in characters.
@@ -138,7 +127,7 @@ class RecordCounts:
             )
         return ""
 
-    def as_json(self) -> RecordCountsJson:
+    def as_json(self) -> RecordCountsEntry:
         """Returns the fields in the order of their declaration."""
         return {
             "unit": self.unit,
@@ -196,13 +185,12 @@ class Artifact:
     """A published artifact: `path` is its folder, `manifest` is the parsed manifest.json."""
 
     path: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
 
     @property
     def summary(self) -> Summary:
         """The scalar results that the stage returned as `Outcome.summary`."""
-        summary: Summary = self.manifest["summary"]
-        return summary
+        return self.manifest["summary"]
 
 
 SectionOf = Callable[[Artifact], Section | None]
