@@ -85,13 +85,13 @@ def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
     ranks, device = runtime.gpus or runtime.cpu_ranks, "gpus" if runtime.gpus else "cpu_ranks"
     together = ranks * runtime.micro_batch_size
     for node in training:
-        rows = running[node].global_batch_size
-        if rows % together:
+        batch = running[node].global_batch_size
+        if batch % together:
             yield (
-                f"{node}.global_batch_size {rows:,} is not divisible by runtime.{device} {ranks:,} x runtime.micro_batch_size "
+                f"{node}.global_batch_size {batch:,} is not divisible by runtime.{device} {ranks:,} x runtime.micro_batch_size "
                 f"{runtime.micro_batch_size:,} = {together:,}.",
                 f"{node}.global_batch_size",
-                f"Change one of them, for example {node}.global_batch_size={-(-rows // together) * together}.",
+                f"Change one of them, for example {node}.global_batch_size={-(-batch // together) * together}.",
             )
 
 
@@ -107,7 +107,7 @@ def _warmups(running: Sections) -> Iterator[Fault]:
         if config.warmup_steps >= steps:
             yield (
                 f"{node}.warmup_steps {config.warmup_steps:,} is not below the {steps:,} steps that {node}.budget.tokens "
-                f"{config.budget.tokens:,} makes of batches of {config.global_batch_size:,} rows of {seq_len:,} tokens.",
+                f"{config.budget.tokens:,} makes of batches of {config.global_batch_size:,} sequences of {seq_len:,} tokens.",
                 f"{node}.warmup_steps",
                 "Warm up for less, or train for longer.",
             )
@@ -116,10 +116,10 @@ def _warmups(running: Sections) -> Iterator[Fault]:
 def _too_few_pairs(running: Sections) -> Iterator[Fault]:
     if "reference" not in running or "dpo" not in running:
         return
-    pairs, rows = running["reference"].max_pairs, running["dpo"].global_batch_size
-    if pairs is not None and pairs < rows:
+    pairs, batch = running["reference"].max_pairs, running["dpo"].global_batch_size
+    if pairs is not None and pairs < batch:
         yield (
-            f"reference.max_pairs {pairs:,} is less than one batch of dpo, which has {rows:,} pairs.",
+            f"reference.max_pairs {pairs:,} is less than one batch of dpo, which has {batch:,} pairs.",
             "reference.max_pairs",
             "Score more pairs, or lower dpo.global_batch_size.",
         )

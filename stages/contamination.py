@@ -51,7 +51,7 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
     saved = inputs["benchmarks"].path / "index"
     index = load_index(saved)
-    mixture = str(inputs["mixture"].path / "row_spans" / "train.parquet")
+    mixture = str(inputs["mixture"].path / "sequence_spans" / "train.parquet")
     shards = run_shards(search_documents, [{"documents": str(p), "index": str(saved), "mixture": mixture} for p in files], ctx, "documents",
                         [p.stat().st_size for p in files])  # fmt: skip
     flags = [flag for shard in shards for flag in read_rows(shard.path / "flags.parquet")]

@@ -132,7 +132,7 @@ def answered(printed: str, command: str = "") -> Any:
         raise AssertionError(f"{name} is no JSON")
 
     envelope = json.loads(printed, parse_constant=refuse)
-    assert list(envelope) == ["schema_version", "command", "answer"] and envelope["schema_version"] == 1 and printed.isascii()
+    assert list(envelope) == ["schema_version", "command", "answer"] and envelope["schema_version"] == 2 and printed.isascii()
     assert not command or envelope["command"] == command
     return envelope["answer"]
 

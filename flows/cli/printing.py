@@ -19,7 +19,7 @@ from stages.core.contract.printable import one_line, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The version of the envelope and of all answers in it. It rises when a name in them is changed or removed, not when one is added."""
 
 

@@ -12,7 +12,7 @@ Dedup compares one document of each text. Every near duplicate of this document 
 text, so the pairs count for these documents too. If the home no longer has the texts that dedup read, the pairs count for every document
 that may have equal text.
 Guarantee: read-only.
-Cost: one scan over decisions, clusters, pairs, token spans and row spans.
+Cost: one scan over decisions, clusters, pairs, token spans and sequence spans.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stages.core.index import database
 from stages.core.tables.dedup_tables import DedupReason
 
 # (view, condition under which a row of the view means that the artifact holds the document)
-HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("row_spans", "true"))
+HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("sequence_spans", "true"))
 REMOVED = (DedupReason.URL_REMOVED, DedupReason.COPY_OF_REMOVED)  # drop reasons of documents that a takedown setting removed
 
 
@@ -83,7 +83,7 @@ def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
     crawls: dict[str, int] = dict(ask(_CRAWLS.format(documents="matching"))[1])
     held |= crawls
     copies |= dict(ask(_CRAWLS.format(documents="copied"))[1])
-    steps: dict[str, int] = dict(ask(_STEPS)[1]) if {"steps", "row_spans"} <= views else {}
+    steps: dict[str, int] = dict(ask(_STEPS)[1]) if {"steps", "sequence_spans"} <= views else {}
     artifacts = [
         {
             "node": node,
@@ -158,7 +158,7 @@ JOIN artifact ON artifact.artifact_id = edge.parent WHERE artifact.kind = 'warc'
 """
 _STEPS = """
 SELECT s.artifact_id, count(DISTINCT s.step) FROM steps s JOIN edge ON edge.child = s.artifact_id AND edge.role = 'mixture'
-JOIN row_spans r ON r.artifact_id = edge.parent AND r.row = s.row AND r.part = 'train'
+JOIN sequence_spans r ON r.artifact_id = edge.parent AND r.sequence = s.sequence AND r.part = 'train'
 WHERE r.doc_id IN (SELECT doc_id FROM matching UNION SELECT doc_id FROM copied) GROUP BY ALL
 """
 # A document removed as a near copy, and its exact copies: members of one cluster with the same Jaccard similarity.

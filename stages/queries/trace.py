@@ -1,7 +1,7 @@
 """Traces a document through the pipeline, and a training step back to its documents.
 
-The chain is URL -> captures -> verdicts -> token spans -> rows -> steps. A verdict that dropped or changed a document has its evidence
-(stages/queries/drop_evidence.py). The rows of a step come from the `steps` side table of pretraining, which is written from the same
+The chain is URL -> captures -> verdicts -> token spans -> sequences -> steps. A verdict that dropped or changed a document has its evidence
+(stages/queries/drop_evidence.py). The sequences of a step come from the `steps` side table of pretraining, which is written from the same
 stateless permutation that the trainer uses.
 Guarantee: read-only. An answer starts from one artifact and contains only what that artifact was made from. Other artifacts of
 other runs are left out. The default start is the newest pretrained checkpoint.
@@ -105,7 +105,7 @@ def trace_url(home: Path, of: Start, url: str) -> list[dict[str, Any]]:
 
 
 def trace_doc(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
-    """One document: its verdicts with evidence in pipeline order, its token spans, and the rows and steps of pretraining that hold it.
+    """One document: its verdicts with evidence in pipeline order, its token spans, and the sequences and steps of pretraining that hold it.
 
     Raises:
         RecipeError: `doc_id` is not a UUID.
@@ -121,7 +121,7 @@ def trace_doc(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
 
 
 def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
-    """The documents in one global batch of pretraining, in batch order: position, row, piece, doc_id, URL, source and tokens.
+    """The documents in one global batch of pretraining, in batch order: position, sequence, segment, doc_id, URL, source and tokens.
 
     Raises:
         StageError: nothing was pretrained, there is no such step, or a needed artifact is not in this home.
@@ -137,18 +137,18 @@ def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
         ((first, last),) = database.query(home, "SELECT min(step), max(step) FROM steps WHERE contains(file, ?)", [pretrain])[1]
     if first is None:
         raise StageError("Pretraining took no step here: its checkpoint was imported.", where=trained, do="Look where it was trained.")
-    if ("mix", "row_spans") not in of.of or not of.judged:
+    if ("mix", "sequence_spans") not in of.of or not of.judged:
         what = f"What {of.alias} was made from is not all in this home: {', '.join(of.gone) or 'no mixture or documents'}."
         raise StageError(what, where=str(home), do="Look where it was trained, or run its recipe again.")
     if not first <= step <= last:
         raise StageError(f"There is no step {step}.", where=trained, do=f"The steps are {first} to {last}.")
     return database.records(
         home,
-        "SELECT s.position, s.row, r.piece, r.doc_id::VARCHAR AS doc_id, d.url, r.source, r.length AS tokens FROM steps s "
-        "JOIN row_spans r ON r.row = s.row AND r.part = 'train' AND contains(r.file, ?) "
+        "SELECT s.position, s.sequence, r.segment, r.doc_id::VARCHAR AS doc_id, d.url, r.source, r.length AS tokens FROM steps s "
+        "JOIN sequence_spans r ON r.sequence = s.sequence AND r.part = 'train' AND contains(r.file, ?) "
         f"LEFT JOIN (SELECT DISTINCT doc_id, url FROM decisions WHERE {_any(of.judged)}) d ON d.doc_id = r.doc_id "
-        "WHERE contains(s.file, ?) AND s.step = ? ORDER BY s.position, r.piece",
-        [of.of["mix", "row_spans"], *of.judged, pretrain, step],
+        "WHERE contains(s.file, ?) AND s.step = ? ORDER BY s.position, r.segment",
+        [of.of["mix", "sequence_spans"], *of.judged, pretrain, step],
     )
 
 
@@ -234,15 +234,15 @@ def _document(ask: database.Ask, home: Path, of: Start, doc_id: str) -> dict[str
         | asdict(evidence(ask, d["artifact_id"], d))
         for d in decisions
     ]
-    result["tokens"], result["rows"], result["steps"] = [], [], []
+    result["tokens"], result["sequences"], result["steps"] = [], [], []
     if spans := of.of.get(("encode", "spans")):
         sql = "SELECT shard, start, length FROM token_spans WHERE contains(file, ?) AND doc_id = ?::UUID"
         result["tokens"] = database.as_dicts(ask(sql, [spans, doc_id]))
-    if rows := of.of.get(("mix", "row_spans")):
-        sql = "SELECT part, row, piece, length FROM row_spans WHERE contains(file, ?) AND doc_id = ?::UUID ORDER BY part, row, piece"
-        result["rows"] = database.as_dicts(ask(sql, [rows, doc_id]))
-    trained = [row["row"] for row in result["rows"] if row["part"] == "train"]
+    if spans := of.of.get(("mix", "sequence_spans")):
+        sql = "SELECT part, sequence, segment, length FROM sequence_spans WHERE contains(file, ?) AND doc_id = ?::UUID ORDER BY part, sequence, segment"
+        result["sequences"] = database.as_dicts(ask(sql, [spans, doc_id]))
+    trained = [span["sequence"] for span in result["sequences"] if span["part"] == "train"]
     if trained and (steps := of.of.get(("pretrain", "steps"))):
-        sql = "SELECT DISTINCT step FROM steps WHERE contains(file, ?) AND list_contains(?, row) ORDER BY 1"
+        sql = "SELECT DISTINCT step FROM steps WHERE contains(file, ?) AND list_contains(?, sequence) ORDER BY 1"
         result["steps"] = [step for (step,) in ask(sql, [steps, trained])[1]]
     return result

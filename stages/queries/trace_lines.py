@@ -29,8 +29,8 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield from (INDENT + line for line in _evidence(verdict))
     for span in document["tokens"]:
         yield f"  encode         {span['length']:,} tokens at {span['start']:,} of shard {span['shard']}"
-    for row in document["rows"]:
-        yield f"  mix            {row['part']} row {row['row']}, piece {row['piece']}: {row['length']} tokens"
+    for span in document["sequences"]:
+        yield f"  mix            {span['part']} sequence {span['sequence']}, segment {span['segment']}: {span['length']} tokens"
     if steps := document["steps"]:
         more = f" and {len(steps) - STEPS_SHOWN:,} more; --json names all" if len(steps) > STEPS_SHOWN else ""
         yield f"  pretrain       steps {', '.join(map(str, steps[:STEPS_SHOWN]))}{more}"

@@ -22,7 +22,7 @@ from stages.queries import lineage as ask
 from stages.queries.affected import affected
 from tests.queries.two_runs import SITE, make_two_runs
 
-VIEWS = ("decisions", "token_spans", "row_spans", "steps")
+VIEWS = ("decisions", "token_spans", "sequence_spans", "steps")
 
 
 def counts(home: Path) -> dict[str, int]:

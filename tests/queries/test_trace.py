@@ -57,7 +57,7 @@ def test_a_page_is_followed_through_what_one_checkpoint_was_made_from(home: Path
         trace.trace_url(home, trace.start(home), f"{FOREIGN}/7")
     assert "--run" in str(caught.value)
     (foreign,) = trace.trace_url(home, trace.start(home, run="tiny-3"), f"{FOREIGN}/7")
-    assert foreign["rows"] == [{"part": "train", "row": 1, "piece": 0, "length": 10}] and foreign["steps"] == []
+    assert foreign["sequences"] == [{"part": "train", "sequence": 1, "segment": 0, "length": 10}] and foreign["steps"] == []
     with pytest.raises(StageError, match=f"No document {doc(7)} is recorded in what pretrain-2"):
         trace.trace_doc(home, trace.start(home), str(doc(7)))
     with pytest.raises(RecipeError, match="'seven' is no doc_id"):
@@ -65,9 +65,9 @@ def test_a_page_is_followed_through_what_one_checkpoint_was_made_from(home: Path
 
 
 def test_only_trained_rows_are_steps(home: Path) -> None:
-    """Page 2 is row 0 of the validation part; row 0 of the training part is another page."""
+    """Page 2 is sequence 0 of the validation part; sequence 0 of the training part is another page."""
     found = trace.trace_doc(home, trace.start(home), str(doc(2)))
-    assert [row["part"] for row in found["rows"]] == ["validation"] and found["steps"] == []
+    assert [span["part"] for span in found["sequences"]] == ["validation"] and found["steps"] == []
     assert len(trace.trace_step(home, trace.start(home), 1)) == 1
 
 
@@ -111,7 +111,7 @@ def test_an_imported_checkpoint_without_documents_is_passed_over(home: Path, tmp
 def test_what_is_gone_is_named(home: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     shutil.copytree(home, copied)
-    gone = trace.start(home).of["mix", "row_spans"].strip("/")
+    gone = trace.start(home).of["mix", "sequence_spans"].strip("/")
     shutil.rmtree(copied / "artifacts" / gone)
     database.update(copied)
     with pytest.raises(StageError, match=f"What pretrain-2 was made from is not all in this home: {gone}"):
@@ -165,6 +165,6 @@ def test_the_command_says_where_its_answer_comes_from(home: Path) -> None:
     answer = answered(loam("trace", "--step", "1", "--run", "tiny-1", "--json", home=home).stdout)
     assert answer["from"]["alias"] == "pretrain-1" and [row["url"] for row in answer["rows"]] == [f"{SITE}/0"]
     answer = answered(loam("trace", "--url", f"{FOREIGN}/8", "--checkpoint", "mix-3", "--json", home=home).stdout)
-    assert answer["from"]["run"] == "tiny-3" and answer["documents"][0]["rows"][0]["row"] == 0
+    assert answer["from"]["run"] == "tiny-3" and answer["documents"][0]["sequences"][0]["sequence"] == 0
     both = loam("trace", "--step", "1", "--run", "tiny-1", "--checkpoint", "mix-3", home=home, check=False)
     assert both.returncode == 2

@@ -2,8 +2,8 @@
 
 All that a question reads is there: manifests, run records and side tables in the real format. The pages, by the last digit of their
 doc_id: 0, 1 and 2 of SITE are kept (1 is changed by the filter, 2 is held out for validation), 3 of SITE is an exact copy of 4 of MIRROR,
-which is kept, 5 of MIRROR is a near copy of 0. Run tiny-1 trains row 0 (page 0) at step 1, row 1 (page 1) at step 2 and row 2 (page 4)
-at step 3; tiny-2 shares all up to encode, and its rows are the other way round. tiny-3 crawled FOREIGN and stopped after mix.
+which is kept, 5 of MIRROR is a near copy of 0. Run tiny-1 trains sequence 0 (page 0) at step 1, sequence 1 (page 1) at step 2 and
+sequence 2 (page 4) at step 3; tiny-2 shares all up to encode, and its sequences are the other way round. tiny-3 crawled FOREIGN and stopped after mix.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Table = tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]
 VIEWS = {node.name: {table.name: table.view for table in stage_of(node).tables} for node in pipeline()}
 DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string"}
 CLUSTER = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
-SPAN = {"part": "string", "row": "int64", "piece": "int32", "doc_id": "uuid", "source": "string", "length": "int64"}
+SPAN = {"part": "string", "sequence": "int64", "segment": "int32", "doc_id": "uuid", "source": "string", "length": "int64"}
 
 
 def doc(number: int) -> uuid.UUID:
@@ -131,17 +131,19 @@ def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
 
 
 def _training(
-    home: Path, documents: Sequence[str], number: int, rows: Sequence[int], validation: Sequence[int], until: str = "pretrain"
+    home: Path, documents: Sequence[str], number: int, pages: Sequence[int], validation: Sequence[int], until: str = "pretrain"
 ) -> list[str]:
-    """mix and pretrain; row i holds page rows[i] and is trained at step i + 1."""
+    """mix and pretrain; sequence i holds page pages[i] and is trained at step i + 1."""
     tables = {
-        f"row_spans/{part}.parquet": (SPAN, [{"part": part, "row": row, "piece": 0, "doc_id": doc(page), "source": "web", "length": 10}
-                                             for row, page in enumerate(chosen)])
-        for part, chosen in (("train", rows), ("validation", validation))
+        f"sequence_spans/{part}.parquet": (
+            SPAN,
+            [{"part": part, "sequence": i, "segment": 0, "doc_id": doc(page), "source": "web", "length": 10} for i, page in enumerate(chosen)],
+        )
+        for part, chosen in (("train", pages), ("validation", validation))
     }  # fmt: skip
     mix = make_artifact(home, "mix", number, {"tokens": documents[-1]}, tables)
     if until == "mix":
         return [mix]
-    steps = [{"step": row + 1, "position": row, "row": row} for row in range(len(rows))]
-    trained = {"steps/00000.parquet": (dict.fromkeys(("step", "position", "row"), "int64"), steps)}
+    steps = [{"step": i + 1, "position": i, "sequence": i} for i in range(len(pages))]
+    trained = {"steps/00000.parquet": (dict.fromkeys(("step", "position", "sequence"), "int64"), steps)}
     return [mix, make_artifact(home, "pretrain", number, {"mixture": mix, "tokens": documents[-1]}, trained)]
