@@ -20,7 +20,7 @@ from stages.core.index import database
 from stages.core.run import node_job, runner
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest, manifest_schema
-from stages.core.store.key import key_of
+from stages.core.store.key_record import key_of
 from stages.queries.lineage import read
 from stages.queries.plan import why_miss
 from tests.conftest import run_stage
