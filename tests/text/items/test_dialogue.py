@@ -5,7 +5,8 @@ from pydantic import JsonValue
 
 from stages.text.items.dialogue import BadDialogueError, forged_token, read_messages, read_pair, split_key
 
-USER, ANSWER = {"role": "user", "content": " hi "}, {"role": "assistant", "content": "ho"}
+USER: dict[str, JsonValue] = {"role": "user", "content": " hi "}
+ANSWER: dict[str, JsonValue] = {"role": "assistant", "content": "ho"}
 
 
 def test_messages_are_read_and_trimmed() -> None:
