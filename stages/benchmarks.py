@@ -261,6 +261,7 @@ STAGE = Stage(
     run=run,
     inputs={},
     output="benchmarks",
+    summary={"tasks": "tasks", "scored_items": "items that models are scored on", "ngrams": "different n-grams in the index"},
     tables=(ITEMS, ANSWERS),
     does="task files by path, or tasks from held-out answers",
     versions=(

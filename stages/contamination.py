@@ -179,6 +179,7 @@ STAGE = Stage(
         "preferences": "preferences", "{model}": "evaluate@{model}",
     },
     output="contamination",
+    summary={"items": "benchmark items", "flagged_items": "items found in the training data"},
     tables=(FLAGS,),
     section=report_section,
     does="overlap per item; every score on all, clean and flagged items",

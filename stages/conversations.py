@@ -123,6 +123,7 @@ STAGE = Stage(
     run=run,
     inputs={"benchmarks": "benchmarks"},
     output="conversations",
+    summary={"train": "conversations for training", "validation": "conversations held out", "held_out_dropped": "dropped: held-out items"},
     tables=(TABLE, DECISIONS),
     does="chat data, cleared of held-out items",
     versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold", "reasons are spelled in snake_case"),

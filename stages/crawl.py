@@ -350,6 +350,7 @@ STAGE = Stage(
     run=run,
     inputs={},
     output="warc",
+    summary={"files": "WARC files", "bytes": "bytes of the files", "pages": "pages that Loam crawled"},
     tables=(PAGES,),
     does="crawls a site, or takes WARC files by path",
     versions=(

@@ -387,6 +387,7 @@ STAGE = Stage(
     run=run,
     inputs={"documents": "filter"},
     output="documents",
+    summary={"documents": "documents that stay", "exact_duplicates": "exact copies dropped", "near_duplicates": "similar ones dropped"},
     tables=TABLES,
     does="exact and MinHash duplicates, each pair verified",
     versions=(

@@ -122,6 +122,7 @@ STAGE = Stage(
     run=run,
     inputs={"documents": "decontaminate", "tokenizer": "train_tokenizer"},
     output="tokens",
+    summary={"documents": "documents", "tokens": "tokens", "bytes_per_token": "bytes of text per token"},
     tables=(SPANS,),
     section=report_section,
     does="documents as token shards, each token range known by document",

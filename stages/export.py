@@ -123,6 +123,7 @@ STAGE = Stage(
     inputs={"checkpoint": "{checkpoint}", "tokenizer": "train_tokenizer"},
     per_model=True,
     output="model",
+    summary={"parameters": "parameters", "largest_logit_difference": "largest difference from the trained model's logits"},
     does="Hugging Face safetensors; refused unless the logits match",
     versions=("Llama or Qwen3 in safetensors, logits compared after loading again",),
     distributions=("torch", "transformers", "safetensors", "tokenizers"),

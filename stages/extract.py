@@ -310,6 +310,7 @@ STAGE = Stage(
     run=run,
     inputs={"warc": "crawl"},
     output="documents",
+    summary={"documents": "documents", "text_chars": "characters of text", "files": "WARC files"},
     tables=(DOCUMENTS, DECISIONS, FILES),
     does="HTML to text (fastwarc, resiliparse); every record is accounted for",
     versions=(

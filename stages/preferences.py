@@ -141,6 +141,7 @@ STAGE = Stage(
     run=run,
     inputs={"benchmarks": "benchmarks"},
     output="preferences",
+    summary={"train": "pairs for training", "validation": "pairs held out", "held_out_dropped": "dropped: held-out items"},
     tables=(TABLE, DECISIONS),
     does="preference pairs, cleared of held-out items",
     versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold", "reasons are spelled in snake_case"),

@@ -186,6 +186,7 @@ STAGE = Stage(
     inputs={"mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
     model="base",
     output="checkpoint",
+    summary={"parameters": "parameters", "tokens": "tokens trained on", "validation_loss": "nats per held-out token"},
     tables=(METRICS, STEPS),
     section=report_section,
     does="Llama-style model under DeepSpeed ZeRO-3",

@@ -114,6 +114,7 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": "sft", "preferences": "preferences", "tokenizer": "train_tokenizer"},
     output="logprobs",
+    summary={"pairs": "pairs", "logprob_accuracy": "share of pairs whose chosen answer is likelier, 0 to 1"},
     tables=(LOGPROBS,),
     does="log-probabilities of the sft model on the pairs",
     versions=("sum over the answer and its end-of-turn token",),

@@ -221,6 +221,7 @@ STAGE = Stage(
     run=run,
     inputs={"evaluate@{model}": "evaluate@{model}", **EVERY_NODE},
     output="report",
+    summary={"claims": "claims that the report tests", "reached": "claims reached"},
     does="one HTML page, one Markdown summary",
     versions=(
         "HTML, Markdown and results from the manifests",

@@ -158,6 +158,7 @@ STAGE = Stage(
     inputs={"checkpoint": "pretrain", "conversations": "conversations", "tokenizer": "train_tokenizer"},
     model="sft",
     output="checkpoint",
+    summary={"conversations": "conversations for training", "validation_loss": "nats per held-out token"},
     tables=(METRICS, STEPS, ROW_SPANS, DECISIONS),
     section=training_section,
     does="fine-tuning on assistant turns",

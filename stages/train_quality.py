@@ -257,6 +257,7 @@ STAGE = Stage(
     run=run,
     inputs={"documents": "extract"},
     output="classifier",
+    summary={"state": "off, given or trained"},
     does="a fastText classifier of quality, from texts you give; off without",
     versions=("fastText on word bigrams, against a sample of the crawl",),
     distributions=("fasttext-numpy2-wheel",),

@@ -148,6 +148,7 @@ STAGE = Stage(
     run=run,
     inputs={"documents": "decontaminate"},
     output="tokenizer",
+    summary={"vocab_size": "tokens of the vocabulary", "bytes_per_token": "bytes of training text per token"},
     does="byte-level BPE with chat tokens and template",
     versions=("first version",),
     distributions=("tokenizers",),

@@ -102,7 +102,7 @@ def stage(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """Run one node of a recipe again."""
+    """Run one node of a recipe again. `loam stage NODE --help` describes a node."""
     from flows.opened_recipe import open_session, refuse_imported
     from flows.pipeline import upstream
 
