@@ -186,7 +186,11 @@ STAGE = Stage(
     inputs={"mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
     model="base",
     output="checkpoint",
-    summary={"parameters": "parameters", "tokens": "tokens trained on", "validation_loss": "nats per held-out token"},
+    summary={
+        "parameters": "parameters",
+        "validation_loss": "nats per held-out token",
+        "validation_bits_per_byte": "bits per held-out byte",
+    },
     tables=(METRICS, STEPS),
     section=report_section,
     does="Llama-style model under DeepSpeed ZeRO-3",
