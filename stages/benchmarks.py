@@ -150,7 +150,10 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
 
 
 def _write_index(config: Benchmarks, rows: Sequence[ItemRow], folder: Path) -> Index:
-    """Writes and returns the n-gram index that decontaminate, conversations, preferences and contamination search with.
+    """Writes the n-gram index that decontaminate, conversations, preferences and contamination search with.
+
+    Returns:
+        The index.
 
     Raises:
         StageError: No item has a text that is long enough.

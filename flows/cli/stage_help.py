@@ -23,11 +23,14 @@ def named_node(words: Sequence[str]) -> str:
 
 
 def print_stage_help(node: str, as_json: bool) -> int:
-    """Prints the description of a node's stage and returns the exit code.
+    """Prints the description of a node's stage.
 
     Args:
         node: A node, or a stage that runs for every model ("evaluate").
         as_json: Whether to print the description as JSON.
+
+    Returns:
+        0; an unknown node is refused.
     """
     from flows.pipeline import pipeline, stage_of, upstream
     from stages.queries.stage_description import describe

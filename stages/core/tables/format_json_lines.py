@@ -18,5 +18,5 @@ class JsonLinesFormat(DocumentFormat):
     patterns = ("**/*.jsonl", "**/*.jsonl.gz")
 
     def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
-        """See DocumentFormat.records."""
+        """Yields the objects of a file; see DocumentFormat.records."""
         yield from read_records((file,), ctx)

@@ -22,7 +22,10 @@ class ParquetFormat(DocumentFormat):
     patterns = ("**/*.parquet",)
 
     def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
-        """See DocumentFormat.records.
+        """Yields the rows of a file; see DocumentFormat.records.
+
+        Yields:
+            One record per row, with its number from 1.
 
         Raises:
             RecipeError: The file has no column text, or two columns with the name of one field.

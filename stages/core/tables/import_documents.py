@@ -99,11 +99,7 @@ IMPORTER = Importer(PATTERNS, take_documents)
 
 
 def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: DetectLanguage | None, seen: set[UUID]) -> RecordCounts:
-    """Writes the shard of one file, a Parquet file of that name in documents/ and decisions/, and returns its record counts.
-
-    Raises:
-        RecipeError: The file is a decompression bomb.
-    """
+    """Returns the record counts of one file after writing its shard, a Parquet file `name` in documents/ and in decisions/."""
     decisions: list[ImportDecision] = []
     chars = grown = 0
 
@@ -133,7 +129,11 @@ def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: D
 
 
 def _refuse_twice(files: Sequence[ExternalFile]) -> None:
-    """Raises RecipeError if two files have the same content."""
+    """Refuses two files with the same content.
+
+    Raises:
+        RecipeError: There are two such files.
+    """
     first: dict[str, str] = {}
     for file in files:
         if file.sha256 in first:
@@ -146,7 +146,11 @@ def _refuse_twice(files: Sequence[ExternalFile]) -> None:
 
 
 def _format_of(file: ExternalFile) -> DocumentFormat:
-    """Returns the format of a file by its name. Raises RecipeError for an unknown one."""
+    """Returns the format of a file by its name.
+
+    Raises:
+        RecipeError: The name fits no format.
+    """
     for known in FORMATS:
         if known.reads(file):
             return known

@@ -20,6 +20,6 @@ class ChoicesFormat(BenchmarkFormat):
     """Fields: a question, its choices, and the index of the right choice."""
 
     def item(self, record: Mapping[str, JsonValue]) -> Item:
-        """See BenchmarkFormat.item."""
+        """Returns the item of a record; see BenchmarkFormat.item."""
         question, choices, gold = self.fields
         return choice_item(text_of(record, question), *options_of(record, choices, gold))

@@ -20,6 +20,6 @@ class ContinuationFormat(BenchmarkFormat):
     """Fields: what the model reads, and the text that is right after it."""
 
     def item(self, record: Mapping[str, JsonValue]) -> Item:
-        """See BenchmarkFormat.item."""
+        """Returns the item of a record; see BenchmarkFormat.item."""
         question, answer = self.fields
         return continuation_item(text_of(record, question), text_of(record, answer))

@@ -20,7 +20,7 @@ class OptionsFormat(BenchmarkFormat):
     """Fields: the possible contexts, the continuation, and the index of the right context."""
 
     def item(self, record: Mapping[str, JsonValue]) -> Item:
-        """See BenchmarkFormat.item."""
+        """Returns the item of a record; see BenchmarkFormat.item."""
         options, continuation, gold = self.fields
         contexts, number = options_of(record, options, gold)
         return continuation_item(contexts[number], text_of(record, continuation))

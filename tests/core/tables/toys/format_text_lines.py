@@ -15,7 +15,7 @@ class TextLinesFormat(DocumentFormat):
     patterns = ("**/*.txt", "**/*.txt.gz")
 
     def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
-        """See DocumentFormat.records."""
+        """Yields the lines of a file; see DocumentFormat.records."""
         for number, line in enumerate(read_lines(file), start=1):
             if line.strip():
                 yield JsonRecord(file, number, {"text": line.rstrip("\n")})

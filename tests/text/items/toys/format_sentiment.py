@@ -19,7 +19,11 @@ class SentimentFormat(BenchmarkFormat):
     """Fields: a sentence, and 0 for a negative or 1 for a positive one."""
 
     def item(self, record: Mapping[str, JsonValue]) -> Item:
-        """See BenchmarkFormat.item."""
+        """Returns the item of a record; see BenchmarkFormat.item.
+
+        Raises:
+            BadItemError: The sentiment is not 0 or 1.
+        """
         sentence, sentiment = self.fields
         if record[sentiment] not in (0, 1):
             raise BadItemError(f"the field {sentiment!r} is not 0 or 1")
