@@ -213,12 +213,12 @@ STAGE = Stage(
     config=Mix,
     run=run,
     inputs={"tokens": "encode"},
-    output="mixture",
     summary={
         "train_tokens": "tokens for training",
         "train_documents": "documents for training",
         "validation_documents": "documents held out",
     },
+    output="mixture",
     tables=(ROW_SPANS,),
     section=report_section,
     does="weights per source, packed rows, validation split",

@@ -185,12 +185,12 @@ STAGE = Stage(
     run=run,
     inputs={"mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
     model="base",
-    output="checkpoint",
     summary={
         "parameters": "parameters",
         "validation_loss": "nats per held-out token",
         "validation_bits_per_byte": "bits per held-out byte",
     },
+    output="checkpoint",
     tables=(METRICS, STEPS),
     section=report_section,
     does="Llama-style model under DeepSpeed ZeRO-3",

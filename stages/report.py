@@ -220,8 +220,8 @@ STAGE = Stage(
     config=ReportConfig,
     run=run,
     inputs={"evaluate@{model}": "evaluate@{model}", **EVERY_NODE},
-    output="report",
     summary={"claims": "claims that the report tests", "reached": "claims reached"},
+    output="report",
     does="one HTML page, one Markdown summary",
     versions=(
         "HTML, Markdown and results from the manifests",

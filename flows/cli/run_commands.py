@@ -148,7 +148,7 @@ def _answer_run(common: Common, home: Path, run_id: str) -> None:
 
     nodes = lineage.show(home, run_id)["nodes"]
     report = next((home / "artifacts" / row["artifact_id"] for row in nodes if row["node"] == "report"), None)
-    results: list[dict[str, str]] = json.loads((report / "results.json").read_text()) if report else []
+    results = json.loads((report / "results.json").read_text()) if report else []
     page = str(report / "report.html") if report else None
 
     def show() -> None:
