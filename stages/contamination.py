@@ -178,6 +178,7 @@ STAGE = Stage(
         "documents": "decontaminate", "mixture": "mix", "benchmarks": "benchmarks", "conversations": "conversations",
         "preferences": "preferences", "{model}": "evaluate@{model}",
     },
+    summary={"items": "benchmark items", "flagged_items": "items found in the training data"},
     output="contamination",
     tables=(FLAGS,),
     section=report_section,

@@ -349,6 +349,7 @@ STAGE = Stage(
     config=CrawlConfig,
     run=run,
     inputs={},
+    summary={"files": "WARC files", "bytes": "bytes of the files", "pages": "pages that Loam crawled"},
     output="warc",
     tables=(PAGES,),
     does="crawls a site, or takes WARC files by path",

@@ -131,6 +131,11 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": "sft", "logprobs": "reference", "preferences": "preferences", "tokenizer": "train_tokenizer"},
     model="dpo",
+    summary={
+        "pairs": "pairs for training",
+        "validation_loss": "DPO loss on held-out pairs",
+        "validation_reward_accuracy": "share of held-out pairs whose chosen answer has the higher reward, 0 to 1",
+    },
     output="checkpoint",
     tables=(METRICS, STEPS, SEQUENCE_SPANS),
     section=training_section,

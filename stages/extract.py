@@ -309,6 +309,7 @@ STAGE = Stage(
     config=ExtractConfig,
     run=run,
     inputs={"warc": "crawl"},
+    summary={"documents": "documents", "text_chars": "characters of text", "files": "WARC files"},
     output="documents",
     tables=(DOCUMENTS, DECISIONS, FILES),
     does="HTML to text (fastwarc, resiliparse); every record is accounted for",

@@ -213,6 +213,11 @@ STAGE = Stage(
     config=Mix,
     run=run,
     inputs={"tokens": "encode"},
+    summary={
+        "train_tokens": "tokens for training",
+        "train_documents": "documents for training",
+        "validation_documents": "documents held out",
+    },
     output="mixture",
     tables=(SEQUENCE_SPANS,),
     section=report_section,

@@ -187,6 +187,11 @@ STAGE = Stage(
     run=run,
     inputs={"mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
     model="base",
+    summary={
+        "parameters": "parameters",
+        "validation_loss": "nats per held-out token",
+        "validation_bits_per_byte": "bits per held-out byte",
+    },
     output="checkpoint",
     tables=(METRICS, STEPS),
     section=report_section,

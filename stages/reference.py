@@ -113,6 +113,7 @@ STAGE = Stage(
     config=ReferenceConfig,
     run=run,
     inputs={"checkpoint": "sft", "preferences": "preferences", "tokenizer": "train_tokenizer"},
+    summary={"pairs": "pairs", "logprob_accuracy": "share of pairs whose chosen answer is likelier, 0 to 1"},
     output="logprobs",
     tables=(LOGPROBS,),
     does="log-probabilities of the sft model on the pairs",

@@ -164,6 +164,7 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": "pretrain", "conversations": "conversations", "tokenizer": "train_tokenizer"},
     model="sft",
+    summary={"conversations": "conversations for training", "validation_loss": "nats per held-out token"},
     output="checkpoint",
     tables=(METRICS, STEPS, SEQUENCE_SPANS, DECISIONS),
     section=training_section,

@@ -98,6 +98,7 @@ def run_stage(
     job = prepare(home, node or stage.name, stage, checked, seed, run, inputs)
     artifact = run_node(home, job, "test-run", (events if events is not None else []).append, force=force).artifact
     refuse_undeclared(stage, artifact.path)
+    assert set(stage.summary) <= set(artifact.summary), "the declaration names values that the summary lacks"
     return artifact
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, serve_commands
+from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, serve_commands, stage_help
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
@@ -45,6 +45,8 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     home = ""
     try:
+        if node := stage_help.named_node(words):
+            return stage_help.print_stage_help(node, "--json" in words)
         command, bound = _parsed(words)
         home = bound.arguments.get("common", COMMON).home
         return int(command(*bound.args, **bound.kwargs) or 0)

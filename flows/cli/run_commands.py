@@ -30,7 +30,11 @@ def run(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """Run a recipe; nodes that are cached are not built again."""
+    """Run a recipe; nodes that are cached are not built again.
+
+    Returns:
+        The exit code.
+    """
     from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
     from stages.core.contract.states import NodeState
     from stages.core.store.names import refuse_taken
@@ -69,7 +73,11 @@ def plan(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """Show what a run of a recipe would build, and why."""
+    """Show what a run of a recipe would build, and why.
+
+    Returns:
+        The exit code.
+    """
     from flows.opened_recipe import open_session, refuse_damaged, refuse_missing
     from stages.queries.plan import training_size
 
@@ -102,7 +110,11 @@ def stage(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """Run one node of a recipe again."""
+    """Run one node of a recipe again. `loam stage NODE --help` describes a node.
+
+    Returns:
+        The exit code.
+    """
     from flows.opened_recipe import open_session, refuse_imported
     from flows.pipeline import upstream
 

@@ -20,12 +20,12 @@ def dashboard(
 ) -> None:
     """Serve the web dashboard on 127.0.0.1 and print the URL that opens it."""
     from dashboards import app
-    from flows.pipeline import pipeline
+    from flows.pipeline import pipeline, stage_of
 
-    nodes = [node.name for node in pipeline()]
+    stages = {node.name: stage_of(node) for node in pipeline()}
     app.serve(
         common.folder(),
-        nodes,
+        stages,
         port,
         lambda url: answer(common, {"url": url}, lambda: say(f"{url}  (Ctrl-C stops it)", flush=True)),
     )

@@ -78,6 +78,7 @@ STAGE = Stage(
     output="lengths",
     does="how long the documents are",
     tables=(LENGTHS,),
+    summary={"longest": "bins of the longest document"},
     section=report_section,
     versions=("first version",),
     distributions=("pyarrow",),
@@ -167,6 +168,13 @@ def test_its_own_test_and_the_rules_for_stages_hold(tree: Path) -> None:
     ]
     done = call(tree, "-m", "pytest", "-p", "no:cacheprovider", "-q", *chosen)
     assert " passed" in done.stdout or "[100%]" in done.stdout
+
+
+def test_the_help_of_its_node_says_what_it_declares(tree: Path) -> None:
+    text = loam(tree, "stage", "lengths", "--help").stdout
+    for words in ("lengths: how long the documents are", "documents  extract", "SIDE TABLE lengths, view text_lengths", "longest  bins of",
+                  "bin_chars  -        whole number, at least 1  Characters per bin.", "first version"):  # fmt: skip
+        assert words in text, f"{words!r} is not in\n{text}"
 
 
 @pytest.mark.server

@@ -284,6 +284,7 @@ class Stage:
             of an artifact of another home. It returns what is wrong with them as a phrase, or "".
         does: What the stage does, as one line of the README's table.
         tables: The stage's side tables, which the index shows as views.
+        summary: Value of `Outcome.summary` -> its meaning, with its unit. The dashboard shows these values, in this order.
         section: The stage's section of the report, or None.
         model: The name of the model that the stage's checkpoint is, or "".
         per_model: Whether the stage runs once for every model, as node "<stage>@<model>".
@@ -304,6 +305,7 @@ class Stage:
     fault: Callable[[Path], str] | None = None
     does: str = ""
     tables: tuple[SideTable, ...] = ()
+    summary: Mapping[str, str] = field(default_factory=dict)
     section: SectionOf | None = None
     model: str = ""
     per_model: bool = False
