@@ -156,4 +156,5 @@ def _mix(value: np.ndarray) -> np.ndarray:
     """Returns the finaliser of splitmix64 (Steele et al., OOPSLA 2014). uint64 arithmetic wraps."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    mixed: np.ndarray = value ^ (value >> np.uint64(31))
+    return mixed

@@ -14,21 +14,22 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stages.lm.infer.convert import hugging_face_name
 from stages.lm.model import flops
-from stages.lm.model.config import ModelConfig, ShapeError, write_model_config
+from stages.lm.model.config import ModelConfig, write_model_config
 from stages.lm.model.llama import Llama
 from stages.lm.train import checkpoint
 
 SHARD_BYTES = 2 << 30
 ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}  # whether it has QK-norm
-MUST_BE: Mapping[str, tuple[Any, ...]] = {
+MUST_BE: Mapping[str, tuple[str | float | bool | None, ...]] = {
     "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
     "partial_rotary_factor": (1.0,), "rope_scaling": (None,), "auto_map": (None,),
 }  # fmt: skip
@@ -40,17 +41,43 @@ MAX_DEPTH = 4096
 MAX_CONFIG_BYTES = 16 << 20
 
 
+class TensorSlice(Protocol):
+    """A tensor in an open safetensors file. Indexing it reads only those elements."""
+
+    def get_shape(self) -> list[int]:
+        """Returns the shape."""
+
+    def get_dtype(self) -> str:
+        """Returns the dtype by safetensors' name, such as "BF16"."""
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Returns rows of the tensor."""
+
+
+class TensorFile(Protocol):
+    """An open safetensors file."""
+
+    def get_slice(self, name: str) -> TensorSlice:
+        """Returns a tensor without reading its values."""
+
+    def get_tensor(self, name: str) -> Tensor:
+        """Returns a whole tensor."""
+
+
 class ForeignModelError(ValueError):
     """A model folder that our decoder cannot represent. The message is a full sentence for the user."""
 
 
 def take_model(config: Path, weights: Sequence[Path], out: Path) -> dict[str, int]:
-    """Writes checkpoint/ and model.json into `out` and returns {"parameters": …, "vocab_size": …}.
+    """Writes checkpoint/ and model.json into `out`.
 
     Args:
         config: Path of config.json.
         weights: Paths of the model's safetensors files.
         out: Folder of the artifact.
+
+    Returns:
+        {"parameters": their number, "vocab_size": entries of the vocabulary}.
 
     Raises:
         ForeignModelError: Our decoder cannot represent the model, or its files cannot be read.
@@ -82,9 +109,13 @@ def _take(shape: ModelConfig, weights: Sequence[Path], out: Path) -> None:
 
 
 def read_shape(path: Path) -> ModelConfig:
-    """Returns the shape in a transformers config.json; raises ForeignModelError naming the setting that our decoder does not support."""
+    """Returns the shape in a transformers config.json.
+
+    Raises:
+        ForeignModelError: Our decoder does not support a setting; the message names it.
+    """
     config = _config(path)
-    architecture = _architecture(config)
+    architecture = _architecture(config.get("architectures"), config.get("model_type"))
     if architecture not in ARCHITECTURES:
         raise ForeignModelError(f"The architecture is {_shown(architecture)}; Loam's decoder is {' or '.join(ARCHITECTURES)}.")
     missing = [name for name in NEEDED if name not in config]
@@ -123,8 +154,16 @@ def read_shape(path: Path) -> ModelConfig:
             rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)), tie_word_embeddings=tied,
             qk_norm=ARCHITECTURES[architecture],
         )  # fmt: skip
-    except ShapeError as error:
-        raise ForeignModelError(str(error)) from None
+    except ValidationError as error:
+        raise ForeignModelError(_fault(error)) from None
+
+
+def _fault(error: ValidationError) -> str:
+    """Returns the first fault of a shape as a sentence. A fault of one field names the field."""
+    first = error.errors()[0]
+    if not first["loc"]:
+        return first["msg"].removeprefix("Value error, ")
+    return f"Its {first['loc'][0]} is {_shown(first['input'])}. {first['msg']}."
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -141,9 +180,9 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _architecture(config: Mapping[str, Any]) -> Any:
-    given = config.get("architectures")
-    named = given[0] if isinstance(given, list) and given else given or config.get("model_type")
+def _architecture(given: Any, model_type: Any) -> str:
+    """Returns the architecture that config.json names as `architectures` or `model_type`, as text."""
+    named = given[0] if isinstance(given, list) and given else given or model_type
     return named if isinstance(named, str) else json.dumps(named)[:80]
 
 
@@ -153,15 +192,19 @@ def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _open(weights: Sequence[Path], stack: ExitStack) -> dict[str, Any]:
-    """Returns tensor name -> the open file that contains it."""
-    held: dict[str, Any] = {}
+def _open(weights: Sequence[Path], stack: ExitStack) -> dict[str, TensorFile]:
+    """Returns tensor name -> the open file that contains it.
+
+    Raises:
+        ForeignModelError: A file cannot be read, or a tensor is in two files.
+    """
+    held: dict[str, TensorFile] = {}
     for path in weights:
         try:
             file = stack.enter_context(safe_open(path, "pt"))
             names = list(file.keys())
         except (SafetensorError, OSError, ValueError) as error:
-            raise ForeignModelError(f"{path.name} is no safetensors file: {_shown(error)}.") from None
+            raise ForeignModelError(f"{path.name} is not a safetensors file: {_shown(error)}.") from None
         for name in names:
             if name in held:
                 raise ForeignModelError(f"The tensor {_shown(name)} is in two files, {path.name} among them.")
@@ -169,7 +212,7 @@ def _open(weights: Sequence[Path], stack: ExitStack) -> dict[str, Any]:
     return held
 
 
-def _refuse_other_tensors(held: Mapping[str, Any], names: Mapping[str, list[int]], shape: ModelConfig) -> None:
+def _refuse_other_tensors(held: Mapping[str, TensorFile], names: Mapping[str, list[int]], shape: ModelConfig) -> None:
     wanted = {hugging_face_name(name): size for name, size in names.items()}
     missing = [name for name in wanted if name not in held]
     if missing:
@@ -192,8 +235,12 @@ def _refuse_other_tensors(held: Mapping[str, Any], names: Mapping[str, list[int]
         raise ForeignModelError(f"config.json ties the embeddings, but {head} differs from {embedding}.")
 
 
-def _flat(stored: Any, shape: Sequence[int], begin: int, end: int, name: str) -> Tensor:
-    """Returns elements begin to end of the flattened tensor, in fp32. It reads only the rows that contain them."""
+def _flat(stored: TensorSlice, shape: Sequence[int], begin: int, end: int, name: str) -> Tensor:
+    """Returns elements begin to end of the flattened tensor, in fp32. It reads only the rows that contain them.
+
+    Raises:
+        ForeignModelError: An element is not finite.
+    """
     per_row = torch.Size(shape[1:]).numel()
     first, last = begin // per_row, -(-end // per_row)
     found = stored[first:last].flatten()[begin - first * per_row : end - first * per_row].float()

@@ -32,7 +32,7 @@ class DpoLoss(Loss):
         return int((batch.sequences >= 0).sum())
 
     def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See Loss.sums. Metrics: reward_accuracy, reward_margin and logprob_accuracy, with TRL's names.
+        """Returns the loss and the metrics reward_accuracy, reward_margin and logprob_accuracy, with TRL's names; see Loss.sums.
 
         Raises:
             ValueError: The batch has no log-probabilities of a reference model.

@@ -174,5 +174,5 @@ def test_files_that_are_not_one_model_are_named(tmp_path: Path) -> None:
     with pytest.raises(ForeignModelError, match="is in two files, model.safetensors among them"):
         take(theirs, tmp_path / "a")
     (theirs / "again.safetensors").write_bytes(b"not")
-    with pytest.raises(ForeignModelError, match="again.safetensors is no safetensors file"):
+    with pytest.raises(ForeignModelError, match="again.safetensors is not a safetensors file"):
         take(theirs, tmp_path / "b")

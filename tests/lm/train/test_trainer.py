@@ -29,7 +29,15 @@ from tests.lm.made import changed, training
 
 SHAPE = {"vocab": 61, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "ffn": 24, "context": 16, "theta": 1e4, "eps": 1e-5,
          "tied": False, "qk_norm": False}  # fmt: skip
-MODEL = ModelConfig(61, 2, 16, 4, 2, 24, 16)
+MODEL = ModelConfig(
+    vocab_size=61,
+    num_hidden_layers=2,
+    hidden_size=16,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=16,
+)
 SEQUENCES = 21
 
 
