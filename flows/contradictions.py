@@ -139,7 +139,7 @@ def _unknown_sources(running: Sections) -> Iterator[Fault]:
     for setting, sources in named:
         for unknown in [source for source in sources if source not in known][:1]:
             do = f"The sources are: {', '.join(known)} (crawl.source, crawl.site.source and crawl.docs.source name them)."
-            yield f"{setting} names {unknown!r}, which is no source of the crawl.", setting, do
+            yield f"{setting} names {unknown!r}, which is not a source of the crawl.", setting, do
 
 
 def _no_documentation(running: Sections) -> Iterator[Fault]:

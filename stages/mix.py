@@ -54,7 +54,7 @@ class Mix(StageConfig):
         if any(weight < 0 for weight in self.weights.values()) or (self.weights and not sum(self.weights.values())):
             raise ValueError("mix.weights are not negative, and at least one is above 0")
         if sum(self.weights.values()) > 1e12 or any(0 < weight < 1e-12 for weight in self.weights.values()):
-            raise ValueError("mix.weights lie between 1e-12 and 1e12, in all too; only what they are to each other counts")
+            raise ValueError("mix.weights lie between 1e-12 and 1e12, in all too; only their ratios count")
         return self
 
 
@@ -127,7 +127,7 @@ def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tupl
     unknown = sorted(set(config.weights) - set(spans.names))
     if unknown:
         raise StageError(
-            f"mix.weights names {unknown[0]!r}, which is no source of the documents.",
+            f"mix.weights names {unknown[0]!r}, which is not a source of the documents.",
             where="mix.weights",
             do=f"The sources are: {', '.join(spans.names)} (crawl.source names them).",
         )

@@ -76,7 +76,7 @@ class TrainQuality(StageConfig):
         for name in self.positives:
             ending = PurePath(name.removesuffix(".gz")).suffix
             if ending and not glob.has_magic(ending) and "/" not in ending and ending.lower() not in FORMATS:
-                raise ValueError(f"{name!r} is of no known format; the endings are {', '.join(FORMATS)}, or .gz behind one of them")
+                raise ValueError(f"{name!r} has no known format; the endings are {', '.join(FORMATS)}, or .gz behind one of them")
         if self.buckets * self.dimensions * 4 <= MIN_VECTOR_BYTES:
             raise ValueError(
                 f"buckets x dimensions must be above {MIN_VECTOR_BYTES // 4:,}: smaller vectors are not initialised, so that two runs would differ."
@@ -164,7 +164,7 @@ def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[s
     """Yields the texts of one file; its ending decides the format.
 
     Raises:
-        StageError: The ending is of no known format.
+        StageError: The ending has no known format.
     """
     name = base_name(file).lower()
     if name.endswith(".parquet"):
@@ -186,7 +186,7 @@ def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[s
                 ctx.drop(f"no text in {config.text_field!r}", record.where, record.text())
     else:
         raise StageError(
-            f"{base_name(file)} is of no known format.",
+            f"{base_name(file)} has no known format.",
             where="train_quality.positives",
             do="Give .jsonl, .parquet or .txt files (or .gz of them).",
         )

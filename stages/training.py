@@ -256,7 +256,7 @@ def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> O
     Raises:
         RecipeError: The files are not one model that our decoder can represent.
     """
-    from stages.lm.infer.import_model import take_model
+    from stages.lm.infer.import_model import import_checkpoint
 
     found = {file.name: file for file in files}
     weights = [Path(file.uri) for file in files if file.name.endswith(".safetensors")]
@@ -265,7 +265,7 @@ def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> O
             "A model is config.json and safetensors files of one folder.", where=files[0].uri, do="Name the folder of a Hugging Face model."
         )
     try:
-        figures = take_model(Path(found["config.json"].uri), weights, out)
+        figures = import_checkpoint(Path(found["config.json"].uri), weights, out)
     except ValueError as error:
         raise RecipeError(str(error), where=str(Path(found["config.json"].uri).parent), do="Only such a model can be trained on.") from None
     _write_tables(out, [], [], {})

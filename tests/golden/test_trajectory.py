@@ -278,7 +278,7 @@ def test_a_damaged_snapshot_is_passed_over(clipped: Case, one: Ran, tmp_path: Pa
     assert "does not have the sha256 that was recorded. Falling back" in said[0]
     (root / f"step-{EVERY:010d}" / "checkpoint.json").unlink()
     assert checkpoint.latest_good(root, fingerprint, said.append) is None
-    assert "is no checkpoint: it has no checkpoint.json" in said[-1]
+    assert "is not a checkpoint: it has no checkpoint.json" in said[-1]
     shutil.rmtree(root / f"step-{STEPS:010d}" / "shards")
     with pytest.raises(checkpoint.CheckpointError, match="shards/00000.safetensors is missing"):
         checkpoint.verify(root / f"step-{STEPS:010d}")

@@ -247,7 +247,7 @@ MODELS: list[tuple[str, Callable[[Path], object], str]] = [
     ("another architecture", config(architectures=["MambaForCausalLM"]), "The architecture is MambaForCausalLM"),
     ("code of its own", config(auto_map={"AutoModelForCausalLM": "evil.Model"}), "Its auto_map is"),
     ("no JSON", file("config.json", b"{"), "config.json is not JSON"),
-    ("a list", file("config.json", b"[]"), "config.json holds no object"),
+    ("a list", file("config.json", b"[]"), "config.json is not a JSON object"),
     ("deep", file("config.json", b"[" * 100_000), "config.json is not JSON"),
     ("not UTF-8", file("config.json", b'{"a": "\xff"}'), "config.json is not JSON"),
     ("empty weights", file("model.safetensors", b""), "is not a safetensors file"),

@@ -1,4 +1,4 @@
-"""The model that lm-eval's tasks ask: an LM class of lm-eval over stages/lm/infer/score.py.
+"""The model that lm-eval's tasks query: an LM class of lm-eval over stages/lm/infer/score.py.
 
 Guarantee: the log-likelihoods equal those of lm-eval's HF wrapper with a BOS before the context, except in rolling perplexity: the wrapper
 adds a second BOS there, and this class does not. Equal requests of one call are computed once.

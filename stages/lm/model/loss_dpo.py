@@ -40,7 +40,7 @@ class DpoLoss(Loss):
         import torch.nn.functional as F
 
         if batch.references is None:
-            raise ValueError("DPO needs the log-probabilities of a reference model; the sequences carry none.")
+            raise ValueError("DPO needs the log-probabilities of a reference model; the sequences have none.")
         policy_BP = segment_log_probs(logits_NV, batch, 2)
         rewards_BP = self.beta * (policy_BP - batch.references)
         margin_B = rewards_BP[:, 0] - rewards_BP[:, 1]

@@ -6,7 +6,7 @@ A checkpoint is a folder with these files:
 - checkpoint.json: bytes and sha256 of all other files. It is written after a barrier; then files and folders are fsynced, and only then the
   folder is renamed into place.
 
-Guarantee: a folder without a valid checkpoint.json is no checkpoint. A checkpoint is read only after its files match the record. A resume
+Guarantee: a folder without a valid checkpoint.json is not a checkpoint. A checkpoint is read only after its files match the record. A resume
 at the same number of ranks is bit-exact; at another number it is the same up to rounding in the sums over ranks. No pickle is used.
 Cost: 4 bytes per parameter and tensor (12 per parameter with AdamW). Opening a checkpoint reads it once, divided over the ranks.
 """
@@ -178,7 +178,7 @@ def _recorded(folder: Path) -> list[RecordedFile]:
     """
     record = folder / "checkpoint.json"
     if not record.exists():
-        raise CheckpointError(f"{folder.name} is no checkpoint: it has no checkpoint.json.")
+        raise CheckpointError(f"{folder.name} is not a checkpoint: it has no checkpoint.json.")
     try:
         entries = [RecordedFile(str(e["path"]), int(e["bytes"]), str(e["sha256"])) for e in json.loads(record.read_bytes())["files"]]
     except (ValueError, TypeError, KeyError) as error:

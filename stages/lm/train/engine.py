@@ -217,7 +217,7 @@ def optimizer_steps(engine: Engine, step: int) -> int:
     """
     counts = {int(state[name]) for state in engine.deep.optimizer.optimizer.state.values() for name in engine.optimizer.counts()}
     if len(counts) > 1:
-        raise RuntimeError(f"The optimizer's groups disagree about its step: {sorted(counts)}.")
+        raise RuntimeError(f"The optimizer's groups have different step counts: {sorted(counts)}.")
     return counts.pop() if counts else step
 
 

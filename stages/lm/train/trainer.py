@@ -124,7 +124,7 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
             trainer = checkpoint.read_trainer(folder)
             assign(engine, checkpoint.reader(folder, stack, engine.rank, engine.ranks), trainer.optimizer_steps)
             if engine.rank == 0:
-                events.log(f"going on from step {step} (written by {trainer.ranks} ranks)")
+                events.log(f"continues from step {step} (written by {trainer.ranks} ranks)")
         elif job.init_from:
             assign(engine, checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks))
         else:

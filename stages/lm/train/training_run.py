@@ -91,7 +91,7 @@ def run(job: RankJob, listener: Listener) -> list[dict[str, float]]:
 def remedy(error: Exception, scratch: Path) -> str:
     """Returns what the user can do about an error of `run`."""
     if isinstance(error, LaunchError):
-        return f"The ranks' output is kept in {scratch}/rank-*.log; started again, the node goes on from its last snapshot."
+        return f"The ranks' output is kept in {scratch}/rank-*.log; when it is started again, the node continues from its last snapshot."
     return "Change the setting it names, in the recipe or with --set."
 
 

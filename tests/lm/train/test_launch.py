@@ -30,7 +30,7 @@ def job(tmp_path: Path) -> RankJob:
 
 def test_a_failing_rank_is_heard_and_the_others_are_ended(job: RankJob) -> None:
     heard: list[RankEvent] = []
-    with pytest.raises(LaunchError, match="nowhere is no checkpoint: it has no checkpoint.json"):
+    with pytest.raises(LaunchError, match="nowhere is not a checkpoint: it has no checkpoint.json"):
         launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event), os.environ)
     assert any(isinstance(event, RankFailed) for event in heard)
     assert not [c for c in psutil.Process().children() if c.is_running() and "stages.lm.train.rank" in " ".join(c.cmdline())]

@@ -89,7 +89,7 @@ def test_a_full_disk_counts_before_what_its_peers_say(tmp_path: Path) -> None:
 
 def test_other_errors_of_the_system_are_sentences(tmp_path: Path) -> None:
     found = _failure(tmp_path, RankErrors(), [None, OS_ERROR_EXIT + errno.EIO])
-    assert isinstance(found, LaunchError) and str(found) == "A training rank could not go on: Input/output error."
+    assert isinstance(found, LaunchError) and str(found) == "A training rank cannot continue: Input/output error."
     last = RankErrors()
     last.add(1, RankFailed("OSError: [Errno 5] Input/output error", number=errno.EIO))
     assert str(_failure(tmp_path, last, [None, OS_ERROR_EXIT + errno.EIO])) == "OSError: [Errno 5] Input/output error"
