@@ -24,7 +24,7 @@ from flows.progress import WATCHER, line_of, record_counts_text, size_text
 from stages.core.contract.errors import StageError
 from stages.core.contract.states import NodeState
 from stages.core.index.schema import record_count_rows
-from stages.core.run.runner import Event, Report, Result
+from stages.core.run.runner import Event, EventValues, Report, Result
 from stages.core.store.runs import read_run
 
 PROGRESS_EVERY_S = 3.0
@@ -82,7 +82,7 @@ def link_report(home: Path, run_id: str) -> None:
         create_link_artifact(report.as_uri(), link_text=str(report), key="report", description=f"Report of run {run_id}: {report}")
 
 
-def end_values(result: Result) -> dict[str, Any]:
+def end_values(result: Result) -> EventValues:
     """The values of a node's last event: state, seconds, and a text with its record counts or its rows, size and figures."""
     manifest = result.artifact.manifest
     figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
@@ -123,9 +123,10 @@ def _markdown(node: str, result: Result) -> str:
     manifest = result.artifact.manifest
     rows = "".join(
         f"| {entry} | {reason or ''} | {count:,} | {'' if chars is None else f'{chars:,}'} |\n"
-        for entry, reason, count, chars in record_count_rows(dict(result.record_counts))
+        for entry, reason, count, chars in record_count_rows(manifest["record_counts"])
     )
-    record_counts = f"\n| entry | reason | {result.record_counts['unit']} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
+    unit = result.record_counts["unit"] if result.record_counts else ""
+    record_counts = f"\n| entry | reason | {unit} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
     numbers = "".join(f"| {name} | {value} |\n" for name, value in sorted(manifest["summary"].items()))
     summary = f"\n| summary | |\n|---|---|\n{numbers}" if numbers else ""
     return f"[{node}/{result.artifact.path.name}]({result.artifact.path.as_uri()}) {result.state} in {result.seconds:.1f} s\n{record_counts}{summary}"

@@ -41,7 +41,7 @@ from stages.core.tables.dedup_tables import (
     write_clusters,
     write_ruling,
 )
-from stages.core.tables.documents import Ruling, add_record_counts, document_shards, judge_shard, matched_by_pattern
+from stages.core.tables.documents import Document, JudgedShard, Ruling, add_record_counts, document_shards, judge_shard, matched_by_pattern
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.settings import StageConfig
@@ -197,7 +197,7 @@ def repeats_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[st
     return {}
 
 
-def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
+def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> JudgedShard:
     """Writes the documents and decisions of one file as decided, and the signatures of the kept documents."""
     import numpy as np
 
@@ -214,7 +214,7 @@ def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, 
         if config.repeats and rank >= config.repeats.max_per_source:
             cut.setdefault(row, set()).add(part)
 
-    def ruling(row: dict[str, Any]) -> Ruling:
+    def ruling(row: Document) -> Ruling:
         at = next(rows)
         reason, kept, similarity = rulings[at].tolist()
         if reason:
@@ -360,7 +360,7 @@ def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequen
         np.save(task["cuts"], np.stack([rows[mine] - start, *(column[mine] for column in columns)], axis=1).astype(np.int64))
 
 
-def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, matched: dict[str, int], out: Path) -> Outcome:
+def _publish(shards: Sequence[Shard[JudgedShard]], config: DedupConfig, verdicts: Verdicts, matched: dict[str, int], out: Path) -> Outcome:
     from stages.text.match.minhash import proposed_frac
 
     for name in ("documents.parquet", "decisions.parquet", *(["repeats.parquet"] if config.repeats else []), *SIGNATURE_FILES):

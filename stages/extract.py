@@ -281,10 +281,10 @@ def fallback_doc_id(identity: str, ordinal: int) -> UUID:
     return uuid5(NAMESPACE_OID, f"{identity.removeprefix('sha256:')}:{ordinal}")
 
 
-def _publish(shards: list[Shard], files: list[dict[str, Any]], out: Path) -> int:
+def _publish(shards: list[Shard[dict[str, Any]]], files: list[dict[str, Any]], out: Path) -> int:
     """Publishes the shard files in `out` and replaces record ids that an earlier file of the same source has; returns how many."""
     seen: dict[str, set[UUID]] = {}
-    clean: list[Shard] = []
+    clean: list[Shard[dict[str, Any]]] = []
     renamed = 0
     for shard in shards:
         file = files[shard.index]

@@ -26,6 +26,8 @@ from stages.core.contract.errors import StageError
 from stages.core.tables import import_documents
 from stages.core.tables.documents import (
     DOCUMENTS,
+    Document,
+    JudgedShard,
     Ruling,
     add_record_counts,
     decisions_with,
@@ -265,7 +267,7 @@ def run(config: FilterSettings, inputs: Mapping[str, Artifact], out: Path, ctx: 
     return Outcome(rows=rows, record_counts=record_counts, summary={**summary, **_counted(shards), **removed})
 
 
-def _counted(shards: list[Shard]) -> dict[str, float | int]:
+def _counted(shards: list[Shard[FilteredShard]]) -> dict[str, float | int]:
     """Returns summary entries: replacements and repairs in kept documents, and the share of documents with a sufficient score."""
     total: dict[str, int] = {}
     for shard in shards:
@@ -317,7 +319,14 @@ def _local_model(config: FilterSettings, ctx: Context) -> str | None:
     return str(path)
 
 
-def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
+class FilteredShard(JudgedShard):
+    """The result of `filter_file`. counts: what `_counted` sums. removed: URL pattern -> number of documents."""
+
+    counts: dict[str, int]
+    removed: dict[str, int]
+
+
+def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> FilteredShard:
     """Judges one documents shard; returns its record counts, its repairs and replacements, and matches per URL pattern."""
     from stages.text.quality import judge, pii, urls
     from stages.text.quality.url_patterns import matches
@@ -327,9 +336,9 @@ def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str
     counts, removed = dict.fromkeys(("repaired", *pii.COLUMNS), 0), Counter[str]()
     smallest = tools.settings["quality"]["min_score"]
 
-    def ruling(row: dict[str, Any]) -> Ruling:
+    def ruling(row: Document) -> Ruling:
         url = row["url"] or ""
-        found = judge.judge(row["text"], (row["lang"], row["lang_score"] or 0.0), url, listed.get(url), tools)
+        found = judge.judge(row["text"], (cast(str, row["lang"]), row["lang_score"] or 0.0), url, listed.get(url), tools)
         signals = found.signals
         score = signals["quality_score"]
         if score is not None and smallest is not None:
@@ -342,7 +351,8 @@ def filter_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str
                 counts[name] += signals[name] or 0
         return Ruling(found.reason, found.text, found.note, signals, {name: signals[name] for name in ("lang", "lang_score")})
 
-    return judge_shard(source, folder, ruling, rules.columns(tools.settings), meter) | {"counts": counts, "removed": removed}
+    judged = judge_shard(source, folder, ruling, rules.columns(tools.settings), meter)
+    return {"record_counts": judged["record_counts"], "rows": judged["rows"], "counts": counts, "removed": removed}
 
 
 STAGE = Stage(

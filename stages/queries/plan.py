@@ -21,7 +21,7 @@ from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
 from stages.core.index import database
 from stages.core.run.node_job import NodeJob, prepare, resolve_externals
-from stages.core.run.runner import find_hit
+from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mappi
             missing.append(f"{error.what} ({error.where})" if error.where else error.what)
             planned[step.node] = Planned(step.node, NodeState.WAITING, ("an input is missing",))
             continue
-        hit = find_hit(home, job)
+        hit = find_cached(home, job)
         if hit:
             wrong = manifest.glance(hit)
             planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), hit, job)

@@ -141,7 +141,7 @@ def test_a_path_that_cannot_be_a_home_is_refused_before_any_work(tmp_path: Path,
     target = tmp_path / "x\\y"
     target.mkdir()
     (tmp_path / "plain").symlink_to(target)
-    with pytest.raises(RecipeError, match="in its path: DuckDB takes it for a slash"):
+    with pytest.raises(RecipeError, match="in its path: DuckDB reads it as a slash"):
         refuse_odd(tmp_path / "plain")
 
 

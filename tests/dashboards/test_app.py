@@ -113,12 +113,12 @@ def test_opens_in_a_real_browser(tiny_home: Path, tmp_path: Path) -> None:
     with served(tiny_home) as url, sync_playwright() as playwright:
         root = url.partition("?")[0]
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])
-        opened = browser.new_page(viewport={"hidden_size": 1200, "height": 1400})
+        opened = browser.new_page(viewport={"width": 1200, "height": 1400})
         asked: list[str] = []
         opened.on("request", lambda request: asked.append(request.url))
         opened.goto(url)
         assert opened.title() == "Loam" and opened.url == root
-        assert opened.locator("svg.chart polyline").first.bounding_box()["hidden_size"] > 300
+        assert opened.locator("svg.chart polyline").first.bounding_box()["width"] > 300
         assert opened.locator("#nodes + .wide tbody tr").count() == len(NODES)
         assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         opened.locator("#runs + .wide a").first.click() if opened.locator("#runs + .wide a").count() else None

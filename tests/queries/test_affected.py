@@ -14,6 +14,7 @@ from stages import filter as filter_stage
 from stages.core.contract.errors import StageError
 from stages.core.index import database
 from stages.core.run.import_artifact import import_artifact
+from stages.queries import affected as affected_module
 from stages.queries.affected import affected
 from tests.conftest import answered, loam, run_stage
 from tests.queries.two_runs import FOREIGN, MIRROR, SITE, make_two_runs
@@ -134,3 +135,35 @@ def test_equal_similarity_is_not_equal_text(compared_once: Path, tmp_path: Path)
     shutil.rmtree(without / "artifacts" / "filter")
     database.update(without)
     assert set(kept_copies(without, "http://6/z")) == {"http://1/left", "http://2/right"}
+
+
+def test_a_document_counts_once_and_a_step_only_for_the_mixture_of_its_checkpoint() -> None:
+    """A document of two sequences, both in one step; another checkpoint's mixture has it in a sequence that its steps do not show."""
+    import duckdb
+
+    with duckdb.connect() as db:
+        db.execute("CREATE TABLE matching AS SELECT 'd' AS doc_id; CREATE TABLE copied AS SELECT 'e' AS doc_id")
+        db.execute(
+            "CREATE TABLE edge AS FROM (VALUES ('p1', 'm1', 'mixture'), ('p2', 'm2', 'mixture'), ('p1', 'm2', 'model')) t(child, parent, role)"
+        )
+        db.execute(
+            "CREATE TABLE steps AS FROM (VALUES ('p1', 1, 0), ('p1', 1, 1), ('p1', 2, 2), ('p2', 1, 0)) t(artifact_id, step, sequence)"
+        )
+        spans = "('m1', 0, 'train', 'd'), ('m1', 1, 'train', 'd'), ('m1', 2, 'train', 'x'), ('m2', 2, 'train', 'd'), ('m2', 0, 'validation', 'd')"
+        db.execute(f"CREATE TABLE sequence_spans AS FROM (VALUES {spans}) t(artifact_id, sequence, part, doc_id)")
+        assert db.execute(affected_module._STEPS).fetchall() == [("p1", 1)]
+        held = affected_module._held(lambda sql: ((), db.execute(sql).fetchall()), {"sequence_spans"}, "matching")  # type: ignore[arg-type, return-value]
+        assert held == {"m1": 1, "m2": 1}
+
+
+def test_texts_are_those_of_the_documents_that_dedup_read() -> None:
+    """An artifact that is only named by an edge, or that came in another role, gives no text."""
+    import duckdb
+
+    with duckdb.connect() as db:
+        edges = "('c', 'p', 'documents', true), ('c', 'q', 'documents', false), ('c', 'r', 'other', true), ('d', 'p', 'documents', true)"
+        db.execute(f"CREATE TABLE edge AS FROM (VALUES {edges}) t(child, parent, role, input)")
+        documents = ", ".join(f"('{name}', '{number:032}'::UUID, '{name}{number}')" for name in "pqr" for number in (1, 2))
+        db.execute(f"CREATE TABLE documents AS FROM (VALUES {documents}) t(artifact_id, doc_id, text)")
+        found = db.execute(affected_module._TEXTS, [["c"], [f"{1:032}"]]).fetchall()
+        assert [(child, text) for child, _, text in found] == [("c", "p1")]

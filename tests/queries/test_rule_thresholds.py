@@ -115,6 +115,7 @@ def test_the_config_is_that_of_the_artifact() -> None:
     assert [explained("gopher_quality.short_doc", passing(), odd).threshold for odd in ({}, {"gopher_quality": 5})] == [None, None]
     assert list(filter_measured(passing() | {"verdict": "dropped", "reason": "rule_of_another_version"}, CONFIG)) == []
     assert removed_url("s", "http://x", "http://x").threshold == [] == removed_url("s", None, None).threshold
+    assert removed_url("s", None, ["x", "x%", "%x%"]).threshold == []
 
 
 def test_only_the_patterns_that_match_are_named() -> None:

@@ -345,10 +345,10 @@ TABLES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("a name with a line break", "a\nb.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
     ("a name with an escape", "a\x1b[31m.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
     ("a name that is no UTF-8", "a\udcff.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
-    ("a pipe", "a.jsonl", os.mkfifo, "is no file that decontaminate could import"),
+    ("a pipe", "a.jsonl", os.mkfifo, "is not a file that decontaminate could import"),
     ("a folder named so", "a.jsonl", os.mkdir, "holds no file that decontaminate could import"),
     ("a link to nowhere", "a.jsonl", lambda p: p.symlink_to("/nowhere"), "There is no file or folder"),
-    ("a device", "a.jsonl", lambda p: p.symlink_to("/dev/zero"), "is no file that decontaminate could import"),
+    ("a device", "a.jsonl", lambda p: p.symlink_to("/dev/zero"), "is not a file that decontaminate could import"),
 ]  # fmt: skip
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE as ENCODE
-from stages.mix import STAGE
+from stages.mix import STAGE, Mix
 from stages.text.tokens.bpe import save, train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
@@ -102,3 +103,34 @@ def test_one_document_is_too_few(tmp_path: Path) -> None:
     inputs = {"documents": made.documents(tmp_path / "docs", [["one"]]), "tokenizer": made.artifact(tmp_path / "tokenizer", "tokenizer")}
     with pytest.raises(StageError, match="1 documents are too few to hold one out"):
         mixed(run_stage(ENCODE, {}, inputs, tmp_path / "home"), tmp_path / "home")
+
+
+@pytest.mark.parametrize(
+    ("setting", "least", "most", "refused"),
+    [
+        ("seq_len", 8, 1 << 24, (7, (1 << 24) + 1)),
+        ("total_tokens", 1, 10**16, (0, 10**16 + 1)),
+        ("max_epochs", 1e-9, 1e9, (0.0,)),
+        ("validation_frac", 1e-9, 0.499, (0.0, 0.5)),
+        ("max_validation_documents", 1, 10**9, (0,)),
+    ],
+)
+def test_settings_have_limits(setting: str, least: float, most: float, refused: tuple[float, ...]) -> None:
+    assert [getattr(Mix.model_validate({setting: value}), setting) for value in (least, most)] == [least, most]
+    for value in refused:
+        with pytest.raises(ValidationError, match=setting):
+            Mix.model_validate({setting: value})
+
+
+def test_the_defaults() -> None:
+    assert Mix().model_dump() == {
+        "seq_len": 4096, "weights": {}, "total_tokens": None, "max_epochs": 4.0, "validation_frac": 0.005, "max_validation_documents": 2000
+    }  # fmt: skip
+
+
+def test_weights_have_limits() -> None:
+    for weights in ({"a": 1e-12, "b": 1.0}, {"a": 1e12}, {"a": 5e11, "b": 5e11}, {"a": 0.0, "b": 1.0}):
+        assert Mix(weights=weights, total_tokens=1).weights == weights
+    for weights in ({"a": 0.9e-12, "b": 1.0}, {"a": 1.1e12}, {"a": 6e11, "b": 5e11}):
+        with pytest.raises(ValidationError, match="weights"):
+            Mix(weights=weights, total_tokens=1)

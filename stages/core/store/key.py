@@ -12,7 +12,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any
+
+from pydantic import JsonValue
+from typing_extensions import TypedDict  # pydantic cannot read a typing.TypedDict on Python 3.11, and a manifest holds the parts
 
 from stages.core.contract.declaration import ExternalFile, Stage
 from stages.core.contract.errors import StageError
@@ -23,6 +25,33 @@ from stages.settings import StageConfig
 CODE_DIFFERS = "code differs"
 
 
+class KeyParts(TypedDict, total=False):
+    """Everything that decides an artifact. The key is the sha256 over it.
+
+    The parts of an artifact that a stage made have all fields but `imported`. Those of an artifact made from a user's files have node,
+    version, code and imported. The parts in a manifest can have fields that this version does not know; they count in the key too.
+    """
+
+    node: str
+    version: int
+    """The stage's version."""
+    code: str
+    """Digest of the stage's code, or empty if stage_code.json lists that code for the version."""
+    config: dict[str, JsonValue]
+    """The settings without the fields that name files or artifacts."""
+    seed: int
+    distributions: dict[str, str]
+    """Distribution that decides the output -> version."""
+    files: dict[str, list[str]]
+    """Dotted field -> "<name>=<identity>" or "<identity>" of each external file."""
+    packages: dict[str, dict[str, str]]
+    """Dotted field -> package -> version."""
+    inputs: dict[str, str]
+    """Role -> content digest."""
+    imported: list[str]
+    """"<name>=<identity>" of each file that a user imported."""
+
+
 def key_parts(
     node: str,
     stage: Stage,
@@ -31,8 +60,8 @@ def key_parts(
     files: Mapping[str, Sequence[ExternalFile]],
     packages: Mapping[str, Mapping[str, str]],
     inputs: Mapping[str, str],
-) -> dict[str, Any]:
-    """Returns everything that decides the artifact.
+) -> KeyParts:
+    """Returns everything that decides the artifact that a stage makes.
 
     The names of packages stay in the config too, because their order decides the order of what is read from them.
 
@@ -44,8 +73,11 @@ def key_parts(
         files: Dotted field -> resolved files.
         packages: Dotted field -> package -> version.
         inputs: Role -> content digest.
+
+    Returns:
+        The parts, with every field but `imported`.
     """
-    settings = config.model_dump(mode="json")
+    settings: dict[str, JsonValue] = config.model_dump(mode="json")
     for field, mark, _ in external_fields(config):
         if mark.form != "packages":
             _remove(settings, field.split("."))
@@ -62,18 +94,23 @@ def key_parts(
     }
 
 
-def key_of(parts: Mapping[str, Any]) -> str:
+def key_of(parts: KeyParts) -> str:
     """Returns the hex sha256 over the parts in canonical JSON."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
 
 
-def key_differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> list[str]:
+def key_differences(new: KeyParts, old: KeyParts) -> list[str]:
     """Returns what differs between two sets of parts, one readable line per field, as "field: old -> new"."""
+    return _differences(new, old, "")
+
+
+def _differences(new: Mapping[str, object], old: Mapping[str, object], prefix: str) -> list[str]:
+    """Returns the lines of `key_differences` for one level of nested fields. prefix: the dotted field of that level."""
     lines: list[str] = []
     for name in sorted({*new, *old}):
         a, b, place = old.get(name), new.get(name), f"{prefix}{name}"
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            lines.extend(key_differences(b, a, f"{place}."))
+            lines.extend(_differences(b, a, f"{place}."))
         elif a != b and place == "code":
             lines.append(f"{CODE_DIFFERS}: {'not that of a recorded version' if b else 'edited then, now that of a recorded version'}")
         elif a != b:
@@ -88,13 +125,16 @@ def _version(name: str, node: str) -> str:
         raise StageError(f"The package {name!r} is not installed.", where=f"node {node}", do="Run `make setup`.") from None
 
 
-def _remove(settings: dict[str, Any], path: list[str]) -> None:
-    here = settings
-    for part in path[:-1]:
-        here = here[part]
-    here.pop(path[-1], None)
+def _remove(settings: dict[str, JsonValue], path: list[str]) -> None:
+    """Removes the field at a path of nested sections, if it is there."""
+    *sections, last = path
+    for section in sections:
+        inner = settings[section]
+        assert isinstance(inner, dict), "a field inside a section has a section"
+        settings = inner
+    settings.pop(last, None)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"

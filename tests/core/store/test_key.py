@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from flows.pipeline import Node, config_classes, pipeline, stage_of
 from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Runtime, load_recipe, validated
+from stages.core.contract.recipe import load_recipe, validated
+from stages.core.contract.runtime import Runtime
 from stages.core.run.node_job import NodeJob, prepare
 from stages.core.store import key
 from stages.core.store.external import GRAIN_NS, changed, external_fields, load_memory, remembered_sha256
@@ -138,7 +139,7 @@ def test_an_input_enters_by_its_content_digest(tmp_path: Path) -> None:
 
 
 def leaves(value: object, path: tuple = ()) -> Iterator[tuple]:
-    """Paths to every value of a nested dict or list that is not one itself."""
+    """Yields the path of every value of a nested dict or list that is not itself a dict or list."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = [leaf for name, below in inner for leaf in leaves(below, (*path, name))]
     yield from found or [path]

@@ -89,3 +89,8 @@ def test_segments_beyond_the_shard_are_refused(tmp_path: Path) -> None:
     np.save(files.segments, np.array([[0, 4, 8]]))
     with pytest.raises(DataError, match="reaches beyond the end of tokens.bin"):
         SequenceReader(files).batch([0])
+
+
+def test_the_token_and_mask_files_are_opened_for_reading_only(tmp_path: Path) -> None:
+    reader = SequenceReader(write_sequence_files(tmp_path, items_of([5, 7]), np.array([0, 0]), 16, 0))
+    assert [array.flags.writeable for array in (*reader._tokens, *reader._masks)] == [False, False]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from stages.lm.infer import import_model
 from stages.lm.infer.convert import hugging_face_config, hugging_face_name
-from stages.lm.infer.import_model import ImportedModelError, read_shape, import_checkpoint
+from stages.lm.infer.import_model import ImportedModelError, import_checkpoint, read_shape
 from stages.lm.model.config import ModelConfig, read_model_config
 from stages.lm.train import checkpoint
 

@@ -62,7 +62,7 @@ def train_stage(home: Path) -> None:
     model = run_stage(pretrain.STAGE, {**PRETRAIN, "budget": {"steps": 4}, **TOYS}, inputs, home, runtime=runtime)
     database.reindex(home)
     asked = "SELECT step, loss, accuracy, log_z_squared, validation_accuracy FROM step_metrics ORDER BY step"
-    print(json.dumps({"path": str(model.path), "summary": dict(model.summary), "sequences": database.query(home, asked)[1]}))
+    print(json.dumps({"path": str(model.path), "summary": dict(model.summary), "rows": database.query(home, asked)[1]}))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text.tokens.spans import Spans, apportion, cut_to_tokens, pack_sequences, select_validation
+from stages.text.tokens.spans import Spans, apportion, cut_to_tokens, pack_sequences, read_spans, select_validation
 
 
 def spans_of(lengths: list[int], shards: list[int] | None = None) -> Spans:
@@ -80,3 +81,14 @@ def test_validation_is_stable_when_documents_are_added() -> None:
     assert {d for d in np.flatnonzero(b).tolist() if d < 100} <= set(np.flatnonzero(a).tolist())  # displaced, never reshuffled
     assert select_validation(few, 0.5, 7, seed=1).sum() == 7
     assert select_validation(few, 0.001, 7, seed=1).sum() == 1
+
+
+def test_a_span_index_without_documents_has_no_source(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers = {name: pa.array([], pa.int64()) for name in ("shard", "start", "length", "bytes")}
+    columns = {"doc_id": pa.array([], pa.uuid()), "source": pa.array([], pa.string())} | numbers
+    pq.write_table(pa.table(columns), tmp_path / "spans.parquet")
+    spans = read_spans([tmp_path / "spans.parquet"])
+    assert spans.names == () and spans.source.size == spans.length.size == len(spans.doc_id) == 0
