@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 from stages import training
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS, training_section
 from stages.lm.model.loss import Loss
@@ -117,8 +117,8 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     return parts
 
 
-def _summary(trained: training.Trained) -> training.Summary:
-    summary: training.Summary = {
+def _summary(trained: training.Trained) -> Summary:
+    summary: dict[str, float | int | None] = {
         "steps": trained.job.steps,
         "epochs": trained.epochs,
         "pairs": trained.job.phases[0].sequences,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages import training
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
 from stages.core.tables.training_tables import METRICS, STEPS, training_section
@@ -65,7 +65,7 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, mix.phases)
 
 
-def _summary(trained: training.Trained, mix: Mixture) -> training.Summary:
+def _summary(trained: training.Trained, mix: Mixture) -> Summary:
     from stages.lm.model import flops
     from stages.lm.train.metrics import bits_per_byte
 

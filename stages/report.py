@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage
+from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.report_section import LineChart, Section, SectionTable, merged, with_error
 from stages.settings import StageConfig
 
@@ -94,9 +94,7 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     return Outcome(rows=len(results), summary={"claims": len(required), **counts})
 
 
-def result_rows(
-    scores: Mapping[str, Sequence[RecordedScore]], dpo: Mapping[str, float | int | str | None], every_metric: bool = False
-) -> list[dict[str, str]]:
+def result_rows(scores: Mapping[str, Sequence[RecordedScore]], dpo: Summary, every_metric: bool = False) -> list[dict[str, str]]:
     """Returns the table of results: one row per task and metric, and one column per model.
 
     Args:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from stages import training
-from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS, training_section
@@ -180,7 +180,7 @@ def _decision(record: ConversationRecord, reason: str | None = None) -> Conversa
     }
 
 
-def _summary(trained: training.Trained, conversations: int) -> training.Summary:
+def _summary(trained: training.Trained, conversations: int) -> Summary:
     return {
         "steps": trained.job.steps,
         "epochs": trained.epochs,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MetricLine = Mapping[str, float]
 """A line of the metrics file: name -> value."""
-Summary = dict[str, float | int | str | None]
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ def _with_metrics(summary: Summary, trained: Trained) -> Summary:
     With validation sequences, the values are those of the first and the last evaluation; without, that of the last step.
     """
     last = [line for line in trained.lines if "loss" in line][-1]
-    added: Summary = {}
+    added: dict[str, float | None] = {}
     for name in sorted(last.keys() - METRICS.columns.keys()):
         after = f"validation_{name}"
         if after in summary:
@@ -229,7 +228,7 @@ def _with_metrics(summary: Summary, trained: Trained) -> Summary:
             added[f"final_{name}"] = last[name]
         else:
             added |= {f"{after}_before": trained.first_evaluation(after), after: trained.last_evaluation(after)}
-    return summary | added
+    return {**summary, **added}
 
 
 def _write_tables(
