@@ -21,7 +21,11 @@ Fault = tuple[str, str, str]
 
 
 def refuse_contradictions(recipe: Recipe) -> None:
-    """Raises RecipeError for the first contradiction between settings."""
+    """Refuses a recipe whose settings contradict each other.
+
+    Raises:
+        RecipeError: the first contradiction.
+    """
     away = spared(recipe.imports) if recipe.imports else set()
     running = {node: config for node, config in recipe.sections.items() if node not in away}
     for fault in _faults(running, recipe.runtime):
@@ -30,9 +34,16 @@ def refuse_contradictions(recipe: Recipe) -> None:
 
 
 def nothing_given(recipe: Recipe, nodes: Collection[str]) -> list[str]:
-    """One sentence for each of these nodes that has no input.
+    """Finds the nodes that have no input.
 
     This check runs only for nodes that are planned, because a recipe such as small leaves its files to the user.
+
+    Args:
+        recipe: the recipe.
+        nodes: the planned nodes.
+
+    Returns:
+        One sentence for each of these nodes that has no input.
     """
     what = {"benchmarks": "benchmark", "conversations": "conversations", "preferences": "preference pairs"}
     return [
@@ -74,7 +85,7 @@ def _copies_out_of_sight(running: Sections) -> Iterator[Fault]:
         return
     if both := sorted(set(running["filter"].url.remove) & set(running["dedup"].remove_copies_of)):
         yield (
-            f"The filter takes {both[0]} out before dedup can find its copies, which would stay.",
+            f"The filter removes {both[0]} before dedup can find its copies, which would stay.",
             "filter.url.remove, dedup.remove_copies_of",
             "Name it in dedup.remove_copies_of alone: it removes the pages too.",
         )
@@ -96,7 +107,7 @@ def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
 
 
 def _warmups(running: Sections) -> Iterator[Fault]:
-    """Warm-ups that are not shorter than a budget in tokens. The sequence length turns tokens into steps; epochs depend on the data."""
+    """Yields warm-ups that are not shorter than a budget in tokens. The sequence length turns tokens into steps; epochs depend on the data."""
     if "mix" not in running:
         return
     for node in models().values():
@@ -126,7 +137,7 @@ def _too_few_pairs(running: Sections) -> Iterator[Fault]:
 
 
 def _unknown_sources(running: Sections) -> Iterator[Fault]:
-    """Names of sources that the crawl does not make. If the crawl runs, its settings name every source."""
+    """Yields names of sources that the crawl does not make. If the crawl runs, its settings name every source."""
     if "crawl" not in running:
         return
     crawl = running["crawl"]
@@ -148,14 +159,17 @@ def _no_documentation(running: Sections) -> Iterator[Fault]:
     for node in ("conversations", "preferences"):
         if node in running and running[node].docstrings is not None:
             yield (
-                f"{node}.docstrings needs the answers that benchmarks reads from documentation, and it is to read none.",
+                f"{node}.docstrings needs the answers that benchmarks reads from documentation, but benchmarks.docstrings is null.",
                 f"{node}.docstrings",
                 f"Set benchmarks.docstrings, or set {node}.docstrings to null and name files.",
             )
 
 
 def _leaking_split(running: Sections) -> Iterator[Fault]:
-    """A split that leaks. Both splits sample by the same hash of the answer, so the larger share contains the answers of the smaller."""
+    """Yields a split that leaks.
+
+    Both splits sample by the same hash of the answer, so the larger share contains the answers of the smaller.
+    """
     if "conversations" not in running or "preferences" not in running:
         return
     chats, pairs = running["conversations"].validation_frac, running["preferences"].validation_frac

@@ -127,6 +127,7 @@ class Dropped(list[tuple[str, str, str]]):
     """A context's `drop`, which demands what bad_records.jsonl and a message need."""
 
     def __call__(self, reason: str, where: str, record: str) -> None:
+        """Checks a dropped record."""
         json.dumps([where, record], ensure_ascii=False).encode()
         assert reason and len(reason) < 1000 and len(record) <= 2000
         self.append((reason, where, record))

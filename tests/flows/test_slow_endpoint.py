@@ -166,7 +166,7 @@ class Clock:
 
 
 def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, events: int) -> tuple[Clock, Outbox]:
-    """An outbox after a run of as many events to an endpoint that takes so many seconds for each."""
+    """Returns an outbox after a run of as many events to an endpoint that takes so many seconds for each."""
     clock = Clock(seconds)
     monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
     to = Outbox("somewhere", clock.deliver, tmp_path)

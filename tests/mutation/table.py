@@ -22,6 +22,7 @@ TABLE: dict[str, tuple[str, ...]] = {
                             "tests/core/store/test_integrity.py",
                             "tests/core/run/test_runner.py", "tests/core/run/test_import_artifact.py"),
     "core/store/key": ("tests/core/store/test_key_exact.py", "tests/core/store/test_key.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
+    "core/store/key_record": ("tests/core/store/test_key_exact.py", "tests/core/store/test_key.py"),
     "core/store/external": ("tests/core/store/test_key.py", "tests/core/store/test_remote.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
     "core/contract/source_code": ("tests/core/contract/test_source_code_exact.py", "tests/core/contract/test_source_code.py"),
     "core/run/gc": ("tests/queries/test_compare.py", "tests/core/run/test_import_artifact.py"),

@@ -29,7 +29,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_name(home: Path, pattern: str, *columns: str) -> dict[str, tuple[Any, ...]]:
-    """alias -> some columns. An artifact's id is as its number."""
+    """Returns alias -> some columns. An artifact's id is as its number."""
     alias = {path.parent.name: json.loads(path.read_text())["alias"] for path in home.glob("artifacts/*/*/manifest.json")}
     return {alias[row["artifact"].split("/")[1]]: tuple(row[c] for c in columns) for row in affected(home, pattern).artifacts}
 
@@ -95,8 +95,11 @@ def test_the_command_says_how_to_leave_pages_and_copies_out(home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def compared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five pages that dedup compared. left and right stay; w is near to both, and dropped for left. z has the text of other, which is as
-    near to left as w is and not near to right; copy has the text of w."""
+    """Returns a home with five pages that dedup compared.
+
+    left and right stay; w is near to both, and dropped for left. z has the text of other, which is as near to left as w is and not near to
+    right; copy has the text of w.
+    """
     home = tmp_path_factory.mktemp("compared") / "home"
     common = [f"w{i}" for i in range(400)]
     ends = {name: [f"{name}{i}" for i in range(50)] for name in ("left", "right", "other")}
@@ -114,7 +117,7 @@ def compared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kept_copies(home: Path, pattern: str) -> dict[str, float]:
-    """URL -> Jaccard similarity of the kept copies."""
+    """Returns URL -> Jaccard similarity of the kept copies."""
     return {copy["url"]: copy["jaccard"] for copy in affected(home, pattern).copies if copy["relation"] == "kept copy"}
 
 
@@ -128,7 +131,7 @@ def test_every_kept_copy_of_an_exact_copy_is_named(compared_once: Path) -> None:
 
 
 def test_equal_similarity_is_not_equal_text(compared_once: Path, tmp_path: Path) -> None:
-    """z is an exact copy in w's cluster and has w's similarity. Catches: texts that are not compared; texts gone taken for different."""
+    """Page z is an exact copy in w's cluster and has w's similarity. Catches: texts that are not compared; texts gone taken for different."""
     assert set(kept_copies(compared_once, "http://6/z")) == {"http://1/left"}
     without = tmp_path / "home"
     shutil.copytree(compared_once, without)

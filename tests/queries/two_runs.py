@@ -13,7 +13,6 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from flows.pipeline import pipeline, stage_of
 from stages.core.index import database
@@ -28,7 +27,8 @@ ROLES = {"crawl": "", "extract": "warc", "filter": "documents", "dedup": "docume
          "mix": "tokens", "pretrain": "mixture"}  # fmt: skip
 MACHINE = {"python": "3.11", "platform": "test", "hardware": {}}
 STARTED = "2026-01-01T00:00:00.000+00:00"
-Table = tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]
+Cell = str | int | float | uuid.UUID | None
+Table = tuple[Mapping[str, str], Sequence[Mapping[str, Cell]]]
 VIEWS = {node.name: {table.name: table.view for table in stage_of(node).tables} for node in pipeline()}
 DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string"}
 CLUSTER = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
@@ -54,7 +54,7 @@ def make_two_runs(home: Path) -> None:
 def make_artifact(
     home: Path, node: str, number: int, inputs: Mapping[str, str], tables: Mapping[str, Table], external: Sequence[str] = ()
 ) -> str:
-    """A published artifact "<node>-<number>" and its id. tables: path -> (columns, rows); external: artifacts that it compares with."""
+    """Returns a published artifact "<node>-<number>" and its id. tables: path -> (columns, rows); external: artifacts that it compares with."""
     key = hashlib.sha256(f"{node} {number}".encode()).hexdigest()
     name = f"{node}/{key[:12]}"
     folder = home / "artifacts" / name
@@ -94,7 +94,7 @@ def make_run(home: Path, number: int, artifacts: Iterable[str]) -> None:
 
 
 def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
-    """The artifacts from crawl to encode."""
+    """Returns the artifacts from crawl to encode."""
     dropped = {3: "exact_duplicate", 5: "near_duplicate"}
     stays = [page for page in pages if page not in dropped]
 
@@ -106,7 +106,7 @@ def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
             rows.append({"doc_id": doc(page), "url": URLS[page], "verdict": verdict, "reason": reason})
         return {"decisions/00000.parquet": (DECISION, rows)}
 
-    def member(page: int, kept: int, cluster: int, jaccard: float, kind: str) -> dict[str, Any]:
+    def member(page: int, kept: int, cluster: int, jaccard: float, kind: str) -> dict[str, Cell]:
         return {"doc_id": doc(page), "cluster": cluster, "kept_doc_id": doc(kept), "jaccard": jaccard, "kind": kind}
 
     clusters = [member(0, 0, 0, 1.0, "kept"), member(5, 0, 0, 0.9, "near"), member(4, 4, 1, 1.0, "kept"), member(3, 4, 1, 1.0, "exact")]
@@ -133,7 +133,7 @@ def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
 def _training(
     home: Path, documents: Sequence[str], number: int, pages: Sequence[int], validation: Sequence[int], until: str = "pretrain"
 ) -> list[str]:
-    """mix and pretrain; sequence i holds page pages[i] and is trained at step i + 1."""
+    """Returns the artifacts of mix and pretrain; sequence i holds page pages[i] and is trained at step i + 1."""
     tables = {
         f"sequence_spans/{part}.parquet": (
             SPAN,

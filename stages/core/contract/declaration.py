@@ -90,7 +90,7 @@ class ExternalFile:
 
 
 class RecordCountsJson(TypedDict):
-    """The fields of RecordCounts, as a manifest and the result of a shard hold them."""
+    """The fields of RecordCounts as plain JSON. manifest_schema.RecordCountsEntry has the same fields with the limits that are checked."""
 
     unit: str
     rows_in: int

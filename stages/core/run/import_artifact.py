@@ -26,7 +26,7 @@ from stages.core.contract.strict_json import BadJsonError, read_object
 from stages.core.index import database
 from stages.core.run import node_job, runner
 from stages.core.run.copy_artifact import copy_artifact
-from stages.core.store import external, key, manifest, runs
+from stages.core.store import external, key_record, manifest, runs
 from stages.core.tables.jsonl import base_name
 from stages.settings import StageConfig
 
@@ -84,7 +84,7 @@ def _import_files(home: Path, node: str, stage: Stage, paths: Sequence[str], pro
             do="Name the folder of an artifact of another home (it holds a manifest.json).",
         )
     files = _files(home, node, stage.importer, paths)
-    parts: key.KeyParts = {
+    parts: key_record.KeyParts = {
         "node": node,
         "version": stage.version,
         "code": edited(stage.name, stage.version, *stage.modules),
@@ -92,7 +92,7 @@ def _import_files(home: Path, node: str, stage: Stage, paths: Sequence[str], pro
     }
     importing = replace(stage, run=_import_run(stage, stage.importer, files))
     runtime, found = Runtime.model_validate({}), {"imported": files}
-    job = node_job.NodeJob(node, importing, StageConfig(), 0, runtime, {}, found, parts, key.key_of(parts), provenance)
+    job = node_job.NodeJob(node, importing, StageConfig(), 0, runtime, {}, found, parts, key_record.key_of(parts), provenance)
     try:
         return runner.run_node(home, job, "", report)
     except LoamError:

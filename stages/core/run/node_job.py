@@ -14,7 +14,7 @@ from stages.core.contract import source_code
 from stages.core.contract.declaration import Artifact, ExternalFile, Stage
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.runtime import Runtime
-from stages.core.store import external, key, manifest
+from stages.core.store import external, key, key_record, manifest
 from stages.core.tables.jsonl import base_name
 from stages.settings import StageConfig
 
@@ -39,7 +39,7 @@ class NodeJob:
     runtime: Runtime
     inputs: Mapping[str, Artifact]
     files: Mapping[str, tuple[ExternalFile, ...]]
-    parts: key.KeyParts
+    parts: key_record.KeyParts
     key: str
     provenance: str = ""
 
@@ -76,7 +76,7 @@ def prepare(
     digests = {role: manifest.input_digest(artifact) for role, artifact in inputs.items()}
     with source_code.remembered(home):
         parts = key.key_parts(node, stage, config, seed, files, packages, digests)
-    return NodeJob(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
+    return NodeJob(node, stage, config, seed, runtime, dict(inputs), files, parts, key_record.key_of(parts))
 
 
 def _refuse_mismatched(node: str, inputs: Mapping[str, Artifact]) -> None:

@@ -1,4 +1,4 @@
-"""Computes the key of a node's artifact. An artifact with the same key is reused.
+"""Collects what decides a node's artifact, the parts of its key (see key_record). An artifact with the same key is reused.
 
 The key is the sha256 over node, stage version, config, seed, versions of the deciding distributions, external inputs by content, the
 content digests of the input artifacts, and the digest of the stage's code if stage_code.json does not list that code for the version.
@@ -8,48 +8,20 @@ The parts stay readable (`key_parts`), so that a missing artifact can be explain
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 from pydantic import JsonValue
-from typing_extensions import TypedDict  # pydantic cannot read a typing.TypedDict on Python 3.11, and a manifest holds the parts
 
 from stages.core.contract.declaration import ExternalFile, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.source_code import edited
 from stages.core.store.external import external_fields
+from stages.core.store.key_record import KeyParts
 from stages.settings import StageConfig
 
 CODE_DIFFERS = "code differs"
-
-
-class KeyParts(TypedDict, total=False):
-    """Everything that decides an artifact. The key is the sha256 over it.
-
-    The parts of an artifact that a stage made have all fields but `imported`. Those of an artifact made from a user's files have node,
-    version, code and imported. The parts in a manifest can have fields that this version does not know; they count in the key too.
-    """
-
-    node: str
-    version: int
-    """The stage's version."""
-    code: str
-    """Digest of the stage's code, or empty if stage_code.json lists that code for the version."""
-    config: dict[str, JsonValue]
-    """The settings without the fields that name files or artifacts."""
-    seed: int
-    distributions: dict[str, str]
-    """Distribution that decides the output -> version."""
-    files: dict[str, list[str]]
-    """Dotted field -> "<name>=<identity>" or "<identity>" of each external file."""
-    packages: dict[str, dict[str, str]]
-    """Dotted field -> package -> version."""
-    inputs: dict[str, str]
-    """Role -> content digest."""
-    imported: list[str]
-    """"<name>=<identity>" of each file that a user imported."""
 
 
 def key_parts(
@@ -92,11 +64,6 @@ def key_parts(
         "packages": {field: dict(sorted(versions.items())) for field, versions in sorted(packages.items())},
         "inputs": dict(sorted(inputs.items())),
     }
-
-
-def key_of(parts: KeyParts) -> str:
-    """Returns the hex sha256 over the parts in canonical JSON."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
 
 
 def key_differences(new: KeyParts, old: KeyParts) -> list[str]:

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict  # pydantic cannot read the fields of ty
 
 from stages.core.contract.side_table import NAME as TABLE_NAME
 from stages.core.contract.strict_json import deepest, parse
-from stages.core.store.key import KeyParts, key_of
+from stages.core.store.key_record import KeyParts, key_of
 from stages.core.store.names import NUMBERED, PART, name_fault
 
 MAX_BYTES = 256 << 20  # a manifest of a million files

@@ -10,14 +10,14 @@ import pytest
 
 from stages.core.contract.declaration import ExternalFile, ExternalFiles, Packages, Stage
 from stages.core.contract.errors import StageError
-from stages.core.store import key
+from stages.core.store import key, key_record
 from stages.settings import StageConfig
 from tests.core.toys import WORDS, run_words
 
 
 def test_the_key_is_the_sha256_of_canonical_json() -> None:
     text = '{"config":{"a":[1,2.5],"b":null},"node":"ü","seed":7}'
-    assert key.key_of({"seed": 7, "node": "ü", "config": {"b": None, "a": [1, 2.5]}}) == hashlib.sha256(text.encode()).hexdigest()
+    assert key_record.key_of({"seed": 7, "node": "ü", "config": {"b": None, "a": [1, 2.5]}}) == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_differences_come_in_order_and_long_values_are_cut() -> None:

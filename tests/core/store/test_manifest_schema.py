@@ -20,7 +20,7 @@ from stages.core.index import database
 from stages.core.run import node_job, runner
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest, manifest_schema
-from stages.core.store.key import key_of
+from stages.core.store.key_record import key_of
 from stages.queries.lineage import read
 from stages.queries.plan import why_miss
 from tests.conftest import run_stage
@@ -262,9 +262,7 @@ def test_a_forged_artifact_is_no_hit_of_an_ordinary_recipe(theirs: Artifact, tmp
     fake = take(home, forged(theirs, tmp_path / "forged"))
     job = node_job.prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
     assert job.key == fake.manifest["key"] and runner.find_cached(home, job) is None
-    assert why_miss(home, job) == [
-        f"{manifest.artifact_id(fake)} is imported, so it stands only where the recipe's section import names it"
-    ]
+    assert why_miss(home, job) == [f"{manifest.artifact_id(fake)} is imported, so it is used only if the recipe's section import names it"]
     built = runner.run_node(home, job, "run", lambda event: lines.append(event.values.get("line", "")))
     assert built.state == "built" and built.artifact.path.name == f"{fake.path.name}.2"
     assert built.artifact.manifest["digest"] == theirs.manifest["digest"] != fake.manifest["digest"]
