@@ -9,12 +9,12 @@ Source: DPO (arXiv 2305.18290).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 from stages import training
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS, training_section
 from stages.lm.model.loss import Loss
@@ -26,7 +26,7 @@ from stages.settings import Field, OneOf
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.lm.data.pairs import Encoded
+    from stages.lm.data.pairs import Encoded, PreferenceRecord
     from stages.lm.model.config import ModelConfig
 
 
@@ -38,14 +38,18 @@ class DpoConfig(TrainingSettings):
 
 
 def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Trains on the pairs of the split "train" and writes a checkpoint with its metrics and side tables."""
+    """Trains on the pairs of the split "train" and writes a checkpoint with its metrics and side tables.
+
+    Returns:
+        The outcome. Its rows are the trained pairs.
+    """
     machine = training.machine(ctx)
     trained = training.train(config, _prepare(inputs, ctx), machine, inputs, out, ctx)
     return training.publish(trained, out, _summary(trained))
 
 
 def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
-    """Writes one training sequence per pair with its reference log-probabilities; returns what training needs."""
+    """Returns what training needs, after writing one training sequence per pair with its reference log-probabilities."""
     import numpy as np
     from tokenizers import Tokenizer
 
@@ -64,15 +68,18 @@ def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
         if encoded.records or part == "train"
     }
     spans = {
-        part: (SEQUENCE_SPANS.types, pairs.sequence_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)))
-        for part, (encoded, _) in parts.items()
+        part: pairs.sequence_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)) for part, (encoded, _) in parts.items()
     }
     phases = (Phase(0, len(parts["train"][0].records)),)
     return training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans)
 
 
-def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> dict[str, tuple[Encoded, np.ndarray]]:
-    """Returns for each split the pairs as tokens and their reference log-probabilities [pairs, 2] (chosen, rejected), in nats."""
+def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> dict[str, tuple[Encoded[PreferenceRecord], np.ndarray]]:
+    """Returns for each split the pairs as tokens and their reference log-probabilities [pairs, 2] (chosen, rejected), in nats.
+
+    Raises:
+        StageError: The log-probabilities are those of other pairs.
+    """
     import numpy as np
     from tokenizers import Tokenizer
 
@@ -82,9 +89,9 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
 
     tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
     known = {row["doc_id"]: row for row in parquet.read_rows(inputs["logprobs"].path / "logprobs.parquet")}
-    records = list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet"))
+    records = cast("list[PreferenceRecord]", list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet")))
 
-    def render(messages: Any) -> tuple[list[int], list[int]]:
+    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
         return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids, last_only=True)
 
     parts = {}
@@ -110,8 +117,8 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     return parts
 
 
-def _summary(trained: training.Trained) -> training.Summary:
-    summary: training.Summary = {
+def _summary(trained: training.Trained) -> Summary:
+    summary: dict[str, float | int | None] = {
         "steps": trained.job.steps,
         "epochs": trained.epochs,
         "pairs": trained.job.phases[0].sequences,

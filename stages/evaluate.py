@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pydantic import Field
 
@@ -24,6 +25,7 @@ from stages.settings import StageConfig
 if TYPE_CHECKING:
     import numpy as np
 
+    from stages.lm.infer.harness import Question, TaskResults
     from stages.text.tokens.validation import Validation
 
 VALIDATION = "validation"
@@ -40,6 +42,51 @@ SAMPLES = SideTable(
 )  # fmt: skip
 
 
+class ItemValue(TypedDict):
+    """A row of SAMPLES."""
+
+    task: str
+    item_id: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """An entry of scores.json.
+
+    Attributes:
+        task: The benchmark, or validation.
+        metric: The metric.
+        value: The mean over the items, or over the documents.
+        stderr: Its standard error; None without one.
+        n: Number of items.
+        chance: Accuracy of a random choice; None for other metrics.
+        gate: Whether the report tests the score against chance.
+        primary: Whether it is the main metric of its task.
+    """
+
+    task: str
+    metric: str
+    value: float
+    stderr: float | None
+    n: int
+    chance: float | None = None
+    gate: bool = False
+    primary: bool = False
+
+
+class ScoredTask(TypedDict):
+    """The part of an entry of the benchmarks' tasks.json that this stage reads."""
+
+    name: str
+    kind: str
+    metric: str
+    chance: float | None
+    gate: bool
+    scored_items: int
+
+
 class Evaluate(StageConfig):
     """Settings of the evaluate stage: the form of the questions, and the baselines."""
 
@@ -52,7 +99,11 @@ class Evaluate(StageConfig):
 
 
 def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes scores.json, samples.parquet and harness.json."""
+    """Writes scores.json, samples.parquet and harness.json.
+
+    Returns:
+        The outcome. Its rows are the values of single items.
+    """
     from stages.core.tables.parquet import schema, write_rows
     from stages.lm.infer.score import load_model, load_tokenizer
     from stages.text.tokens.validation import read_validation
@@ -69,46 +120,64 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     for name, values in nll.items():
         scores += _validation_scores(name, values, validation)
         samples += _validation_samples(name, values, validation)
-    (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
+    (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n")
     write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
     _write_harness(out / "harness.json", config, scores, max_length)
-    summary = {f"{s['task']}/{s['metric']}": s["value"] for s in scores if s["primary"] or s["task"] == VALIDATION}
+    summary = {f"{s.task}/{s.metric}": s.value for s in scores if s.primary or s.task == VALIDATION}
     return Outcome(rows=len(samples), summary=summary)
 
 
 def _score_tasks(
     config: Evaluate, model: Any, tokenizer: Any, benchmarks: Path, max_length: int, ctx: Context
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[TaskScore], list[ItemValue]]:
     """Returns the entries of scores.json and the samples of every scored task."""
-    from stages.core.tables.parquet import read_rows
-    from stages.lm.infer.harness import make_lm, run_tasks
+    from stages.lm.infer.harness import run_tasks
+    from stages.lm.infer.lm_eval_model import make_lm
 
-    described = {task["name"]: task for task in json.loads((benchmarks / "tasks.json").read_text()) if task["scored_items"]}
-    items: dict[str, list[dict[str, Any]]] = {name: [] for name in described}
-    for row in read_rows(benchmarks / "items.parquet", ["task", "item_id", "context", "choices", "gold", "answer", "scored"]):
-        if row.pop("scored"):
-            items[row.pop("task")].append(row)
+    tasks: list[ScoredTask] = json.loads((benchmarks / "tasks.json").read_text())
+    described = {task["name"]: task for task in tasks if task["scored_items"]}
+    items = _questions(benchmarks / "items.parquet", described)
     if not items:
         return [], []
     lm = make_lm(
         model, tokenizer, max_length, ctx.runtime.eval_batch_size, lambda done, total: ctx.progress(done, total, "requests", "tasks")
     )
     found = run_tasks(lm, items, {name: task["kind"] for name, task in described.items()}, config.chat)
-    scores: list[dict[str, Any]] = []
-    samples: list[dict[str, Any]] = []
-    for name, task in described.items():
-        own = {metric: {s["doc"]["item_id"]: float(s[metric]) for s in found.samples[name]} for metric in found.metrics[name]}
-        values = dict(found.metrics[name])
-        if task["kind"] == "continuation":
-            own["nll"] = {s["doc"]["item_id"]: -float(s["filtered_resps"][0][0]) for s in found.samples[name]}
-            values["perplexity"] = _perplexity(list(own["nll"].values()))
-        for metric, (value, error) in values.items():
-            primary = metric == task["metric"]
-            chance = task["chance"] if metric.startswith("acc") and task["kind"] == "multiple_choice" else None
-            scores.append(_score(name, metric, value, error, len(items[name]), chance, primary and task["gate"], primary))
-        samples += [
-            {"task": name, "item_id": item, "metric": metric, "value": value} for metric in own for item, value in own[metric].items()
-        ]
+    scores: list[TaskScore] = []
+    samples: list[ItemValue] = []
+    for task in described.values():
+        own, of_items = _task_scores(task, found, len(items[task["name"]]))
+        scores += own
+        samples += of_items
+    return scores, samples
+
+
+def _questions(path: Path, described: Mapping[str, ScoredTask]) -> dict[str, list[Question]]:
+    """Returns task -> its scored items, in the order of items.parquet."""
+    from stages.core.tables.parquet import read_rows
+
+    items: dict[str, list[Question]] = {name: [] for name in described}
+    for row in read_rows(path, ["task", "item_id", "context", "choices", "gold", "answer", "scored"]):
+        if row.pop("scored"):
+            items[row.pop("task")].append(cast("Question", row))
+    return items
+
+
+def _task_scores(task: ScoredTask, found: TaskResults, n: int) -> tuple[list[TaskScore], list[ItemValue]]:
+    """Returns the scores of one task with n items, and the values of its items, metric by metric."""
+    name, values = task["name"], dict(found.metrics[task["name"]])
+    own = {metric: {sample.item_id: sample.values[metric] for sample in found.samples[name]} for metric in values}
+    if task["kind"] == "continuation":
+        own["nll"] = {sample.item_id: -sample.loglikelihoods[0] for sample in found.samples[name]}
+        values["perplexity"] = _perplexity(list(own["nll"].values()))
+    scores = []
+    for metric, (value, error) in values.items():
+        primary = metric == task["metric"]
+        chance = task["chance"] if metric.startswith("acc") and task["kind"] == "multiple_choice" else None
+        scores.append(TaskScore(name, metric, value, error, n, chance, primary and task["gate"], primary))
+    samples: list[ItemValue] = [
+        {"task": name, "item_id": item, "metric": metric, "value": value} for metric in own for item, value in own[metric].items()
+    ]
     return scores, samples
 
 
@@ -146,7 +215,7 @@ def _baseline_nll(validation: Validation, mixture: Path, tokens: Path, limit: in
     }
 
 
-def _validation_scores(name: str, nll: np.ndarray, validation: Validation) -> list[dict[str, Any]]:
+def _validation_scores(name: str, nll: np.ndarray, validation: Validation) -> list[TaskScore]:
     from stages.text.basics.estimates import ratio
 
     prefix = f"{name}_" if name else ""
@@ -156,12 +225,12 @@ def _validation_scores(name: str, nll: np.ndarray, validation: Validation) -> li
     error = None if token_error is None else perplexity * token_error
     n = len(validation.ids)
     return [
-        _score(VALIDATION, f"{prefix}bits_per_byte", bits, bits_error, n, None, False, not name),
-        _score(VALIDATION, f"{prefix}perplexity", perplexity, error, n, None, False, False),
+        TaskScore(VALIDATION, f"{prefix}bits_per_byte", bits, bits_error, n, primary=not name),
+        TaskScore(VALIDATION, f"{prefix}perplexity", perplexity, error, n),
     ]
 
 
-def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> list[dict[str, Any]]:
+def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> list[ItemValue]:
     columns = {f"{name}_nll": nll} if name else {"nll": nll, "bytes": validation.bytes, "tokens": validation.tokens}
     return [
         {"task": VALIDATION, "item_id": str(doc_id), "metric": metric, "value": float(value)}
@@ -179,16 +248,10 @@ def _perplexity(nll: list[float]) -> tuple[float, float | None]:
     return math.exp(value), None if error is None else math.exp(value) * error
 
 
-def _score(
-    task: str, metric: str, value: float, stderr: float | None, n: int, chance: float | None, gate: bool, primary: bool
-) -> dict[str, Any]:
-    return {"task": task, "metric": metric, "value": value, "stderr": stderr, "n": n, "chance": chance, "gate": gate, "primary": primary}
-
-
-def _write_harness(path: Path, config: Evaluate, scores: list[dict[str, Any]], max_length: int) -> None:
+def _write_harness(path: Path, config: Evaluate, scores: Sequence[TaskScore], max_length: int) -> None:
     from importlib.metadata import version
 
-    names = sorted({s["task"] for s in scores} - {VALIDATION})
+    names = sorted({score.task for score in scores} - {VALIDATION})
     described = {
         "lm_eval": version("lm-eval"),
         "tasks": {name: {"version": 1.0, "num_fewshot": 0} for name in names},

@@ -12,7 +12,7 @@ import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -23,7 +23,9 @@ from stages.settings import StageConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-CHECK_ROWS = 4
+    from stages.lm.model.config import ModelConfig
+
+CHECK_SEQUENCES = 4
 CHECK_TOKENS = 256
 
 
@@ -38,11 +40,13 @@ class ExportConfig(StageConfig):
 
 
 def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes the model folder, loads it again and compares the logits.
+    """Writes the model folder, loads it again and compares the logits. The tokenizer must have the vocabulary size of the model.
+
+    Returns:
+        The outcome. Its rows are the parameters.
 
     Raises:
-        VerificationError: When the checkpoint cannot be read, or the logits differ by more than the tolerance.
-        StageError: When the tokenizer does not have the vocabulary size of the model.
+        VerificationError: The checkpoint cannot be read, or the logits differ by more than the tolerance.
     """
     from stages.lm.infer.convert import hugging_face_model, quiet_transformers
     from stages.lm.model import flops
@@ -82,7 +86,7 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     )
 
 
-def _compare(shape: Any, weights: dict[str, Tensor], config: ExportConfig, out: Path, ctx: Context) -> tuple[float, float]:
+def _compare(shape: ModelConfig, weights: dict[str, Tensor], config: ExportConfig, out: Path, ctx: Context) -> tuple[float, float]:
     """Returns (largest difference, largest logit) of our model and the model that transformers loads, on random tokens."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -95,8 +99,9 @@ def _compare(shape: Any, weights: dict[str, Tensor], config: ExportConfig, out: 
     theirs = AutoModelForCausalLM.from_pretrained(out, local_files_only=True, dtype=dtype)
     generator = torch.Generator().manual_seed(ctx.seed)
     length = min(CHECK_TOKENS, shape.max_position_embeddings)
-    tokens = torch.randint(shape.vocab_size, (CHECK_ROWS, length), generator=generator)
-    return largest_difference(ours, theirs, tokens)
+    tokens = torch.randint(shape.vocab_size, (CHECK_SEQUENCES, length), generator=generator)
+    difference, largest = largest_difference(ours, theirs, tokens)
+    return difference, largest
 
 
 def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, int]:

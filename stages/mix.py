@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,7 @@ from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
     from stages.text.tokens.spans import Spans
 
@@ -53,14 +54,23 @@ class Mix(StageConfig):
         if any(weight < 0 for weight in self.weights.values()) or (self.weights and not sum(self.weights.values())):
             raise ValueError("mix.weights are not negative, and at least one is above 0")
         if sum(self.weights.values()) > 1e12 or any(0 < weight < 1e-12 for weight in self.weights.values()):
-            raise ValueError("mix.weights lie between 1e-12 and 1e12, in all too; only what they are to each other counts")
+            raise ValueError("mix.weights lie between 1e-12 and 1e12, in all too; only their ratios count")
         return self
 
 
 def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes train/ and validation/ (the packed sequences), sequence_spans/ and mix.json (the counts)."""
+    """Writes train/ and validation/ (the packed sequences), sequence_spans/ and mix.json (the counts).
+
+    Returns:
+        The outcome. Its rows are the training sequences.
+
+    Raises:
+        StageError: There are too few documents, or the settings do not fit the sources.
+    """
     import numpy as np
 
+    from stages.lm.data.mixture import Mixture, SourceShare, TrainPart, ValidationPart, write_mixture
+    from stages.lm.data.order import Phase
     from stages.text.tokens.spans import cut_to_tokens, read_spans, select_validation
 
     spans = read_spans(sorted((inputs["tokens"].path / "spans").glob("*.parquet")))
@@ -73,42 +83,32 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
         )
     pool = np.flatnonzero(~held_out)
     counts = _train_tokens(config, spans, pool)
-    slices, sources = [], {}
+    slices: list[np.ndarray] = []
+    sources: dict[str, SourceShare] = {}
     for source, (number, wanted, available) in counts.items():
         documents = pool[spans.source[pool] == number]
         slices.append(cut_to_tokens(spans, documents, wanted, ctx.seed))
-        share = config.weights.get(source, available / int(spans.length[pool].sum()))
-        sources[source] = {
-            "weight": share,
-            "available_tokens": available,
-            "train_tokens": wanted,
-            "epochs": wanted / available if available else 0.0,
-        }
+        weight = config.weights.get(source, available / int(spans.length[pool].sum()))
+        sources[source] = SourceShare(weight, available, wanted, wanted / available if available else 0.0)
         ctx.progress(len(sources), len(counts), "sources", source)
-    train = _write_part(out, "train", spans, np.concatenate(slices), config.seq_len)
+    train = TrainPart(**_write_part(out, "train", spans, np.concatenate(slices), config.seq_len))
     validation_documents = np.flatnonzero(held_out)
     whole = np.stack([validation_documents, np.zeros_like(validation_documents), spans.length[validation_documents]], axis=1)
-    validation = _write_part(out, "validation", spans, whole, config.seq_len)
-    described = {
-        "seq_len": config.seq_len,
-        "phases": [{"start_sequence": 0, "sequences": train["sequences"]}],
-        "sources": sources,
-        "train": train,
-        "validation": {"documents": int(held_out.sum()), "bytes": int(spans.bytes[held_out].sum())} | validation,
-    }
-    (out / "mix.json").write_text(json.dumps(described, indent=1) + "\n")
+    counts_of_validation = _write_part(out, "validation", spans, whole, config.seq_len)
+    validation = ValidationPart(int(held_out.sum()), int(spans.bytes[held_out].sum()), **counts_of_validation)
+    write_mixture(Mixture(config.seq_len, (Phase(0, train.sequences),), sources, train, validation), out / "mix.json")
     documents_trained = int(np.unique(np.concatenate(slices)[:, 0]).size)
     return Outcome(
-        rows=train["sequences"],
-        tokens=train["tokens"],
+        rows=train.sequences,
+        tokens=train.tokens,
         summary={
-            "train_sequences": train["sequences"],
-            "train_tokens": train["tokens"],
+            "train_sequences": train.sequences,
+            "train_tokens": train.tokens,
             "train_documents": documents_trained,
-            "sequence_fill_frac": round(train["tokens"] / (train["sequences"] * config.seq_len), 6),
+            "sequence_fill_frac": round(train.tokens / (train.sequences * config.seq_len), 6),
             "validation_documents": int(held_out.sum()),
-            "validation_tokens": validation["tokens"],
-            "epochs_most_repeated": round(max(s["epochs"] for s in sources.values()), 6),
+            "validation_tokens": validation.tokens,
+            "epochs_most_repeated": round(max(s.epochs for s in sources.values()), 6),
         },
     )
 
@@ -127,7 +127,7 @@ def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tupl
     unknown = sorted(set(config.weights) - set(spans.names))
     if unknown:
         raise StageError(
-            f"mix.weights names {unknown[0]!r}, which is no source of the documents.",
+            f"mix.weights names {unknown[0]!r}, which is not a source of the documents.",
             where="mix.weights",
             do=f"The sources are: {', '.join(spans.names)} (crawl.source names them).",
         )
@@ -152,7 +152,11 @@ def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tupl
 
 
 def _write_part(out: Path, part: str, spans: Spans, taken: np.ndarray, seq_len: int) -> dict[str, int]:
-    """Packs (document, offset, length) slices into sequences, writes <part>/*.npy and sequence_spans/<part>.parquet; returns the counts."""
+    """Packs (document, offset, length) slices into sequences, and writes <part>/*.npy and sequence_spans/<part>.parquet.
+
+    Returns:
+        The number of sequences, segments and tokens.
+    """
     import numpy as np
 
     from stages.text.tokens.spans import pack_sequences
@@ -175,7 +179,7 @@ def _write_sequence_spans(path: Path, part: str, spans: Spans, document: np.ndar
 
     shape = schema(**SEQUENCE_SPANS.types)
     per_sequence = np.diff(offsets)
-    columns: dict[str, Any] = {
+    columns: dict[str, np.ndarray | pa.Array] = {
         "part": pa.repeat(pa.scalar(part, pa.string()), len(segments)),
         "sequence": np.repeat(np.arange(len(per_sequence)), per_sequence),
         "segment": (np.arange(len(segments)) - np.repeat(offsets[:-1], per_sequence)).astype(np.int32),

@@ -12,65 +12,37 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from pydantic import model_validator
+from typing import TYPE_CHECKING
 
 from stages import training
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
 from stages.core.tables.training_tables import METRICS, STEPS, training_section
+from stages.lm.model.config import ModelConfig, ModelShape
 from stages.lm.train.training_settings import SequenceTraining
-from stages.settings import Field, StageConfig
 
 if TYPE_CHECKING:
-    from stages.lm.data.order import Phase
+    from stages.lm.data.mixture import Mixture
     from stages.lm.data.reader import SequenceFiles
 
 
 NAMED_DOCUMENTS = 8  # maximum number of documents of a bad batch that a message names
 
 
-class Model(StageConfig):
-    """The shape of the model. The tokenizer decides its vocabulary, and mix.seq_len its context length."""
-
-    num_hidden_layers: int = Field(ge=1, le=10_000)
-    """Transformer blocks."""
-    hidden_size: int = Field(ge=1, le=1 << 20)
-    """Channels of the residual stream."""
-    num_attention_heads: int = Field(ge=1)
-    """Attention heads. hidden_size / num_attention_heads must be an even integer."""
-    num_key_value_heads: int = Field(ge=1)
-    """Key-value heads (grouped-query attention, arXiv 2305.13245). Must divide num_attention_heads."""
-    intermediate_size: int = Field(ge=1, le=1 << 24)
-    """Channels inside the SwiGLU feed-forward layer."""
-    rope_theta: float = Field(10_000.0, ge=1, le=1e30)
-    """Base of the RoPE frequencies (arXiv 2104.09864); 500,000 in Llama 3."""
-    rms_norm_eps: float = Field(1e-5, gt=0, lt=1)
-    """Epsilon of RMSNorm, as in Llama."""
-    tie_word_embeddings: bool = False
-    """Whether the output head shares the embedding table, as in small Llama 3.2 models."""
-    qk_norm: bool = False
-    """Whether queries and keys pass an RMSNorm, as in Qwen3. Such a model is exported as Qwen3ForCausalLM."""
-
-    @model_validator(mode="after")
-    def _can_be_built(self) -> Model:
-        from stages.lm.model.config import ModelConfig
-
-        ModelConfig(vocab_size=1, max_position_embeddings=1, **self.model_dump())  # raises ShapeError, which is a ValueError
-        return self
-
-
 class PretrainConfig(SequenceTraining):
     """Settings of the pretrain stage."""
 
-    model: Model
+    model: ModelShape
     """Shape of the model."""
 
 
 def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Trains and writes checkpoint/, model.json, the metrics and the steps side table."""
+    """Trains and writes checkpoint/, model.json, the metrics and the steps side table.
+
+    Returns:
+        The outcome. Its rows are the trained sequences.
+    """
     deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # of the tokenizer, only the vocabulary size counts
     machine = training.machine(ctx)
     trained = training.train(config, _prepare(config, inputs, ctx), machine, deciding, out, ctx, lambda bad: _documents(inputs, bad))
@@ -79,31 +51,29 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
     from stages.lm.data.reader import SequenceReader
-    from stages.lm.model.config import ModelConfig
 
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
-    shape = ModelConfig(vocab_size=vocab_size, max_position_embeddings=mix["seq_len"], **config.model.model_dump())
-    train, validation = _files(inputs, "train", mix["seq_len"]), _files(inputs, "validation", mix["seq_len"])
-    phases = _phases(mix)
-    sequences = sum(phase.sequences for phase in phases)
+    shape = ModelConfig(vocab_size=vocab_size, max_position_embeddings=mix.seq_len, **config.model.model_dump())
+    train, validation = _files(inputs, "train", mix.seq_len), _files(inputs, "validation", mix.seq_len)
+    sequences = sum(phase.sequences for phase in mix.phases)
     if sequences < config.global_batch_size:
         raise StageError(
-            f"The mixture has {sequences} sequences of {mix['seq_len']} tokens, not enough for one global batch of {config.global_batch_size}.",
+            f"The mixture has {sequences} sequences of {mix.seq_len} tokens, not enough for one global batch of {config.global_batch_size}.",
             where=f"{ctx.node}.global_batch_size",
             do="Use more data or a smaller global_batch_size.",
         )
-    return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, phases)
+    return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, mix.phases)
 
 
-def _summary(trained: training.Trained, mix: dict[str, Any]) -> training.Summary:
+def _summary(trained: training.Trained, mix: Mixture) -> Summary:
     from stages.lm.model import flops
     from stages.lm.train.metrics import bits_per_byte
 
     job, validation_loss = trained.job, trained.last_evaluation("validation_loss")
-    held_out = mix.get("validation", {})
+    held_out = mix.validation
     bits = None
-    if validation_loss is not None and held_out.get("bytes"):
-        bits = bits_per_byte(validation_loss, held_out["tokens"], held_out["documents"], held_out["bytes"])
+    if validation_loss is not None and held_out.bytes:
+        bits = bits_per_byte(validation_loss, held_out.tokens, held_out.documents, held_out.bytes)
     return {
         "parameters": flops.parameter_count(job.model),
         "steps": job.steps,
@@ -133,15 +103,21 @@ def _documents(inputs: Mapping[str, Artifact], sequences: list[int]) -> str:
     return f", documents {', '.join(documents[:NAMED_DOCUMENTS])}" + (" …" if len(documents) > NAMED_DOCUMENTS else "")
 
 
-def _mix(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
-    return json.loads((inputs["mixture"].path / "mix.json").read_text())
+def _mix(inputs: Mapping[str, Artifact]) -> Mixture:
+    from stages.lm.data.mixture import read_mixture
+
+    return read_mixture(inputs["mixture"].path / "mix.json")
 
 
 def _vocabulary(inputs: Mapping[str, Artifact], ctx: Context) -> int:
-    """Returns the vocabulary size. Raises StageError if tokenizer and tokens disagree on it."""
+    """Returns the vocabulary size.
+
+    Raises:
+        StageError: Tokenizer and tokens disagree on it.
+    """
     from tokenizers import Tokenizer
 
-    ours = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")).get_vocab_size()
+    ours = int(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")).get_vocab_size())
     theirs = json.loads((inputs["tokens"].path / "tokens.json").read_text())["vocab_size"]
     if ours != theirs:
         raise StageError(
@@ -149,13 +125,7 @@ def _vocabulary(inputs: Mapping[str, Artifact], ctx: Context) -> int:
             where=f"node {ctx.node}",
             do="Encode the documents again with this tokenizer.",
         )
-    return theirs
-
-
-def _phases(mix: dict[str, Any]) -> tuple[Phase, ...]:
-    from stages.lm.data.order import Phase
-
-    return tuple(Phase(phase["start_sequence"], phase["sequences"]) for phase in mix["phases"])
+    return ours
 
 
 def _files(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> SequenceFiles:

@@ -8,9 +8,9 @@ Source: DPO (arXiv 2305.18290), the reference policy of equation 7.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
@@ -18,6 +18,11 @@ from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.lm.train.training_settings import ScoringSettings
 from stages.settings import Field
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from stages.lm.data.pairs import Encoded, PreferenceRecord
 
 LOGPROBS = SideTable(
     "logprobs", "logprobs", "a preference pair as the reference model sees it",
@@ -31,6 +36,16 @@ LOGPROBS = SideTable(
 )  # fmt: skip
 
 
+class PairLogprobs(TypedDict):
+    """A row of LOGPROBS."""
+
+    doc_id: UUID
+    chosen_logp: float
+    rejected_logp: float
+    chosen_tokens: int
+    rejected_tokens: int
+
+
 class ReferenceConfig(ScoringSettings):
     """Settings of the reference stage."""
 
@@ -39,7 +54,14 @@ class ReferenceConfig(ScoringSettings):
 
 
 def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Scores the chosen pairs and writes logprobs.parquet."""
+    """Scores the chosen pairs and writes logprobs.parquet.
+
+    Returns:
+        The outcome. Its rows are the scored pairs.
+
+    Raises:
+        StageError: No pair fits the context.
+    """
     from tokenizers import Tokenizer
 
     from stages.core.tables import parquet
@@ -52,10 +74,10 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     shape = read_model_config(inputs["checkpoint"].path / "model.json")
     tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
 
-    def render(messages: Any) -> tuple[list[int], list[int]]:
+    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
         return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids, last_only=True)
 
-    records = list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet"))
+    records = cast("list[PreferenceRecord]", list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet")))
     chosen = pairs.choose(records, config.max_pairs)
     encoded = pairs.encode_pairs(chosen, render, shape.max_position_embeddings)
     if not encoded.records:
@@ -71,7 +93,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     )  # fmt: skip
     training.run_ranks(job, ctx)
     found = training_run.scores(job)
-    rows = [  # fmt: skip
+    rows: list[PairLogprobs] = [
         {
             "doc_id": record["doc_id"],
             "chosen_logp": values[0],
@@ -91,10 +113,12 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     )
 
 
-def _record_counts(records: list[dict[str, Any]], chosen: list[dict[str, Any]], encoded: Any) -> RecordCounts:
+def _record_counts(
+    records: Sequence[PreferenceRecord], chosen: Sequence[PreferenceRecord], encoded: Encoded[PreferenceRecord]
+) -> RecordCounts:
     from stages.lm.data.pairs import ExampleReason
 
-    def chars(record: dict[str, Any]) -> int:
+    def chars(record: PreferenceRecord) -> int:
         return len(record["prompt"]) + len(record["chosen"]) + len(record["rejected"])
 
     lost: dict[str, int] = {}

@@ -11,16 +11,38 @@ Cost: one or two seconds, and 3 ms per validation document for the verdicts.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
-from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage
+from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.report_section import LineChart, Section, SectionTable, merged, with_error
 from stages.settings import StageConfig
 
 COUNTS = ("in", "kept", "changed", "dropped", "characters out")
 BASELINES = ("unigram", "kneser_ney_3gram")  # metrics of evaluate, in bits per byte on the same documents
+
+
+class RecordedScore(TypedDict):
+    """An entry of scores.json, as evaluate writes it."""
+
+    task: str
+    metric: str
+    value: float
+    stderr: NotRequired[float | None]
+    n: int
+    chance: float | None
+    gate: bool
+    primary: bool
+
+
+class SectionLayout(TypedDict):
+    """A section as the page template and the Markdown summary take it. charts: SVG elements."""
+
+    heading: str
+    paragraphs: tuple[str, ...]
+    tables: tuple[SectionTable, ...]
+    charts: list[str]
 
 
 class ReportConfig(StageConfig):
@@ -31,7 +53,11 @@ class ReportConfig(StageConfig):
 
 
 def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes report.html, report.md, results.json (the rows that `loam run` prints) and verdicts.json."""
+    """Writes report.html, report.md, results.json (the rows that `loam run` prints) and verdicts.json.
+
+    Returns:
+        The outcome. Its rows are those of the table of results.
+    """
     from stages.text.basics import claims
     from stages.text.basics.verdicts import count_outcomes
     from stages.text.web import verdict_section
@@ -39,7 +65,7 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     from stages.text.web.theme import render
 
     evaluated = [node.partition("@")[2] for node, artifact in inputs.items() if artifact.manifest["kind"] == "scores"]
-    scores = {model: _json(inputs[f"evaluate@{model}"], "scores.json") for model in evaluated}
+    scores: dict[str, list[RecordedScore]] = {model: _json(inputs[f"evaluate@{model}"], "scores.json") for model in evaluated}
     models = {model: claims.ModelScores(scores[model], _item_values(inputs[f"evaluate@{model}"])) for model in evaluated}
     dpo = inputs["dpo"].summary if "dpo" in inputs else {}
     required = claims.required_claims(models, dpo, ctx.seed)
@@ -68,7 +94,7 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     return Outcome(rows=len(results), summary={"claims": len(required), **counts})
 
 
-def result_rows(scores: Mapping[str, list[dict[str, Any]]], dpo: Mapping[str, Any], every_metric: bool = False) -> list[dict[str, str]]:
+def result_rows(scores: Mapping[str, Sequence[RecordedScore]], dpo: Summary, every_metric: bool = False) -> list[dict[str, str]]:
     """Returns the table of results: one row per task and metric, and one column per model.
 
     Args:
@@ -104,12 +130,12 @@ def result_rows(scores: Mapping[str, list[dict[str, Any]]], dpo: Mapping[str, An
     return rows
 
 
-def _baseline(score: Mapping[str, Any]) -> str:
+def _baseline(score: RecordedScore) -> str:
     """Returns the baseline that a score belongs to, such as "unigram", or "" for a score of the model."""
     return next((name for name in BASELINES if score["metric"].startswith(f"{name}_")), "")
 
 
-def _score(score: Mapping[str, Any] | None) -> str:
+def _score(score: RecordedScore | None) -> str:
     return "" if score is None else with_error(score["value"], score.get("stderr"))
 
 
@@ -134,7 +160,7 @@ def _sections(inputs: Mapping[str, Artifact], ctx: Context) -> list[Section]:
     return merged([Section("Results"), Section("Data", tables=(SectionTable(_counts(inputs), numeric=COUNTS),)), *shown, seconds])
 
 
-def _laid_out(section: Section) -> dict[str, Any]:
+def _laid_out(section: Section) -> SectionLayout:
     """Returns a section as values for the page template, with its charts rendered."""
     return {
         "heading": section.heading,

@@ -9,21 +9,23 @@ Source: the chat format of the tokenizer (stages/text/items/chat.py); packing af
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from stages import training
-from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS, training_section
 from stages.lm.train.training_settings import SequenceTraining
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     import numpy as np
 
-    from stages.lm.data.pairs import Encoded
+    from stages.lm.data.pairs import ConversationRecord, Encoded
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
 
@@ -40,12 +42,26 @@ DECISIONS = SideTable(
 )  # fmt: skip
 
 
+class ConversationDecision(TypedDict):
+    """A row of DECISIONS. url is null."""
+
+    doc_id: UUID
+    source: str
+    verdict: str
+    reason: str | None
+    chars: int
+
+
 class SftConfig(SequenceTraining):
     """Settings of the sft stage. A packed sequence is as long as the base model's context."""
 
 
 def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Formats and packs the conversations, trains, and writes a checkpoint with its metrics and side tables."""
+    """Formats and packs the conversations, trains, and writes a checkpoint with its metrics and side tables.
+
+    Returns:
+        The outcome. Its rows are the trained sequences.
+    """
     from stages.lm.data import pairs
     from stages.lm.data.order import Phase
     from stages.lm.model.config import read_model_config
@@ -56,15 +72,21 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     files = _write_sequences(inputs, shape, ctx, train, validation, sequence_of)
     phases = (Phase(0, int(sequence_of["train"].max(initial=-1)) + 1),)
     parts = {"train": train, "validation": validation}
-    spans = {part: (SEQUENCE_SPANS.types, pairs.sequence_span_rows(part, encoded, sequence_of[part])) for part, encoded in parts.items()}
+    spans = {part: pairs.sequence_span_rows(part, encoded, sequence_of[part]) for part, encoded in parts.items()}
     data = training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans)
     trained = training.train(config, data, machine, inputs, out, ctx)
     record_counts = _record_counts_and_decisions(train, validation, out)
     return training.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
 
 
-def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> tuple[Encoded, Encoded, dict[str, np.ndarray]]:
-    """Returns the conversations of the train and validation splits as tokens, and per split the packed sequence of each conversation."""
+def _encode(
+    inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context
+) -> tuple[Encoded[ConversationRecord], Encoded[ConversationRecord], dict[str, np.ndarray]]:
+    """Returns the conversations of the train and validation splits as tokens, and per split the packed sequence of each conversation.
+
+    Raises:
+        StageError: The tokenizer does not have the vocabulary size of the model.
+    """
     import numpy as np
     from tokenizers import Tokenizer
 
@@ -80,9 +102,10 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
             where=f"node {ctx.node}",
             do="Use the tokenizer of the pretraining run.",
         )
-    records = list(parquet.read_rows(inputs["conversations"].path / "conversations.parquet"))
+    read = parquet.read_rows(inputs["conversations"].path / "conversations.parquet")
+    records = cast("list[ConversationRecord]", list(read))
 
-    def render(messages: Any) -> tuple[list[int], list[int]]:
+    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
         return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 
     split = {
@@ -105,8 +128,8 @@ def _write_sequences(
     inputs: Mapping[str, Artifact],
     shape: ModelConfig,
     ctx: Context,
-    train: Encoded,
-    validation: Encoded,
+    train: Encoded[ConversationRecord],
+    validation: Encoded[ConversationRecord],
     sequence_of: dict[str, np.ndarray],
 ) -> dict[str, SequenceFiles]:
     from tokenizers import Tokenizer
@@ -124,28 +147,40 @@ def _write_sequences(
     }
 
 
-def _record_counts_and_decisions(train: Encoded, validation: Encoded, out: Path) -> RecordCounts:
-    """Writes one decision per conversation; returns record counts of conversations and the characters of their messages."""
+def _record_counts_and_decisions(train: Encoded[ConversationRecord], validation: Encoded[ConversationRecord], out: Path) -> RecordCounts:
+    """Writes one decision per conversation.
+
+    Returns:
+        The record counts of conversations and of the characters of their messages.
+    """
     from stages.core.tables import parquet
 
-    kept = [(record, "kept", None) for encoded in (train, validation) for record in encoded.records]
-    dropped = [(record, "dropped", reason) for encoded in (train, validation) for record, reason in encoded.dropped]
-    shape = parquet.schema(**DECISIONS.types)
-    rows = [
-        {"doc_id": record["doc_id"], "source": record["source"], "verdict": verdict, "reason": reason, "chars": len(record["messages"])}
-        for record, verdict, reason in kept + dropped
-    ]
-    parquet.write_rows(out / "decisions" / "00000.parquet", shape, rows)
+    kept = [_decision(record) for encoded in (train, validation) for record in encoded.records]
+    dropped = [_decision(record, reason) for encoded in (train, validation) for record, reason in encoded.dropped]
+    parquet.write_rows(out / "decisions" / "00000.parquet", parquet.schema(**DECISIONS.types), kept + dropped)
     counts: dict[str, int] = {}
     chars: dict[str, int] = {}
-    for row in rows[len(kept) :]:
-        counts[row["reason"]] = counts.get(row["reason"], 0) + 1
-        chars[row["reason"]] = chars.get(row["reason"], 0) + row["chars"]
-    total = sum(row["chars"] for row in rows)
-    return RecordCounts("conversations", len(rows), len(kept), 0, counts, total, total - sum(chars.values()), 0, chars)
+    for decision in dropped:
+        reason = str(decision["reason"])
+        counts[reason] = counts.get(reason, 0) + 1
+        chars[reason] = chars.get(reason, 0) + decision["chars"]
+    total = sum(decision["chars"] for decision in kept + dropped)
+    return RecordCounts("conversations", len(kept + dropped), len(kept), 0, counts, total, total - sum(chars.values()), 0, chars)
 
 
-def _summary(trained: training.Trained, conversations: int) -> training.Summary:
+def _decision(record: ConversationRecord, reason: str | None = None) -> ConversationDecision:
+    """Returns the decision on a conversation; a conversation with a reason is dropped."""
+    verdict = "dropped" if reason else "kept"
+    return {
+        "doc_id": record["doc_id"],
+        "source": record["source"],
+        "verdict": verdict,
+        "reason": reason,
+        "chars": len(record["messages"]),
+    }
+
+
+def _summary(trained: training.Trained, conversations: int) -> Summary:
     return {
         "steps": trained.job.steps,
         "epochs": trained.epochs,

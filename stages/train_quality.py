@@ -76,7 +76,7 @@ class TrainQuality(StageConfig):
         for name in self.positives:
             ending = PurePath(name.removesuffix(".gz")).suffix
             if ending and not glob.has_magic(ending) and "/" not in ending and ending.lower() not in FORMATS:
-                raise ValueError(f"{name!r} is of no known format; the endings are {', '.join(FORMATS)}, or .gz behind one of them")
+                raise ValueError(f"{name!r} has no known format; the endings are {', '.join(FORMATS)}, or .gz behind one of them")
         if self.buckets * self.dimensions * 4 <= MIN_VECTOR_BYTES:
             raise ValueError(
                 f"buckets x dimensions must be above {MIN_VECTOR_BYTES // 4:,}: smaller vectors are not initialised, so that two runs would differ."
@@ -85,7 +85,11 @@ class TrainQuality(StageConfig):
 
 
 def run(config: TrainQuality, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes classifier.json ({"state": "off" | "given" | "trained", "label": …}) and, unless the state is "off", model.bin."""
+    """Writes classifier.json ({"state": "off" | "given" | "trained", "label": …}) and, unless the state is "off", model.bin.
+
+    Returns:
+        The outcome. Its rows are the training texts.
+    """
     if config.model:
         return _given(config, out, ctx)
     if not config.positives:
@@ -109,7 +113,11 @@ def run(config: TrainQuality, inputs: Mapping[str, Artifact], out: Path, ctx: Co
 
 
 def _train(lines: Path, model: Path, config: TrainQuality, ctx: Context) -> None:
-    """Trains in a separate process; stages/text/quality/classifier.py gives the reason."""
+    """Trains in a separate process; stages/text/quality/classifier.py gives the reason.
+
+    Raises:
+        StageError: The training diverged.
+    """
     from stages.text.quality.classifier import DivergedError, train
 
     shape = (config.dimensions, config.ngrams, config.buckets, config.epochs, config.learning_rate, config.min_count, ctx.seed % 2**31)
@@ -136,7 +144,7 @@ def _given(config: TrainQuality, out: Path, ctx: Context) -> Outcome:
     return _finish(out, {"state": "given", "label": config.label})
 
 
-def _finish(out: Path, about: dict[str, Any], rows: int = 0) -> Outcome:
+def _finish(out: Path, about: Mapping[str, float | int | str], rows: int = 0) -> Outcome:
     (out / "classifier.json").write_text(json.dumps(about, indent=1) + "\n")
     return Outcome(rows=rows, summary=about)
 
@@ -153,7 +161,11 @@ def _positives(config: TrainQuality, ctx: Context) -> list[str]:
 
 
 def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[str]:
-    """Yields the texts of one file; its ending decides the format."""
+    """Yields the texts of one file; its ending decides the format.
+
+    Raises:
+        StageError: The ending has no known format.
+    """
     name = base_name(file).lower()
     if name.endswith(".parquet"):
         yield from _column(local_path(file, ctx.scratch), file, config.text_field)
@@ -174,7 +186,7 @@ def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[s
                 ctx.drop(f"no text in {config.text_field!r}", record.where, record.text())
     else:
         raise StageError(
-            f"{base_name(file)} is of no known format.",
+            f"{base_name(file)} has no known format.",
             where="train_quality.positives",
             do="Give .jsonl, .parquet or .txt files (or .gz of them).",
         )

@@ -9,26 +9,27 @@ Cost: the training itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables.training_tables import STEPS
+from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS
 
 if TYPE_CHECKING:
     from stages.lm.data.order import Order, Phase
+    from stages.lm.data.pairs import SequenceSpan
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.job import Machine, RankJob
+    from stages.lm.train.training_run import TrainedSequence
     from stages.lm.train.training_settings import TrainingSettings
 
-Table = tuple[Mapping[str, str], Iterable[Mapping[str, Any]]]
-"""(column -> type, rows of the table)."""
-Summary = dict[str, float | int | str | None]
+MetricLine = Mapping[str, float]
+"""A line of the metrics file: name -> value."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Prepared:
         validation: The validation sequences; None for no evaluation.
         phases: The ranges of training sequences, in the order of training.
         init_from: Folder of the checkpoint to start from; empty starts from the seed.
-        sequence_spans: part -> table that says which record is in which sequence.
+        sequence_spans: part -> rows of the side table that says which record is in which sequence.
     """
 
     model: ModelConfig
@@ -49,7 +50,7 @@ class Prepared:
     validation: SequenceFiles | None
     phases: tuple[Phase, ...]
     init_from: str = ""
-    sequence_spans: Mapping[str, Table] = field(default_factory=dict)
+    sequence_spans: Mapping[str, Sequence[SequenceSpan]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,19 +66,22 @@ class Trained:
 
     job: RankJob
     order: Order
-    lines: list[dict[str, Any]]
-    sequence_spans: Mapping[str, Table]
+    lines: Sequence[MetricLine]
+    sequence_spans: Mapping[str, Sequence[SequenceSpan]]
 
     @property
     def epochs(self) -> float:
+        """The number of epochs over the training sequences."""
         return round(self.job.steps / self.order.steps_per_epoch, 3)
 
     @property
     def tokens(self) -> int:
+        """The number of tokens trained on."""
         return sum(int(line["tokens"]) for line in self.lines if "loss" in line)
 
     @property
     def final_loss(self) -> float:
+        """The mean loss of the last step."""
         return float([line for line in self.lines if "loss" in line][-1]["loss"])
 
     def first_evaluation(self, name: str) -> float | None:
@@ -92,20 +96,32 @@ class Trained:
 def machine(ctx: Context) -> Machine:
     """Returns the ranks and the device for a training. Stages call it before they prepare any sequence.
 
-    Raises:
-        StageError: The runtime names GPUs that this machine does not have.
-    """
-    from stages.lm.train import training_run
+    A runtime with GPUs that this machine does not have ends in a StageError.
 
+    Args:
+        ctx: The stage's context. Its runtime is the recipe's section; the machine is what a job carries of it to the ranks.
+    """
+    from stages.lm.train.job import Machine
+    from stages.lm.train.training_run import refuse_missing_gpus
+
+    runtime = ctx.runtime
     with _refusals(ctx, lambda sequences: ""):
-        return training_run.machine_of(ctx.runtime)
+        refuse_missing_gpus(runtime.gpus)
+    return Machine(
+        ranks=runtime.gpus or runtime.cpu_ranks,
+        device="cuda" if runtime.gpus else "cpu",
+        micro_batch_size=runtime.micro_batch_size,
+        eval_batch_size=runtime.eval_batch_size,
+        offload_optimizer=runtime.offload_optimizer,
+        activation_checkpointing=runtime.activation_checkpointing,
+    )
 
 
 def train(
     settings: TrainingSettings, data: Prepared, machine: Machine, inputs: Mapping[str, Artifact], out: Path, ctx: Context,
     named: Callable[[list[int]], str] = lambda sequences: "",
 ) -> Trained:  # fmt: skip
-    """Trains on prepared sequences and returns the finished training.
+    """Trains on prepared sequences. Without a full global batch, and when a rank fails, it ends in a StageError that says what to do.
 
     Args:
         settings: The stage's section of the recipe.
@@ -116,8 +132,8 @@ def train(
         ctx: The stage's context.
         named: Numbers of sequences that cannot be trained on -> text that the error message adds after the node.
 
-    Raises:
-        StageError: There is no full global batch, or a rank fails. The error says what the user can do.
+    Returns:
+        The finished training, with the lines of its metrics file.
     """
     from stages.lm.data.order import Order
     from stages.lm.train.job import RankJob
@@ -133,16 +149,16 @@ def train(
     return Trained(job, order, run_ranks(job, ctx, named), data.sequence_spans)
 
 
-def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "") -> list[dict[str, Any]]:
-    """Runs a job on its ranks and returns the lines of its metrics file.
+def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "") -> Sequence[MetricLine]:
+    """Runs a job on its ranks. A job that cannot run, or a rank that fails, ends in a StageError that says what the user can do.
 
     Args:
         job: The job, for training or scoring.
         ctx: The stage's context.
         named: See `train`.
 
-    Raises:
-        StageError: The job cannot run or a rank fails. The error says what the user can do.
+    Returns:
+        The lines of the metrics file, in order.
     """
     from stages.lm.train import training_run
 
@@ -152,7 +168,11 @@ def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = la
 
 @contextmanager
 def _refusals(ctx: Context, named: Callable[[list[int]], str]) -> Iterator[None]:
-    """Turns errors of lm into a StageError of this node."""
+    """Turns errors of lm into an error of this node.
+
+    Raises:
+        StageError: It says where the error is and what the user can do.
+    """
     from stages.lm.train import training_run
 
     try:
@@ -165,7 +185,7 @@ def _refusals(ctx: Context, named: Callable[[list[int]], str]) -> Iterator[None]
 def publish(
     trained: Trained, out: Path, summary: Summary, record_counts: RecordCounts | None = None, identity: tuple[str, ...] = ()
 ) -> Outcome:
-    """Writes model.json, metrics.jsonl, metrics.parquet, steps/ and sequence_spans/ next to the checkpoint, and returns the stage's outcome.
+    """Writes model.json, metrics.jsonl, metrics.parquet, steps/ and sequence_spans/ next to the checkpoint.
 
     Args:
         trained: The result of `train`.
@@ -173,14 +193,16 @@ def publish(
         summary: The stage's own figures. The function adds the metrics of the loss that the summary does not name.
         record_counts: Record counts, if the stage keeps or drops records.
         identity: The stage's own files that the digest covers.
+
+    Returns:
+        The stage's outcome. Its rows are the trained sequences.
     """
     from stages.lm.model.config import write_model_config
     from stages.lm.train import training_run
 
     job = trained.job
     write_model_config(job.model, out / "model.json")
-    steps = (STEPS.types, training_run.step_rows(trained.order, job.steps))
-    _write_tables(out, trained.lines, steps, trained.sequence_spans)
+    _write_tables(out, trained.lines, training_run.trained_sequences(trained.order, job.steps), trained.sequence_spans)
     spans = ("sequence_spans",) if trained.sequence_spans else ()
     return Outcome(
         rows=job.steps * job.training.global_batch_size,
@@ -196,11 +218,9 @@ def _with_metrics(summary: Summary, trained: Trained) -> Summary:
 
     With validation sequences, the values are those of the first and the last evaluation; without, that of the last step.
     """
-    from stages.lm.train import training_run
-
-    last: dict[str, Any] = [line for line in trained.lines if "loss" in line][-1]
-    added: Summary = {}
-    for name in sorted(last.keys() - training_run.METRIC_COLUMNS.keys()):
+    last = [line for line in trained.lines if "loss" in line][-1]
+    added: dict[str, float | None] = {}
+    for name in sorted(last.keys() - METRICS.columns.keys()):
         after = f"validation_{name}"
         if after in summary:
             continue
@@ -208,23 +228,34 @@ def _with_metrics(summary: Summary, trained: Trained) -> Summary:
             added[f"final_{name}"] = last[name]
         else:
             added |= {f"{after}_before": trained.first_evaluation(after), after: trained.last_evaluation(after)}
-    return summary | added
+    return {**summary, **added}
 
 
-def _write_tables(out: Path, lines: list[dict[str, Any]], steps: Table, spans: Mapping[str, Table]) -> None:
+def _write_tables(
+    out: Path, lines: Sequence[MetricLine], steps: Sequence[TrainedSequence], spans: Mapping[str, Sequence[SequenceSpan]]
+) -> None:
     from stages.core.tables.parquet import schema, write_rows
     from stages.lm.train import training_run
 
     (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_rows(out / "metrics.parquet", schema(**training_run.metric_columns(lines)), training_run.metric_rows(lines))
-    write_rows(out / "steps" / "00000.parquet", schema(**steps[0]), steps[1])
-    for part, (columns, rows) in spans.items():
-        write_rows(out / "sequence_spans" / f"{part}.parquet", schema(**columns), rows)
+    write_rows(
+        out / "metrics.parquet", schema(**training_run.metric_columns(lines, METRICS.types)), training_run.metric_rows(lines, METRICS.types)
+    )
+    write_rows(out / "steps" / "00000.parquet", schema(**STEPS.types), (step._asdict() for step in steps))
+    for part, rows in spans.items():
+        write_rows(out / "sequence_spans" / f"{part}.parquet", schema(**SEQUENCE_SPANS.types), rows)
 
 
 def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """Imports a model that was trained elsewhere as a checkpoint with empty step and metric tables."""
-    from stages.lm.infer.import_model import take_model
+    """Imports a model that was trained elsewhere as a checkpoint with empty step and metric tables.
+
+    Returns:
+        The outcome of a checkpoint without training. Its rows are the parameters.
+
+    Raises:
+        RecipeError: The files are not one model that our decoder can represent.
+    """
+    from stages.lm.infer.import_model import import_checkpoint
 
     found = {file.name: file for file in files}
     weights = [Path(file.uri) for file in files if file.name.endswith(".safetensors")]
@@ -233,10 +264,10 @@ def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> O
             "A model is config.json and safetensors files of one folder.", where=files[0].uri, do="Name the folder of a Hugging Face model."
         )
     try:
-        figures = take_model(Path(found["config.json"].uri), weights, out)
+        figures = import_checkpoint(Path(found["config.json"].uri), weights, out)
     except ValueError as error:
         raise RecipeError(str(error), where=str(Path(found["config.json"].uri).parent), do="Only such a model can be trained on.") from None
-    _write_tables(out, [], (STEPS.types, ()), {})
+    _write_tables(out, [], [], {})
     tokenizer = {"tokenizer_sha256": found["tokenizer.json"].sha256} if "tokenizer.json" in found else {}
     none = {"steps": 0, "tokens": 0, "epochs": 0.0, "flops": 0.0, "ranks": 0}
     return Outcome(rows=figures["parameters"], summary={**none, **figures, **tokenizer}, identity=("checkpoint", "model.json", "steps"))

@@ -74,7 +74,7 @@ def test_thirty_kills_change_nothing(
             assert not left, f"after a kill in {hit}: {left}"
             gone_s = time.monotonic() - killed
             assert not held(home), "a lease is held by nobody alive"
-            went_on = next((line.split("going on")[1] for line in said.read_text().splitlines() if "going on from" in line), "")
+            went_on = next((line.split("continues")[1] for line in said.read_text().splitlines() if "continues from" in line), "")
             hits.append(hit)
             table.append(
                 f"{len(hits):>4}  {node:<16} {after_s / 4**attempt:6.2f}  {hit:<16} {gone_s:5.1f}  {'own' if own else 'shared':<6}"

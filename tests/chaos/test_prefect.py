@@ -145,7 +145,7 @@ def goes_on(serve: Serve, until: str, **settings: str) -> None:
     wait_for("the end of the rerun", lambda: serve.state(run)["type"] in ("COMPLETED", "FAILED", "CRASHED"))
     assert serve.state(run)["type"] == "COMPLETED", (serve.state(run), serve.lines(run)[-10:])
     if until == "pretrain":
-        assert [line for line in serve.lines(run) if "going on from step" in line], serve.lines(run)
+        assert [line for line in serve.lines(run) if "continues from step" in line], serve.lines(run)
     assert newest(serve.home)["state"] == "done" and not held(serve.home)
 
 

@@ -22,6 +22,7 @@ from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig
 from stages.lm.train import checkpoint
+from stages.lm.train.events import PartitionSizes
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import read_metrics
@@ -114,9 +115,12 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, A
         folder / "init", {n: list(t.shape) for n, t in ours.items()}, lambda n, begin, end: ours[n].flatten()[begin:end], 5_000
     )
     some = 512 if masked else 5
-    config = ModelConfig(shape["vocab"], shape["num_hidden_layers"], shape["hidden_size"], shape["num_attention_heads"], shape["num_key_value_heads"],
-    shape["ffn"], CONTEXT,
-                         shape["theta"], shape["eps"], shape["tied"], shape["qk_norm"])  # fmt: skip
+    config = ModelConfig(
+        vocab_size=shape["vocab"], num_hidden_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"],
+        num_attention_heads=shape["num_attention_heads"], num_key_value_heads=shape["num_key_value_heads"], intermediate_size=shape["ffn"],
+        max_position_embeddings=CONTEXT, rope_theta=shape["theta"], rms_norm_eps=shape["eps"], tie_word_embeddings=shape["tied"],
+        qk_norm=shape["qk_norm"],
+    )  # fmt: skip
     job = RankJob(
         model=config, train=write_files(folder / "train", sequences, dtype, masked),
         validation=write_files(folder / "validation", held_out, dtype, masked), machine=machine, seed=settings.seed, scratch="", out="",
@@ -146,8 +150,8 @@ class Ran:
     """The folder of a run, its metrics lines, and the "partition" event of every rank."""
 
     folder: Path
-    lines: list[dict[str, Any]]
-    held: list[dict[str, Any]]
+    lines: list[dict[str, float]]
+    held: list[PartitionSizes]
 
     def curve(self, name: str = "loss") -> list[float]:
         return [line[name] for line in self.lines if name in line]
@@ -157,12 +161,12 @@ class Ran:
 
 
 def run(job: RankJob, folder: Path, ranks: int, micro: int) -> Ran:
-    held = []
+    held: list[PartitionSizes] = []
     shutil.rmtree(folder / "out", ignore_errors=True)
     machine = replace(job.machine, ranks=ranks, micro_batch_size=micro)
     launch(
         replace(job, machine=machine, scratch=str(folder), out=str(folder / "out")),
-        lambda _, event: held.append(event) if event["kind"] == "partition" else None,
+        lambda _, event: held.append(event) if isinstance(event, PartitionSizes) else None,
         os.environ,
     )
     return Ran(folder, read_metrics(folder / "metrics.jsonl"), held)
@@ -211,8 +215,8 @@ def test_accumulation_from_the_seed_with_recomputed_activations(tmp_path: Path) 
 def test_parameters_are_really_partitioned(two: Ran) -> None:
     assert len(two.held) == 2
     for event in two.held:
-        assert event["resident"] == 0 or event["resident"] < event["parameters"] / 20
-        assert event["held"] <= event["parameters"] / 2 * 1.05
+        assert event.resident == 0 or event.resident < event.parameters / 20
+        assert event.held <= event.parameters / 2 * 1.05
 
 
 def test_what_is_left_behind(one: Ran, two: Ran) -> None:
@@ -274,7 +278,7 @@ def test_a_damaged_snapshot_is_passed_over(clipped: Case, one: Ran, tmp_path: Pa
     assert "does not have the sha256 that was recorded. Falling back" in said[0]
     (root / f"step-{EVERY:010d}" / "checkpoint.json").unlink()
     assert checkpoint.latest_good(root, fingerprint, said.append) is None
-    assert "is no checkpoint: it has no checkpoint.json" in said[-1]
+    assert "is not a checkpoint: it has no checkpoint.json" in said[-1]
     shutil.rmtree(root / f"step-{STEPS:010d}" / "shards")
     with pytest.raises(checkpoint.CheckpointError, match="shards/00000.safetensors is missing"):
         checkpoint.verify(root / f"step-{STEPS:010d}")

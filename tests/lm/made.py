@@ -23,7 +23,9 @@ def small_job(folder: Path, machine: Machine, steps: int) -> RankJob:
     items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]
     sequences = write_sequence_files(folder / "sequences", items, np.arange(8), 16, 0)
     return RankJob(
-        model=ModelConfig(11, 1, 8, 2, 1, 8, 16), settings=training(global_batch_size=4, learning_rate=1e-3), train=sequences, machine=machine,
+        model=ModelConfig(vocab_size=11, num_hidden_layers=1, hidden_size=8, num_attention_heads=2, num_key_value_heads=1,
+            intermediate_size=8, max_position_embeddings=16),
+        settings=training(global_batch_size=4, learning_rate=1e-3), train=sequences, machine=machine,
         seed=1, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, 8),), steps=steps,
     )  # fmt: skip
 

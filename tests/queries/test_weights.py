@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def checkpoint(folder: Path, shape: ModelConfig, tensors: dict[str, Tensor], ran
 def record(folder: Path) -> None:
     """Writes a checkpoint's own manifest over what is in its folder."""
     files = [describe(path, folder) for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "checkpoint.json"]
-    (folder / "checkpoint.json").write_text(json.dumps({"format": 1, "files": files}))
+    (folder / "checkpoint.json").write_text(json.dumps({"format": 1, "files": [asdict(file) for file in files]}))
 
 
 def brute(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:

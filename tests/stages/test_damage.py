@@ -63,6 +63,7 @@ def test_damaged_rows_and_tokenizers_are_not_encoded(chain: Chain) -> None:
     record = {
         "kind": "documents",
         "node": "documents",
+        "alias": "documents-1",
         "key": "0" * 64,
         "identity": [],
         "files": made,

@@ -73,7 +73,19 @@ def test_the_comparison_is_of_the_largest_difference() -> None:
 
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_transformers_configuration_field_by_field(qk_norm: bool) -> None:
-    shape = ModelConfig(97, 3, 48, 4, 2, 80, 64, rope_theta=123.0, rms_norm_eps=0.25, tie_word_embeddings=True, qk_norm=qk_norm)
+    shape = ModelConfig(
+        vocab_size=97,
+        num_hidden_layers=3,
+        hidden_size=48,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=80,
+        max_position_embeddings=64,
+        rope_theta=123.0,
+        rms_norm_eps=0.25,
+        tie_word_embeddings=True,
+        qk_norm=qk_norm,
+    )
     found = convert.hugging_face_config(shape, {"bos": 5, "eos": 6, "pad": 7}, "bfloat16").to_dict()
     expected = {
         "vocab_size": 97, "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,

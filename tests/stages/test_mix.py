@@ -85,7 +85,7 @@ def test_too_many_epochs_are_refused(tokens: Artifact, tmp_path: Path) -> None:
 
 
 def test_an_unknown_source_is_refused(tokens: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="mix.weights names 'books', which is no source") as caught:
+    with pytest.raises(StageError, match="mix.weights names 'books', which is not a source") as caught:
         mixed(tokens, tmp_path, weights={"books": 1}, total_tokens=100)
     assert "The sources are: web, wiki" in str(caught.value)
 

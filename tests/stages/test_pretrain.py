@@ -87,11 +87,11 @@ def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
     config = {**PRETRAIN, "budget": {"steps": 60}, "checkpoint_every_steps": 5, "eval_every_steps": 1}
     with pytest.raises(StageError, match="Training rank 0 ended by signal SIGKILL") as caught:
         run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=Killer())
-    assert "goes on from its last snapshot" in caught.value.do
+    assert "continues from its last snapshot" in caught.value.do
     assert killed and not list(tmp_path.glob("artifacts/*/*"))
     events: list[Event] = []
     again = run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=events)
-    assert any("going on from step" in event.values.get("line", "") for event in events)
+    assert any("continues from step" in event.values.get("line", "") for event in events)
     whole = run_stage(pretrain.STAGE, config, chain.data(), tmp_path / "whole", runtime=RUNTIME)
     assert again.manifest["digest"] == whole.manifest["digest"]
     curves = [

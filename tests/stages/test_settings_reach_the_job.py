@@ -109,7 +109,7 @@ def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed
     digest = hashlib.sha256()
     for path in sorted((root / "scratch").rglob("data/**/*")):
         digest.update(path.read_bytes() if path.is_file() else b"")
-    plain = dataclasses.asdict(job) | {"settings": job.settings.model_dump()}
+    plain = dataclasses.asdict(job) | {"model": job.model.model_dump(), "settings": job.settings.model_dump()}
     values = flat(plain) | {"data": digest.hexdigest()}
     return job, {name: str(value).replace(str(root), "") if isinstance(value, str | tuple) else value for name, value in values.items()}
 

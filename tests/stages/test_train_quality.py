@@ -117,7 +117,7 @@ def test_what_cannot_be_trained_is_refused(crawl: Artifact, tmp_path: Path) -> N
     foreign = refused({"positives": [weather(tmp_path / "good.jsonl")], "languages": ["fr"]}, crawl, tmp_path)
     assert foreign.what.startswith("0 documents of the crawl are too few") and "train_quality.languages" in foreign.do
     (tmp_path / "good.doc").write_text("x")
-    assert refused({"positives": [str(tmp_path / "good.d*")]}, crawl, tmp_path).what == "good.doc is of no known format."
+    assert refused({"positives": [str(tmp_path / "good.d*")]}, crawl, tmp_path).what == "good.doc has no known format."
     (tmp_path / "bad.parquet").write_text("x")
     with pytest.raises(RecipeError, match="^bad.parquet is not a Parquet file: "):
         run_stage(STAGE, {"positives": [str(tmp_path / "bad.parquet")]}, {"documents": crawl}, tmp_path)

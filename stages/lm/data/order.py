@@ -10,7 +10,7 @@ Therefore no batch crosses a phase or an epoch.
 Guarantee: no sequence comes twice within one epoch.
 Cost: about 0.2 µs per sequence, no memory.
 Source: Black and Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002): a Feistel network on the next even number of bits, applied
-again until the result is in range (cycle walking).
+again until the result is in range (known as cycle walking).
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ def permute(index: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
         OrderError: An index is out of range.
     """
     if index.size and (index.min() < 0 or index.max() >= size):
-        raise OrderError(f"An index outside the permutation of {size} sequences was asked for.")
+        raise OrderError(f"An index is outside the permutation of {size} sequences.")
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     out = index.astype(np.uint64)
-    walking = np.ones(out.shape, bool)
-    while walking.any():
-        out[walking] = _feistel(out[walking], half_bits, keys)
-        walking &= out >= size
+    outside = np.ones(out.shape, bool)
+    while outside.any():
+        out[outside] = _feistel(out[outside], half_bits, keys)
+        outside &= out >= size
     return out.astype(np.int64)
 
 
@@ -156,4 +156,5 @@ def _mix(value: np.ndarray) -> np.ndarray:
     """Returns the finaliser of splitmix64 (Steele et al., OOPSLA 2014). uint64 arithmetic wraps."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    mixed: np.ndarray = value ^ (value >> np.uint64(31))
+    return mixed

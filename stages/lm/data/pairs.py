@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypedDict, TypeVar
+from uuid import UUID
 
 import numpy as np
 
@@ -23,10 +24,49 @@ Render = Callable[[Sequence[Mapping[str, str]]], tuple[list[int], list[int]]]
 """messages -> (ids, mask). Mask 1 = train on predicting this token."""
 
 
+class TuningRecord(TypedDict):
+    """The columns that conversations and preference pairs share."""
+
+    doc_id: UUID
+    source: str
+    split: str
+
+
+class ConversationRecord(TuningRecord):
+    """A row of conversations.parquet. messages: JSON, a list of {"role", "content"}."""
+
+    messages: str
+
+
+class PreferenceRecord(TuningRecord):
+    """A row of preferences.parquet. prompt: JSON, a list of messages. chosen and rejected: the two answers."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+class SequenceSpan(TypedDict):
+    """A row of the side table sequence_spans: a segment of a training sequence. start and length are in tokens."""
+
+    part: str
+    sequence: int
+    segment: int
+    doc_id: UUID
+    source: str
+    shard: int
+    start: int
+    length: int
+
+
+Record = TypeVar("Record", bound=TuningRecord)
+
+
 class Tokenizer(Protocol):
     """The part of tokenizers.Tokenizer that this module uses."""
 
-    def token_to_id(self, token: str) -> int | None: ...
+    def token_to_id(self, token: str) -> int | None:
+        """Returns the id of a token; None if the tokenizer does not have it."""
 
 
 Item = tuple[np.ndarray, np.ndarray]
@@ -44,7 +84,7 @@ class ExampleReason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Encoded(Generic[Record]):
     """Encoded records.
 
     Attributes:
@@ -53,9 +93,9 @@ class Encoded:
         dropped: (record, reason) of the records left out.
     """
 
-    records: list[dict[str, Any]]
+    records: list[Record]
     items: list[Item]
-    dropped: list[tuple[dict[str, Any], ExampleReason]]
+    dropped: list[tuple[Record, ExampleReason]]
 
     def reasons(self) -> dict[str, int]:
         """Returns the number of records left out, by reason."""
@@ -65,15 +105,15 @@ class Encoded:
         return counts
 
 
-def encode_conversations(records: Iterable[dict[str, Any]], render: Render, seq_len: int) -> Encoded:
+def encode_conversations(records: Iterable[ConversationRecord], render: Render, seq_len: int) -> Encoded[ConversationRecord]:
     """Returns the encoded conversations, one item per conversation.
 
     Args:
-        records: Records with `messages` as JSON.
+        records: The conversations.
         render: The chat format.
         seq_len: Tokens of the context; a longer conversation is left out.
     """
-    out = Encoded([], [], [])
+    out: Encoded[ConversationRecord] = Encoded([], [], [])
     for record in records:
         ids, mask = render(json.loads(record["messages"]))
         reason = ExampleReason.TOO_LONG if len(ids) > seq_len else None if any(mask[1:]) else ExampleReason.NOTHING_TRAINED
@@ -85,18 +125,18 @@ def encode_conversations(records: Iterable[dict[str, Any]], render: Render, seq_
     return out
 
 
-def encode_pairs(records: Iterable[dict[str, Any]], render: Render, seq_len: int) -> Encoded:
+def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: int) -> Encoded[PreferenceRecord]:
     """Returns the encoded pairs, two items per pair: chosen, then rejected, each with the prompt before it.
 
     Args:
-        records: Records with `prompt` as JSON, `chosen` and `rejected`.
+        records: The preference pairs.
         render: The chat format.
         seq_len: Tokens of the context; a pair is left out if one of its items is longer.
     """
-    out = Encoded([], [], [])
+    out: Encoded[PreferenceRecord] = Encoded([], [], [])
     for record in records:
         prompt = json.loads(record["prompt"])
-        both = [render([*prompt, {"role": "assistant", "content": record[side]}]) for side in ("chosen", "rejected")]
+        both = [render([*prompt, {"role": "assistant", "content": side}]) for side in (record["chosen"], record["rejected"])]
         if max(len(ids) for ids, _ in both) > seq_len:
             out.dropped.append((record, ExampleReason.TOO_LONG))
         else:
@@ -105,7 +145,7 @@ def encode_pairs(records: Iterable[dict[str, Any]], render: Render, seq_len: int
     return out
 
 
-def choose(records: Sequence[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+def choose(records: Sequence[Record], limit: int | None) -> list[Record]:
     """Returns at most `limit` records of each split by hash sampling: those with the smallest sha256 of the doc_id, in the given order."""
     if limit is None:
         return list(records)
@@ -117,8 +157,10 @@ def choose(records: Sequence[dict[str, Any]], limit: int | None) -> list[dict[st
     return [record for record, digest in zip(records, digests, strict=True) if digest <= bound[record["split"]]]
 
 
-def write_pair_sequences(folder: Path, encoded: Encoded, seq_len: int, pad_id: int, references: np.ndarray | None = None) -> SequenceFiles:
-    """Writes one sequence per pair and returns the paths of the files.
+def write_pair_sequences(
+    folder: Path, encoded: Encoded[PreferenceRecord], seq_len: int, pad_id: int, references: np.ndarray | None = None
+) -> SequenceFiles:
+    """Returns the paths of the files, after writing one sequence per pair.
 
     A sequence is twice as long as the context. Its two segments do not attend to each other, and positions restart.
 
@@ -133,7 +175,7 @@ def write_pair_sequences(folder: Path, encoded: Encoded, seq_len: int, pad_id: i
     return write_sequence_files(folder, encoded.items, sequence_of, 2 * seq_len, pad_id, references)
 
 
-def sequence_span_rows(part: str, encoded: Encoded, sequence_of: np.ndarray) -> list[dict[str, Any]]:
+def sequence_span_rows(part: str, encoded: Encoded[Record], sequence_of: np.ndarray) -> list[SequenceSpan]:
     """Returns the rows of the sequence_spans side table: which record is in which sequence, one row per item.
 
     Args:
@@ -145,7 +187,7 @@ def sequence_span_rows(part: str, encoded: Encoded, sequence_of: np.ndarray) -> 
     segment_in_sequence: dict[int, int] = {}
     starts = np.concatenate([[0], np.cumsum([len(encoded.items[i][0]) for i in np.argsort(sequence_of, kind="stable")])]).astype(np.int64)
     place = np.argsort(np.argsort(sequence_of, kind="stable"), kind="stable")
-    rows = []
+    rows: list[SequenceSpan] = []
     for index, (ids, _) in enumerate(encoded.items):
         sequence, record = int(sequence_of[index]), encoded.records[index // per_record]
         segment = segment_in_sequence.get(sequence, 0)

@@ -86,11 +86,15 @@ class SequenceReader:
 
     @cached_property
     def segments(self) -> np.ndarray:
-        return np.load(self.files.segments, mmap_mode="r")
+        """The segments, int64 [n_segments, 3] (shard, start, length)."""
+        segments: np.ndarray = np.load(self.files.segments, mmap_mode="r")
+        return segments
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        return np.load(self.files.sequences, mmap_mode="r")
+        """The first segment of each sequence, int64 [n_sequences + 1]."""
+        offsets: np.ndarray = np.load(self.files.sequences, mmap_mode="r")
+        return offsets
 
     @cached_property
     def _tokens(self) -> list[np.ndarray]:
@@ -136,7 +140,8 @@ class SequenceReader:
     def sequence_tokens(self, sequences: np.ndarray) -> np.ndarray:
         """Returns the number of tokens in each sequence without padding: int64 [len(sequences)]."""
         ends = np.concatenate([[0], np.cumsum(self.segments[:, 2])])
-        return ends[self.offsets[np.asarray(sequences) + 1]] - ends[self.offsets[np.asarray(sequences)]]
+        lengths: np.ndarray = ends[self.offsets[np.asarray(sequences) + 1]] - ends[self.offsets[np.asarray(sequences)]]
+        return lengths
 
     def _trimmed(self, sequences: np.ndarray, multiple: int) -> int:
         real = sequences[sequences >= 0]

@@ -72,14 +72,14 @@ def hugging_face_model(config: ModelConfig, weights: Mapping[str, Tensor], speci
     return model.to(getattr(torch, dtype)).eval()
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def largest_difference(ours: torch.nn.Module, theirs: Any, tokens_BL: Tensor) -> tuple[float, float]:
     """Returns (largest absolute difference of the logits, largest absolute logit of ours), in fp32.
 
     Args:
         ours: Our model.
         theirs: The transformers model.
-        tokens_BL: Token ids; each row is one document.
+        tokens_BL: Token ids; each sequence is one document.
     """
     batch, length = tokens_BL.shape
     positions_BL = torch.arange(length).expand(batch, length)

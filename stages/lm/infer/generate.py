@@ -13,7 +13,7 @@ import torch
 from stages.lm.model.llama import Cache, Llama
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def generate(
     model: Llama, prompt: Sequence[int], max_new_tokens: int, stop: Collection[int] = (), temperature: float = 0.0, seed: int = 0
 ) -> Iterator[int]:

@@ -1,102 +1,56 @@
-"""Runs lm-eval tasks on an exported model, with our own LM class over stages/lm/infer/score.py.
+"""Runs lm-eval tasks whose items are in memory, and cuts long texts into windows.
 
-Guarantee: the log-likelihoods equal those of lm-eval's HF wrapper with a BOS before the context, except in rolling perplexity: the wrapper
-adds a second BOS there, and this class does not. Equal requests of one call are computed once.
-Cost: every distinct request goes through the model once, in batches.
-Source: lm-eval 0.4.13, TemplateLM.
+Guarantee: a sample holds its item's own value of every metric.
+Cost: that of the LM (stages/lm/infer/lm_eval_model.py).
+Source: lm-eval 0.4.13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from stages.lm.infer.score import Progress, token_logprobs
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+class Question(TypedDict, total=False):
+    """An item of a task, with the field names of lm-eval's config. choices: text after the context; gold: number of the right choice."""
+
+    item_id: str
+    context: str
+    choices: list[str] | None
+    gold: int | None
+    answer: str | None
 
 
 @dataclass(frozen=True)
-class Scored:
+class ItemSample:
+    """The results of one item.
+
+    Attributes:
+        item_id: The item.
+        values: Metric -> value of this item.
+        loglikelihoods: Log-probability of each choice, or of the one continuation, in nats.
+    """
+
+    item_id: str
+    values: Mapping[str, float]
+    loglikelihoods: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TaskResults:
     """The results of lm-eval.
 
     Attributes:
         metrics: task -> metric -> (value, standard error or None).
-        samples: task -> its logged samples.
+        samples: task -> its items, in lm-eval's order.
     """
 
     metrics: dict[str, dict[str, tuple[float, float | None]]]
-    samples: dict[str, list[dict[str, Any]]]
-
-
-def make_lm(model: Any, tokenizer: Any, max_length: int, batch_size: int, progress: Progress | None = None) -> Any:
-    """Returns an lm_eval LM.
-
-    Args:
-        model: A Hugging Face causal model.
-        tokenizer: A transformers tokenizer.
-        max_length: Largest number of tokens in a forward pass. Longer contexts are cut on the left.
-        batch_size: Sequences per forward pass.
-        progress: See `token_logprobs`.
-    """
-    from lm_eval.api.model import TemplateLM
-
-    class LoamLM(TemplateLM):
-        """An LM for log-likelihoods only. It refuses tasks that generate text."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.tokenizer = tokenizer
-            self._known: dict[str, list[int]] = {}
-
-        @property
-        def eot_token_id(self) -> int:
-            return tokenizer.eos_token_id
-
-        @property
-        def prefix_token_id(self) -> int:
-            return tokenizer.bos_token_id
-
-        @property
-        def tokenizer_name(self) -> str:
-            return "loam"
-
-        def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-            return tokenizer.apply_chat_template(chat_history, tokenize=False, add_generation_prompt=add_generation_prompt)
-
-        def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-            """Returns the token ids of a text. By default they begin with one BOS, also if the text itself begins with it."""
-            if add_special_tokens is None:
-                add_special_tokens = not string.startswith(tokenizer.bos_token)
-            known = f"{add_special_tokens:d}{string}"
-            if known not in self._known:
-                self._known[known] = tokenizer.encode(string, add_special_tokens=add_special_tokens)
-            return self._known[known]
-
-        def _loglikelihood_tokens(
-            self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
-        ) -> list[tuple[float, bool]]:
-            different = {(tuple(context), tuple(continuation)): 0 for _, context, continuation in requests}
-            sequences = []
-            for number, (context, continuation) in enumerate(different):
-                different[context, continuation] = number
-                ids = (context + continuation)[-(max_length + 1) :]
-                sequences.append((ids, max(len(ids) - len(continuation), 1)))
-            scored = token_logprobs(model, sequences, batch_size, progress)
-            answers = [scored[different[tuple(context), tuple(continuation)]] for _, context, continuation in requests]
-            return [(float(logp.sum()), greedy) for logp, greedy in answers]
-
-        def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-            sums = []
-            for request in requests:
-                ids = self.tok_encode(request.args[0], add_special_tokens=False)
-                parts = windows([self.prefix_token_id, *ids], max_length)
-                sums.append(sum(float(logp.sum()) for logp, _ in token_logprobs(model, parts, batch_size)))
-            return sums
-
-        def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-            raise NotImplementedError("Loam scores choices and continuations; a task that generates text cannot be evaluated with it.")
-
-    return LoamLM()
+    samples: dict[str, list[ItemSample]]
 
 
 def windows(ids: Sequence[int], max_length: int) -> list[tuple[Sequence[int], int]]:
@@ -116,12 +70,12 @@ def windows(ids: Sequence[int], max_length: int) -> list[tuple[Sequence[int], in
     return parts
 
 
-def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Mapping[str, Any]]], kinds: Mapping[str, str], chat: bool) -> Scored:
+def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Question]], kinds: Mapping[str, str], chat: bool) -> TaskResults:
     """Returns the results of tasks whose items are in memory.
 
     Args:
-        lm: The result of `make_lm`.
-        tasks: name -> items with the fields context, choices, gold and answer.
+        lm: An LM of lm-eval, such as that of stages/lm/infer/lm_eval_model.py.
+        tasks: name -> items.
         kinds: name -> "multiple_choice" or "continuation".
         chat: Whether to apply the chat template.
     """
@@ -144,10 +98,17 @@ def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Mapping[str, Any]]], kinds: 
             if kind and not metric.endswith("_stderr") and isinstance(value, int | float):
                 error = results.get(f"{metric}_stderr,{kind}")
                 metrics[name][metric] = (float(value), float(error) if isinstance(error, int | float) else None)
-    return Scored(metrics, found["samples"])
+    samples = {name: [_sample(sample, metrics[name]) for sample in found["samples"][name]] for name in made}
+    return TaskResults(metrics, samples)
 
 
-def _task(name: str, items: Sequence[Mapping[str, Any]], kind: str) -> Any:
+def _sample(logged: Any, metrics: Iterable[str]) -> ItemSample:
+    """Returns what lm-eval logged of one item, with its values of `metrics`."""
+    values = {metric: float(logged[metric]) for metric in metrics}
+    return ItemSample(logged["doc"]["item_id"], values, tuple(float(response[0]) for response in logged["filtered_resps"]))
+
+
+def _task(name: str, items: Sequence[Question], kind: str) -> Any:
     from lm_eval.api.task import ConfigurableTask
 
     choice = kind == "multiple_choice"
@@ -170,10 +131,10 @@ def _task(name: str, items: Sequence[Mapping[str, Any]], kind: str) -> Any:
     return task
 
 
-def _dataset(items: Sequence[Mapping[str, Any]]) -> Callable[..., dict[str, Any]]:
+def _dataset(items: Sequence[Question]) -> Callable[..., dict[str, Dataset]]:
     from datasets import Dataset
 
-    def make(**kwargs: Any) -> dict[str, Any]:
+    def make(**kwargs: Any) -> dict[str, Dataset]:
         return {"test": Dataset.from_list([dict(item) for item in items])}
 
     return make

@@ -14,21 +14,22 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stages.lm.infer.convert import hugging_face_name
 from stages.lm.model import flops
-from stages.lm.model.config import ModelConfig, ShapeError, write_model_config
+from stages.lm.model.config import ModelConfig, write_model_config
 from stages.lm.model.llama import Llama
 from stages.lm.train import checkpoint
 
 SHARD_BYTES = 2 << 30
 ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}  # whether it has QK-norm
-MUST_BE: Mapping[str, tuple[Any, ...]] = {
+MUST_BE: Mapping[str, tuple[str | float | bool | None, ...]] = {
     "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
     "partial_rotary_factor": (1.0,), "rope_scaling": (None,), "auto_map": (None,),
 }  # fmt: skip
@@ -40,35 +41,61 @@ MAX_DEPTH = 4096
 MAX_CONFIG_BYTES = 16 << 20
 
 
-class ForeignModelError(ValueError):
+class TensorSlice(Protocol):
+    """A tensor in an open safetensors file. Indexing it reads only those elements."""
+
+    def get_shape(self) -> list[int]:
+        """Returns the shape."""
+
+    def get_dtype(self) -> str:
+        """Returns the dtype by safetensors' name, such as "BF16"."""
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Returns rows of the tensor."""
+
+
+class TensorFile(Protocol):
+    """An open safetensors file."""
+
+    def get_slice(self, name: str) -> TensorSlice:
+        """Returns a tensor without reading its values."""
+
+    def get_tensor(self, name: str) -> Tensor:
+        """Returns a whole tensor."""
+
+
+class ImportedModelError(ValueError):
     """A model folder that our decoder cannot represent. The message is a full sentence for the user."""
 
 
-def take_model(config: Path, weights: Sequence[Path], out: Path) -> dict[str, int]:
-    """Writes checkpoint/ and model.json into `out` and returns {"parameters": …, "vocab_size": …}.
+def import_checkpoint(config: Path, weights: Sequence[Path], out: Path) -> dict[str, int]:
+    """Writes checkpoint/ and model.json into `out`.
 
     Args:
         config: Path of config.json.
         weights: Paths of the model's safetensors files.
         out: Folder of the artifact.
 
+    Returns:
+        {"parameters": their number, "vocab_size": entries of the vocabulary}.
+
     Raises:
-        ForeignModelError: Our decoder cannot represent the model, or its files cannot be read.
+        ImportedModelError: Our decoder cannot represent the model, or its files cannot be read.
     """
     shape = read_shape(config)
     try:
-        _take(shape, weights, out)
+        _write_weights(shape, weights, out)
     except SafetensorError as error:
-        raise ForeignModelError(f"The weights cannot be read: {_shown(error)}.") from None
+        raise ImportedModelError(f"The weights cannot be read: {_shown(error)}.") from None
     write_model_config(shape, out / "model.json")
     return {"parameters": flops.parameter_count(shape), "vocab_size": shape.vocab_size}
 
 
-def _take(shape: ModelConfig, weights: Sequence[Path], out: Path) -> None:
+def _write_weights(shape: ModelConfig, weights: Sequence[Path], out: Path) -> None:
     with ExitStack() as stack:
         held = _open(weights, stack)
         if shape.num_hidden_layers > len(held):  # before any layer is allocated
-            raise ForeignModelError(
+            raise ImportedModelError(
                 f"config.json has {shape.num_hidden_layers:,} layers, but the safetensors files hold {len(held):,} tensors."
             )
         with torch.device("meta"):
@@ -82,37 +109,41 @@ def _take(shape: ModelConfig, weights: Sequence[Path], out: Path) -> None:
 
 
 def read_shape(path: Path) -> ModelConfig:
-    """Returns the shape in a transformers config.json; raises ForeignModelError naming the setting that our decoder does not support."""
+    """Returns the shape in a transformers config.json.
+
+    Raises:
+        ImportedModelError: Our decoder does not support a setting; the message names it.
+    """
     config = _config(path)
-    architecture = _architecture(config)
+    architecture = _architecture(config.get("architectures"), config.get("model_type"))
     if architecture not in ARCHITECTURES:
-        raise ForeignModelError(f"The architecture is {_shown(architecture)}; Loam's decoder is {' or '.join(ARCHITECTURES)}.")
+        raise ImportedModelError(f"The architecture is {_shown(architecture)}; Loam's decoder is {' or '.join(ARCHITECTURES)}.")
     missing = [name for name in NEEDED if name not in config]
     if missing:
-        raise ForeignModelError(f"config.json has no {missing[0]}.")
+        raise ImportedModelError(f"config.json has no {missing[0]}.")
     for name in (*NEEDED, "num_key_value_heads"):
         limit = MAX_DEPTH if name == "num_hidden_layers" else MAX_SIZE
         given = config.get(name)
         if not (given is None and name not in NEEDED) and (type(given) is not int or not 1 <= given <= limit):
-            raise ForeignModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
+            raise ImportedModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
     rope = config.get("rope_parameters") or {}
     if not isinstance(rope, dict):
-        raise ForeignModelError(f"Its rope_parameters are {_shown(rope)}; they must be a mapping.")
+        raise ImportedModelError(f"Its rope_parameters are {_shown(rope)}; they must be a mapping.")
     theta = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0
     for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), ("rms_norm_eps", config.get("rms_norm_eps", 1e-6), 1e-30, 0.1)):
         if type(number) not in (int, float) or not low <= number <= high:
-            raise ForeignModelError(f"Its {name} is {_shown(number)}; it must be a number from {low:g} to {high:g}.")
+            raise ImportedModelError(f"Its {name} is {_shown(number)}; it must be a number from {low:g} to {high:g}.")
     tied = config.get("tie_word_embeddings", False)
     if not isinstance(tied, bool):
-        raise ForeignModelError(f"Its tie_word_embeddings is {_shown(tied)}; it must be true or false.")
+        raise ImportedModelError(f"Its tie_word_embeddings is {_shown(tied)}; it must be true or false.")
     if rope.get("rope_type", "default") != "default":
-        raise ForeignModelError(f"Its rope_type is {_shown(rope['rope_type'])}; Loam's decoder has unscaled rotary frequencies.")
+        raise ImportedModelError(f"Its rope_type is {_shown(rope['rope_type'])}; Loam's decoder has unscaled rotary frequencies.")
     for name, allowed in MUST_BE.items():
         if name in config and config[name] not in allowed:
-            raise ForeignModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
+            raise ImportedModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
     num_attention_heads = config["num_attention_heads"]
     if config.get("head_dim") not in (None, config["hidden_size"] / num_attention_heads):
-        raise ForeignModelError(
+        raise ImportedModelError(
             f"Its head_dim is {_shown(config['head_dim'])}; Loam's heads share the width, {config['hidden_size']} / {num_attention_heads}."
         )
     try:
@@ -123,27 +154,35 @@ def read_shape(path: Path) -> ModelConfig:
             rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)), tie_word_embeddings=tied,
             qk_norm=ARCHITECTURES[architecture],
         )  # fmt: skip
-    except ShapeError as error:
-        raise ForeignModelError(str(error)) from None
+    except ValidationError as error:
+        raise ImportedModelError(_fault(error)) from None
+
+
+def _fault(error: ValidationError) -> str:
+    """Returns the first fault of a shape as a sentence. A fault of one field names the field."""
+    first = error.errors()[0]
+    if not first["loc"]:
+        return first["msg"].removeprefix("Value error, ")
+    return f"Its {first['loc'][0]} is {_shown(first['input'])}. {first['msg']}."
 
 
 def _config(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise ForeignModelError(f"config.json has {path.stat().st_size:,} bytes.")
+            raise ImportedModelError(f"config.json has {path.stat().st_size:,} bytes.")
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ForeignModelError:
+    except ImportedModelError:
         raise
     except (ValueError, RecursionError) as error:
-        raise ForeignModelError(f"config.json is not JSON: {error}.") from None
+        raise ImportedModelError(f"config.json is not JSON: {error}.") from None
     if not isinstance(config, dict):
-        raise ForeignModelError("config.json holds no object.")
+        raise ImportedModelError("config.json is not a JSON object.")
     return config
 
 
-def _architecture(config: Mapping[str, Any]) -> Any:
-    given = config.get("architectures")
-    named = given[0] if isinstance(given, list) and given else given or config.get("model_type")
+def _architecture(given: Any, model_type: Any) -> str:
+    """Returns the architecture that config.json names as `architectures` or `model_type`, as text."""
+    named = given[0] if isinstance(given, list) and given else given or model_type
     return named if isinstance(named, str) else json.dumps(named)[:80]
 
 
@@ -153,52 +192,60 @@ def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _open(weights: Sequence[Path], stack: ExitStack) -> dict[str, Any]:
-    """Returns tensor name -> the open file that contains it."""
-    held: dict[str, Any] = {}
+def _open(weights: Sequence[Path], stack: ExitStack) -> dict[str, TensorFile]:
+    """Returns tensor name -> the open file that contains it.
+
+    Raises:
+        ImportedModelError: A file cannot be read, or a tensor is in two files.
+    """
+    held: dict[str, TensorFile] = {}
     for path in weights:
         try:
             file = stack.enter_context(safe_open(path, "pt"))
             names = list(file.keys())
         except (SafetensorError, OSError, ValueError) as error:
-            raise ForeignModelError(f"{path.name} is no safetensors file: {_shown(error)}.") from None
+            raise ImportedModelError(f"{path.name} is not a safetensors file: {_shown(error)}.") from None
         for name in names:
             if name in held:
-                raise ForeignModelError(f"The tensor {_shown(name)} is in two files, {path.name} among them.")
+                raise ImportedModelError(f"The tensor {_shown(name)} is in two files, {path.name} among them.")
             held[name] = file
     return held
 
 
-def _refuse_other_tensors(held: Mapping[str, Any], names: Mapping[str, list[int]], shape: ModelConfig) -> None:
+def _refuse_other_tensors(held: Mapping[str, TensorFile], names: Mapping[str, list[int]], shape: ModelConfig) -> None:
     wanted = {hugging_face_name(name): size for name, size in names.items()}
     missing = [name for name in wanted if name not in held]
     if missing:
-        raise ForeignModelError(f"{_some(missing)} missing in the safetensors files.")
+        raise ImportedModelError(f"{_some(missing)} missing in the safetensors files.")
     head = hugging_face_name("head.weight")
     derived = {head} if shape.tie_word_embeddings else set()
     unknown = sorted(name for name in held if name not in wanted and name not in derived and not name.endswith("rotary_emb.inv_freq"))
     if unknown:
-        raise ForeignModelError(f"{_some(unknown)} not part of Loam's decoder.")
+        raise ImportedModelError(f"{_some(unknown)} not part of Loam's decoder.")
     for name, size in wanted.items():
         found = held[name].get_slice(name)
         if found.get_shape() != size:
-            raise ForeignModelError(f"{name} has the shape {found.get_shape()}, but config.json makes it {size}.")
+            raise ImportedModelError(f"{name} has the shape {found.get_shape()}, but config.json makes it {size}.")
         if found.get_dtype() not in DTYPES:
-            raise ForeignModelError(f"{name} is {found.get_dtype()}; the weights must be one of {', '.join(DTYPES)}.")
+            raise ImportedModelError(f"{name} is {found.get_dtype()}; the weights must be one of {', '.join(DTYPES)}.")
     embedding = hugging_face_name("embedding.weight")
     if shape.tie_word_embeddings and head in held and held[head].get_slice(head).get_shape() != wanted[embedding]:
-        raise ForeignModelError(f"config.json ties the embeddings, but {head} has another shape than {embedding}.")
+        raise ImportedModelError(f"config.json ties the embeddings, but {head} has another shape than {embedding}.")
     if shape.tie_word_embeddings and head in held and not torch.equal(held[head].get_tensor(head), held[embedding].get_tensor(embedding)):
-        raise ForeignModelError(f"config.json ties the embeddings, but {head} differs from {embedding}.")
+        raise ImportedModelError(f"config.json ties the embeddings, but {head} differs from {embedding}.")
 
 
-def _flat(stored: Any, shape: Sequence[int], begin: int, end: int, name: str) -> Tensor:
-    """Returns elements begin to end of the flattened tensor, in fp32. It reads only the rows that contain them."""
+def _flat(stored: TensorSlice, shape: Sequence[int], begin: int, end: int, name: str) -> Tensor:
+    """Returns elements begin to end of the flattened tensor, in fp32. It reads only the rows that contain them.
+
+    Raises:
+        ImportedModelError: An element is not finite.
+    """
     per_row = torch.Size(shape[1:]).numel()
     first, last = begin // per_row, -(-end // per_row)
     found = stored[first:last].flatten()[begin - first * per_row : end - first * per_row].float()
     if not bool(torch.isfinite(found).all()):
-        raise ForeignModelError(f"{hugging_face_name(name)} holds values that are not finite.")
+        raise ImportedModelError(f"{hugging_face_name(name)} holds values that are not finite.")
     return found
 
 

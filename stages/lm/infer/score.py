@@ -39,7 +39,7 @@ def load_tokenizer(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def token_logprobs(
     model: Any, sequences: Sequence[tuple[Sequence[int], int]], batch_size: int, progress: Progress | None = None
 ) -> list[tuple[np.ndarray, bool]]:

@@ -1,74 +1,78 @@
-"""The shape of a model, as `model.json` stores it and as `loam plan` reads it for its estimates. The module does not import torch.
+"""The shape of a model, as the recipe, `model.json` and `loam plan` use it. The module does not import torch.
 
-Guarantee: the model of every ModelConfig can be built; an impossible combination of values raises ShapeError.
+Guarantee: the model of every ModelConfig can be built; an impossible combination of values raises pydantic's ValidationError, a ValueError.
 Source: Llama 3 (arXiv 2407.21783) for the architecture, Qwen3 (arXiv 2505.09388) for the norm on queries and keys.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
+
+from stages.settings import Field, StageConfig
 
 
-class ShapeError(ValueError):
-    """A model shape that cannot be built."""
+class ModelShape(StageConfig):
+    """The part of a model's shape that a recipe gives, with the field names of transformers' config.json (except qk_norm).
 
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The shape of a Llama-style decoder, with the field names of transformers' config.json (except qk_norm).
-
-    hidden_size and intermediate_size are in channels. max_position_embeddings is the sequence length of training, in tokens.
-
-    Raises:
-        ShapeError: The values do not fit together.
+    The tokenizer decides the vocabulary, and mix.seq_len the context length.
     """
 
-    vocab_size: int
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    intermediate_size: int
-    max_position_embeddings: int
-    rope_theta: float = 10_000.0
-    rms_norm_eps: float = 1e-5
+    num_hidden_layers: int = Field(ge=1, le=10_000)
+    """Transformer blocks."""
+    hidden_size: int = Field(ge=1, le=1 << 20)
+    """Channels of the residual stream."""
+    num_attention_heads: int = Field(ge=1)
+    """Attention heads. hidden_size / num_attention_heads must be an even integer."""
+    num_key_value_heads: int = Field(ge=1)
+    """Key-value heads (grouped-query attention, arXiv 2305.13245). Must divide num_attention_heads."""
+    intermediate_size: int = Field(ge=1, le=1 << 24)
+    """Channels inside the SwiGLU feed-forward layer."""
+    rope_theta: float = Field(10_000.0, ge=1, le=1e30)
+    """Base of the RoPE frequencies (arXiv 2104.09864); 500,000 in Llama 3."""
+    rms_norm_eps: float = Field(1e-5, gt=0, lt=1)
+    """Epsilon of RMSNorm, as in Llama."""
     tie_word_embeddings: bool = False
+    """Whether the output head shares the embedding table, as in small Llama 3.2 models."""
     qk_norm: bool = False
+    """Whether queries and keys pass an RMSNorm, as in Qwen3. Such a model is exported as Qwen3ForCausalLM."""
 
-    def __post_init__(self) -> None:
-        for name in (
-            "vocab_size",
-            "num_hidden_layers",
-            "hidden_size",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-        ):
-            if getattr(self, name) < 1:
-                raise ShapeError(f"model.{name} is {getattr(self, name)}; it must be at least 1.")
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
         if self.hidden_size % self.num_attention_heads:
-            raise ShapeError(
+            raise ValueError(
                 f"model.hidden_size {self.hidden_size} is not divisible by model.num_attention_heads {self.num_attention_heads}; change one of them."
             )
         if self.head_dim % 2:
-            raise ShapeError(
+            raise ValueError(
                 f"A head has {self.head_dim} channels, which RoPE cannot rotate in pairs; make model.hidden_size / model.num_attention_heads even."
             )
         if self.num_attention_heads % self.num_key_value_heads:
-            raise ShapeError(
+            raise ValueError(
                 f"model.num_attention_heads {self.num_attention_heads} is not divisible by model.num_key_value_heads {self.num_key_value_heads}; change one of them."
             )
+        return self
 
     @property
     def head_dim(self) -> int:
+        """Channels per attention head."""
         return self.hidden_size // self.num_attention_heads
 
-    def to_json(self) -> dict:
-        return dataclasses.asdict(self)
+
+class ModelConfig(ModelShape):
+    """The whole shape of a model: what the recipe gives, the vocabulary and the context length."""
+
+    vocab_size: int = Field(ge=1)
+    """Entries of the vocabulary."""
+    max_position_embeddings: int = Field(ge=1)
+    """Sequence length of training, in tokens."""
+
+    def to_json(self) -> dict[str, int | float | bool]:
+        """Returns the fields as plain values."""
+        return self.model_dump()
 
 
 def write_model_config(config: ModelConfig, path: Path) -> None:
@@ -78,4 +82,4 @@ def write_model_config(config: ModelConfig, path: Path) -> None:
 
 def read_model_config(path: Path) -> ModelConfig:
     """Returns the config in a model.json."""
-    return ModelConfig(**json.loads(path.read_text()))
+    return ModelConfig.model_validate_json(path.read_text())

@@ -22,44 +22,51 @@ from torch.utils.checkpoint import checkpoint
 from stages.lm.model.config import ModelConfig
 
 
-class Linear(nn.Module):
+class Linear(nn.Module):  # type: ignore[misc]
     """x @ weight.T without bias. The weight is uninitialised, or the given parameter of another module (tied embeddings)."""
 
     def __init__(self, width_in: int, width_out: int, weight: nn.Parameter | None = None) -> None:
+        """Creates the weight, or takes the given one."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width_out, width_in)) if weight is None else weight
 
     def forward(self, x: Tensor) -> Tensor:
+        """Returns x @ weight.T, [..., width_out]."""
         return F.linear(x, self.weight)
 
 
-class Embedding(nn.Module):
+class Embedding(nn.Module):  # type: ignore[misc]
     """Look-up in a [V, D] table, which is uninitialised."""
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
+        """Creates the table."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
+        """Returns the rows of the table at the tokens, [B, L, D]."""
         return F.embedding(tokens_BL, self.weight)
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(nn.Module):  # type: ignore[misc]
     """x / rms(x) · weight over the last dimension, normalised in fp32."""
 
     def __init__(self, hidden_size: int, eps: float) -> None:
+        """Creates the weight."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(hidden_size))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """Returns the normalised x, in the dtype of x."""
         return F.rms_norm(x.float(), (x.shape[-1],), None, self.eps).to(x.dtype) * self.weight
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     """Grouped-query attention under a mask, with rotated queries and keys."""
 
     def __init__(self, config: ModelConfig) -> None:
+        """Creates the four projections and, with QK-norm, the two norms."""
         super().__init__()
         self.num_attention_heads, self.num_key_value_heads, self.head_dim = (
             config.num_attention_heads,
@@ -75,6 +82,7 @@ class Attention(nn.Module):
         self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
     def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """Returns the attention's output, [B, L, D]. With a cache, it also attends to the tokens in the cache."""
         b, length, _ = x_BLD.shape
         q_BLHC = self.query(x_BLD).view(b, length, self.num_attention_heads, self.head_dim)
         k_BLKC = self.key(x_BLD).view(b, length, self.num_key_value_heads, self.head_dim)
@@ -92,23 +100,26 @@ class Attention(nn.Module):
         return self.out(y_BHLC.transpose(1, 2).reshape(b, length, -1))
 
 
-class FeedForward(nn.Module):
+class FeedForward(nn.Module):  # type: ignore[misc]
     """SwiGLU: down(silu(gate(x)) · up(x))."""
 
     def __init__(self, config: ModelConfig) -> None:
+        """Creates the three projections."""
         super().__init__()
         self.gate = Linear(config.hidden_size, config.intermediate_size)
         self.up = Linear(config.hidden_size, config.intermediate_size)
         self.down = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
+        """Returns the feed-forward layer's output, [B, L, D]."""
         return self.down(F.silu(self.gate(x_BLD)) * self.up(x_BLD))
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward. Each has a norm before it and adds its output to the residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
+        """Creates the two halves and their norms."""
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = Attention(config)
@@ -116,6 +127,7 @@ class Block(nn.Module):
         self.ffn = FeedForward(config)
 
     def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """Returns the residual stream after the block, [B, L, D]."""
         x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), rotation, mask, cache)
         return x_BLD + self.ffn(self.ffn_norm(x_BLD))
 
@@ -124,20 +136,23 @@ class Cache:
     """Keys and values of earlier tokens in one layer, for generation."""
 
     def __init__(self) -> None:
+        """Creates an empty cache."""
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the keys and values of all tokens so far, after adding those of new tokens; [B, K, tokens, C] each."""
         if self.keys is not None and self.values is not None:
             keys, values = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
         self.keys, self.values = keys, values
         return keys, values
 
 
-class Llama(nn.Module):
+class Llama(nn.Module):  # type: ignore[misc]
     """The whole decoder. With `checkpointing`, the backward pass recomputes the activations of each block."""
 
     def __init__(self, config: ModelConfig, checkpointing: bool = False) -> None:
+        """Creates the decoder of a shape."""
         super().__init__()
         self.config, self.checkpointing = config, checkpointing
         self.embedding = Embedding(config.vocab_size, config.hidden_size)
@@ -244,4 +259,5 @@ def build(config: ModelConfig, weights: dict[str, Tensor]) -> Llama:
     missing = [name for name in missing if not (config.tie_word_embeddings and name == "head.weight")]
     if missing or unexpected:
         raise ValueError(f"These weights are of another model: missing {missing[:3]}, unexpected {unexpected[:3]}.")
-    return model.eval()
+    model.eval()
+    return model

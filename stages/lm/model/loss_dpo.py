@@ -32,7 +32,7 @@ class DpoLoss(Loss):
         return int((batch.sequences >= 0).sum())
 
     def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See Loss.sums. Metrics: reward_accuracy, reward_margin and logprob_accuracy, with TRL's names.
+        """Returns the loss and the metrics reward_accuracy, reward_margin and logprob_accuracy, with TRL's names; see Loss.sums.
 
         Raises:
             ValueError: The batch has no log-probabilities of a reference model.
@@ -40,7 +40,7 @@ class DpoLoss(Loss):
         import torch.nn.functional as F
 
         if batch.references is None:
-            raise ValueError("DPO needs the log-probabilities of a reference model; the sequences carry none.")
+            raise ValueError("DPO needs the log-probabilities of a reference model; the sequences have none.")
         policy_BP = segment_log_probs(logits_NV, batch, 2)
         rewards_BP = self.beta * (policy_BP - batch.references)
         margin_B = rewards_BP[:, 0] - rewards_BP[:, 1]

@@ -24,7 +24,7 @@ class NextTokenLoss(Loss):
         return batch.targets
 
     def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See Loss.sums. There are no further metrics."""
+        """Returns the loss without further metrics; see Loss.sums."""
         import torch.nn.functional as F
 
         return F.cross_entropy(logits_NV.float(), batch.labels[batch.keep], reduction="sum"), {}

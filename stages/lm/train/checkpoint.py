@@ -6,7 +6,7 @@ A checkpoint is a folder with these files:
 - checkpoint.json: bytes and sha256 of all other files. It is written after a barrier; then files and folders are fsynced, and only then the
   folder is renamed into place.
 
-Guarantee: a folder without a valid checkpoint.json is no checkpoint. A checkpoint is read only after its files match the record. A resume
+Guarantee: a folder without a valid checkpoint.json is not a checkpoint. A checkpoint is read only after its files match the record. A resume
 at the same number of ranks is bit-exact; at another number it is the same up to rounding in the sums over ranks. No pickle is used.
 Cost: 4 bytes per parameter and tensor (12 per parameter with AdamW). Opening a checkpoint reads it once, divided over the ranks.
 """
@@ -20,9 +20,8 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -60,6 +59,23 @@ class Trainer:
     fingerprint: str
 
 
+@dataclass(frozen=True)
+class RecordedFile:
+    """A file of a checkpoint: its path below the checkpoint's folder, its bytes and its sha256."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """The contents of checkpoint.json: the version of the format, and all other files."""
+
+    format: int
+    files: list[RecordedFile]
+
+
 def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
     """Writes a checkpoint to `folder`. All ranks call it together. `folder` appears complete or not at all."""
     partial = folder.with_name(folder.name + ".partial")
@@ -69,15 +85,15 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
     engine.barrier()
     shard = partial / "shards" / f"{engine.rank:05d}.safetensors"
     _save_shard({f"{name}|{what}": tensor.detach().cpu().contiguous().clone() for name, what, tensor in local_state(engine)}, shard)
-    (partial / f"{engine.rank:05d}.sum").write_text(json.dumps(describe(shard, partial)))
+    (partial / f"{engine.rank:05d}.sum").write_text(json.dumps(asdict(describe(shard, partial))))
     engine.barrier()
     if engine.rank == 0:
         shapes = {name: list(param.ds_shape) for name, param in engine.named.items()}
         trainer = Trainer(step, optimizer_steps(engine, step), engine.ranks, shapes, fingerprint)
         sums = [partial / f"{rank:05d}.sum" for rank in range(engine.ranks)]
-        files = [json.loads(path.read_text()) for path in sums]
-        _write_json(partial / "trainer.json", trainer.__dict__)
-        _write_json(partial / "checkpoint.json", {"format": 1, "files": [*files, describe(partial / "trainer.json", partial)]})
+        files = [RecordedFile(**json.loads(path.read_text())) for path in sums]
+        _write_json(partial / "trainer.json", trainer)
+        _write_json(partial / "checkpoint.json", CheckpointRecord(1, [*files, describe(partial / "trainer.json", partial)]))
         for path in sums:
             path.unlink()
         for inner in (partial / "shards", partial):
@@ -115,19 +131,19 @@ def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str
         path = folder / "shards" / f"{rank:05d}.safetensors"
         _save_shard(tensors, path)
         files.append(describe(path, folder))
-    _write_json(folder / "trainer.json", Trainer(0, 0, ranks, shapes, "").__dict__)
-    _write_json(folder / "checkpoint.json", {"format": 1, "files": [*files, describe(folder / "trainer.json", folder)]})
+    _write_json(folder / "trainer.json", Trainer(0, 0, ranks, shapes, ""))
+    _write_json(folder / "checkpoint.json", CheckpointRecord(1, [*files, describe(folder / "trainer.json", folder)]))
 
 
-def describe(path: Path, root: Path) -> dict[str, Any]:
+def describe(path: Path, root: Path) -> RecordedFile:
     """Returns path below root, bytes and sha256 of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"path": path.relative_to(root).as_posix(), "bytes": path.stat().st_size, "sha256": digest}
+    return RecordedFile(path.relative_to(root).as_posix(), path.stat().st_size, digest)
 
 
 def verify(folder: Path, part: int = 0, parts: int = 1) -> Trainer:
-    """Checks the files of a checkpoint against checkpoint.json and returns the contents of trainer.json.
+    """Checks the files of a checkpoint against checkpoint.json.
 
     Args:
         folder: Folder of the checkpoint.
@@ -135,34 +151,39 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> Trainer:
         parts: Number of callers that verify the checkpoint together. Each caller hashes its
             share of the shards and trainer.json, and checks the sizes of all files.
 
+    Returns:
+        The contents of trainer.json.
+
     Raises:
         CheckpointError: A file is missing or differs; the message names it.
     """
     for number, entry in enumerate(_recorded(folder)):
-        path = folder / entry["path"]
+        path = folder / entry.path
         if not path.exists():
-            raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry['path']} is missing.")
+            raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry.path} is missing.")
         size = path.stat().st_size
-        if size != entry["bytes"]:
-            raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry['path']} has {size} bytes, not {entry['bytes']}.")
-        mine = number % parts == part or entry["path"] == "trainer.json"
-        if mine and describe(path, folder)["sha256"] != entry["sha256"]:
-            raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry['path']} does not have the sha256 that was recorded.")
+        if size != entry.bytes:
+            raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry.path} has {size} bytes, not {entry.bytes}.")
+        mine = number % parts == part or entry.path == "trainer.json"
+        if mine and describe(path, folder).sha256 != entry.sha256:
+            raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry.path} does not have the sha256 that was recorded.")
     return read_trainer(folder)
 
 
-def _recorded(folder: Path) -> list[dict[str, Any]]:
-    """Returns the entries of checkpoint.json; raises CheckpointError if it is missing, damaged, or does not list an existing file."""
+def _recorded(folder: Path) -> list[RecordedFile]:
+    """Returns the entries of checkpoint.json.
+
+    Raises:
+        CheckpointError: It is missing, damaged, or does not list an existing file.
+    """
     record = folder / "checkpoint.json"
     if not record.exists():
-        raise CheckpointError(f"{folder.name} is no checkpoint: it has no checkpoint.json.")
+        raise CheckpointError(f"{folder.name} is not a checkpoint: it has no checkpoint.json.")
     try:
-        entries = [
-            {"path": str(e["path"]), "bytes": int(e["bytes"]), "sha256": str(e["sha256"])} for e in json.loads(record.read_bytes())["files"]
-        ]
+        entries = [RecordedFile(str(e["path"]), int(e["bytes"]), str(e["sha256"])) for e in json.loads(record.read_bytes())["files"]]
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"Checkpoint {folder.name} is damaged: checkpoint.json cannot be read ({error}).") from None
-    named = {entry["path"] for entry in entries}
+    named = {entry.path for entry in entries}
     for path in (folder / "trainer.json", *sorted((folder / "shards").glob("*.safetensors"))):
         if (name := path.relative_to(folder).as_posix()) not in named:
             raise CheckpointError(f"Checkpoint {folder.name} is damaged: {name} is not in checkpoint.json.")
@@ -170,7 +191,11 @@ def _recorded(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_trainer(folder: Path) -> Trainer:
-    """Returns the contents of trainer.json; raises CheckpointError if it is missing or damaged."""
+    """Returns the contents of trainer.json.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
     if not (folder / "trainer.json").exists():
         raise CheckpointError(f"Checkpoint {folder.name} has no trainer.json.")
     try:
@@ -209,7 +234,7 @@ def prune(root: Path, keep: int = KEEP) -> None:
 
 
 def reader(folder: Path, stack: ExitStack, part: int = 0, parts: int = 1) -> Callable[[str, str, int, int], Tensor]:
-    """Verifies a checkpoint of any number of ranks and returns `partition(name, what, begin, length)` over it, for `engine.assign`.
+    """Returns `partition(name, what, begin, length)` over a checkpoint of any number of ranks, for `engine.assign`, after verifying it.
 
     When several ranks open a checkpoint together, each verifies a part of it (see `verify`). The job ends when one of them finds damage.
     `partition` reads only the slices that it returns.
@@ -217,7 +242,8 @@ def reader(folder: Path, stack: ExitStack, part: int = 0, parts: int = 1) -> Cal
     Args:
         folder: Folder of the checkpoint.
         stack: The shards stay open (memory-mapped) until it closes.
-        part, parts: See `verify`.
+        part: See `verify`.
+        parts: See `verify`.
 
     Raises:
         CheckpointError: The checkpoint is damaged. `partition` raises it for a parameter that the checkpoint does not have.
@@ -262,7 +288,12 @@ def from_values(value: Callable[[str], Tensor]) -> Callable[[str, str, int, int]
 
 
 def _save_shard(tensors: dict[str, Tensor], path: Path) -> None:
-    """Writes and fsyncs a safetensors file; raises OSError for disk errors, which safetensors reports as its own error with a text."""
+    """Writes and fsyncs a safetensors file.
+
+    Raises:
+        SafetensorError: The tensors cannot be written.
+        OSError: The disk has an error, which safetensors reports as its own error with a text.
+    """
     try:
         save_file(tensors, path)
     except SafetensorError as error:
@@ -272,8 +303,8 @@ def _save_shard(tensors: dict[str, Tensor], path: Path) -> None:
     _sync(path)
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+def _write_json(path: Path, value: Trainer | CheckpointRecord) -> None:
+    path.write_text(json.dumps(asdict(value), indent=1, sort_keys=True) + "\n")
     _sync(path)
 
 

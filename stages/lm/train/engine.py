@@ -18,13 +18,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from stages.lm.model.llama import Block, Llama
+from stages.lm.train.events import PartitionSizes
 from stages.lm.train.job import RankJob
 from stages.lm.train.optimizer import Optimizer, parameter_groups
 from stages.lm.train.optimizer_adamw import AdamW
@@ -34,6 +35,39 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 BUCKET_ELEMENTS = 200_000_000  # largest bucket of gradients and prefetches, in elements; DeepSpeed's default is 500 M
+
+
+class OffloadConfig(TypedDict):
+    """Where DeepSpeed keeps the optimizer's state."""
+
+    device: str
+    pin_memory: bool
+
+
+class ZeroConfig(TypedDict):
+    """DeepSpeed's settings of ZeRO, by its own names. Sizes are in elements."""
+
+    stage: int
+    stage3_param_persistence_threshold: int
+    reduce_bucket_size: int
+    stage3_prefetch_bucket_size: int
+    overlap_comm: bool
+    offload_optimizer: NotRequired[OffloadConfig]
+
+
+class DeepSpeedConfig(TypedDict):
+    """DeepSpeed's settings, by its own names."""
+
+    train_micro_batch_size_per_gpu: int
+    gradient_accumulation_steps: int
+    gradient_clipping: float
+    zero_optimization: ZeroConfig
+    zero_allow_untested_optimizer: bool
+    zero_force_ds_cpu_optimizer: bool
+    steps_per_print: int
+    wall_clock_breakdown: bool
+    bf16: NotRequired[dict[str, bool]]
+    data_types: NotRequired[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +86,7 @@ class Engine:
     optimizer: Optimizer
 
     def set_learning_rate(self, rate: float) -> None:
+        """Sets the learning rate of every parameter group."""
         for group in self.deep.optimizer.param_groups:
             group["lr"] = rate
 
@@ -63,18 +98,23 @@ class Engine:
         """Returns the sums of the values over all ranks, in fp64."""
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
-        return total.tolist()
+        sums: list[float] = total.tolist()
+        return sums
 
     def barrier(self) -> None:
+        """Waits until all ranks have called it."""
         dist.barrier()
 
 
 def start(job: RankJob, accumulation: int) -> Engine:
-    """Joins the process group, builds the partitioned model and optimizer, and returns the engine. The weights are unset until `assign`.
+    """Returns the engine, after joining the process group and building model and optimizer. The weights are unset until `assign`.
 
     Args:
         job: The job.
         accumulation: Micro-batches per step and rank.
+
+    Returns:
+        The engine of this rank.
 
     Raises:
         RuntimeError: DeepSpeed created parameters in another precision than the settings say.
@@ -117,9 +157,9 @@ def build_optimizer(job: RankJob, model: nn.Module) -> tuple[Optimizer, torch.op
     return optimizer, optimizer.build(parameter_groups(model.named_parameters(), decay, embeddings))
 
 
-def deepspeed_config(job: RankJob, accumulation: int) -> dict[str, Any]:
+def deepspeed_config(job: RankJob, accumulation: int) -> DeepSpeedConfig:
     """Returns DeepSpeed's settings for a job. All settings that are not named here keep their default."""
-    zero: dict[str, Any] = {
+    zero: ZeroConfig = {
         "stage": 3,
         "stage3_param_persistence_threshold": 0,
         "reduce_bucket_size": BUCKET_ELEMENTS,
@@ -128,7 +168,7 @@ def deepspeed_config(job: RankJob, accumulation: int) -> dict[str, Any]:
     }
     if job.machine.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": job.machine.device == "cuda"}
-    settings: dict[str, Any] = {
+    settings: DeepSpeedConfig = {
         "train_micro_batch_size_per_gpu": job.machine.micro_batch_size,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": job.settings.max_grad_norm if isinstance(job.settings, TrainingSettings) else 0.0,
@@ -139,7 +179,8 @@ def deepspeed_config(job: RankJob, accumulation: int) -> dict[str, Any]:
         "wall_clock_breakdown": False,
     }
     if job.settings.precision == "bf16":
-        settings |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+        settings["bf16"] = {"enabled": True}
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return settings
 
 
@@ -148,14 +189,14 @@ def partition_of(param: nn.Parameter) -> int:
     return int(param.ds_tensor.numel())
 
 
-def partition_sizes(engine: Engine) -> dict[str, int]:
-    """Returns element counts of all parameters: held by this rank, resident whole between steps (0 under ZeRO-3), and in the model."""
+def partition_sizes(engine: Engine) -> PartitionSizes:
+    """Returns the element counts of all parameters, on this rank and in the model."""
     params = list(engine.named.values())
-    return {
-        "held": sum(partition_of(p) for p in params),
-        "resident": sum(p.numel() for p in params),
-        "parameters": sum(int(p.ds_numel) for p in params),
-    }
+    return PartitionSizes(
+        held=sum(partition_of(p) for p in params),
+        resident=sum(p.numel() for p in params),
+        parameters=sum(int(p.ds_numel) for p in params),
+    )
 
 
 def local_state(engine: Engine) -> Iterator[tuple[str, str, Tensor]]:
@@ -176,7 +217,7 @@ def optimizer_steps(engine: Engine, step: int) -> int:
     """
     counts = {int(state[name]) for state in engine.deep.optimizer.optimizer.state.values() for name in engine.optimizer.counts()}
     if len(counts) > 1:
-        raise RuntimeError(f"The optimizer's groups disagree about its step: {sorted(counts)}.")
+        raise RuntimeError(f"The optimizer's groups have different step counts: {sorted(counts)}.")
     return counts.pop() if counts else step
 
 

@@ -1,9 +1,8 @@
 """Events from a rank to its stage: one JSON line per event, appended to events-<rank>.jsonl.
 
-Kinds: "log" (text), "partition" (parameters held by a rank), "step" (metrics of one step), "eval" (validation metrics), "scored" (sequences done
-and in total), "error" (text and sequences; for an error of the operating system also its number and file). "error" is the last event of a rank
-that fails. On a full disk, a rank cannot write it; therefore a rank that ends because of an operating-system error exits with
-OS_ERROR_EXIT + the error number.
+An event is one of the classes below. Its line holds the event's kind and its fields. `RankFailed` is the last event of a rank that fails. On
+a full disk, a rank cannot write it; therefore a rank that ends because of an operating-system error exits with OS_ERROR_EXIT + the error
+number.
 Guarantee: a reader that sees a newline sees the whole event.
 The module does not import torch.
 """
@@ -11,12 +10,77 @@ The module does not import torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 OS_ERROR_EXIT = 64
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A sentence for the log."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class PartitionSizes:
+    """Element counts of all parameters: held by this rank, resident whole between steps (0 under ZeRO-3), and in the model."""
+
+    held: int
+    resident: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A finished optimizer step with its metrics. Steps count from 1."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation after `step` finished steps, with its metrics."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class SequencesScored:
+    """The number of sequences that have their log-probabilities, and their number in total."""
+
+    sequences: int
+    total: int
+
+
+@dataclass(frozen=True)
+class RankFailed:
+    """The error that ends a rank.
+
+    Attributes:
+        text: The message.
+        sequences: Sequences of a batch that cannot be trained.
+        number: Number of an operating-system error; 0 for another error.
+        file: The file of an operating-system error; empty without one.
+    """
+
+    text: str
+    sequences: list[int] = field(default_factory=list)
+    number: int = 0
+    file: str = ""
+
+
+RankEvent = Logged | PartitionSizes | StepDone | Evaluated | SequencesScored | RankFailed
+KINDS: Mapping[str, type[RankEvent]] = {
+    "log": Logged, "partition": PartitionSizes, "step": StepDone, "eval": Evaluated, "scored": SequencesScored, "error": RankFailed,
+}  # fmt: skip
+"""The kind in an event's line -> its class."""
+KIND_OF = {event: kind for kind, event in KINDS.items()}
 
 
 @dataclass
@@ -25,15 +89,18 @@ class EventWriter:
 
     file: IO[str]
 
-    def write(self, kind: str, **values: Any) -> None:
-        self.file.write(json.dumps({"kind": kind, **values}) + "\n")
+    def write(self, event: RankEvent) -> None:
+        """Appends one event and flushes the file."""
+        self.file.write(json.dumps({"kind": KIND_OF[type(event)], **asdict(event)}) + "\n")
         self.file.flush()
 
     def log(self, text: str) -> None:
-        self.write("log", text=text)
+        """Appends a sentence for the log."""
+        self.write(Logged(text))
 
 
 def event_path(scratch: Path, rank: int) -> Path:
+    """Returns the path of the event file of a rank."""
     return scratch / f"events-{rank}.jsonl"
 
 
@@ -50,7 +117,8 @@ class EventTail:
     offset: int = 0
     partial: bytes = field(default=b"")
 
-    def read(self) -> Iterator[dict[str, Any]]:
+    def read(self) -> Iterator[RankEvent]:
+        """Yields the events that were appended since the last call, in order."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -58,4 +126,7 @@ class EventTail:
             data = file.read()
         self.offset += len(data)
         *lines, self.partial = (self.partial + data).split(b"\n")
-        yield from (json.loads(line) for line in lines if line)
+        for line in lines:
+            if line:
+                values = json.loads(line)
+                yield KINDS[values.pop("kind")](**values)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -34,7 +34,10 @@ class JobError(ValueError):
 
 @dataclass(frozen=True)
 class Machine:
-    """Ranks, device and batch sizes of this run. They change results only by floating-point rounding. device: "cpu" or "cuda"."""
+    """Ranks, device and batch sizes of this run. They change results only by floating-point rounding. device: "cpu" or "cuda".
+
+    It is what the ranks need of the recipe's section `runtime`. That section also sets the workers of data stages, and lm cannot import it.
+    """
 
     ranks: int
     device: str = "cpu"
@@ -88,7 +91,11 @@ class RankJob:
         return self.settings
 
     def accumulation(self) -> int:
-        """Returns micro-batches per step and rank; raises JobError if global_batch_size is not divisible by ranks × micro_batch_size."""
+        """Returns the number of micro-batches per step and rank.
+
+        Raises:
+            JobError: global_batch_size is not divisible by ranks × micro_batch_size.
+        """
         batch, per_pass = self.training.global_batch_size, self.machine.ranks * self.machine.micro_batch_size
         if batch % per_pass:
             raise JobError(
@@ -100,13 +107,13 @@ class RankJob:
     def fingerprint(self) -> str:
         """Returns the sha256 over the deciding fields. Of the settings it covers only fields that a rank reads."""
         plain = _adapter().dump_python(self, mode="json")
-        values: dict[str, Any] = {f.name: plain[f.name] for f in dataclasses.fields(self) if f.metadata[DECIDES]}
+        values = {f.name: plain[f.name] for f in dataclasses.fields(self) if f.metadata[DECIDES]}
         values["settings"] = deciding(self.settings, TrainingSettings if isinstance(self.settings, TrainingSettings) else ScoringSettings)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def write_job(job: RankJob, path: Path) -> Path:
-    """Writes the job as JSON and returns the path. Of the settings it writes only fields that a rank reads."""
+    """Returns the path, after writing the job as JSON. Of the settings it writes only fields that a rank reads."""
     path.write_bytes(_adapter().dump_json(job, indent=1))
     return path
 

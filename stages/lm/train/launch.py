@@ -18,9 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from stages.lm.train.events import OS_ERROR_EXIT, EventTail, event_path
+from stages.lm.train.events import OS_ERROR_EXIT, EventTail, RankEvent, RankFailed, event_path
 from stages.lm.train.job import RankJob, write_job
 from stages.processes import free_port
 
@@ -37,13 +36,14 @@ class LaunchError(RuntimeError):
         sequences: Sequences of a batch that cannot be trained.
     """
 
-    def __init__(self, message: str, sequences: list[int] | None = None) -> None:
+    def __init__(self, message: str, sequences: Sequence[int] = ()) -> None:
+        """Creates the error from its message and the sequences of the batch."""
         super().__init__(message)
-        self.sequences = sequences or []
+        self.sequences = list(sequences)
 
 
 @dataclass
-class LastWords:
+class RankErrors:
     """The error events of the ranks.
 
     Attributes:
@@ -56,25 +56,22 @@ class LastWords:
     sequences: list[int] = field(default_factory=list)
     system: tuple[int, str] | None = None
 
-    def hear(self, rank: int, event: dict[str, Any]) -> None:
-        self.errors[rank] = event["text"]
-        self.sequences.extend(event["sequences"])
-        if event.get("number"):
-            self.system = event["number"], event["file"]
+    def add(self, rank: int, event: RankFailed) -> None:
+        """Records the error event of a rank."""
+        self.errors[rank] = event.text
+        self.sequences.extend(event.sequences)
+        if event.number:
+            self.system = event.number, event.file
 
 
-def launch(job: RankJob, listen: Callable[[int, dict[str, Any]], None], variables: Mapping[str, str]) -> None:
-    """Runs the job until all ranks have ended.
+def launch(job: RankJob, listen: Callable[[int, RankEvent], None], variables: Mapping[str, str]) -> None:
+    """Runs the job until all ranks have ended. A rank that fails raises LaunchError, or OSError if a disk is full or read-only.
 
     Args:
         job: The job. Its scratch folder gets job.json, the event files and the output of the ranks.
         listen: Called as listen(rank, event) for every event.
         variables: Environment of the ranks; `environment` is added to it. It must not contain credentials, because the output of a rank is
             kept unchanged.
-
-    Raises:
-        LaunchError: A rank failed.
-        OSError: A rank failed because a disk is full or read-only. The caller handles it like an error of its own.
     """
     scratch = Path(job.scratch)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -85,13 +82,13 @@ def launch(job: RankJob, listen: Callable[[int, dict[str, Any]], None], variable
     for rank in ranks:
         event_path(scratch, rank).unlink(missing_ok=True)
         tails.append(EventTail(event_path(scratch, rank)))
-    last = LastWords()
+    errors = RankErrors()
 
-    def hear() -> None:
+    def pass_on() -> None:
         for rank in ranks:
             for event in tails[rank].read():
-                if event["kind"] == "error":
-                    last.hear(rank, event)
+                if isinstance(event, RankFailed):
+                    errors.add(rank, event)
                 listen(rank, event)
 
     with ExitStack() as stack:
@@ -104,15 +101,16 @@ def launch(job: RankJob, listen: Callable[[int, dict[str, Any]], None], variable
             processes.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT))
         while True:
             codes = [process.poll() for process in processes]
-            hear()
+            pass_on()
             if any(code not in (None, 0) for code in codes):
                 break
             if all(code == 0 for code in codes):
                 return
             time.sleep(POLL_S)
         time.sleep(POLL_S)
-        hear()
-    raise _failure(scratch, last, codes)
+        pass_on()
+    error = _failure(scratch, errors, codes)
+    raise error
 
 
 def environment(rank: int, ranks: int, port: int, device: str) -> dict[str, str]:
@@ -145,17 +143,17 @@ def _python_path() -> str:
     return f"{root}{os.pathsep}{rest}" if rest else root
 
 
-def _failure(scratch: Path, last: LastWords, codes: Sequence[int | None]) -> Exception:
+def _failure(scratch: Path, found: RankErrors, codes: Sequence[int | None]) -> Exception:
     """Returns the error to raise. A full disk has priority over the errors of other ranks, which only lost the connection to that rank."""
     by_code = next((code - OS_ERROR_EXIT for code in codes if code is not None and OS_ERROR_EXIT < code < OS_ERROR_EXIT + 128), 0)
-    number, file = last.system or (by_code, "")
+    number, file = found.system or (by_code, "")
     if number in OF_THE_DISK:
         return OSError(number, os.strerror(number), file or str(scratch))
     failed = next(rank for rank, code in enumerate(codes) if code not in (None, 0))
-    if last.errors:
-        return LaunchError(last.errors.get(failed, next(iter(last.errors.values()))), last.sequences)
+    if found.errors:
+        return LaunchError(found.errors.get(failed, next(iter(found.errors.values()))), found.sequences)
     if by_code:
-        return LaunchError(f"A training rank could not go on: {os.strerror(by_code)}.")
+        return LaunchError(f"A training rank cannot continue: {os.strerror(by_code)}.")
     code, lines = codes[failed], (scratch / f"rank-{failed}.log").read_text(errors="replace").splitlines()[-TAIL_LINES:]
     ended = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
     return LaunchError(f"Training rank {failed} ended {ended}." + ("\n" + "\n".join(lines) if lines else ""))

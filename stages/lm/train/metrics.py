@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 
 @dataclass
@@ -21,16 +22,18 @@ class MetricsFile:
 
     file: IO[str]
 
-    def write(self, step: int, values: dict[str, Any]) -> None:
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Appends one line and flushes the file."""
         self.file.write(json.dumps({"step": step, **values}) + "\n")
         self.file.flush()
 
     def sync(self) -> None:
+        """Writes the file to disk."""
         os.fsync(self.file.fileno())
 
 
 def open_metrics(path: Path, step: int) -> MetricsFile:
-    """Opens the file for appending after `step`. It first removes the lines of later steps and an incomplete last line."""
+    """Returns the file, opened for appending after `step`; first removes the lines of later steps and an incomplete last line."""
     kept = [line for line in read_metrics(path) if line["step"] <= step] if step else []
     partial = path.with_suffix(".partial")
     partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
@@ -38,8 +41,8 @@ def open_metrics(path: Path, step: int) -> MetricsFile:
     return MetricsFile(path.open("a"))
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns all complete lines, in order."""
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Returns all complete lines, in order: name -> value. The step is an int."""
     if not path.exists():
         return []
     text = path.read_text()

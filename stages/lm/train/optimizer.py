@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 from stages.settings import Field, StageConfig
 
@@ -31,6 +31,13 @@ class Partition(Enum):
     """A tensor with one fp32 number, the same in every group: the number of updates so far."""
 
 
+class ParameterGroup(TypedDict):
+    """A group of parameters as torch's optimizers take it."""
+
+    params: list[nn.Parameter]
+    weight_decay: float
+
+
 class Optimizer(StageConfig):
     """An optimizer: settings, state declaration and constructor."""
 
@@ -41,7 +48,7 @@ class Optimizer(StageConfig):
     """Entry of torch's `optimizer.state[parameter]` -> its partitioning."""
 
     @abstractmethod
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def build(self, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
         """Returns the torch optimizer.
 
         Args:
@@ -67,7 +74,7 @@ def decays(name: str, decay_embeddings: bool) -> bool:
     return decay_embeddings or not name.startswith("embedding.")
 
 
-def parameter_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, decay_embeddings: bool) -> list[dict[str, Any]]:
+def parameter_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, decay_embeddings: bool) -> list[ParameterGroup]:
     """Returns the parameter groups of an optimizer: decayed, then not decayed. Empty groups are left out.
 
     Args:
@@ -76,7 +83,7 @@ def parameter_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: fl
         decay_embeddings: Whether weight decay also applies to the token embedding.
     """
     named = list(named)
-    groups: list[dict[str, Any]] = [
+    groups: list[ParameterGroup] = [
         {"params": [p for name, p in named if decays(name, decay_embeddings)], "weight_decay": weight_decay},
         {"params": [p for name, p in named if not decays(name, decay_embeddings)], "weight_decay": 0.0},
     ]

@@ -6,9 +6,9 @@ Source: Loshchilov and Hutter (arXiv 1711.05101).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from stages.lm.train.optimizer import Optimizer, Partition
+from stages.lm.train.optimizer import Optimizer, ParameterGroup, Partition
 from stages.settings import Field
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class AdamW(Optimizer):
         "step": Partition.UPDATE_COUNT, "exp_avg": Partition.AS_PARAMETER, "exp_avg_sq": Partition.AS_PARAMETER,
     }  # fmt: skip
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """See Optimizer.build."""
+    def build(self, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
+        """Return the torch optimizer; see Optimizer.build."""
         import torch
 
         return torch.optim.AdamW(groups, lr=0.0, betas=self.betas, eps=self.eps)

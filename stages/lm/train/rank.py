@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """Runs this process's share of the job and returns the exit code."""
+    """Returns the exit code, after this process has done its share of the job."""
     die_with_parent(int(argv[1]))
     from stages.lm.train.events import open_events
     from stages.lm.train.job import read_job
@@ -37,11 +37,12 @@ def main(argv: list[str]) -> int:
 
 
 def work(job: RankJob, events: EventWriter) -> int:
-    """Trains or scores, and returns the exit code."""
+    """Returns the exit code, after training or scoring."""
     import torch
 
     from stages.lm.data import order, reader
     from stages.lm.train import checkpoint, engine, trainer
+    from stages.lm.train.events import RankFailed
     from stages.lm.train.job import JobError
     from stages.lm.train.training_settings import TrainingSettings
 
@@ -51,7 +52,7 @@ def work(job: RankJob, events: EventWriter) -> int:
         started = engine.start(job, job.accumulation() if trains else 1)
         (trainer.train if trains else trainer.score)(job, started, events)
     except refused as error:
-        events.write("error", text=str(error), sequences=getattr(error, "sequences", []))
+        events.write(RankFailed(str(error), getattr(error, "sequences", [])))
         return 1
     engine.stop()
     return 0
@@ -59,12 +60,12 @@ def work(job: RankJob, events: EventWriter) -> int:
 
 def give_up(error: OSError, events: EventWriter | None) -> NoReturn:
     """Ends this process because of an operating-system error. The exit code has the error number, in case a full disk blocks the event."""
-    from stages.lm.train.events import OS_ERROR_EXIT
+    from stages.lm.train.events import OS_ERROR_EXIT, RankFailed
 
     number = error.errno or 0
     if events:
         with suppress(OSError):
-            events.write("error", text=f"{type(error).__name__}: {error}", sequences=[], number=number, file=str(error.filename or ""))
+            events.write(RankFailed(f"{type(error).__name__}: {error}", number=number, file=str(error.filename or "")))
     # os._exit flushes nothing: on a full disk, a flush would fail again and change the exit code.
     os._exit(OS_ERROR_EXIT + number if 0 < number < 128 else 1)
 

@@ -19,5 +19,5 @@ class Cosine(Schedule):
     """Name of the schedule."""
 
     def shape(self, done: float) -> float:
-        """See Schedule.shape."""
+        """Return the rate on a scale from 0 to 1; see Schedule.shape."""
         return 0.5 * (1.0 + math.cos(math.pi * done))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from stages.lm.model.loss import Loss, segment_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train import checkpoint
 from stages.lm.train.engine import Engine, assign, partition_sizes
-from stages.lm.train.events import EventWriter
+from stages.lm.train.events import Evaluated, EventWriter, SequencesScored, StepDone
 from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import MetricsFile, open_metrics
 from stages.lm.train.training_settings import TrainingSettings
@@ -42,9 +42,10 @@ class TrainingError(RuntimeError):
         sequences: Sequences of the batch that caused the error; empty if none did.
     """
 
-    def __init__(self, message: str, sequences: list[int] | None = None) -> None:
+    def __init__(self, message: str, sequences: Sequence[int] = ()) -> None:
+        """Creates the error from its message and the sequences of the batch."""
         super().__init__(message)
-        self.sequences = sequences or []
+        self.sequences = list(sequences)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Run:
 
     @property
     def loss(self) -> Loss:
+        """The loss of the settings."""
         return self.settings.loss
 
     def learning_rate(self, step: int) -> float:
@@ -77,6 +79,7 @@ class Run:
 
     @property
     def snapshots(self) -> Path:
+        """The folder of the snapshots."""
         return Path(self.job.scratch) / "resume"
 
 
@@ -85,11 +88,11 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     settings = job.training
     order = Order(job.phases, job.seed, settings.global_batch_size)
     start = load(job, engine, events)
-    events.write("partition", **partition_sizes(engine))
+    events.write(partition_sizes(engine))
     metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", start) if engine.rank == 0 else None
     run = Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start)
     if start == 0:
-        _report(run, "eval", 0, evaluate(run))
+        _report(run, Evaluated(0, evaluate(run)))
     clock = time.monotonic()
     for step in range(start, job.steps):
         engine.set_learning_rate(run.learning_rate(step))
@@ -98,9 +101,9 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         values |= {"lr": run.learning_rate(step), "grad_norm": engine.grad_norm(), "tokens_per_s": values["tokens"] / (now - clock)}
         clock = now
         last = step + 1 == job.steps
-        _report(run, "step", step + 1, values)
+        _report(run, StepDone(step + 1, values))
         if job.validation and (last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)):
-            _report(run, "eval", step + 1, evaluate(run))
+            _report(run, Evaluated(step + 1, evaluate(run)))
             clock = time.monotonic()
         if last or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
             save(run, step + 1)
@@ -109,7 +112,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
 
 
 def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
-    """Sets the weights from the last undamaged snapshot, else from job.init_from, else from the seed. Returns the finished steps."""
+    """Returns the finished steps, after setting the weights from the last undamaged snapshot, else from job.init_from, else from the seed."""
     resume = Path(job.scratch) / "resume"
     with ExitStack() as stack:
         step = 0
@@ -121,7 +124,7 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
             trainer = checkpoint.read_trainer(folder)
             assign(engine, checkpoint.reader(folder, stack, engine.rank, engine.ranks), trainer.optimizer_steps)
             if engine.rank == 0:
-                events.log(f"going on from step {step} (written by {trainer.ranks} ranks)")
+                events.log(f"continues from step {step} (written by {trainer.ranks} ranks)")
         elif job.init_from:
             assign(engine, checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks))
         else:
@@ -131,7 +134,10 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
 
 
 def train_step(run: Run, step: int) -> dict[str, float]:
-    """Makes one optimizer step over global batch `step`, and returns the mean loss, the tokens and the mean metrics over all ranks.
+    """Makes one optimizer step over global batch `step`.
+
+    Returns:
+        The mean loss per unit, the number of tokens, and the mean metrics per unit, over all ranks.
 
     Raises:
         TrainingError: The batch has no unit to train on, a metric has a reserved name, or loss or gradients are not finite.
@@ -164,7 +170,7 @@ def train_step(run: Run, step: int) -> dict[str, float]:
     return {"loss": totals[0] / units, "tokens": tokens, **{n: v / units for n, v in zip(names, totals[1:], strict=True)}}
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def evaluate(run: Run) -> dict[str, float]:
     """Returns the mean loss and metrics over the validation sequences; empty without such sequences.
 
@@ -189,7 +195,7 @@ def evaluate(run: Run) -> dict[str, float]:
     return {f"validation_{n}": v / max(total, 1.0) for n, v in zip(names, totals, strict=True)} | {"validation_units": total}
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
     """Writes the log-probabilities of both segments of every sequence, under the weights of init_from, to log_probs-<rank>.npy in scratch.
 
@@ -207,7 +213,7 @@ def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
         real = batch.sequences >= 0
         found.append(np.concatenate([batch.sequences[:, None], values, counts], 1)[real])
         if engine.rank == 0:
-            events.write("scored", sequences=int(sum(len(f) for f in found)) * engine.ranks, total=len(reader))
+            events.write(SequencesScored(int(sum(len(f) for f in found)) * engine.ranks, len(reader)))
     np.save(Path(job.scratch) / f"log_probs-{engine.rank}.npy", np.concatenate(found))
     engine.barrier()
 
@@ -254,10 +260,10 @@ def _own_batches(reader: SequenceReader, sequences: np.ndarray, engine: Engine, 
         yield reader.batch(block[engine.rank], trim_to)
 
 
-def _report(run: Run, kind: str, step: int, values: dict[str, float]) -> None:
-    if run.metrics and values:
-        run.metrics.write(step, values)
-        run.events.write(kind, step=step, **values)
+def _report(run: Run, event: StepDone | Evaluated) -> None:
+    if run.metrics and event.metrics:
+        run.metrics.write(event.step, event.metrics)
+        run.events.write(event)
 
 
 def _some(sequences: np.ndarray) -> str:

@@ -60,9 +60,12 @@ def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def _fill(assigned: np.ndarray, items: np.ndarray, sequences: np.ndarray, room: int, length: int, rooms: _Rooms) -> tuple[int, np.ndarray]:
-    """Puts as many equal items as possible into sequences of equal room; returns (number of items placed, untouched sequences).
+    """Puts as many equal items as possible into sequences of equal room.
 
     A sequence that got one item is again the tightest fit. So it is filled completely before the next sequence is started.
+
+    Returns:
+        (number of items placed, untouched sequences).
     """
     per_sequence = room // length
     used = min(items.size, per_sequence * sequences.size)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stages.lm.data.order import Order, OrderError, Phase, permutation_keys, permute
-from stages.lm.train.training_run import step_rows
+from stages.lm.train.training_run import trained_sequences
 from tests.golden import oracle
 
 
@@ -36,13 +36,13 @@ def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...]) -> None:
     per_pass = sum(size // 4 for size in sizes)
     assert (order.steps_per_epoch, order.sequences_left_over) == (per_pass, sum(size % 4 for size in sizes))
     expected = list(islice(oracle.batches(phases, 4, 11), 3 * per_pass))
-    table = step_rows(order, 3 * per_pass)
-    assert [line["sequence"] for line in table] == sum(expected, [])
-    assert [line["position"] for line in table] == list(range(12 * per_pass))
-    assert [line["step"] for line in table] == [1 + step for step in range(3 * per_pass) for _ in range(4)]
+    table = trained_sequences(order, 3 * per_pass)
+    assert [line.sequence for line in table] == sum(expected, [])
+    assert [line.position for line in table] == list(range(12 * per_pass))
+    assert [line.step for line in table] == [1 + step for step in range(3 * per_pass) for _ in range(4)]
     numbers = [number for number, size in enumerate(sizes) for _ in range(size // 4 * 4)]
-    assert [line["phase"] for line in table] == 3 * numbers
-    assert [line["epoch"] for line in table] == [number for number in range(3) for _ in numbers]
+    assert [line.phase for line in table] == 3 * numbers
+    assert [line.epoch for line in table] == [number for number in range(3) for _ in numbers]
 
 
 def test_over_many_passes_every_sequence_has_its_turn() -> None:
@@ -70,7 +70,7 @@ def test_billions_of_sequences() -> None:
 
 def test_indices_on_either_side_are_refused() -> None:
     for index in (-1, 10):
-        with pytest.raises(OrderError, match="An index outside the permutation of 10 sequences was asked for"):
+        with pytest.raises(OrderError, match="An index is outside the permutation of 10 sequences"):
             permute(np.array([0, index]), 10, permutation_keys(0, 0, 0))
     with pytest.raises(OrderError, match="Positions start at 0; -1 from 0 were asked for"):
         Order((Phase(0, 10),), 0, 5).places(0, -1)

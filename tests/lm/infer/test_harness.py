@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lm.infer.harness import make_lm, run_tasks, windows
+from stages.lm.infer.harness import TaskResults, run_tasks, windows
+from stages.lm.infer.lm_eval_model import make_lm
 from stages.lm.infer.score import load_model
 from tests.stages import tiny_model
 
@@ -40,8 +41,8 @@ def theirs(folder: Path, ours: tuple[Any, Any]) -> Any:
     return HFLM(pretrained=ours[0], tokenizer=ours[1], add_bos_token=True, batch_size=1, device="cpu")
 
 
-def loglikelihoods(found: Any) -> dict[tuple[str, str], list[float]]:
-    return {(task, s["doc"]["item_id"]): [r[0] for r in s["filtered_resps"]] for task, samples in found.items() for s in samples}
+def loglikelihoods(found: TaskResults) -> dict[tuple[str, str], tuple[float, ...]]:
+    return {(task, s.item_id): s.loglikelihoods for task, samples in found.samples.items() for s in samples}
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -52,7 +53,7 @@ def test_equals_lm_evals_own_wrapper(ours: tuple[Any, Any], theirs: Any, chat: b
     oracle = run_tasks(theirs, tasks, kinds, chat)
     assert own.metrics == oracle.metrics
     assert set(own.metrics["choose"]) == {"acc", "acc_norm", "acc_mutual_info"} and own.metrics["choose"]["acc"][1] > 0
-    a, b = loglikelihoods(own.samples), loglikelihoods(oracle.samples)
+    a, b = loglikelihoods(own), loglikelihoods(oracle)
     assert a.keys() == b.keys() and len(a) == len(CHOICES) + len(CONTINUED)
     for key in a:
         np.testing.assert_allclose(a[key], b[key], rtol=2e-5)
@@ -61,7 +62,7 @@ def test_equals_lm_evals_own_wrapper(ours: tuple[Any, Any], theirs: Any, chat: b
 def test_contexts_are_cut_on_the_left_as_the_wrapper_cuts_them(ours: tuple[Any, Any], theirs: Any) -> None:
     long = [{"item_id": "0", "context": "The sum of its first argument. " * 30, "choices": ["the length", "its sum"], "gold": 0}]
     own, oracle = (run_tasks(lm, {"t": long}, {"t": "multiple_choice"}, False) for lm in (make_lm(*ours, 64, 4), theirs))
-    np.testing.assert_allclose(*(loglikelihoods(found.samples)["t", "0"] for found in (own, oracle)), rtol=2e-5)
+    np.testing.assert_allclose(*(loglikelihoods(found)["t", "0"] for found in (own, oracle)), rtol=2e-5)
 
 
 @pytest.mark.parametrize("repeats", [1, 4, 20])

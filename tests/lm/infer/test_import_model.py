@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from stages.lm.infer import import_model
 from stages.lm.infer.convert import hugging_face_config, hugging_face_name
-from stages.lm.infer.import_model import ForeignModelError, read_shape, take_model
+from stages.lm.infer.import_model import ImportedModelError, import_checkpoint, read_shape
 from stages.lm.model.config import ModelConfig, read_model_config
 from stages.lm.train import checkpoint
 
@@ -43,7 +43,7 @@ def model(folder: Path, shape: ModelConfig = SHAPE, shard: str = "200KB", dtype:
 
 
 def take(folder: Path, out: Path) -> dict[str, int]:
-    return take_model(folder / "config.json", sorted(folder.glob("*.safetensors")), out)
+    return import_checkpoint(folder / "config.json", sorted(folder.glob("*.safetensors")), out)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -102,7 +102,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 def test_what_our_decoder_does_not_compute_is_named(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
     given = hugging_face_config(SHAPE, SPECIAL, "float32").to_dict() | {"architectures": ["LlamaForCausalLM"]} | changes
     (tmp_path / "config.json").write_text(json.dumps({name: value for name, value in given.items() if value is not None}))
-    with pytest.raises(ForeignModelError) as caught:
+    with pytest.raises(ImportedModelError) as caught:
         read_shape(tmp_path / "config.json")
     assert str(caught.value).startswith(what)
 
@@ -117,7 +117,7 @@ def test_a_config_of_transformers_4_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(given))
     assert read_shape(tmp_path / "config.json") == SHAPE
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ForeignModelError, match="config.json is not JSON"):
+    with pytest.raises(ImportedModelError, match="config.json is not JSON"):
         read_shape(tmp_path / "config.json")
 
 
@@ -147,7 +147,7 @@ HEAD, EMBEDDING, QUERY = "lm_head.weight", "model.embed_tokens.weight", "model.l
     ],
 )
 def test_tensors_that_do_not_fit_are_named(tmp_path: Path, change: Any, what: str) -> None:
-    with pytest.raises(ForeignModelError) as caught:
+    with pytest.raises(ImportedModelError) as caught:
         take(changed(tmp_path / "model", change), tmp_path)
     assert str(caught.value).startswith(what)
 
@@ -157,7 +157,7 @@ def test_a_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
     config = json.loads((theirs / "config.json").read_text())
     (theirs / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
     with pytest.raises(
-        ForeignModelError, match="config.json ties the embeddings, but lm_head.weight differs from model.embed_tokens.weight"
+        ImportedModelError, match="config.json ties the embeddings, but lm_head.weight differs from model.embed_tokens.weight"
     ):
         take(theirs, tmp_path / "a")
     (path,) = theirs.glob("*.safetensors")
@@ -171,8 +171,8 @@ def test_files_that_are_not_one_model_are_named(tmp_path: Path) -> None:
     theirs = model(tmp_path / "model")
     (path,) = theirs.glob("*.safetensors")
     (theirs / "again.safetensors").write_bytes(path.read_bytes())
-    with pytest.raises(ForeignModelError, match="is in two files, model.safetensors among them"):
+    with pytest.raises(ImportedModelError, match="is in two files, model.safetensors among them"):
         take(theirs, tmp_path / "a")
     (theirs / "again.safetensors").write_bytes(b"not")
-    with pytest.raises(ForeignModelError, match="again.safetensors is no safetensors file"):
+    with pytest.raises(ImportedModelError, match="again.safetensors is not a safetensors file"):
         take(theirs, tmp_path / "b")

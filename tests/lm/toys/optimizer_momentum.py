@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from stages.lm.train.optimizer import Optimizer, Partition
+from stages.lm.train.optimizer import Optimizer, ParameterGroup, Partition
 from stages.settings import Field
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Momentum(Optimizer):
 
     state: ClassVar[Mapping[str, Partition]] = {"velocity": Partition.AS_PARAMETER}
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def build(self, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
         """See Optimizer.build."""
         import torch
 

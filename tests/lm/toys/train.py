@@ -30,7 +30,9 @@ def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
         global_batch_size=BATCH, learning_rate=0.05, min_lr_frac=0.1, warmup_steps=2, eval_every_steps=4, checkpoint_every_steps=4, **parts
     )
     return RankJob(
-        model=ModelConfig(61, 2, 16, 4, 2, 24, 16), settings=settings, train=sequences, validation=held_out, machine=Machine(ranks, "cpu", 2, 2),
+        model=ModelConfig(vocab_size=61, num_hidden_layers=2, hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+            intermediate_size=24, max_position_embeddings=16),
+        settings=settings, train=sequences, validation=held_out, machine=Machine(ranks, "cpu", 2, 2),
         seed=3, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, SEQUENCES),), steps=STEPS,
     )  # fmt: skip
 
@@ -60,7 +62,7 @@ def train_stage(home: Path) -> None:
     model = run_stage(pretrain.STAGE, {**PRETRAIN, "budget": {"steps": 4}, **TOYS}, inputs, home, runtime=runtime)
     database.reindex(home)
     asked = "SELECT step, loss, accuracy, log_z_squared, validation_accuracy FROM step_metrics ORDER BY step"
-    print(json.dumps({"path": str(model.path), "summary": dict(model.summary), "sequences": database.query(home, asked)[1]}))
+    print(json.dumps({"path": str(model.path), "summary": dict(model.summary), "rows": database.query(home, asked)[1]}))
 
 
 if __name__ == "__main__":

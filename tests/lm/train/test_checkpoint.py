@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def written(folder: Path, ranks: int, step: int = 4, fingerprint: str = "f") -> 
 
 def record(folder: Path) -> None:
     files = [describe(p, folder) for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "checkpoint.json"]
-    (folder / "checkpoint.json").write_text(json.dumps({"format": 1, "files": files}))
+    (folder / "checkpoint.json").write_text(json.dumps({"format": 1, "files": [asdict(file) for file in files]}))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])

@@ -53,7 +53,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "cut": (lambda f: os.truncate(f / "shards" / "00001.safetensors", 100), "has 100 bytes, not"),
     "gone": (lambda f: (f / "shards" / "00000.safetensors").unlink(), "shards/00000.safetensors is missing"),
-    "no record": (lambda f: (f / "checkpoint.json").unlink(), "is no checkpoint: it has no checkpoint.json"),
+    "no record": (lambda f: (f / "checkpoint.json").unlink(), "is not a checkpoint: it has no checkpoint.json"),
     "record": (lambda f: (f / "checkpoint.json").write_bytes(b'{"files": [\xff'), "checkpoint.json cannot be read"),
     "record of another form": (lambda f: (f / "checkpoint.json").write_text('{"files": [1]}'), "checkpoint.json cannot be read"),
     "another shard": (

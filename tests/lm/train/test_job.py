@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from stages import training as stage_training
+from stages.core.contract.errors import StageError
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceFiles, write_sequence_files
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
-from stages.lm.train import trainer, training_run
+from stages.lm.train import trainer
 from stages.lm.train.job import DECIDES, Machine, RankJob, read_job, write_job
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import OneOf, StageConfig, is_deciding
@@ -66,7 +69,7 @@ def leaves(value: Any, prefix: str = "") -> Iterator[str]:
     names = type(value).model_fields if isinstance(value, StageConfig) else [field.name for field in dataclasses.fields(value)]
     for name in names:
         inner = getattr(value, name)
-        nested = isinstance(inner, ModelConfig | Machine | StageConfig)
+        nested = isinstance(inner, Machine | StageConfig)
         yield from leaves(inner, f"{prefix}{name}.") if nested else [prefix + name]
 
 
@@ -76,6 +79,8 @@ def changed(job: RankJob, name: str, value: Any) -> RankJob:
         return made.changed(job, loss=value)
     if head == "settings":
         return made.changed(job, **{rest: value})
+    if head == "model":
+        return replace(job, model=job.model.model_copy(update={rest: value}))
     return replace(job, **{head: replace(getattr(job, head), **{rest: value}) if rest else value})
 
 
@@ -87,7 +92,9 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankJob]:
     sequences = write_sequence_files(folder / "train", *plain.items_of(SEQUENCES, 1), 32, 0, references)
     held_out = write_sequence_files(folder / "validation", *plain.items_of(9, 2), 32, 0, references[:9])
     job = RankJob(
-        model=ModelConfig(61, 2, 16, 4, 2, 24, 16), train=sequences, validation=held_out,
+        model=ModelConfig(vocab_size=61, num_hidden_layers=2, hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+            intermediate_size=24, max_position_embeddings=16),
+        train=sequences, validation=held_out,
         machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", phases=(Phase(0, SEQUENCES),), steps=4,
         settings=made.training(
             loss=NextTokenLoss(), global_batch_size=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, max_grad_norm=0.5, eval_every_steps=2,
@@ -251,7 +258,17 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
     Matrices decay and vectors do not. The token embedding decays only with decay_embeddings. The head decays unless it is tied.
     """
-    shape = ModelConfig(61, 2, 16, 4, 2, 24, 16, tie_word_embeddings=tied, qk_norm=True)
+    shape = ModelConfig(
+        vocab_size=61,
+        num_hidden_layers=2,
+        hidden_size=16,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=16,
+        tie_word_embeddings=tied,
+        qk_norm=True,
+    )
     model = plain.Llama(shape)
     settings = made.training(
         weight_decay=0.3, optimizer={"betas": (0.7, 0.8), "eps": 1e-3}, decay_embeddings=embeddings, global_batch_size=1, learning_rate=1.0
@@ -272,8 +289,12 @@ class Runtime:
 
 
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert training_run.machine_of(Runtime()) == Machine(3, "cpu", 5, 7, True, True)
+    ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path())
+    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, True)
     monkeypatch.setattr(Runtime, "gpus", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert training_run.machine_of(Runtime()) == Machine(2, "cuda", 5, 7, True, True)
+    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, True)
+    monkeypatch.setattr(Runtime, "gpus", 3)
+    with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
+        stage_training.machine(ctx)

@@ -9,16 +9,15 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from stages.lm.model.config import ModelConfig
+from stages.lm.train.events import RankEvent, RankFailed
 from stages.lm.train.job import JobError, Machine, RankJob, write_job
 from stages.lm.train.launch import LaunchError, environment, kill, launch
-from stages.lm.train.training_run import machine_of
 from stages.processes import free_port
 from tests.lm.made import changed, small_job, training
 
@@ -30,10 +29,10 @@ def job(tmp_path: Path) -> RankJob:
 
 
 def test_a_failing_rank_is_heard_and_the_others_are_ended(job: RankJob) -> None:
-    heard = []
-    with pytest.raises(LaunchError, match="nowhere is no checkpoint: it has no checkpoint.json"):
-        launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event["kind"]), os.environ)
-    assert "error" in heard
+    heard: list[RankEvent] = []
+    with pytest.raises(LaunchError, match="nowhere is not a checkpoint: it has no checkpoint.json"):
+        launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event), os.environ)
+    assert any(isinstance(event, RankFailed) for event in heard)
     assert not [c for c in psutil.Process().children() if c.is_running() and "stages.lm.train.rank" in " ".join(c.cmdline())]
 
 
@@ -41,14 +40,14 @@ def test_ranks_die_with_their_parent(job: RankJob, tmp_path: Path) -> None:
     path = write_job(job, tmp_path / "outer.json")
     code = (
         "import os, sys; from pathlib import Path; from stages.lm.train.job import read_job; from stages.lm.train.launch import launch;"
-        "launch(read_job(Path(sys.argv[1])), lambda rank, event: print(event['kind'], flush=True),"
+        "launch(read_job(Path(sys.argv[1])), lambda rank, event: print(type(event).__name__, flush=True),"
         "{name: value for name, value in os.environ.items() if name != 'CANARY_TOKEN'})"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True, env={**os.environ, "CANARY_TOKEN": "x"}
     )
     assert parent.stdout is not None
-    while parent.stdout.readline().strip() != "step":
+    while parent.stdout.readline().strip() != "StepDone":
         assert parent.poll() is None
     ranks = [c for c in psutil.Process(parent.pid).children() if "stages.lm.train.rank" in " ".join(c.cmdline())]
     assert len(ranks) == 2
@@ -86,12 +85,16 @@ def test_environment_of_a_rank() -> None:
 
 
 def test_accumulation() -> None:
-    base = SimpleNamespace(
-        gpus=0, cpu_ranks=3, micro_batch_size=4, eval_batch_size=8, offload_optimizer=False, activation_checkpointing=False
+    machine = Machine(3, micro_batch_size=4)
+    shape = ModelConfig(
+        vocab_size=11,
+        num_hidden_layers=1,
+        hidden_size=8,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=16,
     )
-    machine = machine_of(base)
-    assert (machine.ranks, machine.device) == (3, "cpu")
-    shape = ModelConfig(11, 1, 8, 2, 1, 8, 16)
     sequences: Any = None
     job = RankJob(
         model=shape,

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stages.lm.train.events import EventTail, event_path, open_events
+from stages.core.tables.training_tables import METRICS
+from stages.lm.train.events import EventTail, Logged, event_path, open_events
 from stages.lm.train.metrics import bits_per_byte, open_metrics, read_metrics
-from stages.lm.train.training_run import METRIC_COLUMNS, evaluations, metric_columns, metric_rows
+from stages.lm.train.training_run import evaluations, metric_columns, metric_rows
 
 
 def test_no_doubled_steps_after_a_resume(tmp_path: Path) -> None:
@@ -45,9 +46,12 @@ def test_rows_of_the_metrics_table() -> None:
         {"step": 2, "tokens": 7.0, **step},
         {"step": 2, "validation_loss": 2.5},
     ]
-    assert [(row["step"], row["tokens"], row["validation_loss"]) for row in metric_rows(lines)] == [(1, 8, None), (2, 15, 2.5)]
+    assert [(row["step"], row["tokens"], row["validation_loss"]) for row in metric_rows(lines, METRICS.types)] == [
+        (1, 8, None),
+        (2, 15, 2.5),
+    ]
     assert [line["step"] for line in evaluations(lines)] == [0, 2]
-    assert list(metric_rows(lines)[0]) == list(metric_columns(lines)) == list(METRIC_COLUMNS)
+    assert list(metric_rows(lines, METRICS.types)[0]) == list(metric_columns(lines, METRICS.types)) == list(METRICS.types)
 
 
 def test_metrics_of_the_loss_are_columns_behind_the_others() -> None:
@@ -58,8 +62,12 @@ def test_metrics_of_the_loss_are_columns_behind_the_others() -> None:
         {"step": 1, "validation_loss": 2.5, "validation_b": 0.25, "validation_units": 9.0},
         {"step": 2, **step, "b": 5.0, "a": 4.0},
     ]
-    assert list(metric_columns(lines).items())[len(METRIC_COLUMNS) :] == [("a", "float64"), ("b", "float64"), ("validation_b", "float64")]
-    assert [(row["a"], row["b"], row["validation_b"], row["tokens"]) for row in metric_rows(lines)] == [
+    assert list(metric_columns(lines, METRICS.types).items())[len(METRICS.types) :] == [
+        ("a", "float64"),
+        ("b", "float64"),
+        ("validation_b", "float64"),
+    ]
+    assert [(row["a"], row["b"], row["validation_b"], row["tokens"]) for row in metric_rows(lines, METRICS.types)] == [
         (6.0, 7.0, 0.25, 8),
         (4.0, 5.0, None, 16),
     ]
@@ -71,8 +79,8 @@ def test_events_are_read_in_whole_lines(tmp_path: Path) -> None:
     writer.log("one")
     writer.file.write('{"kind": "log", "te')
     writer.file.flush()
-    assert [event["text"] for event in tail.read()] == ["one"]
+    assert list(tail.read()) == [Logged("one")]
     writer.file.write('xt": "zwei"}\n')
     writer.file.flush()
-    assert [event["text"] for event in tail.read()] == ["zwei"]
+    assert list(tail.read()) == [Logged("zwei")]
     assert list(tail.read()) == []

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stages.lm.train.events import OS_ERROR_EXIT
+from stages.lm.train.events import OS_ERROR_EXIT, RankEvent, RankFailed
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.launch import LastWords, LaunchError, _failure, launch
+from stages.lm.train.launch import LaunchError, RankErrors, _failure, launch
 from tests.conftest import PROJECT
 from tests.lm.made import small_job
 
@@ -42,10 +42,10 @@ def job(tmp_path: Path) -> RankJob:
 
 def test_a_full_disk_in_a_rank_is_the_callers_oserror(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full_disk_in_ranks(tmp_path, monkeypatch)
-    heard: list[str] = []
+    heard: list[RankEvent] = []
     with pytest.raises(OSError, match="No space left on device") as caught:
-        launch(job, lambda rank, event: heard.append(event["kind"]), os.environ)
-    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/disk/shard") and heard[-1] == "error"
+        launch(job, lambda rank, event: heard.append(event), os.environ)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/disk/shard") and isinstance(heard[-1], RankFailed)
     assert "Traceback" not in (tmp_path / "scratch" / "rank-0.log").read_text()
 
 
@@ -78,21 +78,21 @@ def test_a_rank_that_cannot_even_open_its_files_ends_with_that_code(tmp_path: Pa
 
 
 def test_a_full_disk_counts_before_what_its_peers_say(tmp_path: Path) -> None:
-    last = LastWords()
-    last.hear(0, {"text": "lost my peer", "sequences": [3]})
+    last = RankErrors()
+    last.add(0, RankFailed("lost my peer", [3]))
     found = _failure(tmp_path, last, [1, OS_ERROR_EXIT + errno.ENOSPC])
     assert isinstance(found, OSError) and found.errno == errno.ENOSPC and found.filename == str(tmp_path)
-    last.hear(1, {"text": "no space", "sequences": [], "number": errno.EDQUOT, "file": "/disk/x"})
+    last.add(1, RankFailed("no space", number=errno.EDQUOT, file="/disk/x"))
     found = _failure(tmp_path, last, [1, 1])
     assert isinstance(found, OSError) and (found.errno, found.filename) == (errno.EDQUOT, "/disk/x")
 
 
 def test_other_errors_of_the_system_are_sentences(tmp_path: Path) -> None:
-    found = _failure(tmp_path, LastWords(), [None, OS_ERROR_EXIT + errno.EIO])
-    assert isinstance(found, LaunchError) and str(found) == "A training rank could not go on: Input/output error."
-    last = LastWords()
-    last.hear(1, {"text": "OSError: [Errno 5] Input/output error", "sequences": [], "number": errno.EIO, "file": ""})
+    found = _failure(tmp_path, RankErrors(), [None, OS_ERROR_EXIT + errno.EIO])
+    assert isinstance(found, LaunchError) and str(found) == "A training rank cannot continue: Input/output error."
+    last = RankErrors()
+    last.add(1, RankFailed("OSError: [Errno 5] Input/output error", number=errno.EIO))
     assert str(_failure(tmp_path, last, [None, OS_ERROR_EXIT + errno.EIO])) == "OSError: [Errno 5] Input/output error"
     (tmp_path / "rank-1.log").write_text("words of another library")
     for code, ended in ((-9, "by signal SIGKILL"), (7, "with exit code 7")):
-        assert str(_failure(tmp_path, LastWords(), [None, code])) == f"Training rank 1 ended {ended}.\nwords of another library"
+        assert str(_failure(tmp_path, RankErrors(), [None, code])) == f"Training rank 1 ended {ended}.\nwords of another library"

@@ -29,7 +29,15 @@ from tests.lm.made import changed, training
 
 SHAPE = {"vocab": 61, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "ffn": 24, "context": 16, "theta": 1e4, "eps": 1e-5,
          "tied": False, "qk_norm": False}  # fmt: skip
-MODEL = ModelConfig(61, 2, 16, 4, 2, 24, 16)
+MODEL = ModelConfig(
+    vocab_size=61,
+    num_hidden_layers=2,
+    hidden_size=16,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=16,
+)
 SEQUENCES = 21
 
 
@@ -244,5 +252,5 @@ def test_groups_that_disagree_about_the_step_are_not_saved(job: RankJob) -> None
     engine = plain.engine_of(job)
     inner = engine.deep.optimizer
     inner.optimizer = type("Inner", (), {"state": {0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}})()
-    with pytest.raises(RuntimeError, match=r"The optimizer's groups disagree about its step: \[3, 4\]"):
+    with pytest.raises(RuntimeError, match=r"The optimizer's groups have different step counts: \[3, 4\]"):
         optimizer_steps(engine, 3)

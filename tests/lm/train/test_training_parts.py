@@ -138,7 +138,7 @@ def test_a_killed_run_goes_on_at_any_number_of_ranks(tree: Path, two: Path, tmp_
     lines = read_metrics(again / "scratch" / "metrics.jsonl")
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, toys.STEPS + 1))
     said = (again / "scratch" / "events-0.jsonl").read_text()
-    assert "going on from step 4 (written by 2 ranks)" in said
+    assert "continues from step 4 (written by 2 ranks)" in said
     for name in ("loss", "accuracy", "grad_norm"):
         found, wanted = curve(again, name), curve(two, name)
         assert found == (wanted if ranks == 2 else pytest.approx(wanted, rel=1e-5)), name

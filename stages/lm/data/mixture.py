@@ -1,0 +1,83 @@
+"""The description of a mixture: mix.json, which the stage mix writes and pretrain reads.
+
+Guarantee: `read_mixture(write_mixture(mixture, path))` equals the mixture.
+The module does not import torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from stages.lm.data.order import Phase
+
+
+@dataclass(frozen=True)
+class SourceShare:
+    """The share of one source in the training tokens.
+
+    Attributes:
+        weight: Relative weight of the source.
+        available_tokens: Tokens of its training documents.
+        train_tokens: Tokens in the mixture.
+        epochs: How often each of its tokens is in the mixture, on average.
+    """
+
+    weight: float
+    available_tokens: int
+    train_tokens: int
+    epochs: float
+
+
+@dataclass(frozen=True)
+class TrainPart:
+    """Counts of the training sequences."""
+
+    sequences: int
+    segments: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class ValidationPart:
+    """Counts of the documents held out for validation, with the bytes of their text, and of their sequences."""
+
+    documents: int
+    bytes: int
+    sequences: int
+    segments: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The contents of mix.json.
+
+    Attributes:
+        seq_len: Tokens per sequence.
+        phases: The ranges of training sequences, in the order of training.
+        sources: Source -> its share.
+        train: Counts of the training part.
+        validation: Counts of the validation part.
+    """
+
+    seq_len: int
+    phases: tuple[Phase, ...]
+    sources: Mapping[str, SourceShare]
+    train: TrainPart
+    validation: ValidationPart
+
+
+def write_mixture(mixture: Mixture, path: Path) -> Path:
+    """Returns the path, after writing the mixture as JSON."""
+    path.write_text(json.dumps(asdict(mixture), indent=1) + "\n")
+    return path
+
+
+def read_mixture(path: Path) -> Mixture:
+    """Returns the mixture in a mix.json; a file with other contents raises pydantic's ValidationError."""
+    return TypeAdapter(Mixture).validate_json(path.read_bytes())
