@@ -23,6 +23,8 @@ from stages.text.quality.filter_rule import AppliedRule, applied, first_reason
 from stages.text.quality.rules import RULES, needs_rerun
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from stages.core.contract.declaration import Stage
 
 EXAMPLE = "--set filter.gopher_quality.min_doc_words=80"
@@ -86,7 +88,7 @@ def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> lis
             where=where,
             do=f"Run {stage.name} again first.",
         )
-    sections = {stage.name: artifact.manifest["config"]}
+    sections: dict[str, JsonValue] = {stage.name: artifact.manifest["config"]}
     before = validated(stage.config, sections[stage.name], where).model_dump(mode="json")
     for setting in settings:
         if setting.partition(".")[0] != stage.name:
