@@ -123,7 +123,7 @@ def _markdown(node: str, result: Result) -> str:
     manifest = result.artifact.manifest
     rows = "".join(
         f"| {entry} | {reason or ''} | {count:,} | {'' if chars is None else f'{chars:,}'} |\n"
-        for entry, reason, count, chars in record_count_rows(dict(result.record_counts))
+        for entry, reason, count, chars in record_count_rows(manifest["record_counts"])
     )
     record_counts = f"\n| entry | reason | {result.record_counts['unit']} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
     numbers = "".join(f"| {name} | {value} |\n" for name, value in sorted(manifest["summary"].items()))

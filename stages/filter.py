@@ -67,9 +67,7 @@ def with_rules(base: type[Base], rules: Sequence[Rule], section: str = "") -> ty
     Raises:
         ValueError: When a rule names a subsection that `base` does not have.
     """
-    fields: dict[str, Any] = {
-        one.name: (one.kind, Field(one.default, description=one.description)) for one in thresholds(rules, section)
-    }
+    fields: dict[str, Any] = {one.name: (one.kind, Field(one.default, description=one.description)) for one in thresholds(rules, section)}
     if not section:
         for name in dict.fromkeys(rule.section for rule in rules if rule.section):
             if (here := base.model_fields.get(name)) is None:

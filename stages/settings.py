@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, JsonValue, ValidationInfo, field_validator
 from pydantic_core import CoreSchema, core_schema
 
 DECIDES = "decides"
@@ -71,6 +71,7 @@ class OneOf:
     classes: Mapping[str, type[StageConfig]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Returns the schema by which pydantic chooses the class."""
         first = next(iter(self.classes))
 
         def name_of(value: Any) -> Any:
@@ -81,14 +82,17 @@ class OneOf:
         return core_schema.tagged_union_schema(choices, name_of, custom_error_type="unknown_name", custom_error_message=message)
 
 
-def deciding(settings: BaseModel, known: type[BaseModel] | None = None) -> dict[str, Any]:
+def deciding(settings: BaseModel, known: type[BaseModel] | None = None) -> dict[str, JsonValue]:
     """Returns the values of the fields that are marked as deciding, as plain JSON values. Nested settings follow their own marks.
 
     Args:
         settings: The settings object.
         known: The base class whose fields are read; None reads the fields of the object's own class.
+
+    Returns:
+        Name of the field -> value.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, JsonValue] = {}
     values = settings.model_dump(mode="json")
     for name, info in (known or type(settings)).model_fields.items():
         if is_deciding(info):

@@ -90,7 +90,7 @@ class _ListedFile(BaseModel):
 
 
 class _OtherError(Exception):
-    """The files are no crawl, or identity.jsonl lists other files; the message is a phrase without a period."""
+    """The files are not a crawl, or identity.jsonl lists other files; the message is a phrase without a period."""
 
 
 def fault(folder: Path) -> str:
@@ -116,7 +116,7 @@ def _lines_of(folder: Path) -> Iterator[tuple[str, GivenLine | RecordLine]]:
     """Yields (where, identity line) of every given file and every stored response, in the order of identity.jsonl.
 
     Raises:
-        _OtherError: The files are no crawl, or files.json does not list them.
+        _OtherError: The files are not a crawl, or files.json does not list them.
     """
     from stages.text.warc.framing import WarcLimits
     from stages.text.warc.records import read_records

@@ -18,7 +18,8 @@ import pytest
 
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract.declaration import Artifact, Stage
-from stages.core.contract.recipe import Runtime, validated
+from stages.core.contract.recipe import validated
+from stages.core.contract.runtime import Runtime
 from stages.core.run.node_job import prepare
 from stages.core.run.runner import Event, run_node
 from tests.made.real import NOT_HERE, real_folder

@@ -123,6 +123,7 @@ def test_only_flows_imports_prefect_and_the_dashboard_no_torch(module: str) -> N
     assert "torch" not in names or room(module) in ("lm", "stage", "queries")
     index = (
         "stages.core.index.database",
+        "stages.core.index.limited_query",
         "stages.core.index.sql_guard",
         "stages.core.index.views",
     )  # the first opens it, the others work on its connections

@@ -15,7 +15,6 @@ KERNELS = {"count_work", "_hash_words", "_decide", "_search"}
 """Loops compiled by numba: they take arrays one by one, and a call inside them would be compiled again for every type."""
 
 STILL_LONG = {
-    "stages/core/index/database.py",
     "make_lm",
 }
 STILL_MANY = {"stages/core/run/openlineage.py _event", "stages/evaluate.py _score"}  # fmt: skip

@@ -10,7 +10,8 @@ import pytest
 
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract import source_code
-from stages.core.contract.recipe import Runtime, validated
+from stages.core.contract.recipe import validated
+from stages.core.contract.runtime import Runtime
 from stages.core.run.node_job import NodeJob, prepare
 from stages.core.run.runner import find_hit
 from stages.core.store import manifest

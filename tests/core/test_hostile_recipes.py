@@ -80,7 +80,7 @@ def lists_of(line: str, levels: int) -> str:
         (b"a: \x1b[2J\n", "the character U+001B is not allowed", 1),
         (lists_of("  a{i}: &a{i} [{items}]\n", 12), "more than 100,000 values", 0),
         (lists_of("  a{i}: &a{i} {{<<: [{items}]}}\n", 12), "more than 100,000 values", 0),
-        ("shape: &a {part: *a}\n", "an alias (*name) stands inside what it names", 0),
+        ("shape: &a {part: *a}\n", "an alias (*name) is inside what it names", 0),
         ("shape: " + "[" * 100_000, f"more than {MAX_DEPTH} levels", 1),
         ("shape: " + "{a: " * 100_000, f"more than {MAX_DEPTH} levels", 1),
         ("shape:\n" + "- " * 100_000, f"more than {MAX_DEPTH} levels", 2),
@@ -95,7 +95,7 @@ def lists_of(line: str, levels: int) -> str:
         ("? [a, b]\n: 1\n", "a key is neither a text", 1),
         ("shape: !!python/object/apply:os.system ['touch owned']\n", "the tag '!!python/object/apply:os.system' is not allowed", 1),
         ("shape: !!binary aGVsbG8=\n", "the tag '!!binary' is not allowed", 1),
-        ("shape: !!int many\n", "'many' is no int", 1),
+        ("shape: !!int many\n", "'many' is not a valid int", 1),
         ('shape: {title: "\\ud800"}\n', "NUL or half a surrogate pair", 1),
         ('shape: {title: "a\\0b"}\n', "NUL or half a surrogate pair", 1),
         ("shape:\n\trate: 1\n", "found character '\\t'", 2),
@@ -220,10 +220,10 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
 def test_what_is_no_file_is_named_so(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(RecipeError, match="is no file"):
+        with pytest.raises(RecipeError, match="is not a file"):
             find_recipe(str(path))
     for name in ("", "x" * 5000, "a\0b", "../" * 2000):
-        with pytest.raises(RecipeError, match="There is no recipe|is no file"):
+        with pytest.raises(RecipeError, match="There is no recipe|is not a file"):
             find_recipe(name)
 
 

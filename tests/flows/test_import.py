@@ -143,7 +143,10 @@ def test_a_pipeline_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home
     ("settings", "what"),
     [
         (["import=animals"], "The section is 'animals'"),
-        (["import.decontaminat=animals"], r"import names 'decontaminat', which is no node\.[\s\S]*Did you mean 'decontaminate'"),
+        (
+            ["import.decontaminat=animals"],
+            r"import names 'decontaminat', which is not a node of this pipeline\.[\s\S]*Did you mean 'decontaminate'",
+        ),
         (["import.decontaminate=7", PRETRAIN], "import.decontaminate is 7"),
         (
             ["import.decontaminate=foxes", PRETRAIN],

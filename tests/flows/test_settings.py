@@ -15,7 +15,8 @@ from flows.cli import main
 from flows.contradictions import nothing_given, refuse_contradictions
 from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe, Runtime, apply_setting, load_recipe, validated
+from stages.core.contract.recipe import Recipe, apply_setting, load_recipe, validated
+from stages.core.contract.runtime import Runtime
 from stages.lm.model.config import ModelConfig
 from stages.queries.plan import Plan, training_size
 from stages.settings import OneOf

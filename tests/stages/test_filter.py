@@ -118,11 +118,11 @@ def test_misspelt_threshold_names_the_nearest(tmp_path: Path) -> None:
 
 def test_languages_are_codes_with_stop_words(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [["x"]])
-    with pytest.raises(RecipeError, match="'german' is no language code .* did you mean 'de'"):
+    with pytest.raises(RecipeError, match="'german' is not a language code .* did you mean 'de'"):
         filtered({"languages": ["en", "german"]}, made, tmp_path)
     with pytest.raises(RecipeError, match="no stop words are built in for 'zh': give them as gopher_quality.stop_words: {zh: "):
         filtered({"languages": ["en", "zh"]}, made, tmp_path)
-    with pytest.raises(RecipeError, match="'klingon' is no language code"):
+    with pytest.raises(RecipeError, match="'klingon' is not a language code"):
         filtered({"gopher_quality": {"stop_words": {"klingon": ["tlh"]}}}, made, tmp_path)
     for given in ({"stop_words": {"zh": []}}, {"stop_words": {"zh": ["the"]}}, {"min_stop_words": None}, {"enabled": False}):
         assert FilterConfig.model_validate({"languages": ["en", "zh"], "gopher_quality": given}).languages == ("en", "zh")

@@ -14,7 +14,7 @@ import pytest
 from stages import dpo, export, mix, pretrain, reference, sft
 from stages.core.contract.declaration import Artifact, Context, Stage
 from stages.core.contract.errors import StageError
-from stages.core.contract.recipe import Runtime
+from stages.core.contract.runtime import Runtime
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import training_run

@@ -12,18 +12,16 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import AfterValidator, Field
 
-from stages.core.contract.report_section import SectionOf
+from stages.core.contract.report_section import Section
+from stages.core.contract.runtime import Runtime
 from stages.core.contract.secrets import without_secrets
 from stages.core.contract.side_table import SideTable
 from stages.core.store.names import name_fault
 from stages.settings import StageConfig
-
-if TYPE_CHECKING:
-    from stages.core.contract.recipe import Runtime
 
 
 @dataclass(frozen=True)
@@ -89,6 +87,20 @@ class ExternalFile:
         return value if kind == "sha256" else hashlib.sha256(self.identity.encode()).hexdigest()
 
 
+class RecordCountsJson(TypedDict):
+    """The fields of RecordCounts, as a manifest and the result of a shard hold them."""
+
+    unit: str
+    rows_in: int
+    kept: int
+    changed: int
+    dropped: dict[str, int]
+    chars_in: int
+    chars_out: int
+    chars_removed: int
+    chars_dropped: dict[str, int]
+
+
 @dataclass(frozen=True)
 class RecordCounts:
     """How many records came in and what happened to them: rows_in = kept + changed + dropped, and the same in characters.
@@ -115,7 +127,7 @@ class RecordCounts:
     chars_dropped: Mapping[str, int] = field(default_factory=dict)
 
     def imbalance(self) -> str:
-        """A sentence that says what does not balance. Empty when the record counts balance."""
+        """Returns a sentence that says what does not balance. Empty when the record counts balance."""
         rows = self.kept + self.changed + sum(self.dropped.values())
         if rows != self.rows_in:
             return f"{self.rows_in} {self.unit} in, but kept {self.kept} + changed {self.changed} + dropped {sum(self.dropped.values())} = {rows}"
@@ -127,7 +139,22 @@ class RecordCounts:
             )
         return ""
 
+    def as_json(self) -> RecordCountsJson:
+        """Returns the fields in the order of their declaration."""
+        return {
+            "unit": self.unit,
+            "rows_in": self.rows_in,
+            "kept": self.kept,
+            "changed": self.changed,
+            "dropped": dict(self.dropped),
+            "chars_in": self.chars_in,
+            "chars_out": self.chars_out,
+            "chars_removed": self.chars_removed,
+            "chars_dropped": dict(self.chars_dropped),
+        }
+
     def __add__(self, other: RecordCounts) -> RecordCounts:
+        """Returns the sums of the fields, with this unit."""
         return RecordCounts(
             unit=self.unit,
             rows_in=self.rows_in + other.rows_in,
@@ -139,6 +166,10 @@ class RecordCounts:
             chars_removed=self.chars_removed + other.chars_removed,
             chars_dropped=_merged(self.chars_dropped, other.chars_dropped),
         )
+
+
+Summary = Mapping[str, float | int | str | None]
+"""Scalar results of a stage, by name."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +188,7 @@ class Outcome:
     rows: int = 0
     tokens: int = 0
     record_counts: RecordCounts | None = None
-    summary: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    summary: Summary = field(default_factory=dict)
     identity: tuple[str, ...] = ()
 
 
@@ -169,8 +200,14 @@ class Artifact:
     manifest: Mapping[str, Any]
 
     @property
-    def summary(self) -> Mapping[str, Any]:
-        return self.manifest["summary"]
+    def summary(self) -> Summary:
+        """The scalar results that the stage returned as `Outcome.summary`."""
+        summary: Summary = self.manifest["summary"]
+        return summary
+
+
+SectionOf = Callable[[Artifact], Section | None]
+"""Function from an artifact to its section of the report; None where there is nothing to show."""
 
 
 @dataclass(frozen=True)
@@ -272,6 +309,7 @@ class Stage:
 
     @property
     def version(self) -> int:
+        """The number of lines in `versions`, which enters the key."""
         return len(self.versions)
 
     @property

@@ -10,11 +10,31 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
+
+
+class Hardware(TypedDict):
+    """The machine of a record. `processor` is the model, `cores` the number that this process may use."""
+
+    machine: str
+    processor: str
+    cores: int | None
+    memory_bytes: int
+    gpus: list[str]
+
+
+class Environment(TypedDict):
+    """What a record says about the software and the machine. `packages` holds name -> version of some distributions."""
+
+    python: str
+    implementation: str
+    platform: str
+    packages: dict[str, str]
+    hardware: Hardware
 
 
 @cache
-def hardware() -> dict[str, Any]:
+def hardware() -> Hardware:
     """Returns the processor model, the cores that this process may use, memory in bytes and GPU names."""
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
@@ -39,7 +59,7 @@ def gpus() -> list[str]:
     return names
 
 
-def environment(distributions: Sequence[str] = ()) -> dict[str, Any]:
+def environment(distributions: Sequence[str] = ()) -> Environment:
     """Returns Python, platform and hardware, with the versions of the named distributions."""
     return {
         "python": platform.python_version(),

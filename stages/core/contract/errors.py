@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from stages.core.contract.printable import printable
@@ -29,10 +30,12 @@ class LoamError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
-        super().__init__(printable(what))  # the text may quote a URL, a name or a message of a library
+        """Makes the three parts printable: each may quote a URL, a name or a message of a library."""
+        super().__init__(printable(what))
         self.what, self.where, self.do = printable(what), printable(where), printable(do)
 
     def __str__(self) -> str:
+        """Returns the parts that are not empty, one per line."""
         lines = [_cut(self.what)]
         if self.where:
             lines.append(f"  where: {_cut(self.where)}")
@@ -40,7 +43,8 @@ class LoamError(Exception):
             lines.append(f"  to do: {_cut(self.do)}")
         return "\n".join(lines)
 
-    def __reduce__(self) -> tuple:  # pickling keeps place and remedy when a worker process raises the error
+    def __reduce__(self) -> tuple[Callable[[type[LoamError], str, str, str], LoamError], tuple[type[LoamError], str, str, str]]:
+        """Returns what pickle needs, so that place and remedy are kept when a worker process raises the error."""
         return _rebuild, (type(self), self.what, self.where, self.do)
 
 
@@ -75,7 +79,7 @@ def of_the_disk(error: OSError, when: str, home: Path) -> LoamError | None:
         do = "Free space or set another home with --home; the finished part is kept and the next run goes on from it."
         return StageError(f"No space left on the disk {when}.", where=where, do=do)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and Path(where).is_relative_to(home):
-        return RecipeError(f"The home folder cannot be written {when}.", where=where, do="Mend its permissions or set --home.")
+        return RecipeError(f"The home folder cannot be written {when}.", where=where, do="Correct its permissions or set --home.")
     return None
 
 
@@ -83,7 +87,7 @@ def of_a_file(error: OSError) -> LoamError:
     """Returns a clear error for an OSError about a file or about another resource of the machine."""
     what = error.strerror or str(error) or type(error).__name__
     named = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename) if error.filename else ""
-    do = "Mend the file or its permissions, then run the same command again." if named else "--debug shows where it came from."
+    do = "Correct the file or its permissions, then run the same command again." if named else "--debug shows where it came from."
     return StageError(f"{what[0].upper()}{what[1:].removesuffix('.')}.", where=named, do=do)
 
 

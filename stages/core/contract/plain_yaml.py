@@ -37,12 +37,17 @@ class BadYamlError(ValueError):
     """
 
     def __init__(self, what: str, line: int, do: str = "") -> None:
+        """Makes the error. what: the fault, as a phrase."""
         super().__init__(what)
         self.line, self.do = line, do
 
 
 def parse(raw: bytes) -> Any:
-    """Returns the plain value of one YAML document in UTF-8. Raises BadYamlError."""
+    """Returns the plain value of one YAML document in UTF-8.
+
+    Raises:
+        BadYamlError: The text is not YAML as Loam accepts it.
+    """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -88,7 +93,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.depth > MAX_DEPTH:
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise BadYamlError(f"there are more than {MAX_DEPTH} levels", mark.line + 1)
         self.depth += 1
         try:
@@ -108,9 +113,7 @@ class _Values:
         if self.made > MAX_NODES:
             _refuse(node, f"written out it has more than {MAX_NODES:,} values", "Use fewer aliases (*name) of aliases.")
         if depth > MAX_DEPTH:
-            _refuse(
-                node, f"there are more than {MAX_DEPTH} levels, or an alias (*name) stands inside what it names", "Write the values out."
-            )
+            _refuse(node, f"there are more than {MAX_DEPTH} levels, or an alias (*name) is inside what it names", "Write the values out.")
         kind = node.tag.removeprefix(_TAG)
         if isinstance(node, yaml.MappingNode) and kind == "map":
             return self._mapping(node, depth)
@@ -156,7 +159,7 @@ def _scalar(node: yaml.ScalarNode, kind: str) -> Any:
     bare = value.replace("_", "").lower()
     if kind == "str":
         if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value):
-            _refuse(node, "a text holds NUL or half a surrogate pair, which are no characters", "Take it out.")
+            _refuse(node, "a text holds NUL or half a surrogate pair, which are not characters", "Remove it.")
         return value
     if kind == "null":
         return None
@@ -164,7 +167,7 @@ def _scalar(node: yaml.ScalarNode, kind: str) -> Any:
         return bare in _TRUE
     number = None if kind == "bool" else _number(bare, kind)
     if number is None:
-        _refuse(node, f"{value[:40]!r} is no {kind}", "Take the tag away.")
+        _refuse(node, f"{value[:40]!r} is not a valid {kind}", "Remove the tag.")
     if isinstance(number, int) and not -(2**63) <= number < 2**63:
         _refuse(node, f"the number {value[:20]}{'…' if len(value) > 20 else ''} has more than 64 bits", "Give a smaller one.")
     return number

@@ -1,8 +1,8 @@
-"""Makes text that Loam did not write safe for a terminal: replaces characters that would steer it by visible escapes.
+r"""Makes text that Loam did not write safe for a terminal: replaces characters that would steer it by visible escapes.
 
 Guarantee: the result has no control character (C0, C1, DEL), no mark that changes the direction of text, no line or paragraph separator and
 no half of a surrogate pair. `printable` keeps line breaks and tabs. All other characters are unchanged. The escapes are readable: an escape
-character becomes \\x1b, a right-to-left override becomes \\u202e.
+character becomes \x1b, a right-to-left override becomes \u202e.
 Cost: one substitution by a regular expression.
 Source: Unicode's bidirectional controls (UAX 9); the C1 controls that terminals obey (ECMA-48).
 """
@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """As `printable`, and also replaces line breaks and tabs: for a cell of a table or a line of a log."""
+    """Returns the text as `printable` does, also with escapes for line breaks and tabs: for a cell of a table or a line of a log."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

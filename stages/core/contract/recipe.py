@@ -11,42 +11,18 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from stages.core.contract import secrets
 from stages.core.contract.errors import RecipeError
+from stages.core.contract.runtime import Runtime
 from stages.core.store.names import refuse_name
-from stages.settings import Field, OneOf, StageConfig
+from stages.settings import OneOf, StageConfig
 
 SHOWN_CHARS = 200
-
-
-class Runtime(StageConfig):
-    """How the recipe is executed on this machine. Never part of a key; never changes a data stage's bytes."""
-
-    workers: int = Field(2, ge=1, le=4096)
-    """Number of processes for sharded data work."""
-    gpus: int = Field(0, ge=0, le=1024)
-    """Number of GPUs of this machine to train on. 0 trains on the CPU."""
-    cpu_ranks: int = Field(2, ge=1, le=4096)
-    """Number of training processes when gpus is 0, with one thread each. Two threads in one process ran four times slower on a busy
-    machine."""
-    micro_batch_size: int = Field(16, ge=1, le=10**6)
-    """Sequences per forward pass and rank. global_batch_size must be a multiple of ranks × micro_batch_size. The quotient is the number of
-    gradient accumulation steps."""
-    eval_batch_size: int = Field(32, ge=1, le=10**6)
-    """Sequences per forward pass when the evaluation scores answers."""
-    zero_stage: int = Field(3, ge=3, le=3)
-    """DeepSpeed ZeRO stage. Only 3 is allowed, because Loam writes its checkpoints from stage 3 partitions."""
-    offload_optimizer: bool = False
-    """Keeps the optimizer state in host memory."""
-    activation_checkpointing: bool = False
-    """Recomputes activations in the backward pass to save memory."""
-    openlineage: str = ""
-    """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
-    is read from the environment variable OPENLINEAGE_API_KEY."""
+Settings = TypeVar("Settings", bound=StageConfig)
 
 
 @dataclass(frozen=True)
@@ -67,20 +43,29 @@ class Recipe:
     description: str = ""
     imports: Mapping[str, str] = field(default_factory=dict)
 
-    def resolved(self) -> dict[str, Any]:
-        """The whole recipe with every default written out, as plain JSON values."""
-        head = {"name": self.name, "seed": self.seed, "description": self.description, "runtime": self.runtime.model_dump(mode="json")}
+    def resolved(self) -> dict[str, JsonValue]:
+        """Returns the whole recipe with every default written out, as plain JSON values."""
+        head: dict[str, JsonValue] = {
+            "name": self.name,
+            "seed": self.seed,
+            "description": self.description,
+            "runtime": self.runtime.model_dump(mode="json"),
+        }
         return head | {"import": dict(self.imports)} | {node: config.model_dump(mode="json") for node, config in self.sections.items()}
 
 
 def find_recipe(name: str) -> Path:
-    """Returns the path of a recipe. `name` is a path or the name of a file in configs/ ("tiny"). Raises RecipeError if there is none."""
+    """Returns the path of a recipe. `name` is a path or the name of a file in configs/ ("tiny").
+
+    Raises:
+        RecipeError: There is no such file.
+    """
     configs = Path(__file__).resolve().parents[3] / "configs"
     for candidate in (name, f"{configs}/{name}", f"{configs}/{name}.yaml"):
         if os.path.isfile(candidate):  # Path.is_file raises for a name that is too long; this returns False
             return Path(candidate)
     if name and os.path.exists(name):
-        raise RecipeError(f"{name!r} is no file.", where=os.path.abspath(name), do="Give the path of a YAML file.")
+        raise RecipeError(f"{name!r} is not a file.", where=os.path.abspath(name), do="Give the path of a YAML file.")
     known = ", ".join(sorted(p.stem for p in configs.glob("*.yaml")))
     raise RecipeError(
         f"There is no recipe {name!r}.", where=str(configs), do=f"Give the path of a YAML file, a recorded run, or one of: {known}."
@@ -100,6 +85,9 @@ def load_recipe(
         classes: Node -> config class, for all nodes of the pipeline.
         settings: The values of --set, in order.
         spared: Function from the imported nodes to the nodes that therefore do not run and need no section.
+
+    Returns:
+        The checked recipe, with every default.
 
     Raises:
         RecipeError: The recipe or a setting is wrong. Raised before any work.
@@ -131,34 +119,49 @@ def load_recipe(
     )
 
 
-def _text(raw: Mapping[str, Any], key: str, path: Path) -> str:
-    """Returns a text at the top of the recipe, or an empty one where it is not given."""
+def _text(raw: Mapping[str, JsonValue], key: str, path: Path) -> str:
+    """Returns a text at the top of the recipe, or an empty one where it is not given.
+
+    Raises:
+        RecipeError: The value is neither a text nor a number.
+    """
     value = raw.get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int | float)):
         raise RecipeError(f"{key} is {_shown(value)}.", where=f"{path}: {key}", do="Give a text; quote it if need be.")
     return "" if value is None else str(value)
 
 
-def _imported(given: Any, classes: Mapping[str, Any], where: str) -> dict[str, str]:
-    """Returns the checked section `import`: node -> name of an artifact."""
+def _imported(given: JsonValue, classes: Collection[str], where: str) -> dict[str, str]:
+    """Returns the checked section `import`: node -> name of an artifact.
+
+    Raises:
+        RecipeError: The section is not a mapping, names an unknown node, or gives something other than a name.
+    """
     if given is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(given, dict):
         raise RecipeError(f"The section is {_shown(given)}.", where=where, do="Write it as `node: artifact` lines.")
+    found: dict[str, str] = {}
     for node, artifact in given.items():
         if node not in classes:
-            raise RecipeError(
-                f"import names {_shown(node)}, which is no node.", where=where, do=_nearest(str(node), [*classes]) or f"The nodes are: {', '.join(classes)}."
-            )  # fmt: skip
-        if artifact is not None and (not isinstance(artifact, str) or not artifact):
+            do = _nearest(str(node), [*classes]) or f"The nodes are: {', '.join(classes)}."
+            raise RecipeError(f"import names {_shown(node)}, which is not a node of this pipeline.", where=where, do=do)
+        if artifact is None:  # null removes an entry
+            continue
+        if not isinstance(artifact, str) or not artifact:
             raise RecipeError(
                 f"import.{node} is {_shown(artifact)}.", where=where, do="Give the name of an artifact, such as dedup/1a2b3c4d5e6f."
             )
-    return {node: artifact for node, artifact in given.items() if artifact is not None}  # null removes an entry
+        found[node] = artifact
+    return found
 
 
-def validated(config: type[StageConfig], values: Any, where: str) -> Any:
-    """Returns an instance of a config class. Raises RecipeError that names the field and what to write instead."""
+def validated(config: type[Settings], values: Any, where: str) -> Settings:
+    """Returns an instance of a config class.
+
+    Raises:
+        RecipeError: A value is wrong. The message names the field and what to write instead.
+    """
     if values is None:
         values = {}
     if not isinstance(values, Mapping):
@@ -179,13 +182,17 @@ def validated(config: type[StageConfig], values: Any, where: str) -> Any:
         raise RecipeError(f"{place + ': ' if place else ''}{what}{given}", where=where, do=do) from None
 
 
-def _parse(path: Path) -> dict[str, Any]:
-    """Returns the sections of a recipe as plain values. For the record of a run, these are the sections of that run."""
+def _parse(path: Path) -> dict[str, JsonValue]:
+    """Returns the sections of a recipe as plain values. For the record of a run, these are the sections of that run.
+
+    Raises:
+        RecipeError: The file cannot be read, or does not consist of sections.
+    """
     from stages.core.contract import plain_yaml, strict_json
 
     try:
         if path.suffix == ".json":
-            raw: Any = strict_json.read_object(path)
+            raw: JsonValue = strict_json.read_object(path)
         else:
             with path.open("rb") as file:
                 text = file.read(plain_yaml.MAX_BYTES + 1)
@@ -194,13 +201,13 @@ def _parse(path: Path) -> dict[str, Any]:
                 raise RecipeError(f"The file has more than {plain_yaml.MAX_BYTES >> 20} MiB.", where=str(path), do=do)
             raw = plain_yaml.parse(text)
     except OSError as error:
-        raise RecipeError(f"The recipe cannot be read: {error.strerror}.", where=str(path), do="Mend its permissions.") from None
+        raise RecipeError(f"The recipe cannot be read: {error.strerror}.", where=str(path), do="Correct its permissions.") from None
     except strict_json.BadJsonError as error:
-        raise RecipeError(f"The recipe is not JSON: {error}.", where=str(path), do="Mend it, or copy the record again.") from None
+        raise RecipeError(f"The recipe is not JSON: {error}.", where=str(path), do="Correct it, or copy the record again.") from None
     except plain_yaml.BadYamlError as error:
         if error.do:
             raise RecipeError(_sentence(error), where=f"{path}:{error.line}", do=error.do) from None
-        raise RecipeError("The recipe is not YAML.", where=f"{path}:{error.line}", do=f"Mend this: {error}.") from None
+        raise RecipeError("The recipe is not YAML.", where=f"{path}:{error.line}", do=f"Correct this: {error}.") from None
     if raw is None:
         raise RecipeError("The recipe is empty.", where=str(path), do="Start from a copy of configs/tiny.yaml.")
     if isinstance(raw, dict) and {"run_id", "resolved"} <= set(raw):
@@ -216,8 +223,12 @@ def _sentence(error: Exception) -> str:
     return f"{text[0].upper()}{text[1:].removesuffix('.')}."
 
 
-def apply_setting(raw: dict[str, Any], setting: str, classes: Mapping[str, type[StageConfig]]) -> None:
-    """Applies one `node.key=value` to the plain sections. The value is YAML ("[a, b]", "3", "null"). Raises RecipeError."""
+def apply_setting(raw: dict[str, JsonValue], setting: str, classes: Mapping[str, type[StageConfig]]) -> None:
+    """Applies one `node.key=value` to the plain sections. The value is YAML ("[a, b]", "3", "null").
+
+    Raises:
+        RecipeError: The text is not node.key=value, names an unknown section or a value that has no keys, or the value is not YAML.
+    """
     from stages.core.contract import plain_yaml
 
     name, equals, text = setting.partition("=")
@@ -243,18 +254,19 @@ def apply_setting(raw: dict[str, Any], setting: str, classes: Mapping[str, type[
             below = {}
         if not isinstance(below, dict):
             raise RecipeError(f"--set {_shown(setting)}: {part} has no keys below it.", do=f"Set {part} itself.")
-        here[part] = dict(below)  # a copy, because a YAML anchor may share the section with another one
-        here = here[part]
+        below = dict(below)  # a copy, because a YAML anchor may share the section with another one
+        here[part] = below
+        here = below
     here[path[-1]] = value
 
 
-def _place(config: type[BaseModel], location: Sequence[Any]) -> tuple[type[BaseModel] | None, list[Any]]:
+def _place(config: type[BaseModel], location: Sequence[int | str]) -> tuple[type[BaseModel] | None, list[int | str]]:
     """Returns the model class that holds the last field of a location, and the location as a recipe writes it, without names of choices."""
     here: type[BaseModel] | None = config
-    written: list[Any] = []
+    written: list[int | str] = []
     choice: OneOf | None = None
     for at, part in enumerate(location):
-        if choice and part in choice.classes:
+        if choice and isinstance(part, str) and part in choice.classes:
             here, choice = choice.classes[part], None
             continue
         written.append(part)

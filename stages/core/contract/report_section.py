@@ -6,12 +6,8 @@ sections with the same heading, in DAG order, so that the charts of all training
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from stages.core.contract.declaration import Artifact
 
 
 @dataclass(frozen=True)
@@ -56,10 +52,6 @@ class Section:
     charts: tuple[LineChart, ...] = ()
 
 
-SectionOf = Callable[["Artifact"], "Section | None"]
-"""Function from an artifact to its section; None where there is nothing to show."""
-
-
 def merged(sections: Iterable[Section]) -> list[Section]:
     """Returns one section per heading, in order of first occurrence. Equal paragraphs appear once, tables with one title are joined."""
     found: dict[str, Section] = {}
@@ -83,7 +75,7 @@ def _joined(tables: Iterable[SectionTable]) -> tuple[SectionTable, ...]:
     return tuple(found.values())
 
 
-def figure(value: Any) -> str:
+def figure(value: float | int | str | None) -> str:
     """Returns a number of a summary as the report shows it: four significant digits of a float, thousands separators in an integer.
 
     >>> figure(1234567), figure(0.123456), figure(2.5e6)

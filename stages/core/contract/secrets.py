@@ -17,10 +17,13 @@ import os
 import re
 import traceback
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from stages.core.contract.errors import LoamError, RecipeError, StageError
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 STRUCK = "***"
 MIN_CHARS = 6
@@ -64,14 +67,18 @@ HARMLESS_NAME = re.compile(r"^(?:OLD)?PWD$|_(?:FILE|PATH|DIR|NAME|HELPER|EXPIRAT
 """Names of environment variables that hold a path, a name or a date, not a secret."""
 
 
-def refuse_in_settings(values: Any, where: str, field: str = "") -> None:
-    """Raises RecipeError when a value or key below `values` (plain YAML or JSON) holds a credential. The message names only the field."""
+def refuse_in_settings(values: JsonValue, where: str, field: str = "") -> None:
+    """Refuses values (plain YAML or JSON) that hold a credential. The message names only the field.
+
+    Raises:
+        RecipeError: A value or key below `values` holds a credential.
+    """
     for place, text in _texts(values, field):
         if form := _form_of(text) or _variable_in(text):
             raise RecipeError(
                 f"{place or 'The setting'} holds {form}. Recipes and settings are recorded, so they must not hold credentials.",
                 where=where,
-                do="Take it out, and give credentials by the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, HF_TOKEN …) "
+                do="Remove it, and give credentials by the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, HF_TOKEN …) "
                 "or by the profile files of the storage's own tools (~/.aws/credentials).",
             )
 
@@ -101,7 +108,7 @@ def redacted(error: Exception) -> Exception:
         return error
     if isinstance(error, LoamError):
         return type(error)(redact(error.what), where=redact(error.where), do=redact(error.do))
-    return StageError(f"{type(error).__name__}: {redact(str(error))}", do="Credentials were struck out of this message.")
+    return StageError(f"{type(error).__name__}: {redact(str(error))}", do="Credentials were removed from this message.")
 
 
 def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
@@ -109,7 +116,7 @@ def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if not _is_secret(name) and not _form_of(value)}
 
 
-def _texts(values: Any, field: str) -> Iterator[tuple[str, str]]:
+def _texts(values: JsonValue, field: str) -> Iterator[tuple[str, str]]:
     """Yields (dotted field, text) of every string in a nested value. A key counts as text of the field above it, so it is never printed."""
     if isinstance(values, str):
         yield field, values
@@ -127,7 +134,7 @@ def _form_of(text: str) -> str:
 
 
 def _variable_in(text: str) -> str:
-    """Names the secret variable whose value a setting contains (a shell expanded it). Short values are skipped, they could be words."""
+    """Returns the name of the secret variable whose value a setting contains (a shell expanded it). Short values could be words."""
     variables = {name: value for name, value in _secret_variables() if len(value) >= 2 * MIN_CHARS}
     return next((f"the value of the environment's {name}" for name, value in variables.items() if value in text), "")
 

@@ -37,9 +37,6 @@ class SideTable:
         about: What one row is.
         columns: Column name -> declaration.
         more: Which further columns there are, where they follow from settings or rules.
-
-    Raises:
-        ValueError: `name` or `view` is not a plain SQL name.
     """
 
     name: str
@@ -49,13 +46,18 @@ class SideTable:
     more: str = ""
 
     def __post_init__(self) -> None:
+        """Checks the names of table and view.
+
+        Raises:
+            ValueError: One of them is not a plain SQL name.
+        """
         for name in (self.name, self.view):
             if not NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of a table or view: use a-z, 0-9 and _, a letter first, at most 63")
+                raise ValueError(f"{name!r} is not a name of a table or view: use a-z, 0-9 and _, a letter first, at most 63")
 
     @property
     def types(self) -> dict[str, str]:
-        """Column -> short type, as tables.parquet.schema accepts them."""
+        """Column -> short type, as tables.parquet.schema accepts it."""
         return types_of(self.columns)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from stages.core.contract.strict_json import read_object
 from stages.core.store.files import write_durably
@@ -32,13 +32,24 @@ Parsed = tuple[str, tuple[str, ...]]
 """What is known about a source: the digest of its syntax tree, and every dotted name below ROOMS that could name a module."""
 
 
-@cache
-def recorded() -> dict[str, list[dict[str, Any]]]:
-    """Returns stage -> entries of stage_code.json in the order of recording.
+class RecordedCode(TypedDict):
+    """An entry of stage_code.json.
 
-    An entry has version, code (digest) and entry (what changed, or why the output did not change).
+    Attributes:
+        version: The version of the stage.
+        code: The first DIGITS hex digits of the code's digest.
+        entry: What changed, or why the output did not change.
     """
-    found: dict[str, list[dict[str, Any]]] = json.loads(RECORD.read_text(encoding="utf-8"))
+
+    version: int
+    code: str
+    entry: str
+
+
+@cache
+def recorded() -> dict[str, list[RecordedCode]]:
+    """Returns stage -> entries of stage_code.json in the order of recording."""
+    found: dict[str, list[RecordedCode]] = json.loads(RECORD.read_text(encoding="utf-8"))
     return found
 
 
@@ -143,7 +154,7 @@ def canonical(node: object) -> str:
 
 
 def _is_text(node: object) -> bool:
-    """Whether a statement is only a string: it documents what stands before it and does nothing."""
+    """Returns whether a statement is only a string: it documents the code before it and does nothing."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

@@ -13,7 +13,10 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 MAX_DEPTH = 100
 """Levels of brackets. Chats and benchmark items have two or three."""
@@ -31,7 +34,11 @@ class BadJsonError(ValueError):
 
 
 def parse(raw: bytes) -> Any:
-    """Returns the value of a JSON text in UTF-8, with or without a byte order mark. Raises BadJsonError."""
+    """Returns the value of a JSON text in UTF-8, with or without a byte order mark.
+
+    Raises:
+        BadJsonError: The text is not JSON as Loam accepts it.
+    """
     if deepest(raw) > MAX_DEPTH:
         raise BadJsonError(f"more than {MAX_DEPTH} levels of brackets")
     try:
@@ -52,7 +59,11 @@ def parse(raw: bytes) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Returns the JSON object that a file holds. Raises BadJsonError, or the OSError of opening the file."""
+    """Returns the JSON object that a file holds. An OSError of opening the file is not caught.
+
+    Raises:
+        BadJsonError: The file is too large, or does not hold one JSON object.
+    """
     with path.open("rb") as file:
         raw = file.read(MAX_FILE_BYTES + 1)
     if len(raw) > MAX_FILE_BYTES:
@@ -80,12 +91,14 @@ def deepest(raw: bytes, enough: int = MAX_DEPTH) -> int:
     return most
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     made = dict(pairs)
     if len(made) < len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise BadJsonError(f"the key {twice[:60]!r} twice in an object")
+        for key, _ in pairs:
+            if key in seen:
+                raise BadJsonError(f"the key {key[:60]!r} twice in an object")
+            seen.add(key)
     return made
 
 
@@ -102,5 +115,5 @@ def _decimal(digits: str) -> float:
     return value
 
 
-def _refuse_constant(name: str) -> None:
+def _refuse_constant(name: str) -> NoReturn:
     raise BadJsonError(f"{name}, which is no JSON number")

@@ -15,7 +15,6 @@ import errno
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -24,50 +23,46 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stages.core.contract.errors import LoamError, RecipeError, StageError, of_the_disk
 from stages.core.index import schema, sql_guard, views
-from stages.core.index.group_commit import turn
+from stages.core.index.group_commit import group_commit
+from stages.core.index.limited_query import Table, run_limited, run_query
 from stages.core.index.scan import News, Seen, find_news, rows_of
 from stages.core.store.files import fsync
 
 if TYPE_CHECKING:
     import duckdb
 
-Table = tuple[list[str], list[tuple[Any, ...]]]  # column names and rows
 Ask = Callable[..., Table]
 Answer = TypeVar("Answer")
 FILE = "lineage.duckdb"
 LOCK = "lineage.lock"
-GRACE_S = 5  # for an interrupted query to stop
 BATCH = 2000  # manifests in memory at a time
 
 
 def update(home: Path) -> None:
     """Indexes every manifest, run record and name that is new or changed. Does not write the file when there is none.
 
-    Raises:
-        RecipeError: The home cannot be written.
-        StageError: The disk is full or DuckDB failed. The old index stays as it was.
+    A home that cannot be written is a RecipeError. A full disk or a failure of DuckDB is a StageError; the old index stays as it was.
     """
     _write(home)
 
 
 def reindex(home: Path) -> tuple[int, int]:
-    """Rebuilds the index from manifests and run records. Returns (number of artifacts, number of runs)."""
+    """Returns (number of artifacts, number of runs) after it rebuilt the index from manifests and run records."""
     _write(home, fresh=True)
     counts = [query(home, f"SELECT count(*) FROM {table}")[1][0][0] for table in ("artifact", "run")]
     return counts[0], counts[1]
 
 
 def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> Table:
-    """Returns column names and rows of one read-only query. Raises RecipeError with DuckDB's message when the SQL is wrong."""
+    """Returns column names and rows of one read-only query. Wrong SQL is a RecipeError with DuckDB's message."""
     return asking(home, lambda ask: ask(sql, parameters))
 
 
 def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[dict[str, Any]], bool]:
     """Returns (the rows of a user's SELECT, whether there are more rows than the limit).
 
-    Raises:
-        RecipeError: The SQL is wrong or is not one SELECT (see sql_guard.py).
-        StageError: The query takes too long or too much memory.
+    SQL that is wrong or is not one SELECT is a RecipeError (see sql_guard.py). A query that takes too long or too much memory is a
+    StageError.
     """
     wanted = sql_guard.one_select(sql, limits.rows + 1)
     columns, rows = asking(home, lambda ask: ask(wanted), limits)
@@ -75,17 +70,21 @@ def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[di
 
 
 def asking(home: Path, questions: Callable[[Ask], Answer], limits: sql_guard.QueryLimits | None = None) -> Answer:
-    """Returns the result of `questions`, called with a query function on one connection. Rebuilds a damaged index and calls it again."""
+    """Returns the result of `questions`, called with a query function on one connection. Rebuilds a damaged index and calls it again.
+
+    Raises:
+        RecipeError: DuckDB refused a query.
+    """
     import duckdb
 
     rebuilt = False
     while True:
         try:
             with _reader(home, limits) as connection:
-                return questions(partial(_ask_within, connection, limits) if limits else partial(_ask, connection))
+                return questions(partial(run_limited, connection, limits) if limits else partial(run_query, connection))
         except duckdb.Error as error:
             if rebuilt or isinstance(error, duckdb.ProgrammingError | duckdb.DataError) or _sound(home):
-                do = 'Mend the SQL; `loam lineage sql "SHOW TABLES"` lists tables and views.'
+                do = 'Correct the SQL; `loam lineage sql "SHOW TABLES"` lists tables and views.'
                 raise RecipeError(f"The query failed: {error}", do=do) from None
         _rebuild(home, "damaged")
         rebuilt = True
@@ -107,7 +106,12 @@ def as_dicts(table: Table) -> list[dict[str, Any]]:
 
 @contextmanager
 def _reader(home: Path, limits: sql_guard.QueryLimits | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yields a locked connection to an index of our schema, with views over the files of this home. Builds a missing index."""
+    """Yields a locked connection to an index of our schema, with views over the files of this home. Builds a missing index.
+
+    Raises:
+        RecipeError: The home has no artifacts and no index.
+        StageError: The index cannot be opened, although it was built.
+    """
     import duckdb
 
     path = home / FILE
@@ -130,50 +134,6 @@ def _reader(home: Path, limits: sql_guard.QueryLimits | None = None) -> Iterator
             connection.close()
 
 
-def _ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> Table:
-    cursor = connection.execute(sql, list(parameters))
-    return [c[0] for c in cursor.description or []], cursor.fetchall()
-
-
-def _ask_within(connection: duckdb.DuckDBPyConnection, limits: sql_guard.QueryLimits, sql: str) -> Table:
-    """As `_ask`, on a thread, and interrupts the query at the limit of time.
-
-    Raises:
-        StageError: The query exceeded the limit of time or memory.
-        RecipeError: A value of the result cannot be shown.
-    """
-    import duckdb
-
-    answers: list[Table] = []
-    errors: list[Exception] = []
-
-    def work() -> None:
-        try:
-            answers.append(_ask(connection, sql))
-        except (duckdb.Error, MemoryError, ValueError, ArithmeticError) as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)  # a function that ignores interrupts ends with the command
-    thread.start()
-    try:
-        thread.join(limits.seconds)
-        late = thread.is_alive()
-    finally:
-        if thread.is_alive():
-            connection.interrupt()
-            thread.join(GRACE_S)
-    if late:
-        raise StageError(f"The query took longer than {limits.seconds:g} s and was stopped.", do="Ask for less, or see --max-seconds.")
-    for error in errors:
-        if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
-            what = f"The query needs more than {limits.memory_mb:,} MB of memory."
-            raise StageError(what, do="Ask for less; `duckdb -readonly lineage.duckdb` in the home has no such limit.")
-        if isinstance(error, duckdb.Error):
-            raise error
-        raise RecipeError(f"The query failed: a value cannot be shown: {error}", do="Cast it to VARCHAR.")
-    return answers[0]
-
-
 def _open(path: Path) -> duckdb.DuckDBPyConnection | None:
     """Returns a connection that reads the index. None when the file is missing, damaged, locked by another program or of another schema."""
     import duckdb
@@ -192,7 +152,11 @@ def _open(path: Path) -> duckdb.DuckDBPyConnection | None:
 
 
 def _connect(path: Path) -> duckdb.DuckDBPyConnection:
-    """Opens the index. DuckDB replays a .wal beside a file even if it only reads, so then a copy without a .wal is opened instead."""
+    """Returns a connection to the index. DuckDB replays a .wal beside a file even if it only reads; then a copy without a .wal is opened.
+
+    Raises:
+        FileNotFoundError: There is no index.
+    """
     if not path.with_name(path.name + ".wal").exists():
         if not path.is_file():
             raise FileNotFoundError(path)
@@ -204,7 +168,11 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _attached(path: Path) -> duckdb.DuckDBPyConnection:
-    """Attaches the index to a database of this connection only. A process shares a database opened by path, with its settings."""
+    """Returns a connection to which the index is attached. A process shares a database that it opens by path, with its settings.
+
+    Raises:
+        duckdb.Error: The file is not an index, or another program has locked it.
+    """
     import duckdb
 
     connection = duckdb.connect(":memory:")
@@ -218,7 +186,7 @@ def _attached(path: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _sound(home: Path) -> bool:
-    """Whether every block of every table can be read."""
+    """Returns whether every block of every table can be read."""
     import duckdb
 
     connection = _open(home / FILE)
@@ -234,7 +202,7 @@ def _sound(home: Path) -> bool:
 
 
 def _rebuild(home: Path, why: str) -> None:
-    """Rebuilds the index for a reader. Raises RecipeError or StageError when it cannot be written."""
+    """Rebuilds the index for a reader. Raises the error of writing again, with the reason for the rebuild."""
     try:
         _write(home, fresh=why == "damaged")
     except LoamError as error:
@@ -247,23 +215,24 @@ def _rebuild(home: Path, why: str) -> None:
 
 
 def _write(home: Path, fresh: bool = False) -> None:
-    """Runs one group commit. fresh: rebuilds the index in any case."""
+    """Runs one group commit. fresh: rebuilds the index in any case.
+
+    A full disk, or a home that cannot be written, is an error of `of_the_disk`.
+
+    Raises:
+        StageError: DuckDB failed.
+        OSError: Any other error of the operating system.
+    """
     import duckdb
 
     try:
-        with turn(home / LOCK) as needed:
+        with group_commit(home / LOCK) as needed:
             if not (needed or fresh) and (home / FILE).is_file():
                 return
             for left in home.glob(f".{FILE}.*"):  # left by a killed writer, because only the holder of the lock writes
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             (home / f"{FILE}.wal").unlink(missing_ok=True)
-            seen = None if fresh else _seen(home / FILE)
-            try:
-                _round(home, seen)
-            except duckdb.Error:
-                if seen is None:
-                    raise
-                _round(home, None)  # the old index was damaged in a place that no query had read
+            _commit_or_rebuild(home, None if fresh else _seen(home / FILE))
         return
     except OSError as error:
         if clear := of_the_disk(error, "while the index was written", home):
@@ -274,11 +243,27 @@ def _write(home: Path, fresh: bool = False) -> None:
     # Raised outside of the except block: DuckDB's error as context would keep the connection alive until the interpreter ends.
     if os.strerror(errno.ENOSPC) in what and (full := of_the_disk(OSError(errno.ENOSPC, what), "while the index was written", home)):
         raise full
-    do = "Mend what it names; manifests are whole, and the next run or `loam lineage reindex` completes the index."
+    do = "Correct what it names; manifests are whole, and the next run or `loam lineage reindex` completes the index."
     raise StageError(f"The index could not be written: {what}", where=str(home / FILE), do=do)
 
 
-def _round(home: Path, seen: Seen | None) -> None:
+def _commit_or_rebuild(home: Path, seen: Seen | None) -> None:
+    """Indexes what is new, or everything if the old index is damaged in a place that no query had read.
+
+    Raises:
+        duckdb.Error: A new index could not be written either.
+    """
+    import duckdb
+
+    try:
+        _commit(home, seen)
+    except duckdb.Error:
+        if seen is None:
+            raise
+        _commit(home, None)
+
+
+def _commit(home: Path, seen: Seen | None) -> None:
     """Indexes what is new on a private copy and replaces the index. seen: what the index holds; None rebuilds it."""
     import duckdb
 
@@ -294,7 +279,7 @@ def _round(home: Path, seen: Seen | None) -> None:
                 for statement in schema.create_sql():
                     connection.execute(statement)
             connection.execute("BEGIN")
-            _take_in(connection, home, news)
+            _insert_news(connection, home, news)
             connection.execute("COMMIT")
             connection.execute("CHECKPOINT")
         fsync(private)
@@ -329,9 +314,10 @@ def _seen(path: Path) -> Seen | None:
             return None
 
 
-def _take_in(connection: duckdb.DuckDBPyConnection, home: Path, news: News) -> None:
+def _insert_news(connection: duckdb.DuckDBPyConnection, home: Path, news: News) -> None:
+    """Replaces the rows of everything that changed, and the tables that are computed from all rows."""
     views.delete(connection, schema.OF_ARTIFACT, news.gone)
-    views.delete(connection, schema.OF_RUN, [*news.gone_runs, *(record["run_id"] for record in news.runs)])
+    views.delete(connection, schema.OF_RUN, [*news.gone_runs, *news.runs])
     taken = connection.execute("SELECT coalesce(max(number), 0) FROM artifact").fetchall()[0][0]
     for start in range(0, len(news.artifacts), BATCH):
         batch = enumerate(news.artifacts[start : start + BATCH], start=taken + start + 1)
@@ -339,8 +325,7 @@ def _take_in(connection: duckdb.DuckDBPyConnection, home: Path, news: News) -> N
     if news.artifacts or news.gone:
         connection.execute("DELETE FROM link")
         connection.execute(schema.LINK)
-    for start in range(0, len(news.runs), BATCH):
-        views.insert(connection, [schema.run_rows(record) for record in news.runs[start : start + BATCH]])
+    views.insert(connection, list(news.runs.values()))
     if news.runs or news.gone_runs:
         connection.execute("DELETE FROM current")
         connection.execute(schema.CURRENT)

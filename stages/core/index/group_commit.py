@@ -15,34 +15,34 @@ from pathlib import Path
 
 from stages.processes import lock_file
 
-ROUNDS = struct.Struct("<QQ")  # the number of the last group commit that started, and of the last one that finished
+NUMBERS = struct.Struct("<QQ")  # the number of the last group commit that started, and of the last one that finished
 
 
 @contextmanager
-def turn(path: Path) -> Iterator[bool]:
-    """Holds the lock while the block runs. Yields False if a group commit that started after this call has finished, else True.
+def group_commit(path: Path) -> Iterator[bool]:
+    """Holds the lock while the block runs. A group commit whose block raises does not count as finished.
 
-    A group commit whose block raises does not count as finished.
+    A lock file that cannot be created is an OSError.
 
-    Raises:
-        OSError: The lock file cannot be created.
+    Yields:
+        False if a group commit that started after this call has finished, else True.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        before = _rounds(handle)[0]
+        before = _numbers(handle)[0]
         lock_file(handle, wait=True)
-        started, finished = _rounds(handle)
+        started, finished = _numbers(handle)
         if finished > before:
             yield False
             return
-        os.pwrite(handle, ROUNDS.pack(started + 1, finished), 0)
+        os.pwrite(handle, NUMBERS.pack(started + 1, finished), 0)
         yield True
-        os.pwrite(handle, ROUNDS.pack(started + 1, started + 1), 0)
+        os.pwrite(handle, NUMBERS.pack(started + 1, started + 1), 0)
     finally:
         os.close(handle)
 
 
-def _rounds(handle: int) -> tuple[int, int]:
-    data = os.pread(handle, ROUNDS.size, 0)
-    started, finished = ROUNDS.unpack(data) if len(data) == ROUNDS.size else (0, 0)
+def _numbers(handle: int) -> tuple[int, int]:
+    data = os.pread(handle, NUMBERS.size, 0)
+    started, finished = NUMBERS.unpack(data) if len(data) == NUMBERS.size else (0, 0)
     return started, finished

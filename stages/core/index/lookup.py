@@ -7,25 +7,41 @@ Cost: one query; a name that is not found costs a second one for near matches.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from stages.core.contract.errors import StageError
 from stages.core.index import database
 from stages.core.store import names
 
 
-def latest_artifact(home: Path, name: str) -> dict[str, Any]:
+class ArtifactRecord(TypedDict):
+    """What the index says about an artifact (see schema.TABLES). `path` is that of its folder below the home."""
+
+    artifact_id: str
+    alias: str
+    node: str
+    stage: str
+    key: str
+    digest: str
+    path: str
+
+
+def latest_artifact(home: Path, name: str) -> ArtifactRecord:
     """Returns the artifact record that a name means. Of several, returns that of the newest run, then the newest rebuild.
 
     Args:
         home: The home folder.
         name: "<node>/<folder>", a given name, an alias ("dedup-3"), a node (its current artifact), or the start of a key or digest.
 
+    Returns:
+        The record.
+
     Raises:
         StageError: There is no such artifact. The message names near matches.
     """
     sql, wanted = latest_sql(home, name)
-    found = database.records(home, f"SELECT * EXCLUDE (number, stamp) FROM artifact WHERE number = ({sql})", [wanted])
+    columns = "artifact_id, alias, node, stage, key, digest, path"
+    found = database.query(home, f"SELECT {columns} FROM artifact WHERE number = ({sql})", [wanted])[1]
     if not found:
         nodes = ", ".join(row[0] for row in database.query(home, "SELECT DISTINCT node FROM artifact ORDER BY 1")[1])
         raise StageError(
@@ -33,7 +49,8 @@ def latest_artifact(home: Path, name: str) -> dict[str, Any]:
             where=str(home),
             do=f"{_near(home, wanted)}Name a node ({nodes}), node/folder, an alias or given name, or the start of a key or digest.",
         )
-    return found[0]
+    artifact_id, alias, node, stage, key, digest, path = found[0]
+    return {"artifact_id": artifact_id, "alias": alias, "node": node, "stage": stage, "key": key, "digest": digest, "path": path}
 
 
 def latest_sql(home: Path, name: str) -> tuple[str, str]:
@@ -59,7 +76,11 @@ def find_run(home: Path, name: str) -> str:
 
 
 def run_id_of(home: Path, name: str) -> str:
-    """As find_run, but raises StageError with near matches when there is none."""
+    """Returns the id of the run that a name means (see find_run).
+
+    Raises:
+        StageError: There is no such run. The message names near matches.
+    """
     if found := find_run(home, name):
         return found
     do = f"{_near(home, name)}`loam lineage runs` lists the runs."

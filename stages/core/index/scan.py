@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from stages.core.contract.errors import VerificationError
 from stages.core.contract.states import RunState
@@ -40,7 +39,7 @@ class News:
     Attributes:
         artifacts: (name, mtime in ns) of new or changed artifacts.
         gone: Names of changed or deleted artifacts, whose rows must be removed.
-        runs: Records of new or changed runs.
+        runs: Id of a new or changed run -> its rows.
         gone_runs: Ids of deleted runs.
         names: All given names; None when unchanged.
         home: The folder of the home; None when unchanged.
@@ -48,31 +47,33 @@ class News:
 
     artifacts: list[tuple[str, int]]
     gone: list[str]
-    runs: list[dict[str, Any]]
+    runs: dict[str, schema.Rows]
     gone_runs: list[str]
     names: dict[str, str] | None
     home: str | None
 
     def __bool__(self) -> bool:
+        """Returns whether anything differs."""
         return bool(self.artifacts or self.gone or self.runs or self.gone_runs or self.names is not None or self.home is not None)
 
 
 def find_news(home: Path, seen: Seen) -> News:
-    """Compares the disk with the index. A damaged run record or name counts as an artifact "runs/<id>" or "names/<name>.json"."""
+    """Returns what differs between disk and index. A damaged run record or name counts as an artifact "runs/<id>" or "names/<name>.json"."""
     there = manifest.stamps(home)
     run_ids = runs.run_ids(home)
-    changed = []
+    changed: dict[str, schema.Rows] = {}
     for run in run_ids:
         state, nodes = seen.runs.get(run, (RunState.RUNNING, -1))
         if state in (RunState.RUNNING, RunState.KILLED):
             try:
                 record = runs.read_run(home, run)
-                schema.check_types(schema.run_rows(record))
+                rows = schema.run_rows(record)
+                schema.check_types(rows)
             except runs.UNREADABLE:
                 there[f"runs/{run}"] = (home / "runs" / run / "run.json").stat().st_mtime_ns
                 continue
             if (state, nodes) != (record["state"], len(record["nodes"])):
-                changed.append(record)
+                changed[run] = rows
     given, damaged = names.read_names(home)
     there |= {f"names/{path.name}": path.stat().st_mtime_ns for path in damaged}
     root = str(home.resolve())

@@ -12,7 +12,10 @@ import glob
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stages.core.contract.declaration import RecordCountsJson
 
 SCHEMA_VERSION = 6
 TABLES: dict[str, dict[str, str]] = {
@@ -99,12 +102,14 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
         stamp: mtime of the manifest in ns.
         number: A running number of the artifact, so that columns which refer to it are small.
 
+    Returns:
+        Table -> rows. A missing field is a KeyError, a field of another type a TypeError or an AttributeError.
+
     Raises:
-        KeyError: A field is missing.
-        TypeError: A field has another type.
         ValueError: A view has the name of a table of the index.
     """
-    record_counts, node = m["record_counts"] or {}, m["node"]
+    record_counts: RecordCountsJson | None = m["record_counts"] or None
+    node = m["node"]
     if taken := sorted(TAKEN & set(m["tables"].values())):
         raise ValueError(f"tables names the view {taken[0]!r}, which is a table of the index")
     edges = [(role, parent["artifact"], True) for role, parent in m["inputs"].items()]
@@ -120,7 +125,7 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
         ],
         "edge": [(parent, name, role, made_from) for role, parent, made_from in edges],
         "metric": [(name, node, metric, *_number_or_text(value)) for metric, value in m["summary"].items()],
-        "record_count": [(name, node, record_counts["unit"], *row) for row in record_count_rows(record_counts)],
+        "record_count": [(name, node, record_counts["unit"], *row) for row in record_count_rows(record_counts)] if record_counts else [],
         "side_table": [],
     }  # fmt: skip
     for path in (file["path"] for file in m["files"]):
@@ -130,7 +135,7 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
     return found
 
 
-def record_count_rows(record_counts: Mapping[str, Any]) -> list[tuple[str, str | None, int, int | None]]:
+def record_count_rows(record_counts: RecordCountsJson | None) -> list[tuple[str, str | None, int, int | None]]:
     """Returns (entry, reason, rows, characters) of the record counts in a manifest: in, kept, changed, and one entry per drop reason."""
     if not record_counts:
         return []
@@ -210,7 +215,12 @@ def describe_sql(known: Sequence[tuple[str, str]], files: Sequence[str]) -> str:
 
 
 def check_types(rows: Rows) -> None:
-    """Raises TypeError or ValueError when a value does not fit its column, so that one manifest cannot break a whole batch."""
+    """Checks that each value fits its column, so that one manifest cannot break a whole batch.
+
+    Raises:
+        TypeError: A value has another type.
+        ValueError: A number is out of range, a text is not Unicode, or a time is not in ISO 8601.
+    """
     for table, some in rows.items():
         for row in some:
             for (column, fits, limit), value in zip(FITS[table], row, strict=True):

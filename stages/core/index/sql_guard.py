@@ -18,15 +18,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stages.core.contract.errors import RecipeError
 
 if TYPE_CHECKING:
     import duckdb
+    from pydantic import JsonValue
 
-DO = 'Ask one SELECT over the tables and views that `loam lineage sql "SHOW TABLES"` lists.'
-ONLY = "Only a SELECT can be asked: the record is not written by hand."
+DO = 'Give one SELECT over the tables and views that `loam lineage sql "SHOW TABLES"` lists.'
+ONLY = "Only a SELECT is allowed: the record is not written by hand."
 ENDS = 100  # semicolons that are tried as the end of the statement
 QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 FUNCTIONS = {
@@ -40,6 +41,7 @@ EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
 @dataclass(frozen=True)
 class QueryLimits:
     """Limits of a user's query.
+
     Attributes:
         rows: Rows of the result.
         seconds: Wall time.
@@ -56,7 +58,7 @@ class QueryLimits:
 def lock(connection: duckdb.DuckDBPyConnection, home: Path, limits: QueryLimits | None = None) -> None:
     """Allows only reading below <home>/artifacts on a connection, for good. limits: of a user's query, which must not spill to disk."""
     roots = {spelt for root in (str(home), str(home.resolve())) for spelt in (root, glob.escape(root))}  # DuckDB compares a pattern as text
-    settings: dict[str, Any] = {
+    settings: dict[str, list[str] | str | int] = {
         "allowed_directories": [f"{root}/artifacts" for root in sorted(roots)],
         "allowed_paths": [f"{root}/lineage.duckdb" for root in sorted(roots)],  # a view checks whether its home is still there
         "autoinstall_known_extensions": False,
@@ -96,7 +98,7 @@ def one_select(sql: str, rows: int) -> str:
             if not _syntax(apart, limited):
                 _check(apart, limited)
                 return f"{explain[0]}{limited}" if explain else limited
-    raise RecipeError("The query cannot be read.", do=f"Take comments and semicolons away. {DO}")
+    raise RecipeError("The query cannot be read.", do=f"Remove comments and semicolons. {DO}")
 
 
 def _syntax(apart: duckdb.DuckDBPyConnection, sql: str) -> str:
@@ -111,7 +113,11 @@ def _syntax(apart: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def _check(apart: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Raises RecipeError unless `sql` is one statement that only reads."""
+    """Refuses SQL that is not one statement that only reads.
+
+    Raises:
+        RecipeError: The SQL is wrong, writes, or calls a table function that is not in FUNCTIONS.
+    """
     import duckdb
 
     try:
@@ -130,16 +136,17 @@ def _check(apart: duckdb.DuckDBPyConnection, sql: str) -> None:
         if isinstance(kind, str) and kind.endswith("_NODE") and kind not in QUERIES:
             raise RecipeError(ONLY, do=DO)
         if kind == "TABLE_FUNCTION":
-            name = str((node.get("function") or {}).get("function_name", "")).lower()
+            function = node.get("function")
+            name = str(function.get("function_name", "")).lower() if isinstance(function, dict) else ""
             if name not in FUNCTIONS:
                 raise RecipeError(
                     f"The table function {name!r} is not allowed in a query.", do=f"{DO} Allowed: {', '.join(sorted(FUNCTIONS))}."
                 )
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+def _nodes(tree: JsonValue) -> Iterator[dict[str, JsonValue]]:
     """Yields every object in a JSON value."""
-    queue: list[Any] = [tree]
+    queue = [tree]
     while queue:
         found = queue.pop()
         if isinstance(found, dict):

@@ -23,7 +23,7 @@ from typing import Any
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, Stage
 from stages.core.contract.errors import LoamError, RecipeError, VerificationError, of_the_disk
-from stages.core.contract.recipe import Runtime
+from stages.core.contract.runtime import Runtime
 from stages.core.contract.secrets import refuse_in_settings
 from stages.core.contract.source_code import edited
 from stages.core.contract.states import NodeState

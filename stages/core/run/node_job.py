@@ -14,7 +14,7 @@ from typing import Any
 from stages.core.contract import source_code
 from stages.core.contract.declaration import Artifact, ExternalFile, Stage
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.recipe import Runtime
+from stages.core.contract.runtime import Runtime
 from stages.core.store import external, key, manifest
 from stages.core.tables.jsonl import base_name
 from stages.settings import StageConfig

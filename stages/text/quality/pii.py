@@ -86,7 +86,7 @@ def _emails(pattern: str) -> Callable[[str], Iterator[tuple[int, int]]]:
     word = local.removeprefix(r"\b").partition("]")[0] + "]"
     if local != rf"\b{word}+(?:\.{word}+)*":
         raise ValueError(f"datatrove's pattern of e-mail addresses has another form now: {pattern}")
-    runs, first, behind = re.compile(rf"([.{word[1:]}+)@?"), re.compile(rf"\b{word}"), re.compile(domain)
+    runs, first, rest = re.compile(rf"([.{word[1:]}+)@?"), re.compile(rf"\b{word}"), re.compile(domain)
 
     def find(text: str) -> Iterator[tuple[int, int]]:
         end = 0  # end of the previous match
@@ -96,7 +96,7 @@ def _emails(pattern: str) -> Callable[[str], Iterator[tuple[int, int]]]:
                 continue
             dots = text.rfind("..", start, at)
             begins = first.search(text, max(end, start if dots < 0 else dots + 2), at)
-            found = behind.match(text, at + 1) if begins else None
+            found = rest.match(text, at + 1) if begins else None
             if begins and found:
                 end = found.end()
                 yield begins.start(), end

@@ -60,7 +60,7 @@ def test_defaults_come_from_the_classes_and_are_written_out(tmp_path: Path) -> N
         ("seed: -1\n", "seed is -1", "whole number"),
         ("seed: true\n", "seed is True", "whole number"),
         ("count: {factor: 1}\ncount: {factor: 2}\n", "The key 'count' is given twice", "Keep one"),
-        ("count: [\n", "The recipe is not YAML", "Mend this"),
+        ("count: [\n", "The recipe is not YAML", "Correct this"),
         ("", "The recipe is empty", "configs/tiny.yaml"),
     ],
 )

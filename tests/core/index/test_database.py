@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import duckdb
@@ -109,7 +110,7 @@ DECISION = {"doc_id": "uuid", "url": "string"}
 DOC = uuid.UUID(int=5)
 
 
-def with_decisions(home: Path, *files: dict[str, object]) -> list[Path]:
+def with_decisions(home: Path, *files: Mapping[str, str | int | uuid.UUID]) -> list[Path]:
     """A published artifact "words" with one decisions file per row given; a column "words" is an integer, others are text."""
     artifact = run_stage(WORDS, {"words": [f"with decisions {len(manifest.stamps(home))}"]}, {}, home)
     record = json.loads((artifact.path / "manifest.json").read_text())

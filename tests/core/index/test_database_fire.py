@@ -86,7 +86,7 @@ database.update(home)
 )
 MOMENTS = [
     ("os", "pwrite", "after", 1), ("shutil", "copyfile", "before", 1), ("shutil", "copyfile", "after", 1), ("views", "insert", "after", 1),
-    ("views", "learn_columns", "before", 1), ("database", "_take_in", "after", 1), ("os", "fsync", "before", 1),
+    ("views", "learn_columns", "before", 1), ("database", "_insert_news", "after", 1), ("os", "fsync", "before", 1),
     ("os", "fsync", "after", 1), ("os", "replace", "before", 1), ("os", "replace", "after", 1), ("os", "pwrite", "before", 2),
 ]  # fmt: skip
 
@@ -202,7 +202,7 @@ def test_a_reader_builds_a_bad_index_anew(home: Path, how: str) -> None:
 
 def test_damage_that_only_a_query_meets_is_mended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The header and the first table are read; the block of another table is not what it was."""
-    real, failed = database._ask, []
+    real, failed = database.run_query, []
 
     def damaged_once(*words: object) -> object:
         if not failed:
@@ -211,7 +211,7 @@ def test_damage_that_only_a_query_meets_is_mended(home: Path, monkeypatch: pytes
             raise duckdb.IOException("Corrupt database file: computed checksum 1 does not match stored checksum 2 in block")
         return real(*words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(database, "_ask", damaged_once)
+    monkeypatch.setattr(database, "run_query", damaged_once)
     assert indexed(home) == 2
 
 
@@ -328,5 +328,5 @@ def test_a_disk_that_fills_while_duckdb_writes_keeps_the_old_index(home: Path) -
         "try:\n    database.reindex(home)\nexcept LoamError as error:\n    print(type(error).__name__, error)\n"
     )
     out, err = start(code, home).communicate(timeout=60)
-    assert err == "" and out.startswith("StageError The index could not be written: ") and "to do: Mend what it names" in out
+    assert err == "" and out.startswith("StageError The index could not be written: ") and "to do: Correct what it names" in out
     assert indexed(home) == 1 and leftovers(home) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stages.core.contract.errors import LoamError, RecipeError, StageError
-from stages.core.index import database
+from stages.core.index import database, limited_query
 from stages.core.index.sql_guard import QueryLimits
 from stages.core.tables.parquet import schema, write_rows
 from tests.conftest import answered, loam, run_stage
@@ -170,8 +170,8 @@ def test_a_query_ends_at_its_limits(home: Path, sql: str) -> None:
 
 def test_what_is_no_select_is_said_in_words(home: Path) -> None:
     for sql, message in (
-        ("COPY artifact TO 'x'", "Only a SELECT can be asked"),
-        ("WITH x AS (COPY artifact TO 'x') FROM x", "Only a SELECT can be asked"),
+        ("COPY artifact TO 'x'", "Only a SELECT is allowed"),
+        ("WITH x AS (COPY artifact TO 'x') FROM x", "Only a SELECT is allowed"),
         ("", "The query is empty"),
         ("SELECT 1; SELECT 2", "The query has 2 statements, not one"),
         ("SELECT nothing FROM nowhere", "The query failed: Catalog Error"),
@@ -186,7 +186,7 @@ def test_what_is_no_select_is_said_in_words(home: Path) -> None:
 
 
 def test_what_one_may_ask(home: Path) -> None:
-    def asked(sql: str) -> list[dict[str, object]]:
+    def asked(sql: str) -> list[dict[str, str | int]]:
         return database.select(home, sql, FEW)[0]
 
     assert asked("SELECT url FROM decisions ORDER BY url DESC; -- the pages") == [{"url": "http://b"}, {"url": "http://a"}]
@@ -212,7 +212,7 @@ def test_rows_beyond_the_limit_are_left_out_and_it_is_said(home: Path) -> None:
 
 
 def test_a_function_that_hears_no_interrupt_does_not_hold_the_command(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "GRACE_S", 0.1)
+    monkeypatch.setattr(limited_query, "GRACE_S", 0.1)
     with pytest.raises(StageError, match="The query took longer than 0.2 s"):
         database.select(home, "SELECT levenshtein(repeat('a', 40000), repeat('b', 40000))", QueryLimits(seconds=0.2))
 

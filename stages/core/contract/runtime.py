@@ -1,0 +1,34 @@
+"""Defines the section `runtime` of a recipe: how the recipe is executed on this machine.
+
+Guarantee: no field is part of a key, and none changes the bytes of a data stage.
+"""
+
+from __future__ import annotations
+
+from stages.settings import Field, StageConfig
+
+
+class Runtime(StageConfig):
+    """How the recipe is executed on this machine. Never part of a key; never changes the bytes of a data stage."""
+
+    workers: int = Field(2, ge=1, le=4096)
+    """Number of processes for sharded data work."""
+    gpus: int = Field(0, ge=0, le=1024)
+    """Number of GPUs of this machine to train on. 0 trains on the CPU."""
+    cpu_ranks: int = Field(2, ge=1, le=4096)
+    """Number of training processes when gpus is 0, with one thread each. Two threads in one process ran four times slower on a busy
+    machine."""
+    micro_batch_size: int = Field(16, ge=1, le=10**6)
+    """Sequences per forward pass and rank. global_batch_size must be a multiple of ranks × micro_batch_size. The quotient is the number of
+    gradient accumulation steps."""
+    eval_batch_size: int = Field(32, ge=1, le=10**6)
+    """Sequences per forward pass when the evaluation scores answers."""
+    zero_stage: int = Field(3, ge=3, le=3)
+    """DeepSpeed ZeRO stage. Only 3 is allowed, because Loam writes its checkpoints from stage 3 partitions."""
+    offload_optimizer: bool = False
+    """Keeps the optimizer state in host memory."""
+    activation_checkpointing: bool = False
+    """Recomputes activations in the backward pass to save memory."""
+    openlineage: str = ""
+    """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
+    is read from the environment variable OPENLINEAGE_API_KEY."""
