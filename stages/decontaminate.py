@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 from uuid import UUID
 
 from pydantic import Field
@@ -24,7 +24,16 @@ from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable, types_of
 from stages.core.tables import import_documents
-from stages.core.tables.documents import DOCUMENTS, Ruling, add_record_counts, decisions_with, document_shards, judge_shard
+from stages.core.tables.documents import (
+    DOCUMENTS,
+    Document,
+    JudgedShard,
+    Ruling,
+    add_record_counts,
+    decisions_with,
+    document_shards,
+    judge_shard,
+)
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, collect, run_shards
 from stages.settings import StageConfig
@@ -131,7 +140,7 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
     return Outcome(rows=rows, record_counts=record_counts, summary=summary)
 
 
-def clean_file(folder: Path, task: CleanTask, meter: Meter) -> dict[str, Any]:
+def clean_file(folder: Path, task: CleanTask, meter: Meter) -> JudgedShard:
     """Judges one documents shard and writes its hits.parquet.
 
     Returns:
@@ -142,7 +151,7 @@ def clean_file(folder: Path, task: CleanTask, meter: Meter) -> dict[str, Any]:
     config, index = task.config, load_index(task.index)
     hits: list[HitRow] = []
 
-    def ruling(row: dict[str, Any]) -> Ruling:
+    def ruling(row: Document) -> Ruling:
         text, found, rounds = clean_text(index, row["text"], cut=config.mode == "span")
         hits.extend(
             {"doc_id": row["doc_id"], "url": row["url"], "task": m.task, "item_id": m.item_id, "words": m.words, "start": m.start, "end": m.end,

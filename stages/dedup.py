@@ -35,7 +35,7 @@ from stages.core.tables.dedup_tables import (
     write_clusters,
     write_ruling,
 )
-from stages.core.tables.documents import add_record_counts, document_shards, matched_by_pattern
+from stages.core.tables.documents import JudgedShard, add_record_counts, document_shards, matched_by_pattern
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.dedup_rulings import RepeatsConfig, RulingTask, find_repeats, rule_file
@@ -244,7 +244,7 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
     return verdicts, Found(verdicts.kept_by, verdicts.jaccard, first, named, taken)
 
 
-def _publish(shards: Sequence[Shard], config: DedupConfig, verdicts: Verdicts, matched: dict[str, int], out: Path) -> Outcome:
+def _publish(shards: Sequence[Shard[JudgedShard]], config: DedupConfig, verdicts: Verdicts, matched: dict[str, int], out: Path) -> Outcome:
     from stages.text.match.minhash import proposed_frac
 
     for name in ("documents.parquet", "decisions.parquet", *(["repeats.parquet"] if config.repeats else []), *SIGNATURE_FILES):

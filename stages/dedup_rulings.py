@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 from uuid import UUID
 
 from pydantic import Field
@@ -20,7 +20,7 @@ from stages.core.contract.declaration import Context
 from stages.core.contract.side_table import types_of
 from stages.core.tables.canonical_order import Corpus
 from stages.core.tables.dedup_tables import REASONS, REPEATS, REPEATS_CUT, SIGNALS, DedupReason
-from stages.core.tables.documents import Ruling, judge_shard
+from stages.core.tables.documents import Document, JudgedShard, Ruling, judge_shard
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, run_shards
 from stages.settings import StageConfig
@@ -100,7 +100,7 @@ def repeats_file(folder: Path, task: RulingTask, meter: Meter) -> dict[str, int]
     return {"documents": len(found)}
 
 
-def rule_file(folder: Path, task: RulingTask, meter: Meter) -> dict[str, Any]:
+def rule_file(folder: Path, task: RulingTask, meter: Meter) -> JudgedShard:
     """Writes the documents and decisions of one file as decided, and the signatures of the kept documents.
 
     Returns:
@@ -121,7 +121,7 @@ def rule_file(folder: Path, task: RulingTask, meter: Meter) -> dict[str, Any]:
         if config and rank >= config.max_per_source:
             cut.setdefault(row, set()).add(part)
 
-    def ruling(row: dict[str, Any]) -> Ruling:
+    def ruling(row: Document) -> Ruling:
         at = next(rows)
         reason, kept, similarity = rulings[at].tolist()
         if reason:

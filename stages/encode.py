@@ -109,8 +109,8 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     described |= {"bos": ids[BOS], "eos": ids[EOS], "pad": ids[PAD]}
     (out / "tokens.json").write_text(json.dumps(described, indent=1) + "\n")
     text_bytes = sum(shard.result["bytes"] for shard in shards)
-    summary = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
-    summary["bytes_per_token"] = round(text_bytes / sum(counts), 4)
+    sizes = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
+    summary = {**sizes, "bytes_per_token": round(text_bytes / sum(counts), 4)}
     return Outcome(rows=record_counts.rows_in, tokens=sum(counts), record_counts=record_counts, summary=summary)
 
 

@@ -25,12 +25,11 @@ from stages.core.contract.errors import StageError
 from stages.core.store import external
 from stages.core.store.remote import opened
 from stages.core.tables import import_documents
-from stages.core.tables.documents import DOCUMENTS
+from stages.core.tables.documents import DOCUMENTS, Document
 from stages.core.tables.extract_tables import (
     DECISIONS,
     FILES,
     BadRecord,
-    DocumentRow,
     ExtractedFile,
     FileRow,
     RecordRow,
@@ -182,7 +181,7 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
     decisions: list[RecordRow] = []
     totals: dict[str, list[int]] = {}
 
-    def documents() -> Iterator[DocumentRow]:
+    def documents() -> Iterator[Document]:
         seen: set[UUID] = set()
         for record in _records(task):
             at = f"{task.name}:{record.ordinal}"
@@ -285,14 +284,14 @@ def fallback_doc_id(identity: str, ordinal: int) -> UUID:
     return uuid5(NAMESPACE_OID, f"{identity.removeprefix('sha256:')}:{ordinal}")
 
 
-def _publish(shards: Sequence[Shard], files: Sequence[WarcFile], out: Path) -> int:
+def _publish(shards: Sequence[Shard[ExtractedFile]], files: Sequence[WarcFile], out: Path) -> int:
     """Publishes the shard files in `out`, and replaces record ids that an earlier file of the same source has.
 
     Returns:
         The number of replaced ids.
     """
     seen: dict[str, set[UUID]] = {}
-    clean: list[Shard] = []
+    clean: list[Shard[ExtractedFile]] = []
     renamed = 0
     for shard in shards:
         file = files[shard.index]

@@ -28,6 +28,8 @@ from stages.core.contract.errors import StageError
 from stages.core.tables import import_documents
 from stages.core.tables.documents import (
     DOCUMENTS,
+    Document,
+    JudgedShard,
     Ruling,
     add_record_counts,
     decisions_with,
@@ -95,6 +97,13 @@ def with_rules(base: type[Base], rules: Sequence[Rule], section: str = "") -> ty
 FilterConfig = with_rules(FilterSettings, rules.RULES)
 
 
+class FilteredShard(JudgedShard):
+    """The result of `filter_file`. counts: what `_counted` sums. removed: URL pattern -> number of documents."""
+
+    counts: dict[str, int]
+    removed: dict[str, int]
+
+
 @dataclass(frozen=True)
 class FilterTask:
     """A documents file, the settings of the stage as JSON, and the files that the tools need."""
@@ -133,7 +142,7 @@ def run(config: FilterSettings, inputs: Mapping[str, Artifact], out: Path, ctx: 
     return Outcome(rows=rows, record_counts=record_counts, summary={**summary, **_counted(shards), **removed})
 
 
-def _counted(shards: list[Shard]) -> dict[str, float | int]:
+def _counted(shards: Sequence[Shard[FilteredShard]]) -> dict[str, float | int]:
     """Returns summary entries: replacements and repairs in kept documents, and the share of documents with a sufficient score."""
     total: dict[str, int] = {}
     for shard in shards:
@@ -205,7 +214,7 @@ def _tools(config: str, files: ToolFiles) -> Tools:
     return make_tools(FilterConfig.model_validate_json(config), files)
 
 
-def filter_file(folder: Path, task: FilterTask, meter: Meter) -> dict[str, Any]:
+def filter_file(folder: Path, task: FilterTask, meter: Meter) -> FilteredShard:
     """Judges one documents shard.
 
     Returns:
@@ -219,9 +228,9 @@ def filter_file(folder: Path, task: FilterTask, meter: Meter) -> dict[str, Any]:
     counts, removed = dict.fromkeys(("repaired", *pii.COLUMNS), 0), Counter[str]()
     smallest, patterns = _min_score(tools.config), _removed_urls(tools.config)
 
-    def ruling(row: dict[str, Any]) -> Ruling:
+    def ruling(row: Document) -> Ruling:
         url = row["url"] or ""
-        found = judge.judge(row["text"], (row["lang"], row["lang_score"] or 0.0), url, listed.get(url), tools)
+        found = judge.judge(row["text"], (cast(str, row["lang"]), row["lang_score"] or 0.0), url, listed.get(url), tools)
         signals = found.signals
         score = signals["quality_score"]
         if isinstance(score, float) and smallest is not None:
@@ -234,10 +243,8 @@ def filter_file(folder: Path, task: FilterTask, meter: Meter) -> dict[str, Any]:
                 counts[name] += int(signals[name] or 0)
         return Ruling(found.reason, found.text, found.note, signals, {name: signals[name] for name in ("lang", "lang_score")})
 
-    return judge_shard(task.path, folder, ruling, rules.columns(tools.config.model_dump(mode="json")), meter) | {
-        "counts": counts,
-        "removed": removed,
-    }
+    judged = judge_shard(task.path, folder, ruling, rules.columns(tools.config.model_dump(mode="json")), meter)
+    return {"record_counts": judged["record_counts"], "rows": judged["rows"], "counts": counts, "removed": removed}
 
 
 STAGE = Stage(

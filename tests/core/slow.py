@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from stages.core.contract.declaration import Context
 from stages.core.tables.shards import Meter, run_shards
@@ -15,14 +15,13 @@ from stages.core.tables.shards import Meter, run_shards
 LINES = 600
 
 
-def write_slowly(folder: Path, task: Any, meter: Meter) -> dict[str, Any]:
+def write_slowly(folder: Path, task: str, meter: Meter) -> None:
     """One shard: its process id, then a line every 50 ms for half a minute."""
     with (folder / "lines.txt").open("w") as file:
         print(os.getpid(), file=file, flush=True)
         for _ in range(LINES):
             time.sleep(0.05)
             print(task, file=file, flush=True)
-    return {}
 
 
 def main(scratch: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFiles, NamedFiles, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.side_table import Column, SideTable
@@ -39,7 +39,14 @@ class CountConfig(StageConfig):
     """Multiplies the count."""
 
 
-def write_word(folder: Path, task: Any, meter: Meter) -> dict[str, Any]:
+class WordTask(TypedDict):
+    """A word, and the file whose existence makes its shard fail; empty for none."""
+
+    word: str
+    fail: str
+
+
+def write_word(folder: Path, task: WordTask, meter: Meter) -> dict[str, int]:
     """One shard: one word in one file."""
     if task["fail"] and Path(task["fail"]).exists():
         raise RuntimeError(f"shard of {task['word']} was told to fail")
@@ -60,7 +67,8 @@ def run_words(config: WordsConfig, inputs: Mapping[str, Artifact], out: Path, ct
         else:
             ctx.drop("empty word", f"word {position}", word)
     switch = os.environ.get("LOAM_TEST_FAIL", "")
-    shards = run_shards(write_word, [{"word": w, "fail": switch if w == config.fail_at else ""} for w in kept], ctx, "words")
+    tasks: list[WordTask] = [{"word": w, "fail": switch if w == config.fail_at else ""} for w in kept]
+    shards = run_shards(write_word, tasks, ctx, "words")
     collect(shards, "word.txt", out)
     chars = sum(s.result["chars"] for s in shards)
     record_counts = RecordCounts("words", len(words), len(kept), 0, {"empty": len(words) - len(kept)}, chars, chars + config.unbalanced)

@@ -52,7 +52,8 @@ class Corpus:
         import numpy as np
 
         arrays = [np.load(part.arrays[name], mmap_mode="r") for part in self.parts]
-        return np.concatenate(arrays if band is None else [array[band] for array in arrays])[self.order]
+        sorted_rows: np.ndarray = np.concatenate(arrays if band is None else [array[band] for array in arrays])[self.order]
+        return sorted_rows
 
     def rows(self, part: int) -> slice:
         """Returns the rows of one file as a slice."""

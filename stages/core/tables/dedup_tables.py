@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.canonical_order import Corpus
@@ -56,6 +56,19 @@ REPEATS = SideTable(
         "doc_id": Column("uuid", "the document that has it first"),
     },
 )  # fmt: skip
+
+
+class ClusterRow(TypedDict):
+    """A row of CLUSTERS. An id is the 16 bytes of a UUID."""
+
+    doc_id: bytes
+    cluster: int
+    kept_doc_id: bytes
+    jaccard: float
+    kind: str
+    corpus: str | None
+
+
 TABLES = (DOCUMENTS, decisions_with(SIGNALS), CLUSTERS, PAIRS, REPEATS)
 """The side tables that dedup writes."""
 
@@ -106,28 +119,35 @@ def write_clusters(path: Path, corpus: Corpus, found: Found) -> None:
     removed = removed[removed >= corpus.known]
     removed = removed[np.argsort(found.kept_by[removed], kind="stable")]
 
-    def rows() -> Iterator[dict[str, Any]]:
+    def row(number: int, cluster: int, kept: int, jaccard: float, kind: str) -> ClusterRow:
+        ids = corpus.ids[number].tobytes(), corpus.ids[kept].tobytes()
+        of = corpus.corpus_of(kept)
+        return {"doc_id": ids[0], "cluster": cluster, "kept_doc_id": ids[1], "jaccard": jaccard, "kind": kind, "corpus": of}
+
+    def rows() -> Iterator[ClusterRow]:
         cluster, last = -1, -1
         for number in removed.tolist():
             kept = int(found.kept_by[number])
-            names = {"kept_doc_id": corpus.ids[kept].tobytes(), "corpus": corpus.corpus_of(kept)}
             if kept != last:
                 cluster, last = cluster + 1, kept
-                yield {
-                    "doc_id": names["kept_doc_id"],
-                    "cluster": cluster,
-                    "jaccard": 1.0,
-                    "kind": "removed" if found.taken[kept] else "kept",
-                } | names
-            kind = "near" if found.first[number] == number else "exact"
-            similarity = float(found.jaccard[number])
-            yield {"doc_id": corpus.ids[number].tobytes(), "cluster": cluster, "jaccard": similarity, "kind": kind} | names
+                yield row(kept, cluster, kept, 1.0, "removed" if found.taken[kept] else "kept")
+            yield row(number, cluster, kept, float(found.jaccard[number]), "near" if found.first[number] == number else "exact")
 
     write_rows(path, schema(**CLUSTERS.types), rows())
 
 
 def write_ruling(path: Path, corpus: Corpus, part: int, found: Found) -> Path:
-    """Writes reason (0 keeps), kept doc_id and Jaccard similarity of each row of a documents file, for the worker that applies them."""
+    """Writes reason (0 keeps), kept doc_id and Jaccard similarity of each row of a documents file, for the worker that applies them.
+
+    Args:
+        path: The .npy file to write, of dtype RULING.
+        corpus: The documents in canonical order.
+        part: Number of the documents file in `corpus.parts`.
+        found: What dedup found.
+
+    Returns:
+        `path`.
+    """
     import numpy as np
 
     numbers = corpus.numbers[corpus.rows(part)]

@@ -7,14 +7,15 @@ Cost: one row group of documents in memory, and the decisions of the shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
+from uuid import UUID
 
-from stages.core.contract.declaration import Context, RecordCounts
+from stages.core.contract.declaration import Context, RecordCounts, RecordCountsJson
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
+from stages.core.tables.parquet import Cell, TableRow, count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter
 
 DOCUMENTS = SideTable(
@@ -40,6 +41,25 @@ DECISIONS = SideTable(
 )  # fmt: skip
 
 
+class Document(TypedDict):
+    """A row of DOCUMENTS."""
+
+    doc_id: UUID
+    source: str
+    url: str | None
+    date: str | None
+    lang: str | None
+    lang_score: float | None
+    text: str
+
+
+class JudgedShard(TypedDict):
+    """The result of `judge_shard`, as plain JSON. rows: number of documents written."""
+
+    record_counts: RecordCountsJson
+    rows: int
+
+
 def decisions_with(columns: Mapping[str, Column], more: str = "") -> SideTable:
     """Returns the declaration of decisions/ for a stage that records more than verdict and reason."""
     return replace(DECISIONS, columns={**DECISIONS.columns, **columns}, more=more)
@@ -60,24 +80,22 @@ class Ruling:
     reason: str = ""
     text: str | None = None
     note: str = ""
-    signals: Mapping[str, Any] = field(default_factory=dict)
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    signals: Mapping[str, Cell] = field(default_factory=dict)
+    columns: Mapping[str, Cell] = field(default_factory=dict)
 
 
-def judge_shard(
-    source: Path, folder: Path, judge: Callable[[dict[str, Any]], Ruling], signals: Mapping[str, str], meter: Meter
-) -> dict[str, Any]:
+def judge_shard(source: Path, folder: Path, judge: Callable[[Document], Ruling], signals: Mapping[str, str], meter: Meter) -> JudgedShard:
     """Writes documents.parquet and decisions.parquet into `folder`.
 
     Args:
         source: A documents/NNNNN.parquet.
         folder: The shard's folder.
-        judge: Is called with each row.
+        judge: Function from a document to the verdict on it.
         signals: Additional decision columns (name -> short type).
         meter: Counts documents for the progress.
 
     Returns:
-        {"record_counts": …, "rows": number of documents written}, as plain JSON.
+        The record counts, and the number of documents written.
     """
     import pyarrow.parquet as pq
 
@@ -85,8 +103,8 @@ def judge_shard(
     meter.expect(count_rows(source))
     counts: dict[str, list[int]] = {}
 
-    def rulings() -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-        for row in read_rows(source):
+    def rulings() -> Iterator[tuple[dict[str, Cell], TableRow | None]]:
+        for row in cast(Iterator[Document], read_rows(source)):
             ruling = judge(row)
             text = row["text"] if ruling.text is None else ruling.text
             verdict = "dropped" if ruling.reason else "kept" if text == row["text"] else "changed"
@@ -94,13 +112,13 @@ def judge_shard(
             for i, amount in enumerate((1, len(row["text"]), len(text))):
                 total[i] += amount
             meter.add(1, len(row["text"].encode()), ruling.reason)
-            decision = {"doc_id": row["doc_id"], "url": row["url"], "verdict": verdict, **ruling.signals}
+            decision: dict[str, Cell] = {"doc_id": row["doc_id"], "url": row["url"], "verdict": verdict, **ruling.signals}
             decision["reason"] = ruling.reason or (ruling.note if verdict == "changed" else "") or None
             yield decision, None if ruling.reason else {**row, **ruling.columns, "text": text}
 
-    decisions: list[dict[str, Any]] = []
+    decisions: list[dict[str, Cell]] = []
 
-    def documents() -> Iterator[dict[str, Any]]:
+    def documents() -> Iterator[TableRow]:
         for decision, document in rulings():
             decisions.append(decision)
             if document is not None:
@@ -108,7 +126,7 @@ def judge_shard(
 
     rows = write_rows(folder / "documents.parquet", kept_schema, documents())
     write_rows(folder / "decisions.parquet", schema(**DECISIONS.types, **signals), decisions)
-    return {"record_counts": asdict(_record_counts(counts)), "rows": rows}
+    return {"record_counts": _record_counts(counts).as_json(), "rows": rows}
 
 
 def _record_counts(counts: Mapping[str, list[int]]) -> RecordCounts:
@@ -126,13 +144,13 @@ def _record_counts(counts: Mapping[str, list[int]]) -> RecordCounts:
     )
 
 
-def add_record_counts(results: list[Mapping[str, Any]]) -> RecordCounts:
+def add_record_counts(results: Iterable[JudgedShard]) -> RecordCounts:
     """Returns the sum of the record counts that `judge_shard` returned."""
     return sum((RecordCounts(**result["record_counts"]) for result in results), RecordCounts())
 
 
 def matched_by_pattern(patterns: Sequence[str], found: Sequence[Mapping[str, int]], setting: str, ctx: Context) -> dict[str, int]:
-    """Returns summary entries: how many documents each URL pattern of a takedown matched. Logs the patterns that matched none.
+    """Counts how many documents each URL pattern of a takedown matched. Logs the patterns that matched none.
 
     A document counts for every pattern that matches it.
 
@@ -141,6 +159,9 @@ def matched_by_pattern(patterns: Sequence[str], found: Sequence[Mapping[str, int
         found: Pattern -> number of documents, per shard.
         setting: The setting that holds the patterns, for the log.
         ctx: The stage's context.
+
+    Returns:
+        "matched <pattern>" -> number of documents.
     """
     counts = {pattern: sum(shard.get(pattern, 0) for shard in found) for pattern in patterns}
     for pattern, count in counts.items():

@@ -6,39 +6,60 @@ Cost: one pass; the rows in memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
 
 from stages.core.contract.declaration import Context, Outcome
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import SideTable
-from stages.core.tables.jsonl import JsonRecord, decision_record_counts, no_answers, read_records
-from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.core.tables.jsonl import JsonRecord, decision_record_counts, read_records
+from stages.core.tables.parquet import TableRow, read_rows, schema, write_rows
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from stages.core.contract.declaration import Artifact
 
 Value = TypeVar("Value")
 
 
+class DocumentedAnswer(TypedDict):
+    """A row of the benchmarks' answers.parquet: a sentence of the documentation of a package."""
+
+    package: str
+    version: str
+    name: str
+    kind: str
+    ordinal: int
+    text: str
+    key: str
+    lead: list[str]
+
+
 class JudgedExample(Protocol):
-    """A judged example.
-
-    `decision` is a row of decisions/. `row` is a row of the table, or None for a dropped example. `chars` are its characters in the record
-    counts.
-    """
+    """An example of a table, after the checks."""
 
     @property
-    def decision(self) -> dict[str, Any]: ...
+    def decision(self) -> TableRow:
+        """The row of decisions/, with `reason` (None for a kept example)."""
+
     @property
-    def row(self) -> dict[str, Any] | None: ...
+    def row(self) -> TableRow | None:
+        """The row of the table, with `split`; None for a dropped example."""
+
     @property
-    def chars(self) -> int: ...
+    def chars(self) -> int:
+        """The characters in the record counts."""
 
 
 def refuse_no_source(ctx: Context, docstrings: object, what: str, pattern: str) -> None:
-    """Raises StageError where a recipe gives neither files nor docstrings. pattern: an example of files, for the advice."""
+    """Refuses a recipe that gives neither files nor docstrings. pattern: an example of files, for the advice.
+
+    Raises:
+        StageError: There is no source.
+    """
     if not ctx.files("files") and docstrings is None:
         raise StageError(
             f"There are no {what}: neither files nor docstrings are given.",
@@ -48,7 +69,7 @@ def refuse_no_source(ctx: Context, docstrings: object, what: str, pattern: str) 
 
 
 def read_examples(
-    ctx: Context, read: Callable[[Mapping[str, Any]], Value], refused: type[ValueError]
+    ctx: Context, read: Callable[[Mapping[str, JsonValue]], Value], refused: type[ValueError]
 ) -> Iterator[tuple[JsonRecord, Value]]:
     """Yields the records of the field `files` and the value that `read` makes of each. If `read` raises `refused`, it is a bad record."""
     for record in read_records(ctx.files("files"), ctx):
@@ -60,16 +81,24 @@ def read_examples(
         yield record, value
 
 
-def read_answers(ctx: Context, benchmarks: Artifact) -> Iterator[dict[str, Any]]:
-    """Returns the answers that the benchmarks read from documentation. Raises StageError if they read none."""
+def read_answers(ctx: Context, benchmarks: Artifact) -> Iterator[DocumentedAnswer]:
+    """Returns the answers that the benchmarks read from documentation.
+
+    Raises:
+        StageError: The benchmarks read none.
+    """
     path = benchmarks.path / "answers.parquet"
     if not path.is_file():
-        raise no_answers(ctx.node)
-    return read_rows(path)
+        raise StageError(
+            f"{ctx.node}.docstrings needs the answers that the benchmarks read from documentation, and they read none.",
+            where=f"{ctx.node}.docstrings",
+            do=f"Set benchmarks.docstrings, or set {ctx.node}.docstrings to null and name files.",
+        )
+    return cast(Iterator[DocumentedAnswer], read_rows(path))
 
 
 def write_examples(out: Path, table: SideTable, decided: SideTable, unit: str, judged: Iterable[JudgedExample], bad: list[str]) -> Outcome:
-    """Writes the table as one file and the decisions as decisions/00000.parquet. Returns the outcome with record counts.
+    """Writes the table as one file and the decisions as decisions/00000.parquet.
 
     Args:
         out: The artifact's folder.
@@ -78,19 +107,23 @@ def write_examples(out: Path, table: SideTable, decided: SideTable, unit: str, j
         unit: What one example is called in the record counts.
         judged: The judged examples.
         bad: The list of jsonl.counting. It grows while `judged` is read.
+
+    Returns:
+        The outcome with record counts.
     """
-    kept: list[dict[str, Any]] = []
-    decisions: list[dict[str, Any]] = []
-    sizes: dict[str, int] = {"": 0}
+    kept: list[TableRow] = []
+    decisions: list[TableRow] = []
+    counts, chars = Counter[str](), Counter[str]()
     for example in judged:
-        reason = example.decision["reason"] or ""
-        sizes[reason] = sizes.get(reason, 0) + example.chars
+        reason = str(example.decision.get("reason") or "")
+        counts[reason] += 1
+        chars[reason] += example.chars
         decisions.append(example.decision)
         if example.row is not None:
             kept.append(example.row)
     write_rows(out / f"{table.name}.parquet", schema(**table.types), kept)
     write_rows(out / decided.name / "00000.parquet", schema(**decided.types), decisions)
-    record_counts = decision_record_counts(unit, decisions, sizes, len(bad))
-    validation = sum(row["split"] == "validation" for row in kept)
+    record_counts = decision_record_counts(unit, counts, chars, len(bad))
+    validation = sum(row.get("split") == "validation" for row in kept)
     summary = {"train": len(kept) - validation, "validation": validation, "held_out_dropped": record_counts.dropped.get("held_out", 0)}
     return Outcome(rows=len(kept), record_counts=record_counts, summary=summary)

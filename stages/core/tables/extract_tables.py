@@ -59,18 +59,6 @@ class RecordRow(TypedDict):
     reason: str | None
 
 
-class DocumentRow(TypedDict):
-    """A row of the table `documents`."""
-
-    doc_id: UUID
-    source: str
-    url: str
-    date: str
-    lang: str | None
-    lang_score: float | None
-    text: str
-
-
 class FileRow(TypedDict):
     """A row of the table `files`."""
 

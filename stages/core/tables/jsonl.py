@@ -22,6 +22,9 @@ from stages.core.store.remote import opened
 from stages.core.tables.parquet import ROW_GROUP_ROWS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pydantic import JsonValue
+
     from stages.core.contract.declaration import Context, ExternalFile
 
 SHOWN_CHARS = 2000
@@ -68,9 +71,7 @@ def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[JsonRe
             if not raw.strip():
                 continue
             try:
-                if not whole:
-                    raise BadJsonError(f"more than {MAX_LINE_BYTES >> 20} MiB")
-                value = parse(raw)
+                value = _parsed(raw, whole)
             except BadJsonError as error:
                 ctx.drop(f"the line is not JSON ({error})", place(file, number), _shown(raw))
                 continue
@@ -80,8 +81,24 @@ def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[JsonRe
                 ctx.drop("the line is not a JSON object", place(file, number), _shown(raw))
 
 
+def _parsed(raw: bytes, whole: bool) -> JsonValue:
+    """Returns the value of a line. whole: whether `raw` is the whole line.
+
+    Raises:
+        BadJsonError: The line is too long. `parse` raises it for a line that is not JSON.
+    """
+    if not whole:
+        raise BadJsonError(f"more than {MAX_LINE_BYTES >> 20} MiB")
+    value: JsonValue = parse(raw)
+    return value
+
+
 def read_lines(file: ExternalFile) -> Iterator[str]:
-    """Yields the lines of a text file, plain or compressed. Raises StageError where one is not UTF-8 or too long."""
+    """Yields the lines of a text file, plain or compressed.
+
+    Raises:
+        StageError: A line is not UTF-8 or too long.
+    """
     for number, raw, whole in _lines(file):
         if not whole:
             raise StageError(f"The line has more than {MAX_LINE_BYTES >> 20} MiB.", where=place(file, number), do="Break it into several.")
@@ -102,40 +119,35 @@ def counting(ctx: Context) -> tuple[Context, list[str]]:
     return replace(ctx, drop=drop), bad
 
 
-def decision_record_counts(unit: str, decisions: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], bad: int) -> RecordCounts:
+def decision_record_counts(unit: str, rows: Mapping[str, int], chars: Mapping[str, int], bad: int) -> RecordCounts:
     """Returns record counts from decisions.
 
     Args:
         unit: What one record is, in the plural.
-        decisions: Rows with verdict and reason.
-        sizes: Reason -> characters ("" = kept).
+        rows: Reason -> number of records ("" = kept).
+        chars: Reason -> characters of these records.
         bad: Number of bad records, which count without characters.
     """
-    dropped = {reason: sum(d["reason"] == reason for d in decisions) for reason in sorted(sizes) if reason}
+    dropped = {reason: count for reason, count in sorted(rows.items()) if reason}
     if bad:
         dropped[BAD_RECORD] = bad
     return RecordCounts(
         unit,
-        rows_in=len(decisions) + bad,
-        kept=sum(d["verdict"] == "kept" for d in decisions),
+        rows_in=sum(rows.values()) + bad,
+        kept=rows.get("", 0),
         dropped=dropped,
-        chars_in=sum(sizes.values()),
-        chars_out=sizes.get("", 0),
-        chars_dropped={reason: size for reason, size in sorted(sizes.items()) if reason},
-    )
-
-
-def no_answers(node: str) -> StageError:
-    """Returns the error for a stage that needs the answers from documentation, when the benchmarks read none."""
-    return StageError(
-        f"{node}.docstrings needs the answers that the benchmarks read from documentation, and they read none.",
-        where=f"{node}.docstrings",
-        do=f"Set benchmarks.docstrings, or set {node}.docstrings to null and name files.",
+        chars_in=sum(chars.values()),
+        chars_out=chars.get("", 0),
+        chars_dropped={reason: size for reason, size in sorted(chars.items()) if reason},
     )
 
 
 def parquet_columns(path: Path, file: ExternalFile) -> list[str]:
-    """Returns the column names of a Parquet file. path: the local file. Raises RecipeError when it is not a Parquet file."""
+    """Returns the column names of a Parquet file. path: the local file.
+
+    Raises:
+        RecipeError: It is not a Parquet file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -148,10 +160,14 @@ def parquet_columns(path: Path, file: ExternalFile) -> list[str]:
 
 
 def parquet_rows(path: Path, file: ExternalFile, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a Parquet file that a user brought. Raises StageError where it cannot be read to its end."""
+    """Yields the rows of a user's Parquet file.
+
+    Raises:
+        StageError: The file cannot be read to its end.
+    """
     import pyarrow as pa
 
-    rows = _sparing(path, columns)
+    rows = (row for batch in _small_batches(path, columns) for row in batch.to_pylist())
     while True:
         try:
             row = next(rows, None)
@@ -164,8 +180,8 @@ def parquet_rows(path: Path, file: ExternalFile, columns: Sequence[str]) -> Iter
         yield row
 
 
-def _sparing(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields rows and limits their memory. A dictionary column lets a file of 1 MB repeat a string of 1 MB a million times."""
+def _small_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields batches whose rows fit into SPARED_BYTES. A dictionary column lets a file of 1 MB repeat a string of 1 MB a million times."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -183,7 +199,7 @@ def _sparing(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         for batch in file.iter_batches(batch_size=ROW_GROUP_ROWS, columns=list(columns)):
             at_once = max(1, min(ROW_GROUP_ROWS, SPARED_BYTES // (1 + sum(longest(column) for column in batch.columns))))
             for start in range(0, batch.num_rows, at_once):
-                yield from batch.slice(start, at_once).to_pylist()
+                yield batch.slice(start, at_once)
 
 
 def _first_line(error: Exception) -> str:
@@ -201,7 +217,12 @@ def base_name(file: ExternalFile) -> str:
 
 
 def _lines(file: ExternalFile) -> Iterator[tuple[int, bytes, bool]]:
-    """Yields (number, bytes, whether the bytes are the whole line) of each line. Of a line that is too long, yields the beginning."""
+    """Yields (number, bytes, whether the bytes are the whole line) of each line. Of a line that is too long, yields the beginning.
+
+    Raises:
+        ConnectionError: The network failed. The node is tried again.
+        StageError: The file cannot be read to its end, or has another encoding.
+    """
     from lzma import LZMAError
     from zipfile import BadZipFile
     from zlib import error as ZlibError
@@ -219,7 +240,7 @@ def _lines(file: ExternalFile) -> Iterator[tuple[int, bytes, bool]]:
                         break
                 yield number, raw, whole
     except ConnectionError:
-        raise  # a network fault: the node is tried again
+        raise
     except (OSError, EOFError, ZlibError, LZMAError, BadZipFile) as error:  # gzip.BadGzipFile is an OSError
         raise StageError(
             f"{base_name(file)} cannot be read to its end: {error}", where=file.uri, do="Fetch the file again; nothing of it was used."
@@ -227,7 +248,11 @@ def _lines(file: ExternalFile) -> Iterator[tuple[int, bytes, bool]]:
 
 
 def _refuse_other_encoding(start: bytes, file: ExternalFile) -> None:
-    """Raises StageError for a file in UTF-16 or UTF-32, because its lines cannot be separated into good and bad records."""
+    """Refuses a file in UTF-16 or UTF-32, because its lines cannot be separated into good and bad records.
+
+    Raises:
+        StageError: The byte order mark names another encoding.
+    """
     if found := other_encoding(start):
         raise StageError(
             f"{base_name(file)} is {found} by its byte order mark, not UTF-8.", where=file.uri, do=f"Convert it: iconv -f {found} -t UTF-8."

@@ -6,9 +6,9 @@ Cost: one row group in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from stages.core.store.files import fsync
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP_ROWS = 8192
+Cell = str | int | float | bytes | UUID | Sequence[str] | Sequence[int] | None
+"""A value of a column of one of the types that `schema` knows."""
+
+
+class TableRow(Protocol):
+    """A row to write: a mapping from column to Cell. A TypedDict is one."""
+
+    def get(self, column: str, /) -> object:
+        """Returns the Cell of a column; None where the row has no such column."""
 
 
 def schema(**columns: str) -> pa.Schema:
@@ -34,12 +43,22 @@ def schema(**columns: str) -> pa.Schema:
     return pa.schema([(name, types[short]) for name, short in columns.items()])
 
 
-def write_rows(path: Path, shape: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Writes mappings as one Parquet file and returns their number. Missing keys become null. A uuid value may be UUID or bytes."""
+def write_rows(path: Path, shape: pa.Schema, rows: Iterable[TableRow]) -> int:
+    """Writes rows as one Parquet file.
+
+    Args:
+        path: The file; its folder is created.
+        shape: The columns (see `schema`).
+        rows: The rows. A missing column becomes null. A uuid value may be UUID or bytes.
+
+    Returns:
+        The number of rows.
+    """
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    count, batch = 0, []
+    count = 0
+    batch: list[TableRow] = []
     with path.open("wb") as sink, pq.ParquetWriter(sink, shape, compression="zstd") as writer:
         for row in rows:
             batch.append(row)
@@ -54,7 +73,7 @@ def write_rows(path: Path, shape: pa.Schema, rows: Iterable[Mapping[str, Any]]) 
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yields the rows of one Parquet file as dicts (doc_id as UUID). Reads a row group at a time."""
+    """Yields the rows of one Parquet file as dicts of Cell (doc_id as UUID). Reads a row group at a time."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -69,7 +88,7 @@ def count_rows(path: Path) -> int:
     return int(pq.read_metadata(path).num_rows)
 
 
-def _table(batch: list[Mapping[str, Any]], shape: pa.Schema) -> pa.Table:
+def _table(batch: Sequence[TableRow], shape: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     columns = []

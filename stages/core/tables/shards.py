@@ -24,36 +24,53 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stages.core.contract.errors import StageError
 from stages.processes import die_with_parent
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from multiprocessing.process import BaseProcess
+
     from stages.core.contract.declaration import Context
 
 MEASURE = "meter.json"
 NOW, NOW_BYTES = ".now", 1024
 LOOK_S = 0.5
 REAPED_S = 10
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Shard:
+class Shard(Generic[Result]):
     """A finished shard: its number, its folder in scratch, and what the function returned (plain JSON)."""
 
     index: int
     path: Path
-    result: dict[str, Any]
+    result: Result
+
+
+@dataclass
+class Counts:
+    """What workers have done so far. `share` is the finished part, 0 to 1."""
+
+    documents: int = 0
+    size_bytes: int = 0
+    share: float = 0.0
+    dropped: Counter[str] = field(default_factory=Counter)
 
 
 class Meter:
     """Counts of a worker for its current shard. The stage adds up all shards for the progress line. They decide no output byte."""
 
     def __init__(self, path: Path) -> None:
+        """Starts to count. path: the file that `write` replaces now and then while `add` counts."""
         self._path, self._at = path, time.monotonic()
         self.documents, self.size_bytes, self.share, self.dropped = 0, 0, 0.0, Counter[str]()
         self._expected = 0
@@ -103,13 +120,17 @@ class Meter:
         os.replace(fresh, path)
 
 
-ShardFunction = Callable[[Path, Any, Meter], dict[str, Any]]
+ShardFunction = Callable[[Path, Task, Meter], Result]
+"""A function from (folder, task, meter) to plain JSON: what it has to say beside the files that it writes into the folder."""
 
 
 def run_shards(
-    work: ShardFunction, tasks: Sequence[Any], ctx: Context, label: str, sizes_bytes: Sequence[int] = (), apart: bool = False
-) -> list[Shard]:
-    """Runs `work(folder, task, meter)` for every task on `ctx.runtime.workers` local processes. Returns the shards in task order.
+    work: ShardFunction[Task, Result], tasks: Sequence[Task], ctx: Context, label: str, sizes_bytes: Sequence[int] = (), apart: bool = False
+) -> list[Shard[Result]]:
+    """Runs `work(folder, task, meter)` for every task on `ctx.runtime.workers` local processes.
+
+    What `work` raises, this function raises. A worker that was killed is a StageError that names the record which the worker was
+    processing, if it recorded one.
 
     Args:
         work: A module-level function (or functools.partial of one). It writes files into `folder`, counts on `meter`, returns plain JSON.
@@ -119,9 +140,8 @@ def run_shards(
         sizes_bytes: Size of each task, so that large shards weigh more in the progress. Without it all weigh the same.
         apart: Uses a separate process even for one worker, because a task may crash its process.
 
-    Raises:
-        StageError: A worker was killed. The message names the record that the worker was processing, if it recorded one.
-        Exception: Whatever `work` raised.
+    Returns:
+        The shards in the order of the tasks.
     """
     root = ctx.scratch / label
     root.mkdir(parents=True, exist_ok=True)
@@ -129,17 +149,17 @@ def run_shards(
     if missing:
         jobs = [partial(_one, work, _folder(root, i), tasks[i]) for i in missing]
         _execute(jobs, ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks)), apart)
-    shards = []
-    for i in range(len(tasks)):
-        folder = _folder(root, i)
-        shards.append(Shard(i, folder, json.loads((folder / "result.json").read_text())))
-    return shards
+    folders = [_folder(root, i) for i in range(len(tasks))]
+    return [Shard(i, folder, json.loads((folder / "result.json").read_text())) for i, folder in enumerate(folders)]
 
 
-def collect(shards: Sequence[Shard], name: str, out: Path) -> list[Path]:
-    """Links every shard's file `name` (such as "documents.parquet") to out/<stem>/<index>.<suffix>. Returns the new paths.
+def collect(shards: Sequence[Shard[Result]], name: str, out: Path) -> list[Path]:
+    """Links every shard's file `name` (such as "documents.parquet") to out/<stem>/<index>.<suffix>.
 
     The files are hard links, not moved, so a stage that is killed here starts again from complete shards.
+
+    Returns:
+        The new paths, in the order of the shards.
     """
     stem, _, suffix = name.partition(".")
     (out / stem).mkdir(parents=True, exist_ok=True)
@@ -160,7 +180,7 @@ def _running(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.{MEASURE}")
 
 
-def _one(work: ShardFunction, folder: Path, task: Any) -> None:
+def _one(work: ShardFunction[Task, Result], folder: Path, task: Task) -> None:
     """Does one shard in a worker: writes into a temporary folder, then renames it."""
     partial_folder = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial_folder, ignore_errors=True)
@@ -188,48 +208,51 @@ class _Progress:
 
     def __init__(self, root: Path, sizes_bytes: Sequence[int]) -> None:
         self.root, self.sizes, self.started = root, sizes_bytes, time.monotonic()
-        self.finished: dict[int, dict[str, Any]] = {}
+        self.finished: dict[int, Counts] = {}
         self.before = self._sum()
 
     def line(self) -> tuple[float, int, str]:
         """Returns (shards done, number of shards, text with documents, MB/s, dropped share and reasons, time left)."""
         now, seconds = self._sum(), max(1e-9, time.monotonic() - self.started)
-        parts = [f"{now['documents']:,} documents"] if now["documents"] else []
-        if speed := (now["size_bytes"] - self.before["size_bytes"]) / seconds:
+        parts = [f"{now.documents:,} documents"] if now.documents else []
+        if speed := (now.size_bytes - self.before.size_bytes) / seconds:
             parts.append(f"{speed / 1e6:.1f} MB/s")
-        if now["documents"] and (dropped := sum(now["dropped"].values())):
-            reasons = ", ".join(f"{reason} {count / now['documents']:.0%}" for reason, count in now["dropped"].most_common(3))
-            parts.append(f"{dropped / now['documents']:.0%} dropped ({reasons})")
-        if (done := now["share"] - self.before["share"]) > 0 and now["share"] < 1:
-            left = round(seconds * (1 - now["share"]) / done)
+        if now.documents and (dropped := sum(now.dropped.values())):
+            reasons = ", ".join(f"{reason} {count / now.documents:.0%}" for reason, count in now.dropped.most_common(3))
+            parts.append(f"{dropped / now.documents:.0%} dropped ({reasons})")
+        if (done := now.share - self.before.share) > 0 and now.share < 1:
+            left = round(seconds * (1 - now.share) / done)
             parts.append(f"{left // 60}:{left % 60:02d} left")
-        return round(now["share"] * len(self.sizes), 1), len(self.sizes), ", ".join(parts)
+        return round(now.share * len(self.sizes), 1), len(self.sizes), ", ".join(parts)
 
-    def _sum(self) -> dict[str, Any]:
-        total: dict[str, Any] = {"documents": 0, "size_bytes": 0, "share": 0.0, "dropped": Counter()}
+    def _sum(self) -> Counts:
+        total = Counts()
         weight = sum(self.sizes) or 1
         for index, size in enumerate(self.sizes):
             if (shard := self._shard(index)) is None:
                 continue
-            total["documents"] += shard["documents"]
-            total["size_bytes"] += shard["size_bytes"]
-            total["share"] += size / weight * shard["share"]
-            total["dropped"].update(shard["dropped"])
+            total.documents += shard.documents
+            total.size_bytes += shard.size_bytes
+            total.share += size / weight * shard.share
+            total.dropped.update(shard.dropped)
         return total
 
-    def _shard(self, index: int) -> dict[str, Any] | None:
-        """Returns the meter of a shard. None before the worker wrote it for the first time."""
-        if index not in self.finished:
-            folder = _folder(self.root, index)
-            try:
-                self.finished[index] = json.loads((folder / MEASURE).read_text()) | {"share": 1.0}
-            except FileNotFoundError:
-                try:
-                    running: dict[str, Any] = json.loads(_running(folder).read_text())
-                except FileNotFoundError:
-                    return None
-                return running
-        return self.finished[index]
+    def _shard(self, index: int) -> Counts | None:
+        """Returns the counts of a shard. None before the worker wrote them for the first time."""
+        folder = _folder(self.root, index)
+        with suppress(FileNotFoundError):
+            if index not in self.finished:
+                self.finished[index] = replace(_read_counts(folder / MEASURE), share=1.0)
+            return self.finished[index]
+        with suppress(FileNotFoundError):
+            return _read_counts(_running(folder))
+        return None
+
+
+def _read_counts(path: Path) -> Counts:
+    """Returns the counts that `Meter.write` wrote."""
+    values = json.loads(path.read_text())
+    return Counts(values["documents"], values["size_bytes"], values["share"], Counter(values["dropped"]))
 
 
 def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progress: _Progress, apart: bool) -> None:
@@ -262,43 +285,50 @@ def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progr
 def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str, root: Path | None = None) -> None:
     """Runs picklable jobs in new worker processes.
 
-    The processes are spawned, so they do not inherit open files and locks. The kernel ends them when this process ends.
+    The processes are spawned, so they do not inherit open files and locks. The kernel ends them when this process ends. What a job raises,
+    this function raises. A worker that was killed is a StageError.
 
     Args:
         jobs: Picklable functions without arguments.
         workers: Number of processes.
         label: What is being made, for messages.
         root: The folder in which workers record which record they process.
-
-    Raises:
-        StageError: A worker was killed.
-        Exception: Whatever a job raised.
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to, (os.getpid(),))
     try:
         pending = {pool.submit(job) for job in jobs}  # each submission starts a worker until there are enough
         born = set(multiprocessing.active_children()) - others
-        while pending:
-            done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-            for job in done:
-                job.result()
-            if pending and born - set(multiprocessing.active_children()):  # the pool notices a later worker's death only at its next result
-                raise BrokenProcessPool
+        _await(pending, born)
     except BrokenProcessPool:
-        raise _killed(set(multiprocessing.active_children()) | born, label, root) from None
+        killed = _killed(set(multiprocessing.active_children()) | born, label, root)
+        raise killed from None
     finally:
         for worker in set(multiprocessing.active_children()) - others:
             worker.kill()  # after an error, shutdown alone would wait for the running shards
         pool.shutdown(cancel_futures=True)
 
 
-def _killed(workers: set[Any], label: str, root: Path | None) -> StageError:
+def _await(pending: set[Future[None]], workers: set[BaseProcess]) -> None:
+    """Waits for all jobs.
+
+    Raises:
+        BrokenProcessPool: A worker has died. The pool itself notices the death of a later worker only at its next result.
+    """
+    while pending:
+        done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+        for job in done:
+            job.result()
+        if pending and workers - set(multiprocessing.active_children()):
+            raise BrokenProcessPool
+
+
+def _killed(workers: set[BaseProcess], label: str, root: Path | None) -> StageError:
     """Returns the error for a dead worker: by which signal it died, and at which record."""
     until = time.monotonic() + REAPED_S  # the pool sees the worker's closed pipe before the kernel has ended the process
     while all(worker.exitcode is None for worker in workers) and time.monotonic() < until:
         time.sleep(0.01)
-    dead = {worker.pid: -worker.exitcode for worker in workers if (worker.exitcode or 0) < 0}
+    dead = {worker.pid: -code for worker in workers if (code := worker.exitcode) is not None and code < 0}
     names = sorted({signal.Signals(number).name for number in dead.values()})
     records = _records(root) if root else {}
     at = [records[pid] for pid in dead if pid in records]

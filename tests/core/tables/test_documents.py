@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from stages.core.tables.documents import Ruling, add_record_counts, document_shards, judge_shard
+from stages.core.tables.documents import DOCUMENTS, Document, Ruling, add_record_counts, document_shards, judge_shard
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.shards import Meter
 from tests.stages.made import documents
 
 
-def judge(row: dict[str, Any]) -> Ruling:
+def judge(row: Document) -> Ruling:
     text = row["text"]
     if text == "drop":
         return Ruling("bad", signals={"length": len(text)})
@@ -42,6 +41,10 @@ def test_rows_decisions_and_record_counts(tmp_path: Path) -> None:
         2,
         {"bad": 8},
     )
+
+
+def test_the_type_of_a_row_has_the_columns_of_the_table() -> None:
+    assert list(Document.__annotations__) == list(DOCUMENTS.columns)
 
 
 def test_an_empty_shard(tmp_path: Path) -> None:

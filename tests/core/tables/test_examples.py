@@ -10,12 +10,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from pydantic import JsonValue
 
+from stages import benchmarks
 from stages.core.contract.declaration import Artifact, ExternalFile
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.documents import decisions_with
-from stages.core.tables.examples import read_answers, read_examples, refuse_no_source, write_examples
+from stages.core.tables.examples import DocumentedAnswer, read_answers, read_examples, refuse_no_source, write_examples
 from stages.core.tables.parquet import read_rows
 
 CHATS = SideTable(
@@ -28,8 +30,8 @@ CHATS = SideTable(
 
 @dataclass(frozen=True)
 class One:
-    decision: dict[str, Any]
-    row: dict[str, Any] | None
+    decision: Mapping[str, str | UUID | None]
+    row: Mapping[str, str | UUID] | None
     chars: int
 
 
@@ -77,15 +79,21 @@ def test_a_refused_record_is_a_bad_one_and_others_errors_are_not(tmp_path: Path)
     files = (ExternalFile(str(path), 1, "sha256:" + "ab" * 32),)
     ctx: Any = SimpleNamespace(files=lambda name: {"files": files}[name], drop=lambda *what: dropped.append(what))
 
-    def read(value: Mapping[str, Any]) -> int:
-        if value["n"] < 0:
+    def read(value: Mapping[str, JsonValue]) -> int:
+        number = value["n"]
+        assert isinstance(number, int)
+        if number < 0:
             raise RefusedError("below nothing")
-        return int(value["n"]) * 10
+        return number * 10
 
     assert [(record.line, value) for record, value in read_examples(ctx, read, RefusedError)] == [(1, 10), (3, 20)]
     assert dropped == [("below nothing", "c.jsonl:2", '{"n": -1}')]
     with pytest.raises(ValueError, match="below nothing"):
         list(read_examples(ctx, read, UnicodeError))
+
+
+def test_the_type_of_an_answer_has_the_columns_of_the_table() -> None:
+    assert set(DocumentedAnswer.__annotations__) == set(benchmarks.ANSWERS.columns)
 
 
 def test_no_source_and_no_answers_are_refused_under_the_nodes_name(tmp_path: Path) -> None:
