@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
+from uuid import UUID
 
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.report_section import Section, SectionTable, figure, with_error
@@ -22,7 +24,9 @@ from stages.core.tables.shards import Meter, run_shards
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:
-    from stages.text.match.ngrams import Index
+    import pyarrow as pa
+
+    from stages.text.match.ngrams import Index, Match
 
 FLAGS = SideTable(
     "flags", "contamination_flags", "a benchmark item found in a record that the models were trained on",
@@ -38,12 +42,49 @@ FLAGS = SideTable(
 )  # fmt: skip
 
 
+class FlagRow(TypedDict):
+    """A row of the table `flags`."""
+
+    task: str
+    item_id: str
+    where: str
+    doc_id: UUID
+    url: str | None
+    words: str
+    overlap_frac: float
+
+
+class SubsetScore(TypedDict):
+    """An entry of scores.json: a score of one model on a subset of the items; `value` is None for an empty subset."""
+
+    model: str
+    task: str
+    metric: str
+    subset: str
+    value: float | None
+    stderr: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """A documents file, the folder of the benchmarks' index, and the mixture's table of training spans."""
+
+    documents: Path
+    index: Path
+    mixture: Path
+
+
 class Contamination(StageConfig):
     """This stage has no settings. The section benchmarks defines what counts as a benchmark item."""
 
 
 def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes flags.parquet (one row per item and record) and scores.json (every score on all, clean and flagged items)."""
+    """Writes flags.parquet (one row per item and record) and scores.json (every score on all, clean and flagged items).
+
+    Returns:
+        The outcome. Its rows are the flags.
+    """
     from stages.core.tables.parquet import read_rows, write_rows
     from stages.text.match.ngrams import load_index
 
@@ -51,10 +92,10 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
     saved = inputs["benchmarks"].path / "index"
     index = load_index(saved)
-    mixture = str(inputs["mixture"].path / "sequence_spans" / "train.parquet")
-    shards = run_shards(search_documents, [{"documents": str(p), "index": str(saved), "mixture": mixture} for p in files], ctx, "documents",
-                        [p.stat().st_size for p in files])  # fmt: skip
-    flags = [flag for shard in shards for flag in read_rows(shard.path / "flags.parquet")]
+    mixture = inputs["mixture"].path / "sequence_spans" / "train.parquet"
+    tasks = [SearchTask(path, saved, mixture) for path in files]
+    shards = run_shards(search_documents, tasks, ctx, "documents", [path.stat().st_size for path in files])
+    flags = [cast(FlagRow, flag) for shard in shards for flag in read_rows(shard.path / "flags.parquet")]
     for role in ("conversations", "preferences"):
         flags += _search(index, role, _dialogues(inputs[role].path / f"{role}.parquet", role))
     write_rows(out / "flags.parquet", _shape(), flags)
@@ -68,45 +109,49 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
     return Outcome(rows=len(flags), summary=summary | {f"flags_in_{role}": n for role, n in by_place.items()})
 
 
-def search_documents(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """Writes flags.parquet of one documents shard: the items found in the documents that the mixture contains."""
+def search_documents(folder: Path, task: SearchTask, meter: Meter) -> dict[str, int]:
+    """Writes flags.parquet of one documents shard: the items found in the documents that the mixture contains.
+
+    Returns:
+        The number of these documents.
+    """
     import pyarrow.parquet as pq
 
     from stages.core.tables.parquet import read_rows, write_rows
     from stages.text.match.ngrams import load_index
 
-    shard = int(Path(task["documents"]).stem)  # a shard keeps its number from documents to tokens
-    chosen = set(pq.read_table(task["mixture"], columns=["doc_id"], filters=[("shard", "=", shard)]).column("doc_id").to_pylist())
-    rows = [row for row in read_rows(Path(task["documents"]), ["doc_id", "url", "text"]) if row["doc_id"] in chosen]
+    shard = int(task.documents.stem)  # a shard keeps its number from documents to tokens
+    chosen = set(pq.read_table(task.mixture, columns=["doc_id"], filters=[("shard", "=", shard)]).column("doc_id").to_pylist())
+    rows = [row for row in read_rows(task.documents, ["doc_id", "url", "text"]) if row["doc_id"] in chosen]
     meter.expect(len(rows))
 
-    def texts() -> Iterator[tuple[Any, str | None, str]]:
+    def texts() -> Iterator[tuple[UUID, str | None, str]]:
         for row in rows:
             yield row["doc_id"], row["url"], row["text"]
             meter.add(1, len(row["text"].encode()))
 
-    write_rows(folder / "flags.parquet", _shape(), _search(load_index(Path(task["index"])), "documents", texts()))
+    write_rows(folder / "flags.parquet", _shape(), _search(load_index(task.index), "documents", texts()))
     return {"documents": len(rows)}
 
 
-def _search(index: Index, where: str, texts: Iterable[tuple[Any, str | None, str]]) -> list[dict[str, Any]]:
+def _search(index: Index, where: str, texts: Iterable[tuple[UUID, str | None, str]]) -> list[FlagRow]:
     """Returns one flag per item and record: the longest match and the share of the record's characters that it covers."""
     from stages.text.match.ngrams import find
 
-    flags = []
+    flags: list[FlagRow] = []
     for doc_id, url, text in texts:
-        longest: dict[tuple[str, str], Any] = {}
+        longest: dict[tuple[str, str], Match] = {}
         for match in find(index, text):
             known = longest.get((match.task, match.item_id))
             if known is None or match.end - match.start > known.end - known.start:
                 longest[match.task, match.item_id] = match
         for (task, item), match in sorted(longest.items()):
-            flag = {"task": task, "item_id": item, "where": where, "doc_id": doc_id, "url": url, "words": match.words}
-            flags.append(flag | {"overlap_frac": (match.end - match.start) / len(text)})
+            flags.append({"task": task, "item_id": item, "where": where, "doc_id": doc_id, "url": url, "words": match.words,
+                          "overlap_frac": (match.end - match.start) / len(text)})  # fmt: skip
     return flags
 
 
-def _dialogues(path: Path, role: str) -> Iterable[tuple[Any, None, str]]:
+def _dialogues(path: Path, role: str) -> Iterable[tuple[UUID, None, str]]:
     """Yields (doc_id, None, text) of every record of the training split; the text of a pair holds both answers."""
     from stages.core.tables.parquet import read_rows
     from stages.text.items.dialogue import contents
@@ -127,7 +172,7 @@ def _scored_items(items: Path) -> set[tuple[str, str]]:
     return {(row["task"], row["item_id"]) for row in read_rows(items, ["task", "item_id", "scored"]) if row["scored"]}
 
 
-def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: set[tuple[str, str]]) -> list[dict[str, Any]]:
+def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: set[tuple[str, str]]) -> list[SubsetScore]:
     """Returns every benchmark score of one model on all, clean and flagged items; an empty subset has the value None."""
     import numpy as np
 
@@ -138,7 +183,7 @@ def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: s
     for row in read_rows(scores / "samples.parquet"):
         if (row["task"], row["item_id"]) in scored:
             values.setdefault((row["task"], row["metric"]), {})[row["item_id"]] = row["value"]
-    results = []
+    results: list[SubsetScore] = []
     for (task, metric), own in values.items():
         dirty = {item for item in own if (task, item) in flagged}
         for subset, chosen in (("full", set(own)), ("clean", set(own) - dirty), ("flagged", dirty)):
@@ -149,7 +194,7 @@ def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: s
     return results
 
 
-def _shape() -> Any:
+def _shape() -> pa.Schema:
     from stages.core.tables.parquet import schema
 
     return schema(**FLAGS.types)

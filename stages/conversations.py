@@ -10,9 +10,9 @@ Source: the messages format of chat APIs; n-grams of 13 words, Brown et al. 2020
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from stages.text.items.dialogue import Messages
+    from stages.text.items.held_out import Answer
     from stages.text.tokens.tuning_examples import Example
 
 TABLE = SideTable(
@@ -65,7 +66,14 @@ class Conversations(StageConfig):
 
 
 def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes conversations.parquet and decisions/00000.parquet."""
+    """Writes conversations.parquet and decisions/00000.parquet.
+
+    Returns:
+        The outcome with record counts. Its rows are the kept conversations.
+
+    Raises:
+        StageError: No conversation is kept.
+    """
     from stages.core.tables.examples import refuse_no_source, write_examples
     from stages.core.tables.jsonl import counting
     from stages.text.match.ngrams import load_index
@@ -88,20 +96,22 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
 def _examples(config: Conversations, benchmarks: Artifact, ctx: Context) -> Iterator[Example]:
     from stages.core.tables.examples import read_answers, read_examples
     from stages.text.items.dialogue import BadDialogueError, read_messages
+    from stages.text.items.held_out import answer_of
 
     for record, messages in read_examples(ctx, lambda value: read_messages(value.get("messages")), BadDialogueError):
         answer = next(m["content"] for m in messages if m["role"] == "assistant")
         yield _example(record.doc_id, record.source, messages, answer)
     if config.docstrings:
-        yield from _from_docstrings(config.docstrings, read_answers(ctx, benchmarks), ctx.seed)
+        found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
+        yield from _from_docstrings(config.docstrings, found, ctx.seed)
 
 
-def _from_docstrings(config: DocstringChats, rows: Iterable[Mapping[str, Any]], seed: int) -> Iterator[Example]:
+def _from_docstrings(config: DocstringChats, answers: Sequence[tuple[Answer, str]], seed: int) -> Iterator[Example]:
     """Yields "What does X do?" and "Complete: …" over all answers; the caller drops those that hold benchmark items."""
     from stages.text.items.held_out import halves
     from stages.text.tokens.tuning_examples import documented_answers, documented_id, question_about
 
-    for kind, found in documented_answers(rows, {"what": config.what, "complete": config.complete}, seed, "conversations"):
+    for kind, found in documented_answers(answers, {"what": config.what, "complete": config.complete}, seed, "conversations"):
         for answer, version in found:
             reply = " ".join(answer.of.sentences[: config.answer_sentences]) if kind == "what" else halves(answer.text)[1]
             messages = [{"role": "user", "content": question_about(answer, kind)}, {"role": "assistant", "content": reply}]

@@ -14,27 +14,27 @@ Source: ARCHITECTURE.md, "The words".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NotRequired, TypedDict
 from urllib.parse import urlsplit
+from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.contract.strict_json import MAX_FILE_BYTES, BadJsonError, parse
 from stages.core.store.external import sha256_file
 from stages.core.store.remote import opened
 from stages.core.tables.parquet import schema, write_rows
 from stages.settings import StageConfig
+from stages.warc_listing import GivenLine, RecordLine, WarcFile, fault, file_name, given_line, identity_json, record_line
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from stages.text.site.crawler import CrawlLimits
 
 PAGES = SideTable(
@@ -49,10 +49,36 @@ PAGES = SideTable(
         "note": Column("string", "why it failed"),
     },
 )  # fmt: skip
-WRITTEN = frozenset({"warcinfo", "response", "request"})
-MAX_RECORD_BYTES = 1 << 28  # in an imported crawl; our crawler cuts pages at 100 MB (docs) or 5 MB (site, by default)
-MAX_RATIO = 100.0  # the default of extract.max_ratio
 DOCS_DATE = "2000-01-01T00:00:00Z"  # package versions decide the pages, so a fixed date makes the WARC files reproducible
+
+
+class PageRow(TypedDict):
+    """A row of the table `pages`."""
+
+    url: str
+    outcome: str
+    status: int
+    mime: str
+    bytes: int
+    record_id: NotRequired[UUID]
+    note: str | None
+
+
+class Visit(NamedTuple):
+    """Where a crawl starts: seed URLs, host -> "address:port" to connect to instead, and the date of the WARC records."""
+
+    seeds: tuple[str, ...]
+    addresses: Mapping[str, str]
+    date: str
+
+
+@dataclass(frozen=True)
+class OwnCrawl:
+    """A crawl that this stage makes itself. `visit` opens what it visits, for as long as the crawl takes."""
+
+    source: str
+    limits: CrawlLimits
+    visit: Callable[[], AbstractContextManager[Visit]]
 
 
 class DocsConfig(StageConfig):
@@ -123,47 +149,58 @@ class CrawlConfig(StageConfig):
 
 
 def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes files.json and identity.jsonl, and for crawls of this stage warc/ and pages/."""
-    files, identity = _given(ctx.files("warcs") if config.warcs else (), config.source)
+    """Writes files.json and identity.jsonl, and for crawls of this stage warc/ and pages/.
+
+    Returns:
+        The outcome. Its rows are the lines of identity.jsonl; it has record counts (URLs) if this stage fetched pages.
+    """
+    files, given = _given(ctx.files("warcs") if config.warcs else (), config.source)
+    identity: list[GivenLine | RecordLine] = [*given]
     record_counts = RecordCounts(unit="urls")
     pages = 0
-    for own, limits, visit in _own_crawls(config):
-        with visit() as (seeds, addresses, date):
-            found, lines, counts = _crawl(seeds, limits, addresses, date, own.source, config.shards, len(files), out, ctx)
+    for own in _own_crawls(config):
+        with own.visit() as visit:
+            found, lines, counts = _crawl(own, visit, config.shards, len(files), out, ctx)
         files += found
         identity += lines
         record_counts = record_counts + counts
         pages += counts.kept
     (out / "files.json").write_text(json.dumps(files, indent=1) + "\n")
-    (out / "identity.jsonl").write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in identity))
+    (out / "identity.jsonl").write_text("".join(map(identity_json, identity)))
     summary = {"files": len(files), "bytes": sum(f["bytes"] for f in files), "pages": pages, "sources": len({f["source"] for f in files})}
     return Outcome(rows=len(identity), record_counts=record_counts if pages else None, summary=summary, identity=("identity.jsonl",))
 
 
-def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns the entries of files.json and the identity lines of given files, after a check that each begins with a WARC record."""
+def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[WarcFile], list[GivenLine]]:
+    """Returns the entries of files.json and the identity lines of given files, after a check that each begins with a WARC record.
+
+    Raises:
+        StageError: A file cannot be read or is not a WARC file.
+        ConnectionError: The network failed, so that the node is retried.
+    """
     from stages.text.warc.records import NotWarcError, check_warc
 
-    files, identity = [], []
+    files: list[WarcFile] = []
+    identity: list[GivenLine] = []
     for file in warcs:
         try:
             with opened(file.uri) as stream:
                 check_warc(stream, file.uri.rpartition("/")[2])
         except NotWarcError as error:
             raise StageError(
-                f"{error}.", where=file.uri, do="Take it out of crawl.warcs, or convert it (warcio recompress makes WARC of ARC)."
+                f"{error}.", where=file.uri, do="Remove it from crawl.warcs, or convert it (warcio recompress makes WARC of ARC)."
             ) from None
         except ConnectionError:
             raise  # a network fault: the node is retried
         except OSError as error:
             raise StageError(f"A WARC file cannot be read: {error}.", where=file.uri, do="Check the path and your rights.") from None
         files.append({"uri": file.uri, "bytes": file.bytes, "identity": file.identity, "source": source})
-        identity.append(_given_line(files[-1]))
+        identity.append(given_line(file.uri, file.bytes, file.identity, source))
     return files, identity
 
 
-def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, CrawlLimits, Any]]:
-    """Yields (section, limits, context manager of (seeds, addresses, date)) for each crawl that this stage makes itself."""
+def _own_crawls(config: CrawlConfig) -> Iterator[OwnCrawl]:
+    """Yields each crawl that this stage makes itself."""
     from stages.text.site.crawler import CrawlLimits
     from stages.text.site.doc_site import HOST, SiteError, running_site
 
@@ -171,177 +208,82 @@ def _own_crawls(config: CrawlConfig) -> Iterator[tuple[SiteConfig | DocsConfig, 
         site = config.site
 
         @contextmanager
-        def visit_site() -> Iterator[tuple[tuple[str, ...], dict[str, str], str]]:
-            yield site.seeds, {}, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        def visit_site() -> Iterator[Visit]:
+            yield Visit(site.seeds, {}, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
-        yield (
-            site,
-            CrawlLimits(site.max_pages, site.max_bytes, site.max_page_bytes, site.delay_s, site.timeout_s, site.user_agent),
-            visit_site,
-        )
+        limits = CrawlLimits(site.max_pages, site.max_bytes, site.max_page_bytes, site.delay_s, site.timeout_s, site.user_agent)
+        yield OwnCrawl(site.source, limits, visit_site)
     if config.docs:
         docs = config.docs
 
         @contextmanager
-        def visit_docs() -> Iterator[tuple[tuple[str, ...], dict[str, str], str]]:
+        def visit_docs() -> Iterator[Visit]:
             try:
                 with running_site(docs.packages, docs.editions, docs.max_pages, docs.min_page_chars) as port:
-                    yield (f"http://{HOST}/",), {HOST: f"127.0.0.1:{port}"}, DOCS_DATE
+                    yield Visit((f"http://{HOST}/",), {HOST: f"127.0.0.1:{port}"}, DOCS_DATE)
             except SiteError as error:
                 raise StageError(f"{error}.", where="crawl.docs", do="Check crawl.docs.packages and that 127.0.0.1 can be used.") from None
 
         # index pages and broken links come in addition to the module pages
-        yield docs, CrawlLimits(docs.max_pages * 2 + 100, 10**10, 10**8, 0.0, 60.0, "loam-crawler/1.0"), visit_docs
+        limits = CrawlLimits(docs.max_pages * 2 + 100, 10**10, 10**8, 0.0, 60.0, "loam-crawler/1.0")
+        yield OwnCrawl(docs.source, limits, visit_docs)
 
 
 def _crawl(
-    seeds: tuple[str, ...],
-    limits: CrawlLimits,
-    addresses: Mapping[str, str],
-    date: str,
-    source: str,
-    shards: int,
-    first: int,
-    out: Path,
-    ctx: Context,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], RecordCounts]:
-    """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet."""
-    from stages.text.site.crawler import CrawlOutcome, crawl_site
+    own: OwnCrawl, visit: Visit, shards: int, first: int, out: Path, ctx: Context
+) -> tuple[list[WarcFile], list[RecordLine], RecordCounts]:
+    """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet.
+
+    Returns:
+        The entries of files.json, the lines of identity.jsonl, and the record counts in URLs.
+
+    Raises:
+        StageError: No page was fetched.
+    """
+    from stages.text.site.capture import CrawlOutcome
+    from stages.text.site.crawler import crawl_site
     from stages.text.site.journal import Journal
     from stages.text.site.warc_writer import file_number, open_warc, write_capture
 
     (out / "warc").mkdir(exist_ok=True)
-    names = [_file_name(first + i) for i in range(shards)]
-    rows: list[dict[str, Any]] = []
-    identity: list[dict[str, Any]] = []
+    source, limits = own.source, own.limits
+    names = [file_name(first + i) for i in range(shards)]
+    rows: list[PageRow] = []
+    identity: list[RecordLine] = []
     info = {"software": "loam", "format": "WARC File Format 1.1", "robots": "obeyed", "http-header-user-agent": limits.user_agent}
 
     def progress(done: int, known: int, url: str) -> None:
         ctx.progress(done, known, "pages", url)
 
     with ExitStack() as stack:
-        journal = Journal(ctx.scratch / f"{source}.jsonl", date)
+        journal = Journal(ctx.scratch / f"{source}.jsonl", visit.date)
         stack.callback(journal.close)
         writers = [open_warc(stack.enter_context((out / name).open("wb")), name, journal.date, info) for name in names]
-        for capture in crawl_site(seeds, limits, addresses, progress, journal):
-            row = {"url": capture.url, "outcome": capture.outcome, "status": capture.status, "mime": capture.mime, "bytes": len(capture.body),
+        for capture in crawl_site(visit.seeds, limits, visit.addresses, progress, journal):
+            row: PageRow = {"url": capture.url, "outcome": capture.outcome, "status": capture.status, "mime": capture.mime, "bytes": len(capture.body),
                    "note": capture.note or None}  # fmt: skip
             if capture.outcome == CrawlOutcome.FETCHED:
                 number = file_number(capture.url, shards)
                 row["record_id"] = record_id = write_capture(writers[number], capture, journal.date, 0)
-                identity.append(_record_line(first + number, capture.url, capture.status, capture.body, record_id, source))
+                identity.append(record_line(first + number, capture.url, capture.status, capture.body, record_id, source))
             rows.append(row)
     counts = {outcome: sum(1 for row in rows if row["outcome"] == outcome) for outcome in CrawlOutcome}
     if not any(200 <= row["status"] < 300 and not row["url"].endswith("/robots.txt") for row in rows):
         journal.path.unlink()  # the next start requests the pages again
-        raise _nothing_crawled(rows, seeds)
+        seen = "; ".join(f"{row['url']}: {row['note'] or row['status'] or row['outcome']}" for row in rows[:3])
+        raise StageError(
+            "The crawl got no page.",
+            where=f"seeds {', '.join(visit.seeds)} ({seen})",
+            do="Check the seeds, the network and what robots.txt allows.",
+        )
     write_rows(out / "pages" / f"{source}.parquet", schema(**PAGES.types), rows)
     identity.sort(key=lambda line: line["warc"])  # a record's file and position decide those of its document
-    files = [
+    files: list[WarcFile] = [
         {"path": name, "bytes": (out / name).stat().st_size, "identity": f"sha256:{sha256_file(out / name)}", "source": source}
         for name in names
     ]
     dropped = {str(reason): counts[reason] for reason in CrawlOutcome if reason != CrawlOutcome.FETCHED and counts[reason]}
     return files, identity, RecordCounts(unit="urls", rows_in=len(rows), kept=counts[CrawlOutcome.FETCHED], dropped=dropped)
-
-
-def _file_name(number: int) -> str:
-    return f"warc/{number:05d}.warc.gz"
-
-
-def _given_line(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the identity line of a given file in files.json. It holds the base name, because extract records that name too."""
-    return {name: file[name] for name in ("source", "bytes", "identity")} | {"name": file["uri"].rstrip("/").rpartition("/")[2]}
-
-
-def _record_line(warc: int, uri: str, status: int, body: bytes, record_id: UUID | None, source: str) -> dict[str, Any]:
-    """Returns the identity line of a response in a crawl of this stage. body: the payload as stored."""
-    from stages.text.site.warc_writer import payload_digest
-
-    digest = payload_digest(body)
-    return {"warc": warc, "uri": uri, "status": status, "payload_digest": digest, "record_id": str(record_id), "source": source}
-
-
-class _ListedFile(BaseModel):
-    """An entry of files.json: a given file has a uri, a file of a crawl by this stage has a path in the artifact."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    uri: str | None = Field(None, pattern=r"^(/|[a-z0-9+.-]+://)[^\x00]+$")
-    path: str | None = None
-    bytes: int = Field(ge=0)
-    identity: str = Field(pattern=r"^(sha256:[0-9a-f]{64}|etag:[^\x00]+:[0-9]+)$")
-    source: Name
-
-
-class _OtherError(Exception):
-    """The files are no crawl, or identity.jsonl lists other files; the message is a phrase without a period."""
-
-
-def fault(folder: Path) -> str:
-    """Returns what is wrong with the files of a crawl, as a phrase; "" if `run` would write this identity.jsonl for these files.
-
-    Dates and headers are not compared. They need no comparison, because an imported crawl enters keys with all its files
-    (stages/core/store/manifest.py, input_digest).
-    """
-    try:
-        with (folder / "identity.jsonl").open("rb") as listed:
-            for where, line in _lines_of(folder):
-                made = f"{json.dumps(line, sort_keys=True)}\n".encode()
-                if listed.readline(len(made) + 1) != made:
-                    return f"identity.jsonl lists another than {where}"
-            return "identity.jsonl lists what the WARC files do not hold" if listed.read(1) else ""
-    except _OtherError as error:
-        return str(error)
-    except FileNotFoundError as error:
-        return f"there is no {Path(error.filename).relative_to(folder)}"
-
-
-def _lines_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (where, identity line) of every given file and every stored response, in the order of identity.jsonl."""
-    from stages.text.warc.framing import WarcLimits
-    from stages.text.warc.records import read_records
-
-    for number, file in enumerate(_listed_files(folder)):
-        if file.uri is not None:
-            yield f"the given file {file.uri!a}", _given_line(file.model_dump())
-            continue
-        name = _file_name(number)
-        if file.path != name:
-            raise _OtherError(f"file {number} of files.json is {file.path!a}, not {name}")
-        if (file.bytes, file.identity) != ((folder / name).stat().st_size, f"sha256:{sha256_file(folder / name)}"):
-            raise _OtherError(f"files.json does not have the bytes of {name}")
-        with (folder / name).open("rb") as stream:
-            for record in read_records(stream, WarcLimits(MAX_RECORD_BYTES, MAX_RATIO), stored=True):
-                where = f"{name}:{record.ordinal}"
-                if record.problem or record.type not in WRITTEN:
-                    raise _OtherError(f"{where} is no record that a crawl writes ({record.problem or ascii(record.type)[:40]})")
-                if record.type == "response":
-                    yield where, _record_line(number, record.url, record.status, record.body, record.record_id, file.source)
-
-
-def _listed_files(folder: Path) -> list[_ListedFile]:
-    with (folder / "files.json").open("rb") as stream:
-        raw = stream.read(MAX_FILE_BYTES + 1)
-    try:
-        if len(raw) > MAX_FILE_BYTES:
-            raise _OtherError(f"files.json has more than {MAX_FILE_BYTES >> 20} MiB")
-        files = TypeAdapter(list[_ListedFile]).validate_python(parse(raw))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise _OtherError(f"files.json is no list of WARC files: {'.'.join(map(str, first['loc']))[:80]}: {first['msg']}") from None
-    except BadJsonError as error:
-        raise _OtherError(f"files.json is {error}") from None
-    both = next((number for number, file in enumerate(files) if (file.uri is None) == (file.path is None)), None)
-    if both is not None:
-        raise _OtherError(f"file {both} of files.json has not one of uri and path")
-    return files
-
-
-def _nothing_crawled(rows: list[dict[str, Any]], seeds: tuple[str, ...]) -> StageError:
-    seen = "; ".join(f"{row['url']}: {row['note'] or row['status'] or row['outcome']}" for row in rows[:3])
-    return StageError(
-        "The crawl got no page.", where=f"seeds {', '.join(seeds)} ({seen})", do="Check the seeds, the network and what robots.txt allows."
-    )
 
 
 STAGE = Stage(

@@ -11,9 +11,11 @@ Source: n = 13 and the removal of short remaining texts are GPT-3's (Brown et al
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
+from uuid import UUID
 
 from pydantic import Field
 
@@ -35,6 +37,9 @@ from stages.core.tables.documents import (
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, collect, run_shards
 from stages.settings import StageConfig
+
+if TYPE_CHECKING:
+    from stages.text.match.ngrams import Index, Match
 
 SPANS_CUT = "spans_cut"
 """The reason with which decontaminate changes a document."""
@@ -67,24 +72,54 @@ SIGNALS = {
 }
 
 
+class HitRow(TypedDict):
+    """A row of the table `hits`."""
+
+    doc_id: UUID
+    url: str | None
+    task: str
+    item_id: str
+    words: str
+    start: int
+    end: int
+    round: int
+
+
 class DecontaminateConfig(StageConfig):
     """How to treat a document with words of a benchmark item. The section benchmarks defines what counts as an item."""
 
     mode: Literal["span", "document"] = "document"
     """span cuts the matching words out of the document; document drops it."""
     min_left_chars: int = Field(200, ge=1)
-    """A document that is shorter than this after a cut is dropped (characters; GPT-3 discards pieces below 200)."""
+    """A document that is shorter than this after a cut is dropped (characters; GPT-3 discards the rest of a text below 200)."""
+
+
+@dataclass(frozen=True)
+class CleanTask:
+    """A documents file, the folder of the benchmarks' index, and the settings of the stage."""
+
+    path: Path
+    index: Path
+    config: DecontaminateConfig
 
 
 def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes documents/, decisions/ and hits.parquet."""
+    """Writes documents/, decisions/ and hits.parquet.
+
+    Returns:
+        The outcome with record counts. Its rows are the kept documents.
+
+    Raises:
+        StageError: No document is kept.
+    """
     from stages.text.match.ngrams import load_index
 
     folder = inputs["benchmarks"].path / "index"
     index = load_index(folder)
     paths = document_shards(inputs["documents"].path)
-    tasks = [{"path": str(path), "index": str(folder), "config": config.model_dump(mode="json")} for path in paths]
-    shards = run_shards(clean_file, tasks, ctx, "clean", [path.stat().st_size for path in paths])
+    shards = run_shards(
+        clean_file, [CleanTask(path, folder, config) for path in paths], ctx, "clean", [path.stat().st_size for path in paths]
+    )
     collect(shards, "documents.parquet", out)
     collect(shards, "decisions.parquet", out)
     hits = [row for shard in shards for row in read_rows(shard.path / "hits.parquet")]
@@ -105,13 +140,16 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
     return Outcome(rows=rows, record_counts=record_counts, summary=summary)
 
 
-def clean_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> JudgedShard:
-    """Judges one documents shard and writes its hits.parquet; returns its record counts."""
+def clean_file(folder: Path, task: CleanTask, meter: Meter) -> JudgedShard:
+    """Judges one documents shard and writes its hits.parquet.
+
+    Returns:
+        The result of `judge_shard`.
+    """
     from stages.text.match.ngrams import load_index
 
-    config = DecontaminateConfig.model_validate(task["config"])
-    index = load_index(Path(task["index"]))
-    hits: list[dict[str, Any]] = []
+    config, index = task.config, load_index(task.index)
+    hits: list[HitRow] = []
 
     def ruling(row: Document) -> Ruling:
         text, found, rounds = clean_text(index, row["text"], cut=config.mode == "span")
@@ -126,12 +164,12 @@ def clean_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> JudgedSha
             return Ruling(DecontaminateReason.TOO_LITTLE_LEFT, signals=signals)
         return Ruling(text=text, note=SPANS_CUT, signals=signals)
 
-    result = judge_shard(Path(task["path"]), folder, ruling, types_of(SIGNALS), meter)
+    result = judge_shard(task.path, folder, ruling, types_of(SIGNALS), meter)
     write_rows(folder / "hits.parquet", schema(**HITS.types), hits)
     return result
 
 
-def clean_text(index: Any, text: str, cut: bool) -> tuple[str, list[tuple[int, Any]], int]:
+def clean_text(index: Index, text: str, cut: bool) -> tuple[str, list[tuple[int, Match]], int]:
     """Returns (text without the matches, (round, match) of each match, number of rounds).
 
     A cut joins the words before and after it, which can make a new match. So search and cut repeat until a search finds nothing.
@@ -146,7 +184,7 @@ def clean_text(index: Any, text: str, cut: bool) -> tuple[str, list[tuple[int, A
     """
     from stages.text.match.ngrams import find, merged_spans
 
-    found: list[tuple[int, Any]] = []
+    found: list[tuple[int, Match]] = []
     rounds = 0
     while matches := find(index, text):
         rounds += 1

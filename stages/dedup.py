@@ -15,25 +15,19 @@ Source: stages/text/match/minhash.py and stages/text/match/clustering.py.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, NamedArtifacts, Outcome, Stage
-from stages.core.contract.errors import StageError
-from stages.core.contract.side_table import types_of
 from stages.core.tables import import_documents
-from stages.core.tables.canonical_order import Corpus, Part, canonical, file_array, text_batches, utf8
+from stages.core.tables.canonical_order import Corpus, Part, canonical, file_array
 from stages.core.tables.dedup_tables import (
     PAIRS,
     REASONS,
-    REPEATS,
-    REPEATS_CUT,
-    SIGNALS,
     TABLES,
     URL_REMOVED,
     DedupReason,
@@ -41,11 +35,20 @@ from stages.core.tables.dedup_tables import (
     write_clusters,
     write_ruling,
 )
-from stages.core.tables.documents import Document, JudgedShard, Ruling, add_record_counts, document_shards, judge_shard, matched_by_pattern
+from stages.core.tables.documents import JudgedShard, add_record_counts, document_shards, matched_by_pattern
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
+from stages.dedup_rulings import RepeatsConfig, RulingTask, find_repeats, rule_file
 from stages.settings import StageConfig
-from stages.signatures import SETTINGS, SIGNATURE_FILES, existing_parts, keep_signatures, settings_of, write_signatures
+from stages.signatures import (
+    SETTINGS,
+    SIGNATURE_FILES,
+    SignatureSettings,
+    existing_parts,
+    settings_of,
+    shingle_sets,
+    write_signatures,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,17 +56,13 @@ if TYPE_CHECKING:
     from stages.text.match.clustering import Verdicts
 
 
-class RepeatsConfig(StageConfig):
-    """Cuts lines or paragraphs that occur too often in a source. Only kept documents count; equality ignores white space."""
+class PairRow(TypedDict):
+    """A row of the table `pairs`."""
 
-    unit: Literal["line", "paragraph"] = "line"
-    """The unit to count and cut; empty lines separate paragraphs."""
-    max_per_source: int = Field(1, ge=1)
-    """Occurrences to keep in each source, the first in canonical order. 1 is CCNet's rule (Wenzek et al. 2020)."""
-    min_chars: int = Field(30, ge=1)
-    """Shorter lines or paragraphs are never cut (characters; a guess that keeps braces, bullets and short headings)."""
-    min_left_chars: int = Field(200, ge=1)
-    """A document that is shorter than this after a cut is dropped (characters)."""
+    doc_id: bytes
+    kept_doc_id: bytes
+    jaccard: float
+    corpus: str | None
 
 
 class DedupConfig(StageConfig):
@@ -97,9 +96,9 @@ class DedupConfig(StageConfig):
     @model_validator(mode="after")
     def _auto_or_given(self) -> DedupConfig:
         if self.bands == "auto" and self.rows is not None:
-            raise ValueError("rows is given, but with bands: auto it is searched for; take rows out or give bands a number")
+            raise ValueError("rows is given, but with bands: auto it is searched for; remove rows or give bands a number")
         if self.bands != "auto" and self.permutations is not None:
-            raise ValueError("permutations is only for bands: auto; take it out (bands x rows decide)")
+            raise ValueError("permutations is only for bands: auto; remove it (bands x rows decide)")
         return self
 
     def banding(self) -> tuple[int, int]:
@@ -112,136 +111,71 @@ class DedupConfig(StageConfig):
         """Returns (bands, rows), or (0, 0) if near duplicates stay."""
         return self.banding() if self.near else (0, 0)
 
-    def signature_settings(self) -> dict[str, Any]:
+    def signature_settings(self) -> SignatureSettings:
         """Returns the settings that two corpora must share so that their signatures can be compared."""
         return settings_of(self.shingle_words, self.banding() if self.near else None)
 
 
+@dataclass(frozen=True)
+class SketchTask:
+    """A documents file, and the settings of the stage."""
+
+    path: Path
+    config: DedupConfig
+
+
+class Sketched(TypedDict):
+    """The result of `sketch_file`. matched: URL pattern of remove_copies_of -> number of documents."""
+
+    matched: dict[str, int]
+
+
 def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes documents/, decisions/, clusters.parquet, pairs.parquet, signatures/ and, with `repeats`, repeats/."""
+    """Writes documents/, decisions/, clusters.parquet, pairs.parquet, signatures/ and, with `repeats`, repeats/.
+
+    Returns:
+        The outcome with record counts. Its rows are the kept documents.
+    """
     existing = [part for file in ctx.files("against") for part in existing_parts(file, config.signature_settings())]
     paths = document_shards(inputs["documents"].path)
     sizes = [path.stat().st_size for path in paths]
-    tasks = [{"path": str(path), "config": config.model_dump(mode="json")} for path in paths]
-    sketches = run_shards(sketch_file, tasks, ctx, "sketches", sizes)
+    sketches = run_shards(sketch_file, [SketchTask(path, config) for path in paths], ctx, "sketches", sizes)
     parts = [*existing, *(Part(p, {n: s.path / n for n in SIGNATURE_FILES}, "") for p, s in zip(paths, sketches, strict=True))]
     corpus = canonical(parts, config.source_priority)
     named = _named(corpus, len(existing), [shard.path for shard in sketches] if config.remove_copies_of else [])
     verdicts, found = _decide(config, corpus, named, out, ctx)
     write_clusters(out / "clusters.parquet", corpus, found)
-    for i, (task, sketch) in enumerate(zip(tasks, sketches, strict=True), start=len(existing)):
-        ruling = write_ruling(ctx.scratch / f"ruling-{i}.npy", corpus, i, found)
-        task |= {"signatures": str(sketch.path), "ruling": str(ruling)}
+    tasks = []
+    for i, (path, sketch) in enumerate(zip(paths, sketches, strict=True)):
+        own = len(existing) + i
+        ruling = write_ruling(ctx.scratch / f"ruling-{own}.npy", corpus, own, found)
+        numbers, cuts = ctx.scratch / f"numbers-{i}.npy", ctx.scratch / f"cuts-{i}.npy"
+        tasks.append(RulingTask(path, sketch.path, ruling, numbers, cuts, config.repeats, config.shingle_words, config.signature_banding()))
     if config.repeats:
-        _find_repeats(config.repeats, corpus, len(existing), tasks, ctx)
+        find_repeats(config.repeats, corpus, len(existing), tasks, ctx)
     shards = run_shards(rule_file, tasks, ctx, "rulings", sizes)
     matched = matched_by_pattern(config.remove_copies_of, [s.result["matched"] for s in sketches], "dedup.remove_copies_of", ctx)
     return _publish(shards, config, verdicts, matched, out)
 
 
-def sketch_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Writes text hashes, band keys and shingle counts of one documents file in row order, and which URLs remove_copies_of names."""
-    path, config = Path(task["path"]), DedupConfig.model_validate(task["config"])
+def sketch_file(folder: Path, task: SketchTask, meter: Meter) -> Sketched:
+    """Writes text hashes, band keys and shingle counts of one documents file in row order, and which URLs remove_copies_of names.
+
+    Returns:
+        How many documents each pattern of remove_copies_of matched.
+    """
+    path, config = task.path, task.config
     meter.expect(count_rows(path))
     write_signatures(path, config.shingle_words, config.signature_banding(), folder, meter.add)
     return {"matched": _match(path, config.remove_copies_of, folder) if config.remove_copies_of else {}}
 
 
-def shingle_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Writes the sorted shingle sets of the wanted rows of one documents file.
-
-    Raises:
-        StageError: When a text of an existing corpus does not have the hash that its signature records.
-    """
-    import numpy as np
-
-    from stages.text.match.minhash import distinct, shingle_lists, text_hash
-
-    wanted, hashes = np.load(task["wanted"]), np.load(task["hashes"], mmap_mode="r")
-    path, sets = Path(task["path"]), [np.empty(0, np.uint64)]
-    meter.expect(len(wanted))
-    for start, column in text_batches(path, wanted):
-        rows = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + len(column))]
-        chosen = column.take(rows - start)
-        if task["corpus"]:
-            for row, text in zip(rows.tolist(), chosen.to_pylist(), strict=True):
-                if text_hash(text) != hashes[row].tobytes():
-                    what, do = "A text of an existing corpus is not the one that its signature was made of.", "Rebuild that corpus."
-                    raise StageError(what, where=f"row {row} of {path}", do=do)
-        data, starts = utf8(chosen)
-        values, offsets = shingle_lists(data, starts, task["shingle_words"])
-        sets += [distinct(values[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
-        meter.add(len(rows), int(starts[-1] - starts[0]))
-    np.save(folder / "sets.npy", np.concatenate(sets))
-    np.save(folder / "sizes.npy", np.array([len(s) for s in sets[1:]], np.int64))
-    return {}
-
-
-def repeats_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Writes every line or paragraph of the kept documents of one file, sorted by key; documents have their canonical numbers."""
-    import numpy as np
-
-    from stages.text.quality.repeated_lines import by_key, occurrences
-
-    config = DedupConfig.model_validate(task["config"])
-    assert config.repeats
-    path, stays, numbers = Path(task["path"]), np.load(task["ruling"])["reason"] == 0, np.load(task["numbers"])
-    found: list[np.ndarray] = []
-    meter.expect(count_rows(path))
-    for row, document in enumerate(read_rows(path, ["source", "text"])):
-        if stays[row]:
-            unit, least = config.repeats.unit, config.repeats.min_chars
-            found.append(occurrences(document["text"], document["source"], int(numbers[row]), unit, least))
-        meter.add(1, len(document["text"]))
-    np.save(folder / "occurrences.npy", by_key(found))
-    return {}
-
-
-def rule_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> JudgedShard:
-    """Writes the documents and decisions of one file as decided, and the signatures of the kept documents."""
-    import numpy as np
-
-    from stages.text.quality.repeated_lines import SEPARATORS, without
-
-    config = DedupConfig.model_validate(task["config"])
-    rulings, rows = np.load(task["ruling"]), count()
-    cut: dict[int, set[int]] = {}
-    firsts: dict[int, list[tuple[int, int]]] = {}
-    repeats: list[dict[str, Any]] = []
-    for row, part, rank, times in np.load(task["cuts"]).tolist() if config.repeats else []:
-        if rank == 0:
-            firsts.setdefault(row, []).append((part, times))
-        if config.repeats and rank >= config.repeats.max_per_source:
-            cut.setdefault(row, set()).add(part)
-
-    def ruling(row: Document) -> Ruling:
-        at = next(rows)
-        reason, kept, similarity = rulings[at].tolist()
-        if reason:
-            return Ruling(REASONS[reason], signals={"kept_doc_id": kept, "jaccard": similarity})
-        if not config.repeats:
-            return Ruling()
-        pieces = row["text"].split(SEPARATORS[config.repeats.unit])
-        for part, times in firsts.get(at, []):
-            repeats.append({"source": row["source"], "text": pieces[part], "times": times, "doc_id": row["doc_id"]})
-        text, parts = without(row["text"], config.repeats.unit, cut.get(at, set())), len(cut.get(at, ()))
-        if parts and len(text) < config.repeats.min_left_chars:
-            return Ruling(DedupReason.TOO_LITTLE_LEFT, signals={"parts_cut": parts})
-        return Ruling(text=text, note=REPEATS_CUT, signals={"parts_cut": parts})
-
-    result = judge_shard(Path(task["path"]), folder, ruling, types_of(SIGNALS), meter)
-    if config.repeats:
-        write_rows(folder / "repeats.parquet", schema(**REPEATS.types), repeats)
-        write_signatures(
-            folder / "documents.parquet", config.shingle_words, config.signature_banding(), folder, lambda documents, size_bytes: None
-        )
-    else:
-        keep_signatures(Path(task["signatures"]), rulings["reason"] == 0, folder)
-    return result
-
-
 def _match(path: Path, patterns: Sequence[str], folder: Path) -> dict[str, int]:
-    """Writes matched.npy, bool [rows]: whether a pattern matches the URL; returns the number of matches per pattern."""
+    """Writes matched.npy, bool [rows]: whether a pattern matches the URL.
+
+    Returns:
+        Pattern -> number of documents.
+    """
     import numpy as np
 
     from stages.text.quality.url_patterns import matches
@@ -269,10 +203,14 @@ def _named(corpus: Corpus, own: int, sketches: Sequence[Path]) -> np.ndarray:
 
 
 def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, ctx: Context) -> tuple[Verdicts, Found]:
-    """Decides which documents stay and writes the verified edges to pairs.parquet; returns the verdicts and what is recorded of them."""
+    """Decides which documents stay and writes the verified edges to pairs.parquet.
+
+    Returns:
+        The verdicts, and what is recorded of them.
+    """
     import numpy as np
 
-    from stages.text.match.clustering import decide, first_copies, group_bands, in_buckets, undecided
+    from stages.text.match.clustering import Candidates, decide, first_copies, group_bands, in_buckets, undecided
 
     first = first_copies(corpus.load("hashes.npy"))
     documents, bands = len(first), config.signature_banding()[0]
@@ -287,18 +225,18 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
     alike = np.zeros(documents, bool)  # has the same text as a named document
     alike[first[named]] = True
     alike, taken = alike[first], np.zeros(documents, bool)
-    sets, offsets = _shingle_sets(config, corpus, in_buckets(buckets), ctx)
-    verdicts = undecided(documents)
+    shingles = shingle_sets(config.shingle_words, corpus, in_buckets(buckets), ctx)
+    verdicts, candidates = undecided(documents), Candidates(buckets, total, first, corpus.known)
 
-    def pairs() -> Iterator[dict[str, Any]]:
+    def pairs() -> Iterator[PairRow]:
         def progress(done: int) -> None:
             ctx.progress(done, documents, "documents", "comparing candidates")
 
-        for edges in decide(buckets, total, first, corpus.known, sets, offsets, config.threshold, verdicts, progress):
+        for edges in decide(candidates, shingles, config.threshold, verdicts, progress):
             taken[edges.earlier[alike[edges.later]]] = True
             for later, earlier, similarity in zip(edges.later.tolist(), edges.earlier.tolist(), edges.jaccard.tolist(), strict=True):
-                names = {"doc_id": corpus.ids[later].tobytes(), "kept_doc_id": corpus.ids[earlier].tobytes()}
-                yield names | {"jaccard": similarity, "corpus": corpus.corpus_of(earlier)}
+                kept, named_in = corpus.ids[earlier].tobytes(), corpus.corpus_of(earlier)
+                yield {"doc_id": corpus.ids[later].tobytes(), "kept_doc_id": kept, "jaccard": similarity, "corpus": named_in}
 
     write_rows(out / "pairs.parquet", schema(**PAIRS.types), pairs())
     taken |= alike & verdicts.stays
@@ -306,66 +244,12 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
     return verdicts, Found(verdicts.kept_by, verdicts.jaccard, first, named, taken)
 
 
-def _shingle_sets(config: DedupConfig, corpus: Corpus, needed: np.ndarray, ctx: Context) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (sets, offsets): the shingle sets of the needed documents in canonical order, memory-mapped from scratch.
-
-    Args:
-        corpus: All documents in canonical order.
-        needed: bool [documents]: whether a document shares a bucket.
-
-    Returns:
-        sets: uint64, the shingle hashes of one document after another.
-        offsets: int64 [documents + 1], where the set of each document begins.
-    """
-    import numpy as np
-
-    from stages.text.match.clustering import copy_sets, release
-
-    tasks: list[dict[str, Any]] = []
-    wanted = [np.flatnonzero(needed[corpus.numbers[corpus.rows(i)]]) for i in range(len(corpus.parts))]
-    for number, (part, rows) in enumerate(zip(corpus.parts, wanted, strict=True)):
-        np.save(ctx.scratch / f"wanted-{number}.npy", rows)
-        tasks.append({"path": str(part.documents), "wanted": str(ctx.scratch / f"wanted-{number}.npy"), "corpus": part.corpus,
-                      "hashes": str(part.arrays["hashes.npy"]), "shingle_words": config.shingle_words})  # fmt: skip
-    shards = run_shards(shingle_file, tasks, ctx, "shingles", [len(rows) for rows in wanted])
-    sizes = np.zeros(len(needed), np.int64)
-    numbers = [corpus.numbers[corpus.rows(i)][rows] for i, rows in enumerate(wanted)]
-    for shard, own in zip(shards, numbers, strict=True):
-        sizes[own] = np.load(shard.path / "sizes.npy")
-    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-    sets = file_array(ctx.scratch / "sets.bin", (int(offsets[-1]),), np.uint64)
-    for shard, own in zip(shards, numbers, strict=True):
-        starts = np.concatenate(([0], np.cumsum(sizes[own]))).astype(np.int64)
-        copy_sets(np.load(shard.path / "sets.npy", mmap_mode="r"), starts, own, sets, offsets)
-        release(sets)
-    return sets, offsets
-
-
-def _find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequence[dict[str, Any]], ctx: Context) -> None:
-    """Adds to each task the file of the repeats in its documents: (row, part, rank, times). own: number of the first new part."""
-    import numpy as np
-
-    from stages.text.quality.repeated_lines import repeated
-
-    for i, task in enumerate(tasks):
-        task["numbers"], task["cuts"] = str(ctx.scratch / f"numbers-{i}.npy"), str(ctx.scratch / f"cuts-{i}.npy")
-        np.save(task["numbers"], corpus.numbers[corpus.rows(own + i)])
-    shards = run_shards(repeats_file, tasks, ctx, "repeats")
-    found = repeated([np.load(s.path / "occurrences.npy", mmap_mode="r") for s in shards], config.max_per_source)
-    rows = corpus.order[np.concatenate([r.number for r in found])]
-    columns = [np.concatenate([getattr(r, name) for r in found]) for name in ("part", "rank", "times")]
-    for i, task in enumerate(tasks):
-        start, end = corpus.starts[own + i], corpus.starts[own + i + 1]
-        mine = (rows >= start) & (rows < end)
-        np.save(task["cuts"], np.stack([rows[mine] - start, *(column[mine] for column in columns)], axis=1).astype(np.int64))
-
-
 def _publish(shards: Sequence[Shard[JudgedShard]], config: DedupConfig, verdicts: Verdicts, matched: dict[str, int], out: Path) -> Outcome:
     from stages.text.match.minhash import proposed_frac
 
     for name in ("documents.parquet", "decisions.parquet", *(["repeats.parquet"] if config.repeats else []), *SIGNATURE_FILES):
         collect(shards, name, out / "signatures" if name in SIGNATURE_FILES else out)
-    (out / SETTINGS).write_text(json.dumps(config.signature_settings()) + "\n")
+    (out / SETTINGS).write_text(config.signature_settings().to_json() + "\n")
     record_counts = add_record_counts([shard.result for shard in shards])
     exact, near, *old = (record_counts.dropped.get(reason, 0) for reason in REASONS[1:URL_REMOVED])
     proposed, compared, verified = verdicts.counts.tolist()

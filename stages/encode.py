@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypedDict
+from uuid import UUID
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, RecordCountsJson, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
@@ -34,12 +35,59 @@ SPANS = SideTable(
 )  # fmt: skip
 
 
+BATCH_DOCUMENTS = 64
+
+
+class SpanRow(TypedDict):
+    """A row of the table `spans`."""
+
+    doc_id: UUID
+    source: str
+    shard: int
+    start: int
+    length: int
+    bytes: int
+
+
+class EncodedShard(TypedDict):
+    """The result of `encode_shard`: tokens of the shard, bytes of its texts in UTF-8, and its record counts."""
+
+    tokens: int
+    bytes: int
+    record_counts: RecordCountsJson
+
+
+class SourceText(NamedTuple):
+    """What is encoded of a document."""
+
+    doc_id: UUID
+    source: str
+    text: str
+
+
+@dataclass(frozen=True)
+class EncodeTask:
+    """A documents shard with its number, the tokenizer.json, and the type of a token id in the file ("uint16" or "uint32")."""
+
+    documents: Path
+    tokenizer: Path
+    shard: int
+    dtype: str
+
+
 class Encode(StageConfig):
     """This stage has no settings. The tokenizer decides the tokens."""
 
 
 def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes tokens/NNNNN.bin and spans/NNNNN.parquet for every documents shard, and tokens.json, which describes them."""
+    """Writes tokens/NNNNN.bin and spans/NNNNN.parquet for every documents shard, and tokens.json, which describes them.
+
+    Returns:
+        The outcome with record counts. Its rows are the documents.
+
+    Raises:
+        StageError: There are no documents.
+    """
     from stages.text.items.chat import BOS, EOS, PAD
     from stages.text.tokens.bpe import load_chat
 
@@ -49,7 +97,7 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     ids = {token: tokenizer.token_to_id(token) for token in (BOS, EOS, PAD)}
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     documents = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
-    tasks = [{"documents": str(p), "tokenizer": str(path), "shard": n, "dtype": dtype} for n, p in enumerate(documents)]
+    tasks = [EncodeTask(p, path, n, dtype) for n, p in enumerate(documents)]
     shards = run_shards(encode_shard, tasks, ctx, "encode")
     collect(shards, "tokens.bin", out)
     collect(shards, "spans.parquet", out)
@@ -61,13 +109,17 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     described |= {"bos": ids[BOS], "eos": ids[EOS], "pad": ids[PAD]}
     (out / "tokens.json").write_text(json.dumps(described, indent=1) + "\n")
     text_bytes = sum(shard.result["bytes"] for shard in shards)
-    summary = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
-    summary["bytes_per_token"] = round(text_bytes / sum(counts), 4)
+    sizes = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
+    summary = {**sizes, "bytes_per_token": round(text_bytes / sum(counts), 4)}
     return Outcome(rows=record_counts.rows_in, tokens=sum(counts), record_counts=record_counts, summary=summary)
 
 
-def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """Writes tokens.bin and spans.parquet of one shard. It encodes a batch of documents at a time on one thread."""
+def encode_shard(folder: Path, task: EncodeTask, meter: Meter) -> EncodedShard:
+    """Writes tokens.bin and spans.parquet of one shard. It encodes a batch of documents at a time on one thread.
+
+    Returns:
+        Sizes and record counts of the shard.
+    """
     import os
 
     import numpy as np
@@ -77,38 +129,39 @@ def encode_shard(folder: Path, task: dict[str, Any], meter: Meter) -> dict[str, 
     from stages.text.tokens.bpe import encode_texts, load_plain
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # several worker processes already run in parallel
-    tokenizer = load_plain(Path(task["tokenizer"]))
+    tokenizer = load_plain(task.tokenizer)
     bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
     start = chars = text_bytes = 0
-    spans: list[dict[str, Any]] = []
-    meter.expect(count_rows(Path(task["documents"])))
+    spans: list[SpanRow] = []
+    meter.expect(count_rows(task.documents))
     with (folder / "tokens.bin").open("wb") as sink:
-        for rows in _batches(Path(task["documents"])):
-            for row, ids in zip(rows, encode_texts(tokenizer, [row["text"] for row in rows]), strict=True):
-                sink.write(np.array([bos, *ids, eos], dtype="<u2" if task["dtype"] == "uint16" else "<u4").tobytes())
-                size = len(row["text"].encode())
-                span = {"doc_id": row["doc_id"], "source": row["source"], "shard": task["shard"]}
-                spans.append(span | {"start": start, "length": len(ids) + 2, "bytes": size})
+        for batch in _batches(task.documents):
+            for document, ids in zip(batch, encode_texts(tokenizer, [document.text for document in batch]), strict=True):
+                sink.write(np.array([bos, *ids, eos], dtype="<u2" if task.dtype == "uint16" else "<u4").tobytes())
+                size = len(document.text.encode())
+                spans.append({"doc_id": document.doc_id, "source": document.source, "shard": task.shard, "start": start,
+                              "length": len(ids) + 2, "bytes": size})  # fmt: skip
                 start += len(ids) + 2
                 text_bytes += size
                 meter.add(1, size)
-                chars += len(row["text"])
+                chars += len(document.text)
     write_rows(folder / "spans.parquet", schema(**SPANS.types), spans)
     record_counts = RecordCounts(rows_in=len(spans), kept=len(spans), chars_in=chars, chars_out=chars)
-    return {"tokens": start, "bytes": text_bytes, "record_counts": asdict(record_counts)}
+    return {"tokens": start, "bytes": text_bytes, "record_counts": record_counts.as_json()}
 
 
-def _batches(path: Path, size: int = 64) -> Iterator[list[dict[str, Any]]]:
+def _batches(path: Path) -> Iterator[list[SourceText]]:
+    """Yields the documents of a file in batches of BATCH_DOCUMENTS."""
     from stages.core.tables.parquet import read_rows
 
-    rows: list[dict[str, Any]] = []
+    batch: list[SourceText] = []
     for row in read_rows(path, ["doc_id", "source", "text"]):
-        rows.append(row)
-        if len(rows) == size:
-            yield rows
-            rows = []
-    if rows:
-        yield rows
+        batch.append(SourceText(row["doc_id"], row["source"], row["text"]))
+        if len(batch) == BATCH_DOCUMENTS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def report_section(artifact: Artifact) -> Section:

@@ -12,59 +12,64 @@ Source: resiliparse; by recipe trafilatura or jusText.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
-from stages.core.contract.side_table import Column, SideTable
 from stages.core.store import external
 from stages.core.store.remote import opened
 from stages.core.tables import import_documents
-from stages.core.tables.documents import DOCUMENTS, decisions_with
+from stages.core.tables.documents import DOCUMENTS, Document
+from stages.core.tables.extract_tables import (
+    DECISIONS,
+    FILES,
+    BadRecord,
+    ExtractedFile,
+    FileRow,
+    RecordRow,
+    file_record_counts,
+)
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.settings import StageConfig
 from stages.text.warc.html import Engine, ParserError
-from stages.text.warc.page_reasons import BROKEN, DAMAGED, PageReason
+from stages.text.warc.page_reasons import DAMAGED, PageReason
+from stages.warc_listing import WarcFile
 
 if TYPE_CHECKING:
     from stages.text.warc.records import WarcRecord
 
-WARC = Column("int32", "number of the WARC file in the crawl's files.json")
-CHARS_IN, CHARS_OUT = Column("int64", "characters of the HTML"), Column("int64", "characters of the text")
-DECISIONS = decisions_with({
-    "warc": WARC,
-    "ordinal": Column("int64", "number of the record in the file"),
-    "status": Column("int32", "HTTP status"),
-    "mime": Column("string", "media type"),
-    "encoding": Column("string", "the charset it was read in"),
-    "lang": Column("string", "ISO 639-1 code of its language"),
-    "lang_score": Column("float64", "how sure the language is, 0 to 1"),
-    "chars_in": CHARS_IN,
-    "chars_out": CHARS_OUT,
-})  # fmt: skip
-FILES = SideTable(
-    "files", "files", "the records of a WARC file with one reason",
-    {
-        "warc": WARC,
-        "name": Column("string", "the file"),
-        "source": Column("string", "its source"),
-        "bytes": Column("int64", "size of the file"),
-        "reason": Column("string", "why they were dropped; null of those that are documents"),
-        "records": Column("int64", "how many"),
-        "chars_in": CHARS_IN,
-        "chars_out": CHARS_OUT,
-    },
-)  # fmt: skip
-WEB_URL = re.compile(r"https?://[^\s/?#]*[^\W_][^\s]*$", re.IGNORECASE)
-GENERIC = frozenset({"", "text/xml", "application/xml", "application/octet-stream", "text/plain"})
+PARSER_FAILED = "The parser failed on a page, which says nothing about the page: {}."
+LESS_MEMORY = (
+    "Most often memory ran out: set runtime.workers lower, or raise the limit of memory, and run it again; finished files are kept."
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What was extracted from a record.
+
+    Attributes:
+        reason: Why it is dropped; "" for a document.
+        chars_in: Characters of the page; bytes where it was not decoded.
+        text: The main text; "" of a dropped record.
+        encoding: The charset; None where it was not decoded.
+        lang: Code of the language; None of a dropped record.
+        lang_score: How sure the language is, 0 to 1.
+    """
+
+    reason: str
+    chars_in: int
+    text: str = ""
+    encoding: str | None = None
+    lang: str | None = None
+    lang_score: float | None = None
 
 
 class ExtractConfig(StageConfig):
@@ -93,11 +98,47 @@ class ExtractConfig(StageConfig):
     fails."""
 
 
+@dataclass(frozen=True)
+class ExtractTask:
+    """A WARC or WET file of a crawl.
+
+    Attributes:
+        number: Its number in files.json.
+        uri: Where it is.
+        size_bytes: Its size as files.json states it.
+        identity: Its content as files.json states it, such as "sha256:…".
+        source: Name of its source.
+        config: The settings of the stage.
+    """
+
+    number: int
+    uri: str
+    size_bytes: int
+    identity: str
+    source: str
+    config: ExtractConfig
+
+    @property
+    def name(self) -> str:
+        """The file's name without its folder."""
+        return self.uri.rpartition("/")[2]
+
+
 def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes documents/ and decisions/ with one shard per WARC file of the crawl, and files.parquet."""
+    """Writes documents/ and decisions/ with one shard per WARC file of the crawl, and files.parquet.
+
+    Returns:
+        The outcome with record counts. Its rows are the documents.
+
+    Raises:
+        StageError: No page has text.
+    """
     warc = inputs["warc"].path
-    files = json.loads((warc / "files.json").read_text())
-    tasks = [_task(warc, number, file, config) for number, file in enumerate(files)]
+    files: list[WarcFile] = json.loads((warc / "files.json").read_text())
+    tasks = []
+    for number, file in enumerate(files):
+        uri = str(warc / file["path"]) if "path" in file else file["uri"]
+        tasks.append(ExtractTask(number, uri, file["bytes"], file["identity"], file["source"], config))
     shards = run_shards(extract_file, tasks, ctx, "extract", [file["bytes"] for file in files], apart=True)
     for shard in shards:
         for bad in shard.result["bad"]:
@@ -118,154 +159,116 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
 
 
 def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """Imports documents of a user. A row without a language gets a detected one, because the filter needs it."""
+    """Returns the outcome of an import of a user's documents.
+
+    A row without a language gets a detected one, because the filter needs it.
+    """
     from stages.text.warc.language_id import detect_language
 
     return import_documents.take_documents(files, out, ctx, detect_language)
 
 
-def extract_file(folder: Path, task: Mapping[str, Any], meter: Meter) -> dict[str, Any]:
-    """Writes documents.parquet and decisions.parquet of one WARC or WET file; returns its record counts and damaged records."""
-    config = ExtractConfig.model_validate(task["config"])
-    bad: list[dict[str, str]] = []
-    decisions: list[dict[str, Any]] = []
+def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile:
+    """Writes documents.parquet and decisions.parquet of one WARC or WET file.
+
+    Returns:
+        Its record counts and damaged records.
+
+    Raises:
+        StageError: The parser failed, or the file is not the one that the crawl stage read.
+    """
+    bad: list[BadRecord] = []
+    decisions: list[RecordRow] = []
     totals: dict[str, list[int]] = {}
 
-    def documents() -> Iterator[dict[str, Any]]:
+    def documents() -> Iterator[Document]:
         seen: set[UUID] = set()
-        for record in _records(task, config):
-            at = f"{task['name']}:{record.ordinal}"
+        for record in _records(task):
+            at = f"{task.name}:{record.ordinal}"
             meter.at(f"{at} {record.url}")
             try:
-                reason, row = _page(record, config)
+                page = _page(record, task.config)
             except (ParserError, MemoryError) as error:
-                raise _failed(f"{at} {record.url}", error) from None
-            row |= {"doc_id": _doc_id(record, task["identity"], seen), "url": record.url, "warc": task["number"], "ordinal": record.ordinal,
-                    "status": record.status, "mime": record.mime, "reason": reason or None}  # fmt: skip
-            row["verdict"] = "dropped" if reason else "kept"
-            meter.add(1, record.offset - meter.size_bytes, reason, share=record.offset / max(1, task["bytes"]))
+                raise StageError(PARSER_FAILED.format(_said(error)), where=f"{at} {record.url}", do=LESS_MEMORY) from None
+            doc_id, reason = _doc_id(record, task.identity, seen), page.reason
+            meter.add(1, record.offset - meter.size_bytes, reason, share=record.offset / max(1, task.size_bytes))
             total = totals.setdefault(reason, [0, 0, 0])
-            for i, amount in enumerate((1, row["chars_in"], row["chars_out"])):
+            for i, amount in enumerate((1, page.chars_in, len(page.text))):
                 total[i] += amount
             if reason in DAMAGED:
                 bad.append({"reason": reason, "where": at, "url": record.url})
-            text = row.pop("text", "")
-            decisions.append(row)
+            decisions.append({
+                "doc_id": doc_id, "url": record.url, "warc": task.number, "ordinal": record.ordinal, "status": record.status, "mime": record.mime,
+                "encoding": page.encoding, "lang": page.lang, "lang_score": page.lang_score, "chars_in": page.chars_in, "chars_out": len(page.text),
+                "verdict": "dropped" if reason else "kept", "reason": reason or None,
+            })  # fmt: skip
             if not reason:
-                yield {**row, "text": text, "source": task["source"], "date": record.date}
+                yield {"doc_id": doc_id, "source": task.source, "url": record.url, "date": record.date, "lang": page.lang,
+                       "lang_score": page.lang_score, "text": page.text}  # fmt: skip
 
     try:
         write_rows(folder / "documents.parquet", schema(**DOCUMENTS.types), documents())
         write_rows(folder / "decisions.parquet", schema(**DECISIONS.types), decisions)
     except MemoryError as error:  # raised while a record was read or written
-        raise _failed(f"{task['name']}, behind record {len(decisions) - 1}", error) from None
-    of_file = {"warc": task["number"], "name": task["name"], "source": task["source"], "bytes": task["bytes"]}
-    rows = [
-        of_file | {"reason": reason or None, "records": total[0], "chars_in": total[1], "chars_out": total[2]}
-        for reason, total in sorted(totals.items())
-    ]
-    return {"record_counts": asdict(_record_counts(totals)), "bad": bad, "rows": totals.get("", [0])[0], "file": rows}
+        where = f"{task.name}, after record {len(decisions) - 1}"
+        raise StageError(PARSER_FAILED.format(_said(error)), where=where, do=LESS_MEMORY) from None
+    rows: list[FileRow] = [
+        {"warc": task.number, "name": task.name, "source": task.source, "bytes": task.size_bytes, "reason": reason or None,
+         "records": total[0], "chars_in": total[1], "chars_out": total[2]} for reason, total in sorted(totals.items())
+    ]  # fmt: skip
+    return {"record_counts": file_record_counts(totals).as_json(), "bad": bad, "rows": totals.get("", [0])[0], "file": rows}
 
 
-def _failed(where: str, error: BaseException) -> StageError:
-    return StageError(
-        f"The parser failed on a page, which says nothing about the page: {str(error) or type(error).__name__}.",
-        where=where,
-        do="Most often memory ran out: set runtime.workers lower, or raise the limit of memory, and run it again; finished files are kept.",
-    )
+def _said(error: BaseException) -> str:
+    """Returns the message of an error; its class if it has none."""
+    return str(error) or type(error).__name__
 
 
-def _record_counts(totals: Mapping[str, list[int]]) -> RecordCounts:
-    """Returns the record counts of one file. totals: reason ("" = kept) -> [records, characters in, characters out]."""
-    kept = totals.get("", [0, 0, 0])
-    dropped = {reason: total for reason, total in totals.items() if reason}
-    return RecordCounts(
-        unit="records",
-        rows_in=sum(total[0] for total in totals.values()),
-        kept=kept[0],
-        dropped={reason: total[0] for reason, total in dropped.items()},
-        chars_in=sum(total[1] for total in totals.values()),
-        chars_out=kept[2],
-        chars_removed=kept[1] - kept[2],
-        chars_dropped={reason: total[1] for reason, total in dropped.items()},
-    )
+def _records(task: ExtractTask) -> Iterator[WarcRecord]:
+    """Yields the records of a file, and checks the file before the first and after the last one.
 
-
-def _task(warc: Path, number: int, file: Mapping[str, Any], config: ExtractConfig) -> dict[str, Any]:
-    uri = str(warc / file["path"]) if "path" in file else file["uri"]
-    return {"number": number, "uri": uri, "name": uri.rpartition("/")[2], "bytes": file["bytes"], "identity": file["identity"],
-            "source": file["source"], "config": config.model_dump(mode="json")}  # fmt: skip
-
-
-def _records(task: Mapping[str, Any], config: ExtractConfig) -> Iterator[WarcRecord]:
+    Raises:
+        StageError: The file is gone, or is not the one that the crawl stage read.
+    """
     from stages.text.warc.framing import WarcLimits
     from stages.text.warc.records import read_records
 
     try:
-        with opened(task["uri"]) as stream:
-            if stream.seek(0, 2) != task["bytes"]:
-                raise _changed(task)
-            yield from read_records(stream, WarcLimits(config.max_page_bytes, config.max_ratio))
-        if external.changed(ExternalFile(task["uri"], task["bytes"], task["identity"]), {}):
-            raise _changed(task)
+        with opened(task.uri) as stream:
+            changed = stream.seek(0, 2) != task.size_bytes
+            if not changed:
+                yield from read_records(stream, WarcLimits(task.config.max_page_bytes, task.config.max_ratio))
+        if changed or external.changed(ExternalFile(task.uri, task.size_bytes, task.identity), {}):
+            raise StageError(
+                "The file has changed since the crawl stage read it.",
+                where=f"{task.uri} (then {task.size_bytes:,} bytes, {task.identity[:19]})",
+                do="Run the recipe again; the crawl stage takes the new content as a new input.",
+            )
     except FileNotFoundError:
-        raise StageError("A WARC file of the crawl is gone.", where=task["uri"], do="Put it back, or change crawl.warcs.") from None
+        raise StageError("A WARC file of the crawl is gone.", where=task.uri, do="Put it back, or change crawl.warcs.") from None
 
 
-def _changed(task: Mapping[str, Any]) -> StageError:
-    return StageError(
-        "The file has changed since the crawl stage read it.",
-        where=f"{task['uri']} (then {task['bytes']:,} bytes, {task['identity'][:19]})",
-        do="Run the recipe again; the crawl stage takes the new content as a new input.",
-    )
-
-
-def _page(record: WarcRecord, config: ExtractConfig) -> tuple[str, dict[str, Any]]:
-    """Returns (drop reason or "", columns of the record with the text). chars_in counts bytes where a page was not decoded."""
+def _page(record: WarcRecord, config: ExtractConfig) -> Page:
+    """Returns the verdict on a record and, of a document, its text."""
     from stages.text.warc.charset import bad_frac, decode_page
     from stages.text.warc.html import TooCostlyError, extract_text, tidy
     from stages.text.warc.language_id import detect_language
+    from stages.text.warc.record_choice import unwanted
 
-    size = len(record.body) or record.size_bytes
-    row: dict[str, Any] = {"chars_in": size, "chars_out": 0}
-    reason = _unwanted(record, config)
+    reason = unwanted(record, config.statuses, config.mimes)
     if reason:
-        return reason, row
+        return Page(reason, len(record.body) or record.size_bytes)
     is_page = record.type == "response"
     page, encoding = decode_page(record.body, record.charset) if is_page else (record.body.decode("utf-8", "replace"), "utf-8")
-    row |= {"chars_in": len(page), "encoding": encoding}
     if bad_frac(page) > config.max_bad_char_frac:
-        return PageReason.CHARSET, row
+        return Page(PageReason.CHARSET, len(page), encoding=encoding)
     try:
         text = extract_text(page, config.engine) if is_page else tidy(page)
     except TooCostlyError as error:
-        return error.reason, row
+        return Page(error.reason, len(page), encoding=encoding)
     if len(text) < config.min_chars:
-        return PageReason.NO_TEXT, row
-    lang, score = detect_language(text)
-    return "", row | {"text": text, "chars_out": len(text), "lang": lang, "lang_score": score}
-
-
-def _unwanted(record: WarcRecord, config: ExtractConfig) -> str:
-    """Returns why a record is not read, or "" if it is. The checks run in this order: damage, type, URL, status, content type, body."""
-    from stages.text.warc.html import looks_like_html
-
-    if record.problem in BROKEN:
-        return record.problem
-    if record.type not in ("response", "conversion"):
-        return PageReason.REVISIT if record.type == "revisit" else PageReason.NOT_A_PAGE
-    if record.problem in (PageReason.BAD_HTTP, PageReason.NOT_HTTP):
-        return record.problem
-    if not WEB_URL.match(record.url):
-        return PageReason.BAD_URL
-    typed = record.type == "conversion" or record.mime in config.mimes
-    if record.status and record.status not in config.statuses:
-        return PageReason.HTTP_STATUS
-    if record.status and not typed and record.mime not in GENERIC:
-        return PageReason.CONTENT_TYPE
-    if record.problem or not record.body:
-        return record.problem or PageReason.EMPTY
-    return "" if typed or looks_like_html(record.body) else PageReason.CONTENT_TYPE
+        return Page(PageReason.NO_TEXT, len(page), encoding=encoding)
+    return Page("", len(page), text, encoding, *detect_language(text))
 
 
 def _doc_id(record: WarcRecord, identity: str, seen: set[UUID]) -> UUID:
@@ -281,10 +284,14 @@ def fallback_doc_id(identity: str, ordinal: int) -> UUID:
     return uuid5(NAMESPACE_OID, f"{identity.removeprefix('sha256:')}:{ordinal}")
 
 
-def _publish(shards: list[Shard[dict[str, Any]]], files: list[dict[str, Any]], out: Path) -> int:
-    """Publishes the shard files in `out` and replaces record ids that an earlier file of the same source has; returns how many."""
+def _publish(shards: Sequence[Shard[ExtractedFile]], files: Sequence[WarcFile], out: Path) -> int:
+    """Publishes the shard files in `out`, and replaces record ids that an earlier file of the same source has.
+
+    Returns:
+        The number of replaced ids.
+    """
     seen: dict[str, set[UUID]] = {}
-    clean: list[Shard[dict[str, Any]]] = []
+    clean: list[Shard[ExtractedFile]] = []
     renamed = 0
     for shard in shards:
         file = files[shard.index]

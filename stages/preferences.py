@@ -10,9 +10,9 @@ Source: prompt/chosen/rejected as in TRL and hh-rlhf; n-grams of 13 words, Brown
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from stages.text.items.dialogue import Pair
+    from stages.text.items.held_out import Answer
     from stages.text.match.ngrams import Index
     from stages.text.tokens.tuning_examples import Example
 
@@ -67,7 +68,14 @@ class Preferences(StageConfig):
 
 
 def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes preferences.parquet and decisions/00000.parquet."""
+    """Writes preferences.parquet and decisions/00000.parquet.
+
+    Returns:
+        The outcome with record counts. Its rows are the kept pairs.
+
+    Raises:
+        StageError: There are no pairs for training or none for validation.
+    """
     from stages.core.tables.examples import refuse_no_source, write_examples
     from stages.core.tables.jsonl import counting
     from stages.text.match.ngrams import load_index
@@ -91,15 +99,17 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
 def _examples(config: Preferences, benchmarks: Artifact, ctx: Context, index: Index) -> Iterator[Example]:
     from stages.core.tables.examples import read_answers, read_examples
     from stages.text.items.dialogue import BadDialogueError, read_pair
+    from stages.text.items.held_out import answer_of
 
     for record, pair in read_examples(ctx, read_pair, BadDialogueError):
         yield _example(record.doc_id, record.source, pair, pair.chosen)
     if config.docstrings:
-        yield from _from_docstrings(config, config.docstrings, read_answers(ctx, benchmarks), ctx.seed, index)
+        found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
+        yield from _from_docstrings(config, config.docstrings, found, ctx.seed, index)
 
 
 def _from_docstrings(
-    config: Preferences, docs: DocstringPairs, rows: Iterable[Mapping[str, Any]], seed: int, index: Index
+    config: Preferences, docs: DocstringPairs, answers: Sequence[tuple[Answer, str]], seed: int, index: Index
 ) -> Iterator[Example]:
     """Yields pairs of the right answer and a wrong one of similar length. The wrong answer is of the same split and of no benchmark item.
 
@@ -110,7 +120,7 @@ def _from_docstrings(
     from stages.text.match.ngrams import find
     from stages.text.tokens.tuning_examples import documented_answers, documented_id, is_validation, question_about
 
-    for kind, chosen in documented_answers(rows, {"what": docs.what, "complete": docs.complete}, seed, "preferences"):
+    for kind, chosen in documented_answers(answers, {"what": docs.what, "complete": docs.complete}, seed, "preferences"):
         held_out = [bool(find(index, a.text)) for a, _ in chosen]
         later = [is_validation(a.text, seed, config.validation_frac) for a, _ in chosen]
         for group in ((True, True), (True, False), (False, True), (False, False)):

@@ -118,11 +118,11 @@ def _train(lines: Path, model: Path, config: TrainQuality, ctx: Context) -> None
     Raises:
         StageError: The training diverged.
     """
-    from stages.text.quality.classifier import DivergedError, train
+    from stages.text.quality.classifier import DivergedError, FastTextSettings, train
 
-    shape = (config.dimensions, config.ngrams, config.buckets, config.epochs, config.learning_rate, config.min_count, ctx.seed % 2**31)
+    settings = FastTextSettings(config.dimensions, config.ngrams, config.buckets, config.epochs, config.learning_rate, config.min_count)
     try:
-        run_in_pool([partial(train, lines, model, *shape)], 1, "train_quality")
+        run_in_pool([partial(train, lines, model, settings, ctx.seed % 2**31)], 1, "train_quality")
     except DivergedError as error:
         raise StageError(
             f"The classifier's training diverged: {error}",

@@ -38,7 +38,14 @@ class TrainTokenizer(StageConfig):
 
 
 def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Trains, writes the tokenizer's two files, and measures bytes per token on at most about 4 MB of the training sample."""
+    """Trains, writes the tokenizer's two files, and measures bytes per token on at most about 4 MB of the training sample.
+
+    Returns:
+        The outcome. Its rows are the tokens of the vocabulary.
+
+    Raises:
+        StageError: There are no documents, or too few for the vocabulary.
+    """
     from stages.text.tokens.bpe import CorpusTooSmallError, encode_texts, load_plain, save, train_bpe
 
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
@@ -80,6 +87,9 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
 def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """Imports a user's tokenizer: tokenizer.json unchanged, with Loam's tokenizer_config.json, which theirs must not contradict.
 
+    Returns:
+        The outcome. Its rows are the ids of the vocabulary.
+
     Raises:
         RecipeError: When tokenizer.json is missing, or when the pipeline cannot use the tokenizer.
     """
@@ -99,7 +109,7 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
         raise RecipeError(
             "The pipeline cannot use this tokenizer:" + "".join(f"\n  - {fault}" for fault in faults),
             where=str(found["tokenizer.json"]),
-            do="Mend it with the tokenizers library, then import it; or train one of your own.",
+            do="Correct it with the tokenizers library and import it again, or train one of your own.",
         )
     (out / "tokenizer.json").write_bytes(found["tokenizer.json"].read_bytes())
     write_config(out)

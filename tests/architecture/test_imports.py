@@ -33,7 +33,7 @@ def modules() -> list[str]:
 LEAVES: dict[str, set[str]] = {"stages.settings": {"pydantic", "pydantic_core"}, "stages.processes": set()}
 """What every room may import, and the libraries that each may import beside the standard library's."""
 
-BODIES = {"stages.training", "stages.signatures"}
+BODIES = {"stages.training", "stages.signatures", "stages.dedup_rulings", "stages.warc_listing"}
 """What several stages have in common where core and lm meet; no stage by itself."""
 
 
@@ -83,7 +83,7 @@ ALLOWED = {
     "core": {"core", "leaf"},
     "text": {"text", "leaf"},
     "lm": {"lm", "leaf"},
-    "body": {"core", "text", "lm", "leaf"},
+    "body": {"core", "text", "lm", "leaf", "body"},
     "stage": {"core", "text", "lm", "leaf", "body"},
     "queries": {"core", "text", "lm", "queries", "leaf"},
     "flows": {"core", "queries", "flows", "dashboards", "leaf"},
@@ -128,6 +128,44 @@ def test_only_flows_imports_prefect_and_the_dashboard_no_torch(module: str) -> N
         "stages.core.index.views",
     )  # the first opens it, the others work on its connections
     assert "duckdb" not in names or module in index, "stages.core.index.database is the only code that opens the index"
+
+
+NETWORK = {"socket", "socketserver", "ssl", "http", "urllib.request", "asyncio", "httpx", "requests", "fastapi", "uvicorn"}
+"""Modules that open connections or serve them."""
+
+
+def network(tree: ast.AST) -> set[str]:
+    """Returns the imports of a module, at any depth, that are in NETWORK or below one of them."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    return {name for name in names if any(name == one or name.startswith(f"{one}.") for one in NETWORK)}
+
+
+def test_only_the_site_of_text_has_network() -> None:
+    found = {module for module in modules() if room(module) == "text" and network(ast.parse(source(module)))}
+    assert found == {"stages.text.site.crawler", "stages.text.site.doc_site"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import socket", "from urllib import request", "import urllib.request as r", "from http.server import HTTPServer", "import httpx"],
+)
+def test_an_import_of_the_network_is_seen_at_any_depth(line: str) -> None:
+    assert network(ast.parse(f"def f():\n    {line}"))
+    assert not network(ast.parse("from urllib.parse import urlsplit\nimport urllib.robotparser"))
+
+
+def test_the_modules_of_the_site_do_not_import_each_other_in_a_circle() -> None:
+    reads = {module: {name for name in imports_of(module) if name.startswith("stages.text.site.")} - {module} for module in modules()}
+    site = {module: others for module, others in reads.items() if module.startswith("stages.text.site.")}
+    while site:
+        free = {module for module, others in site.items() if not others & site.keys()}
+        assert free, f"a circle of imports: {sorted(site)}"
+        site = {module: others for module, others in site.items() if module not in free}
 
 
 def test_ranks_import_neither_prefect_nor_core() -> None:

@@ -154,7 +154,7 @@ def test_every_signal_is_declared_once_with_a_type_that_tables_know() -> None:
 
 
 def test_a_rule_of_an_unknown_section_is_refused() -> None:
-    with pytest.raises(ValueError, match="a rule names the section 'shouting'; the filter's sections are classes in stages/filter.py"):
+    with pytest.raises(ValueError, match="a rule names the section 'shouting'; the filter's sections are classes in filter_sections.py"):
         with_rules(FilterSettings, [*RULES, replace(RULES[-1], section="shouting")])
 
 

@@ -17,7 +17,7 @@ from stages.core.tables.jsonl import BAD_RECORD
 from stages.decontaminate import SPANS_CUT, DecontaminateReason
 from stages.lm.data.pairs import ExampleReason
 from stages.text.quality.judge import EditNote
-from stages.text.site.crawler import CrawlOutcome
+from stages.text.site.capture import CrawlOutcome
 from stages.text.warc.page_reasons import BROKEN, DAMAGED, PageReason
 from tests.conftest import PROJECT
 

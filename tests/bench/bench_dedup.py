@@ -90,7 +90,7 @@ def recall_rows(texts: list[str], urls: list[str]) -> list[dict[str, Any]]:
     """Recall and wrong removals on the editions: our buckets and decisions, datasketch's LSH at its own bands without verification."""
     from datasketch import MinHash, MinHashLSH
 
-    from stages.text.match.clustering import decide, first_copies, group_bands, undecided
+    from stages.text.match.clustering import Candidates, ShingleSets, decide, first_copies, group_bands, undecided
     from stages.text.match.minhash import distinct, shingle_lists, signatures, sketch, text_hash
     from stages.text.match.words import joined
 
@@ -106,7 +106,8 @@ def recall_rows(texts: list[str], urls: list[str]) -> list[dict[str, Any]]:
     shared = {pair for pair in truth if (buckets[:, pair[0]] * (buckets[:, pair[0]] == buckets[:, pair[1]])).any()}
     verdicts = undecided(len(texts))
     flat, places = np.concatenate(sets), np.concatenate(([0], np.cumsum([len(s) for s in sets]))).astype(np.int64)
-    list(decide(buckets, total, first_copies(hashes), 0, flat, places, THRESHOLD, verdicts, lambda _: None))
+    candidates = Candidates(buckets, total, first_copies(hashes), 0)
+    list(decide(candidates, ShingleSets(flat, places), THRESHOLD, verdicts, lambda _: None))
     removed = np.flatnonzero(~verdicts.stays).tolist()
     wrong = sum((int(verdicts.kept_by[i]), i) not in truth for i in removed)
     sketches = signatures(values, offsets, 128, 1)
@@ -163,7 +164,17 @@ def scale_rows() -> list[dict[str, Any]]:
 def scale(documents: int) -> dict[str, Any]:
     """Simulated: 30 % of the documents are near copies (J = 0.9) in families of 2 to 20, 2 % of one page of boilerplate; 100 shingles."""
     from stages.core.tables.canonical_order import Part, canonical, file_array
-    from stages.text.match.clustering import copy_sets, decide, first_copies, group_bands, in_buckets, release, undecided
+    from stages.text.match.clustering import (
+        Candidates,
+        ShingleSets,
+        copy_sets,
+        decide,
+        first_copies,
+        group_bands,
+        in_buckets,
+        release,
+        undecided,
+    )
     from tests.bench.simulated import simulate
 
     steps: dict[str, float] = {}
@@ -203,7 +214,8 @@ def scale(documents: int) -> dict[str, Any]:
             release(sets)
         step("sets")
         verdicts = undecided(documents)
-        edges = sum(len(e.later) for e in decide(buckets, total, first, 0, sets, offsets, THRESHOLD, verdicts, lambda _: None))
+        candidates, shingles = Candidates(buckets, total, first, 0), ShingleSets(sets, offsets)
+        edges = sum(len(e.later) for e in decide(candidates, shingles, THRESHOLD, verdicts, lambda _: None))
         step("decide")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps.items())

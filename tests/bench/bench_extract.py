@@ -23,7 +23,7 @@ from typing import Any
 
 from stages.core.store.external import sha256_file
 from stages.core.tables.shards import Meter
-from stages.extract import ExtractConfig, extract_file
+from stages.extract import ExtractConfig, ExtractTask, extract_file
 from stages.text.warc.framing import WarcLimits
 from stages.text.warc.records import read_records
 from tests.made.real import real_folder
@@ -35,9 +35,7 @@ TIMES_DATATROVE, TIMES_BARE = 15.0, 1.5
 def loam(file: Path, engine: str = "resiliparse") -> int:
     """Documents that the shard function makes of a file."""
     identity = f"sha256:{sha256_file(file)}"
-    config = ExtractConfig(engine=engine).model_dump(mode="json")
-    task = {"number": 0, "uri": str(file), "name": file.name, "bytes": file.stat().st_size, "identity": identity, "source": "web",
-            "config": config}  # fmt: skip
+    task = ExtractTask(0, str(file), file.stat().st_size, identity, "web", ExtractConfig(engine=engine))
     with tempfile.TemporaryDirectory() as folder:
         return int(extract_file(Path(folder), task, Meter(Path(folder) / "meter.json"))["rows"])
 

@@ -59,8 +59,8 @@ def our_chain() -> Callable[[str], tuple[str, str]]:
     from stages.text.quality.rules import RULES
     from stages.text.quality.signals import make_measure, text_signals
 
-    config = FilterConfig.model_validate({"url": {"enabled": False}, "languages": [], "min_lang_score": 0}).model_dump(mode="json")
-    measure, rules = make_measure(config), applied(RULES, config)
+    config = FilterConfig.model_validate({"url": {"enabled": False}, "languages": [], "min_lang_score": 0})
+    measure, rules = make_measure(config), applied(RULES, config.model_dump(mode="json"))
 
     def judge(text: str) -> tuple[str, str]:
         signals, edited = text_signals(text, "en", measure)

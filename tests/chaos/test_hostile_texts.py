@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -18,9 +17,7 @@ SIZE, MOST_S_PER_MB = 100_000, 20.0
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_time_grows_with_the_length_of_a_text(unit: str) -> None:
-    config = FilterConfig().model_dump(mode="json")
-    config["url"]["enabled"] = False
-    tools = judge.make_tools(json.dumps({"config": config, "lists": None, "label": None, "classifier": None, "lang_model": None}))
+    tools = judge.make_tools(FilterConfig.model_validate({"url": {"enabled": False}}), judge.ToolFiles())
     judge.judge("Some words (of a text).", ("en", 0.9), "http://x.org", None, tools)
     for size in (SIZE, 4 * SIZE):
         for text in (unit * (size // len(unit)), unit * (size // len(unit)) + " @ x", unit * (size // len(unit)) + "x"):

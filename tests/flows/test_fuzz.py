@@ -191,15 +191,14 @@ def warc() -> bytes:
 @given(st.data(), st.booleans())
 def test_warc_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, zipped: bool) -> None:
     from stages.core.tables.shards import Meter
-    from stages.extract import ExtractConfig, extract_file
+    from stages.extract import ExtractConfig, ExtractTask, extract_file
 
     base = tmp_path_factory.getbasetemp()
     path, out = base / "a.warc", base / "extracted"
     raw = data.draw(torn(warc()))
     path.write_bytes(gzip.compress(raw, 1) if zipped else raw)
     out.mkdir(exist_ok=True)
-    task = {"config": ExtractConfig().model_dump(mode="json"), "uri": str(path), "number": 0, "name": "a.warc",
-            "identity": "sha256:" + sha256(path.read_bytes()).hexdigest(),
-            "source": "s", "bytes": path.stat().st_size, "path": str(path)}  # fmt: skip
+    identity = "sha256:" + sha256(path.read_bytes()).hexdigest()
+    task = ExtractTask(0, str(path), path.stat().st_size, identity, "s", ExtractConfig())
     with contextlib.suppress(LoamError):
         extract_file(out, task, Meter(base / "meter.json"))

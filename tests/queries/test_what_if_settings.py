@@ -21,7 +21,7 @@ from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import run_in_pool
 from stages.filter import STAGE, FilterConfig
 from stages.queries.what_if import what_if
-from stages.text.quality.classifier import train
+from stages.text.quality.classifier import FastTextSettings, train
 from tests.conftest import run_stage
 from tests.stages.made import SPACE, artifact, uuid5
 
@@ -135,7 +135,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     good = [f"__label__positive {' '.join(text.split())}" for text, _ in PLANTED.values()][:2]
     lines = [*good, f"__label__negative {' '.join(PLANTED['an offer'][0].split())}"] * 60
     (root / "lines.txt").write_text("\n".join(lines) + "\n")
-    run_in_pool([partial(train, root / "lines.txt", root / "classifier" / "model.bin", 64, 2, 200_000, 25, 0.5, 1, 1)], 1, "test")
+    run_in_pool(
+        [partial(train, root / "lines.txt", root / "classifier" / "model.bin", FastTextSettings(64, 2, 200_000, 25, 0.5), 1)], 1, "test"
+    )
     (root / "classifier" / "classifier.json").write_text(json.dumps({"state": "on", "label": "__label__positive"}))
     return {"documents": artifact(root / "documents", "documents"), "classifier": artifact(root / "classifier", "classifier")}
 

@@ -17,7 +17,7 @@ from typing import Any
 from stages import benchmarks, conversations, crawl, dedup, filter, preferences, train_quality
 from stages.core.contract.declaration import Artifact, Stage
 from stages.core.tables.shards import run_in_pool
-from stages.text.quality.classifier import train
+from stages.text.quality.classifier import FastTextSettings, train
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents, jsonl
 from tests.text.warc.test_records import member, record
@@ -140,7 +140,7 @@ def model(content: str, shop: Path) -> bytes:
     lines = shop / f"{content}.txt"
     labels = ("en", "de") if content == "right" else ("de", "en")
     lines.write_text(f"__label__{labels[0]} the house of the baker\n__label__{labels[1]} das Haus des Bäckers\n" * 60)
-    run_in_pool([partial(train, lines, lines.with_suffix(".bin"), 64, 2, 132_000, 5, 0.5, 1, 1)], 1, "test")
+    run_in_pool([partial(train, lines, lines.with_suffix(".bin"), FastTextSettings(64, 2, 132_000, 5, 0.5), 1)], 1, "test")
     return lines.with_suffix(".bin").read_bytes()
 
 

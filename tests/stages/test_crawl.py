@@ -86,10 +86,10 @@ def test_a_site_is_crawled_by_its_seeds(tmp_path: Path) -> None:
 
 def test_a_killed_crawl_goes_on_from_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The crawl is killed twice. It still requests each page once, and its bytes equal those of an undisturbed crawl."""
-    import stages.text.site.crawler as spider
+    from stages.text.site import crawler
 
     asked: list[str] = []
-    fetch = spider._fetch
+    fetch = crawler._fetch
 
     def counted(client: Any, url: str, *others: Any) -> Any:
         if len(asked) in (3, 6) and asked[-1] != "killed":
@@ -100,12 +100,12 @@ def test_a_killed_crawl_goes_on_from_its_pages(tmp_path: Path, monkeypatch: pyte
 
     with serving(PAGES) as addresses:
         config = {"site": {"seeds": [f"http://{addresses['site.invalid']}/"], "delay_s": 0}, "shards": 2}
-        monkeypatch.setattr(spider, "_fetch", counted)
+        monkeypatch.setattr(crawler, "_fetch", counted)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 run_stage(STAGE, config, {}, tmp_path / "killed")
         ended = run_stage(STAGE, config, {}, tmp_path / "killed")
-        monkeypatch.setattr(spider, "_fetch", fetch)
+        monkeypatch.setattr(crawler, "_fetch", fetch)
         straight = run_stage(STAGE, config, {}, tmp_path / "straight")
     pages = [url for url in asked if url != "killed"]
     assert len(pages) == len(set(pages)) == 7 and asked.count("killed") == 2
@@ -173,7 +173,7 @@ def test_a_file_that_is_no_warc(content: bytes, message: str, tmp_path: Path) ->
     with pytest.raises(StageError, match=message) as caught:
         run_stage(STAGE, {"warcs": [str(tmp_path / "f.warc.gz")]}, {}, tmp_path / "home")
     assert caught.value.where.endswith("f.warc.gz")
-    assert "Take it out of crawl.warcs" in caught.value.do
+    assert "Remove it from crawl.warcs" in caught.value.do
     assert not list((tmp_path / "home" / "artifacts").glob("crawl/*"))
 
 

@@ -116,14 +116,14 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "order": OTHER,
     "conversion": (
         lambda folder: rewritten(folder, lambda data: data + member(record(1).replace(b": response", b": conversion", 1))),
-        "is no record that a crawl writes ('conversion')",
+        "is not a record that a crawl writes ('conversion')",
     ),
-    "junk": (lambda folder: rewritten(folder, lambda data: data + GZIP + b"junk" * 9), "is no record that a crawl writes (unreadable)"),
+    "junk": (lambda folder: rewritten(folder, lambda data: data + GZIP + b"junk" * 9), "is not a record that a crawl writes (unreadable)"),
     "source": (lambda folder: listed(folder, lambda files: files[1].update(source="other")), "identity.jsonl lists another than warc/00001.warc.gz:1"),
     "path": (lambda folder: listed(folder, lambda files: files[0].update(path="../../x")), "file 0 of files.json is '../../x', not warc/00000"),
-    "both": (lambda folder: listed(folder, lambda files: files[0].update(uri="/x")), "file 0 of files.json has not one of uri and path"),
-    "type": (lambda folder: listed(folder, lambda files: files[0].update(bytes="1")), "files.json is no list of WARC files: 0.bytes: Input"),
-    "no list": (lambda folder: (folder / "files.json").write_text("7"), "files.json is no list of WARC files: : Input should be a valid list"),
+    "both": (lambda folder: listed(folder, lambda files: files[0].update(uri="/x")), "file 0 of files.json does not have exactly one of uri and path"),
+    "type": (lambda folder: listed(folder, lambda files: files[0].update(bytes="1")), "files.json is not a list of WARC files: 0.bytes: Input"),
+    "no list": (lambda folder: (folder / "files.json").write_text("7"), "files.json is not a list of WARC files: : Input should be a valid list"),
     "no JSON": (lambda folder: (folder / "files.json").write_text("{"), "files.json is Expecting property name"),
     "gone": (lambda folder: (folder / "files.json").unlink(), "there is no files.json"),
     "no WARC": (lambda folder: shutil.rmtree(folder / "warc"), "there is no warc/00000.warc.gz"),
@@ -147,9 +147,9 @@ def test_a_crawl_whose_list_is_not_that_of_its_files_is_refused(docs_crawl: Arti
         ({"identity": f"sha256:{'0' * 64}"}, "identity.jsonl lists another than the given file '"),
         (
             {"identity": "artifact:0"},
-            "files.json is no list of WARC files: 0.identity: String should match",
+            "files.json is not a list of WARC files: 0.identity: String should match",
         ),  # extract could not compare this identity
-        ({"uri": "x.warc.gz"}, "files.json is no list of WARC files: 0.uri: String should match"),
+        ({"uri": "x.warc.gz"}, "files.json is not a list of WARC files: 0.uri: String should match"),
     ],
 )
 def test_a_given_set_that_names_other_files_is_refused(given: Artifact, tmp_path: Path, change: dict[str, str], message: str) -> None:
@@ -161,7 +161,7 @@ def test_a_given_set_that_names_other_files_is_refused(given: Artifact, tmp_path
 
 
 def test_too_long_a_list_is_refused(given: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.crawl.MAX_FILE_BYTES", 50)
+    monkeypatch.setattr("stages.warc_listing.MAX_FILE_BYTES", 50)
     assert STAGE.fault is not None and STAGE.fault(given.path) == "files.json has more than 0 MiB"
 
 

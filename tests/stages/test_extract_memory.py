@@ -14,14 +14,13 @@ import resource, sys
 from hashlib import sha256
 from pathlib import Path
 from stages.core.tables.shards import Meter
-from stages.extract import ExtractConfig, extract_file
+from stages.extract import ExtractConfig, ExtractTask, extract_file
 from stages.core.contract.errors import StageError
 
 def extracted(file, folder):
     folder.mkdir()
-    task = {"number": 0, "uri": str(file), "name": file.name, "bytes": file.stat().st_size, "identity": "sha256:" + sha256(file.read_bytes()).hexdigest(),
-            "source": "web",
-            "config": ExtractConfig().model_dump(mode="json")}
+    identity = "sha256:" + sha256(file.read_bytes()).hexdigest()
+    task = ExtractTask(0, str(file), file.stat().st_size, identity, "web", ExtractConfig())
     extract_file(folder, task, Meter(folder / "m.json"))
 
 file, small, folder, limit = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])

@@ -14,7 +14,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows, write_rows
 from stages.core.tables.shards import run_in_pool
 from stages.filter import STAGE, FilterConfig
-from stages.text.quality.classifier import train
+from stages.text.quality.classifier import FastTextSettings, train
 from stages.text.quality.stop_words import GOPHER
 from tests.conftest import run_stage
 from tests.made.rule_breakers import broken
@@ -118,11 +118,11 @@ def test_misspelt_threshold_names_the_nearest(tmp_path: Path) -> None:
 
 def test_languages_are_codes_with_stop_words(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [["x"]])
-    with pytest.raises(RecipeError, match="'german' is no language code .* did you mean 'de'"):
+    with pytest.raises(RecipeError, match="'german' is not a language code .* did you mean 'de'"):
         filtered({"languages": ["en", "german"]}, made, tmp_path)
     with pytest.raises(RecipeError, match="no stop words are built in for 'zh': give them as gopher_quality.stop_words: {zh: "):
         filtered({"languages": ["en", "zh"]}, made, tmp_path)
-    with pytest.raises(RecipeError, match="'klingon' is no language code"):
+    with pytest.raises(RecipeError, match="'klingon' is not a language code"):
         filtered({"gopher_quality": {"stop_words": {"klingon": ["tlh"]}}}, made, tmp_path)
     for given in ({"stop_words": {"zh": []}}, {"stop_words": {"zh": ["the"]}}, {"min_stop_words": None}, {"enabled": False}):
         assert FilterConfig.model_validate({"languages": ["en", "zh"], "gopher_quality": given}).languages == ("en", "zh")
@@ -224,8 +224,8 @@ def test_a_classifier_scores_every_document(tmp_path: Path) -> None:
 def test_a_lang_model_decides_alone(tmp_path: Path) -> None:
     lines = ["__label__en the house of the baker was old and full of flour", "__label__de das Haus des Bäckers war alt und voll Mehl"] * 60
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    shape = (64, 2, 200_000, 25, 0.5, 1, 1)
-    run_in_pool([partial(train, tmp_path / "lines.txt", tmp_path / "lid.bin", *shape)], 1, "test")
+    shape = FastTextSettings(64, 2, 200_000, 25, 0.5)
+    run_in_pool([partial(train, tmp_path / "lines.txt", tmp_path / "lid.bin", shape, 1)], 1, "test")
     made = in_languages(tmp_path / "made", [("de", 0.99)])
     rows = decisions(filtered({"lang_model": [str(tmp_path / "lid.bin")]}, made, tmp_path))
     assert [(row["lang"], row["lang_by"], row["reason"]) for row in rows] == [("en", "model", None)] and rows[0]["lang_score"] > 0.5
@@ -233,7 +233,7 @@ def test_a_lang_model_decides_alone(tmp_path: Path) -> None:
 
 def test_a_lang_model_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "lid.bin").write_text("x")
-    with pytest.raises(StageError, match="lid.bin is no fastText model") as caught:
+    with pytest.raises(StageError, match="lid.bin is not a fastText model") as caught:
         filtered({"lang_model": [str(tmp_path / "lid.bin")]}, documents(tmp_path / "made", [[PROSE]]), tmp_path)
     assert caught.value.where == "filter.lang_model"
 

@@ -126,7 +126,7 @@ def test_what_cannot_be_trained_is_refused(crawl: Artifact, tmp_path: Path) -> N
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     assert refused({"positives": [str(tmp_path / "latin.txt")]}, crawl, tmp_path).what == "The line is not UTF-8."
     (tmp_path / "no.bin").write_text("x")
-    assert refused({"model": [str(tmp_path / "no.bin")]}, crawl, tmp_path).what.startswith("no.bin is no fastText model")
+    assert refused({"model": [str(tmp_path / "no.bin")]}, crawl, tmp_path).what.startswith("no.bin is not a fastText model")
     diverged = refused({"positives": [weather(tmp_path / "good.jsonl")], **FAST, "learning_rate": 1e30}, crawl, tmp_path)
     assert diverged.what.startswith("The classifier's training diverged") and "learning_rate" in diverged.where
 

@@ -37,7 +37,7 @@ def test_above_the_limit_documents_are_chosen_by_hash_not_first_come(tmp_path: P
 
 def test_too_small_a_corpus_is_refused_with_the_reachable_size(tmp_path: Path) -> None:
     docs = made.documents(tmp_path / "docs", [TEXTS])
-    with pytest.raises(StageError, match="A vocabulary of 20,000 was asked for") as caught:
+    with pytest.raises(StageError, match="The vocabulary should have 20,000 tokens") as caught:
         run_stage(STAGE, {"vocab_size": 20_000}, {"documents": docs}, tmp_path / "home")
     assert "Set train_tokenizer.vocab_size to at most" in str(caught.value)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias, TypedDict
 
 import numpy as np
 
@@ -25,6 +25,20 @@ ONE_NUMBER = "only one number was recorded"
 OTHER_ITEMS = "the two were not scored on the same items"
 
 
+DpoSummary: TypeAlias = Mapping[str, float | int | str | None]
+"""The summary of the node dpo: values on the validation pairs by name. It is empty without such a node."""
+
+
+class ScoreEntry(TypedDict):
+    """What is read of an entry of scores.json. chance: the accuracy of guessing; None where there is none."""
+
+    task: str
+    metric: str
+    chance: float | None
+    gate: bool
+    primary: bool
+
+
 @dataclass(frozen=True)
 class ModelScores:
     """The recorded scores of one model.
@@ -34,11 +48,11 @@ class ModelScores:
         values: (task, metric) -> item -> value of this item.
     """
 
-    scores: Sequence[Mapping[str, Any]]
+    scores: Sequence[ScoreEntry]
     values: Mapping[tuple[str, str], Mapping[str, float]]
 
 
-def required_claims(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], seed: int) -> tuple[Verdict, ...]:
+def required_claims(models: Mapping[str, ModelScores], dpo: DpoSummary, seed: int) -> tuple[Verdict, ...]:
     """Returns the verdicts on the claims that the models have to show.
 
     Args:
@@ -48,11 +62,11 @@ def required_claims(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], s
     """
     found = _against_baselines(models, seed, required=True)
     if sft := models.get("sft"):
-        found += [_against_chance(score, sft) for score in sft.scores if score["gate"] and score["chance"]]
+        found += [_against_chance(score, score["chance"], sft) for score in sft.scores if score["gate"] and score["chance"]]
     return verdicts.holm([*found, *_margin_signs(dpo)])
 
 
-def comparisons(models: Mapping[str, ModelScores], dpo: Mapping[str, Any], seed: int) -> tuple[Verdict, ...]:
+def comparisons(models: Mapping[str, ModelScores], dpo: DpoSummary, seed: int) -> tuple[Verdict, ...]:
     """Returns the verdicts on claims that are compared but not required.
 
     These are: other baselines, each model against the one before it, and means without values of single pairs.
@@ -98,11 +112,11 @@ def _bits(claim: str, about: ModelScores, ours: Mapping[str, float], theirs: Map
     return verdicts.sign_flip_test(claim, unit, gains, _column(size, documents), seed)
 
 
-def _against_chance(score: Mapping[str, Any], model: ModelScores) -> Verdict:
+def _against_chance(score: ScoreEntry, chance: float, model: ModelScores) -> Verdict:
     claim = f"The sft model beats chance on {score['task']} ({score['metric']})"
     right = model.values.get((score["task"], score["metric"]), {})
-    test = f"exact binomial test against {score['chance']:.3g}"
-    return verdicts.binomial_test(claim, "accuracy", test, round(sum(right.values())), len(right), score["chance"])
+    test = f"exact binomial test against {chance:.3g}"
+    return verdicts.binomial_test(claim, "accuracy", test, round(sum(right.values())), len(right), chance)
 
 
 def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScores]) -> Iterator[Verdict]:
@@ -120,28 +134,35 @@ def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScore
             yield verdicts.untested(claim, "accuracy", 0, OTHER_ITEMS)
 
 
-def _margin_signs(dpo: Mapping[str, Any]) -> Iterator[Verdict]:
+def _margin_signs(dpo: DpoSummary) -> Iterator[Verdict]:
     """Yields the verdict on the signs of the reward margins.
 
     A reward is measured against the model before DPO. So every margin is 0 before training, and its sign afterwards is the paired
     difference. Reward accuracy counts the positive margins. If it is 0 and the mean margin is 0, then every margin is 0.
     """
-    if dpo.get("validation_reward_accuracy") is None:
+    accuracy = _number(dpo, "validation_reward_accuracy")
+    if accuracy is None:
         return
     claim, unit = "DPO raises the reward margin of more held-out pairs than it lowers", "share of pairs"
-    pairs, accuracy = dpo["validation_pairs"], dpo["validation_reward_accuracy"]
-    if accuracy == 0 and dpo["validation_reward_margin"] == 0:
+    pairs = int(_number(dpo, "validation_pairs") or 0)
+    if accuracy == 0 and _number(dpo, "validation_reward_margin") == 0:
         yield verdicts.untested(claim, unit, pairs, "every margin is 0")
     else:
         yield verdicts.binomial_test(claim, unit, "exact sign test", round(accuracy * pairs), pairs, 0.5)
 
 
-def _means_of_dpo(dpo: Mapping[str, Any]) -> Iterator[Verdict]:
+def _means_of_dpo(dpo: DpoSummary) -> Iterator[Verdict]:
     for name, label in (("reward_margin", "mean reward margin"), ("logprob_accuracy", "log-prob accuracy")):
-        before, after = dpo.get(f"validation_{name}_before"), dpo.get(f"validation_{name}")
+        before, after = _number(dpo, f"validation_{name}_before"), _number(dpo, f"validation_{name}")
         if before is not None and after is not None:
             claim, unit = f"DPO raises the {label} on held-out pairs", label.removeprefix("mean ")
-            yield verdicts.untested(claim, unit, dpo["validation_pairs"], ONE_NUMBER, after - before)
+            yield verdicts.untested(claim, unit, int(_number(dpo, "validation_pairs") or 0), ONE_NUMBER, after - before)
+
+
+def _number(dpo: DpoSummary, name: str) -> float | None:
+    """Returns a number of the summary; None if it is not recorded."""
+    value = dpo.get(name)
+    return None if isinstance(value, str) else value
 
 
 def _column(values: Mapping[str, float], items: Sequence[str]) -> np.ndarray:

@@ -25,7 +25,7 @@ def hash_values(seed: int, purpose: str, keys: Sequence[bytes]) -> np.ndarray:
 
 
 def is_sampled(seed: int, purpose: str, key: bytes | str, share: float) -> bool:
-    """Whether a record belongs to the hash sample of size `share` (0 to 1) of all records."""
+    """Returns whether a record belongs to the hash sample of size `share` (0 to 1) of all records."""
     return hash_value(seed, purpose, key) < int(share * 2.0**64)
 
 

@@ -17,4 +17,5 @@ def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the kernel as machine code."""
     import numba
 
-    return numba.njit(cache=True, nogil=True)(kernel)
+    machine_code: Callable[..., Any] = numba.njit(cache=True, nogil=True)(kernel)
+    return machine_code

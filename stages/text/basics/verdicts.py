@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,10 +76,6 @@ class Verdict:
             return VerdictOutcome.NOT_SHOWN
         return VerdictOutcome.REACHED if self.difference > 0 else VerdictOutcome.OPPOSITE
 
-    def record(self) -> dict[str, Any]:
-        """Returns the fields and the outcome, for JSON."""
-        return asdict(self) | {"outcome": self.outcome.value}
-
 
 def untested(claim: str, unit: str, pairs: int, note: str, difference: float | None = None) -> Verdict:
     """Returns the verdict on a claim that cannot be tested. note: why, as a phrase that follows "not shown: "."""
@@ -87,7 +83,7 @@ def untested(claim: str, unit: str, pairs: int, note: str, difference: float | N
 
 
 def binomial_test(claim: str, unit: str, test: str, successes: int, trials: int, chance: float) -> Verdict:
-    """Tests whether the share of `successes` in `trials` exceeds `chance`. At a chance of 1/2 this is the sign test.
+    """Returns the verdict on whether the share of `successes` in `trials` exceeds `chance`. At a chance of 1/2 this is the sign test.
 
     Args:
         claim: The claim that more successes than chance support.
@@ -120,7 +116,7 @@ def binomial_test(claim: str, unit: str, test: str, successes: int, trials: int,
 
 
 def mcnemar_test(claim: str, unit: str, ours: np.ndarray, theirs: np.ndarray) -> Verdict:
-    """Tests whether `ours` has more right answers than `theirs` on the same items.
+    """Returns the verdict on whether `ours` has more right answers than `theirs` on the same items.
 
     Args:
         claim: The claim that more right answers support.
@@ -137,7 +133,7 @@ def mcnemar_test(claim: str, unit: str, ours: np.ndarray, theirs: np.ndarray) ->
     from scipy.stats import binomtest
 
     if len(ours) != len(theirs):
-        raise ValueError(f"{claim}: {len(ours)} items are no pairs of {len(theirs)}")
+        raise ValueError(f"{claim}: {len(ours)} items cannot be paired with {len(theirs)}")
     if not np.isin([ours, theirs], (0, 1)).all():
         raise ValueError(f"{claim}: McNemar's test takes only 0 and 1")
     if len(ours) < 2:
@@ -149,7 +145,7 @@ def mcnemar_test(claim: str, unit: str, ours: np.ndarray, theirs: np.ndarray) ->
 
 
 def sign_flip_test(claim: str, unit: str, gains: np.ndarray, sizes: np.ndarray, seed: int) -> Verdict:
-    """Tests whether the paired differences `gains` are positive overall. Reports the sum of gains over the sum of sizes.
+    """Returns the verdict on whether the paired differences `gains` are positive overall: the sum of gains over the sum of sizes.
 
     Without an effect both signs of a pair's difference are equally probable. So the test compares the sum with the sums under other signs:
     under all sign patterns if RESAMPLES are enough, otherwise under a random sample of them.
@@ -180,7 +176,8 @@ def sign_flip_test(claim: str, unit: str, gains: np.ndarray, sizes: np.ndarray, 
         return untested(claim, unit, len(gains), "a value is not finite")
 
     def total(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
-        return np.sum(first - second, axis=axis)
+        sums: np.ndarray = np.sum(first - second, axis=axis)
+        return sums
 
     batch, generator = max(1, BATCH_VALUES // len(gains)), np.random.default_rng(seed)
     found = permutation_test((gains, np.zeros(len(gains))), total, permutation_type="samples", vectorized=True, n_resamples=RESAMPLES,

@@ -53,8 +53,39 @@ class Verdicts:
 
     @property
     def stays(self) -> np.ndarray:
-        """bool [documents]: whether the document is kept."""
-        return self.kept_by == np.arange(len(self.kept_by), dtype=np.uint32)
+        """Whether each document is kept, bool [documents]."""
+        kept: np.ndarray = self.kept_by == np.arange(len(self.kept_by), dtype=np.uint32)
+        return kept
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The documents in the order of the decision, and the buckets that they share.
+
+    Attributes:
+        buckets: Bucket numbers from `group_bands`, uint32 [bands, documents]. `decide` overwrites them.
+        total: Number of buckets.
+        first: First copies from `first_copies`, uint32 [documents].
+        known: Number of leading documents that are already decided.
+    """
+
+    buckets: np.ndarray
+    total: int
+    first: np.ndarray
+    known: int
+
+
+@dataclass(frozen=True)
+class ShingleSets:
+    """The sorted shingle sets of all documents that share a bucket, one after another.
+
+    Attributes:
+        sets: Shingle hashes, uint64 [shingles].
+        offsets: Start of each document's set, int64 [documents + 1]; the set is empty for a document that shares no bucket.
+    """
+
+    sets: np.ndarray
+    offsets: np.ndarray
 
 
 def first_copies(hashes: np.ndarray) -> np.ndarray:
@@ -105,43 +136,35 @@ def in_buckets(buckets: np.ndarray) -> np.ndarray:
 
 
 def decide(
-    buckets: np.ndarray,
-    total: int,
-    first: np.ndarray,
-    known: int,
-    sets: np.ndarray,
-    offsets: np.ndarray,
-    threshold: float,
-    verdicts: Verdicts,
-    progress: Callable[[int], None],
+    candidates: Candidates, shingles: ShingleSets, threshold: float, verdicts: Verdicts, progress: Callable[[int], None]
 ) -> Iterator[Edges]:
-    """Decides the documents from number `known` on, fills `verdicts`, and yields the verified edges.
+    """Decides the documents that are not known and fills `verdicts`.
 
     Args:
-        buckets: Bucket numbers from `group_bands`. They are overwritten.
-        total: Number of buckets.
-        first: First copies from `first_copies`.
-        known: Number of leading documents that are already decided.
-        sets: Sorted shingle sets of all documents that share a bucket, uint64 [shingles].
-        offsets: Start of each document's set, int64 [documents + 1]; the set is empty for documents that share no bucket.
+        candidates: The documents and their buckets.
+        shingles: Their shingle sets.
         threshold: Smallest Jaccard similarity of a duplicate.
         verdicts: Output, from `undecided`.
         progress: Called with the number of documents decided so far.
+
+    Yields:
+        The verified edges, block by block of documents.
     """
-    heads = np.full(total + 1, NOBODY, np.uint32)
+    first = candidates.first
+    heads = np.full(candidates.total + 1, NOBODY, np.uint32)
     seen = np.full(len(first), NOBODY, np.uint32)
     room, done = BLOCK, 0
     while done < len(first):
         later, earlier, similarity = np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.float64)
         stop = min(len(first), done + BLOCK)
-        reached, edges = compiled(_decide)(buckets, heads, seen, first, known, sets, offsets, threshold, verdicts.kept_by, verdicts.jaccard,
-                                           verdicts.counts, later, earlier, similarity, done, stop)  # fmt: skip
+        reached, edges = compiled(_decide)(candidates.buckets, heads, seen, first, candidates.known, shingles.sets, shingles.offsets, threshold,
+                                           verdicts.kept_by, verdicts.jaccard, verdicts.counts, later, earlier, similarity, done, stop)  # fmt: skip
         yield Edges(later[:edges].copy(), earlier[:edges].copy(), similarity[:edges].copy())
         if reached < stop:  # the buffer was full: decide that document again with a larger buffer
             seen[seen == reached] = NOBODY
             room *= 2
         done = reached
-        release(sets)
+        release(shingles.sets)
         progress(done)
 
 
@@ -165,7 +188,7 @@ def copy_sets(values: np.ndarray, starts: np.ndarray, numbers: np.ndarray, sets:
 
 
 def _number_buckets(keys, order, chosen, known, row, total):  # type: ignore[no-untyped-def]
-    """Kernel. Gives a number to each run of equal keys in `order` (a bucket); returns the highest number."""
+    """Returns the highest bucket number, after each run of equal keys in `order` (a bucket) got a number. Kernel."""
     at = 0
     while at < len(order):
         end = at + 1
@@ -186,7 +209,7 @@ def _number_buckets(keys, order, chosen, known, row, total):  # type: ignore[no-
 def _decide(  # type: ignore[no-untyped-def]
     buckets, heads, seen, first, known, sets, offsets, threshold, kept_by, jaccards, counts, later, earlier, similarity, start, stop
 ):
-    """Kernel. Decides documents start..stop; returns (the first document that is not decided, number of edges).
+    """Returns (the first document that is not decided, number of edges), after the decisions on documents start..stop. Kernel.
 
     It stops early when the edges of a document do not fit. The kept documents of a bucket form a linked list: heads[bucket] is the newest,
     and a kept document's entry in `buckets` is the next older one.

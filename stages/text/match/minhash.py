@@ -49,8 +49,9 @@ def shingles(text: str, n: int) -> np.ndarray:
 
 def distinct(values: np.ndarray) -> np.ndarray:
     """Returns the sorted set of some hashes."""
-    ordered = np.sort(values)
-    return ordered[np.concatenate((np.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]))]
+    ordered: np.ndarray = np.sort(values)
+    different: np.ndarray = ordered[np.concatenate((np.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]))]
+    return different
 
 
 def permutations(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -58,9 +59,9 @@ def permutations(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
     a is odd. The random numbers are the same as in datasketch's affine64.
     """
-    draw = np.random.RandomState(seed)
-    a = draw.randint(0, 1 << 63, count, np.uint64) * np.uint64(2) + np.uint64(1)
-    return a, draw.randint(0, 1 << 64, count, np.uint64)
+    generator = np.random.RandomState(seed)
+    a = generator.randint(0, 1 << 63, count, np.uint64) * np.uint64(2) + np.uint64(1)
+    return a, generator.randint(0, 1 << 64, count, np.uint64)
 
 
 def signatures(values: np.ndarray, offsets: np.ndarray, count: int, seed: int) -> np.ndarray:

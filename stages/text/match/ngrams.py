@@ -216,7 +216,7 @@ def _fill(hashes, position, words, shortest, slots, gate):  # type: ignore[no-un
 
 
 def _search(text, lengths, words, hashes, position, slots, gate, grams, firsts, sizes):  # type: ignore[no-untyped-def]
-    """Kernel. Writes (gram, first word, length) of every occurrence as far as the arrays have room; returns the number of occurrences."""
+    """Returns the number of occurrences, after (gram, first word, length) of each was written as far as the arrays have room. Kernel."""
     base, mix = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD)
     mask, bits = np.uint64(len(slots) - 1), np.uint64(64 * len(gate) - 1)
     shortest, found = lengths[0], 0

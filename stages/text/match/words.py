@@ -151,7 +151,7 @@ def _entry(character: str, several: list[int]) -> int:
 
 
 def _hash_words(data, starts, table, several, hashes, offsets, first, last):  # type: ignore[no-untyped-def]
-    """Kernel. Fills hashes, offsets, first and last; returns the number of words."""
+    """Returns the number of words, after hashes, offsets, first and last were filled. Kernel."""
     multiplier = np.uint64(0x9E3779B97F4A7C15)
     count = 0
     for text in range(len(starts) - 1):

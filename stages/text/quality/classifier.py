@@ -12,6 +12,7 @@ Source: Joulin et al. 2016 (fastText); Li et al. 2024 (DCLM: word bigrams, instr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,27 @@ MIN_VECTOR_BYTES = 32 << 20
 """glibc maps every larger block of memory afresh (DEFAULT_MMAP_THRESHOLD_MAX)."""
 
 
+@dataclass(frozen=True)
+class FastTextSettings:
+    """The settings of a training.
+
+    Attributes:
+        dimensions: Size of a vector.
+        ngrams: Longest word n-gram, at least 2, because fastText has no buckets without n-grams.
+        buckets: Number of hash buckets for n-grams.
+        epochs: Number of epochs.
+        rate: Learning rate.
+        min_count: Smallest number of occurrences of a word.
+    """
+
+    dimensions: int
+    ngrams: int
+    buckets: int
+    epochs: int
+    rate: float
+    min_count: int = 1
+
+
 class NotAModelError(ValueError):
     """A file is not a fastText model, or the model does not have the required label."""
 
@@ -33,28 +55,21 @@ class DivergedError(ArithmeticError):
 
 
 def one_line(text: str) -> str:
-    """Returns a text in the form that fastText reads: one line, without anything that looks like a label.
+    r"""Returns a text in the form that fastText reads: one line, without anything that looks like a label.
 
-    >>> one_line("a __label__hq\\n b")
+    >>> one_line("a __label__hq\n b")
     'a label hq b'
     """
     return " ".join(text.replace(MARK, " label ").split())
 
 
-def train(
-    lines: Path, model: Path, dimensions: int, ngrams: int, buckets: int, epochs: int, rate: float, min_count: int, seed: int
-) -> None:
+def train(lines: Path, model: Path, settings: FastTextSettings, seed: int) -> None:
     """Trains on a file with one labelled text per line and writes the model. Call it in a new process.
 
     Args:
         lines: Input file, one labelled text per line.
         model: Output file.
-        dimensions: Size of a vector.
-        ngrams: Longest word n-gram, at least 2, because fastText has no buckets without n-grams.
-        buckets: Number of hash buckets for n-grams.
-        epochs: Number of epochs.
-        rate: Learning rate.
-        min_count: Smallest number of occurrences of a word.
+        settings: Size of the model and length of the training.
         seed: Random seed, below 2**31.
 
     Raises:
@@ -63,12 +78,13 @@ def train(
     """
     import fasttext
 
-    if ngrams < 2 or buckets * dimensions * 4 <= MIN_VECTOR_BYTES:
-        raise ValueError(f"{buckets if ngrams > 1 else 0} buckets of {dimensions} dimensions take less than {MIN_VECTOR_BYTES} bytes")
+    buckets = settings.buckets if settings.ngrams > 1 else 0
+    if buckets * settings.dimensions * 4 <= MIN_VECTOR_BYTES:
+        raise ValueError(f"{buckets} buckets of {settings.dimensions} dimensions take less than {MIN_VECTOR_BYTES} bytes")
     try:
         trained = fasttext.train_supervised(
-            input=str(lines), dim=dimensions, wordNgrams=ngrams, bucket=buckets, epoch=epochs, lr=rate, minCount=min_count, seed=seed,
-            thread=1, verbose=0,
+            input=str(lines), dim=settings.dimensions, wordNgrams=settings.ngrams, bucket=settings.buckets, epoch=settings.epochs,
+            lr=settings.rate, minCount=settings.min_count, seed=seed, thread=1, verbose=0,
         )  # fmt: skip
     except RuntimeError as error:  # "Encountered NaN."
         raise DivergedError(str(error)) from None
@@ -87,7 +103,7 @@ def load_model(path: Path, label: str = "") -> Any:
         model = _FastText(str(path))
         labels = model.get_labels()
     except (ValueError, RuntimeError, MemoryError) as error:
-        raise NotAModelError(f"{path.name} is no fastText model of labels ({error})") from None
+        raise NotAModelError(f"{path.name} is not a fastText model of labels ({error})") from None
     if label and label not in labels:
         raise NotAModelError(f"{path.name} has no label {label!r}; it has {', '.join(labels[:10])}")
     return model

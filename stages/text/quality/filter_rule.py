@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-Signals = Mapping[str, Any]
+from pydantic import JsonValue
+
+SignalValue: TypeAlias = str | int | float | None
+"""The value of a signal, as a column of decisions/ holds it."""
+Signals = Mapping[str, SignalValue]
 """The signals of one document by name, including its `url`."""
-Settings = Mapping[str, Any]
+Settings: TypeAlias = Mapping[str, JsonValue]
 """A filter section of a recipe, as plain values."""
 
 
@@ -40,7 +44,7 @@ class Signal:
     meaning: str
     source: str
     per: str = ""
-    measure: Callable[[str], Any] | None = None
+    measure: Callable[[str], SignalValue] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,32 +121,32 @@ class AppliedRule:
 
 
 def above(value: Any, limit: Any) -> bool:
-    """Whether a value exists and is larger than the limit."""
+    """Returns whether a value exists and is larger than the limit."""
     return value is not None and bool(value > limit)
 
 
 def below(value: Any, limit: Any) -> bool:
-    """Whether a value exists and is smaller than the limit."""
+    """Returns whether a value exists and is smaller than the limit."""
     return value is not None and bool(value < limit)
 
 
 def at_least(value: Any, limit: Any) -> bool:
-    """Whether a value exists and is equal to or larger than the limit."""
+    """Returns whether a value exists and is equal to or larger than the limit."""
     return value is not None and bool(value >= limit)
 
 
 def equals(value: Any, limit: Any) -> bool:
-    """Whether the value equals the limit."""
+    """Returns whether the value equals the limit."""
     return bool(value == limit)
 
 
 def outside(value: Any, limit: Any) -> bool:
-    """Whether the value is not a member of the limit."""
+    """Returns whether the value is not a member of the limit."""
     return value not in limit
 
 
 def present(value: Any, limit: Any) -> bool:
-    """Whether a value exists."""
+    """Returns whether a value exists."""
     return value is not None
 
 
@@ -157,7 +161,7 @@ def first_reason(signals: Signals, rules: Sequence[AppliedRule]) -> str:
         value = signals[rule.signal]
         if rule.breaks(value, rule.limit):
             other = signals[rule.no_later_than] if rule.no_later_than else None
-            if other is None or value <= other:
+            if other is None or not above(value, other):
                 return rule.reason
     return ""
 
@@ -179,7 +183,9 @@ def impossible(rules: Sequence[Rule], section: str, values: Settings) -> str:
         for high in rules:
             if low.breaks is below and high.breaks is above and low.section == high.section == section and low.signal == high.signal:
                 least, most = (values[rule.threshold.name] if rule.threshold else None for rule in (low, high))
-                if least is not None and most is not None and least > most and low.threshold and high.threshold:
+                if not (isinstance(least, int | float) and isinstance(most, int | float) and low.threshold and high.threshold):
+                    continue
+                if least > most:
                     return f"{low.threshold.name} is {least}, more than {high.threshold.name} {most}, so every document would be dropped"
     return ""
 
@@ -208,29 +214,44 @@ def changes(before: Settings, after: Settings, whole: frozenset[str], prefix: st
             yield name, old, new
 
 
+def section_of(settings: Settings, name: str) -> Settings:
+    """Returns a subsection; the section itself if `name` is empty.
+
+    Raises:
+        TypeError: The setting is not a section.
+    """
+    found = settings[name] if name else settings
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{name} is not a section of the filter")
+    return found
+
+
+def values_by_n(signal: Signal, settings: Settings) -> dict[int, JsonValue]:
+    """Returns n -> value of the setting `per` of a signal, by rising n. The keys of plain values that come from JSON are strings."""
+    section, _, name = signal.per.partition(".")
+    found = section_of(section_of(settings, section), name)
+    return dict(sorted((int(n), value) for n, value in found.items()))
+
+
 def _dotted(section: str, name: str) -> str:
     return f"{section}.{name}" if section else name
 
 
 def _on(rule: Rule, settings: Settings) -> bool:
-    return bool(settings[rule.section].get("enabled", True)) if rule.section else True
+    return bool(section_of(settings, rule.section).get("enabled", True)) if rule.section else True
 
 
 def _apply(rule: Rule, settings: Settings) -> Iterator[AppliedRule]:
-    section = settings[rule.section] if rule.section else settings
+    section = section_of(settings, rule.section)
     limit = section[rule.threshold.name] if rule.threshold else rule.constant
     if rule.threshold and (limit is None or limit is False or (isinstance(limit, list | tuple) and not limit)):
         return
     if not rule.signal.per:
         yield AppliedRule(rule.signal.name, rule.breaks, limit, rule.full_reason, rule.no_later_than)
         return
-    for n in sorted(map(int, limit)):
-        value = limit[n] if n in limit else limit[str(n)]  # plain values that come from JSON have strings as keys
+    for n, value in values_by_n(rule.signal, settings).items():
         yield AppliedRule(rule.signal.name.format(n=n), rule.breaks, value, rule.full_reason.format(n=n), rule.no_later_than)
 
 
 def _columns(signal: Signal, settings: Settings) -> list[str]:
-    if not signal.per:
-        return [signal.name]
-    section, _, name = signal.per.partition(".")
-    return [signal.name.format(n=n) for n in sorted(map(int, settings[section][name]))]
+    return [signal.name.format(n=n) for n in values_by_n(signal, settings)] if signal.per else [signal.name]

@@ -7,16 +7,14 @@ Cost and sources: see the modules that it calls.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.text.quality import classifier, pii, repair, rules, signals, urls
-from stages.text.quality.filter_rule import AppliedRule, applied, first_reason
+from stages.text.quality.filter_rule import AppliedRule, Signals, SignalValue, applied, first_reason
+from stages.text.quality.filter_sections import FilterSections
 from stages.text.quality.stored_signals import OF_URL
 from stages.text.warc import language_id
 
@@ -33,11 +31,28 @@ class EditNote(StrEnum):
 
 
 @dataclass(frozen=True)
+class ToolFiles:
+    """The files that the tools are made of; None for a part that is off.
+
+    Attributes:
+        lists: Folder of `urls.write_lists`.
+        lang_model: fastText model for languages.
+        classifier: fastText model for the score.
+        label: The classifier's label whose probability is the score.
+    """
+
+    lists: Path | None = None
+    lang_model: Path | None = None
+    classifier: Path | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True)
 class Tools:
     """Everything that one process needs to filter documents. None stands for a part that is off.
 
     Attributes:
-        settings: A filter section, as plain values.
+        config: The settings of the filter.
         rules: Rules that are on.
         measure: What the computation of signals needs.
         repair: ftfy's configuration.
@@ -47,7 +62,7 @@ class Tools:
         classifier: (fastText model, label of the score).
     """
 
-    settings: Mapping[str, Any]
+    config: FilterSections
     rules: tuple[AppliedRule, ...]
     measure: signals.Measure
     repair: TextFixerConfig | None
@@ -71,32 +86,24 @@ class Judged:
     reason: str
     text: str
     note: str
-    signals: Mapping[str, Any]
+    signals: Signals
 
 
-@lru_cache(maxsize=1)
-def make_tools(prepared: str) -> Tools:
-    """Returns the tools of a process, and caches them so that the next shard in the same process reuses the known words.
-
-    prepared: JSON with the settings ("config"), the paths "lists", "lang_model" and "classifier" (null: off), and the "label" of the
-    classifier.
-    """
-    given = json.loads(prepared)
-    config = given["config"]
-    mend = {name: value for name, value in config["repair"].items() if name != "enabled"}
+def make_tools(config: FilterSections, files: ToolFiles) -> Tools:
+    """Returns the tools of a process. config: the settings of the filter, with the thresholds of the rules."""
     return Tools(
         config,
-        applied(rules.RULES, config),
+        applied(rules.RULES, config.model_dump(mode="json")),
         signals.make_measure(config),
-        repair.make_repair(mend) if config["repair"]["enabled"] else None,
-        pii.make_patterns(config["pii"]),
-        urls.open_lists(Path(given["lists"])) if given["lists"] else None,
-        classifier.load_model(Path(given["lang_model"])) if given["lang_model"] else None,
-        (classifier.load_model(Path(given["classifier"]), given["label"]), given["label"]) if given["classifier"] else None,
+        repair.make_repair(config.repair) if config.repair.enabled else None,
+        pii.make_patterns(config.pii),
+        urls.open_lists(files.lists) if files.lists else None,
+        classifier.load_model(files.lang_model) if files.lang_model else None,
+        (classifier.load_model(files.classifier, files.label), files.label) if files.classifier else None,
     )
 
 
-def judge(text: str, detected: tuple[str, float], url: str, listed: Mapping[str, Any] | None, tools: Tools) -> Judged:
+def judge(text: str, detected: tuple[str, float], url: str, listed: Signals | None, tools: Tools) -> Judged:
     """Returns verdict, text, note and signals of one document.
 
     Args:
@@ -106,23 +113,25 @@ def judge(text: str, detected: tuple[str, float], url: str, listed: Mapping[str,
         listed: URL signals of the document; None where the URL lists are off.
         tools: Tools of this process.
     """
-    mended = repair.repair_text(text, tools.repair) if tools.repair else text
-    language = _language(mended, detected, tools)
-    found: dict[str, Any] = {**(listed or dict.fromkeys(signal.name for signal in OF_URL)), **language, "repaired": mended != text}
-    measured, edited = signals.text_signals(mended, language["lang"], tools.measure)
-    found |= measured | {"quality_score": classifier.score(*tools.classifier, mended) if tools.classifier else None}
+    repaired = repair.repair_text(text, tools.repair) if tools.repair else text
+    lang, score, by = _language(repaired, detected, tools)
+    found: dict[str, SignalValue] = {**(listed or dict.fromkeys(signal.name for signal in OF_URL))}
+    found |= {"lang": lang, "lang_score": score, "lang_by": by, "repaired": repaired != text}
+    measured, edited = signals.text_signals(repaired, lang, tools.measure)
+    found |= measured | {"quality_score": classifier.score(*tools.classifier, repaired) if tools.classifier else None}
     redacted, counts = pii.redact_text(edited, tools.patterns)
     found |= counts
-    edits = ((EditNote.REPAIRED, mended != text), (EditNote.LINES_REMOVED, edited != mended), (EditNote.PII, redacted != edited))
+    edits = ((EditNote.REPAIRED, repaired != text), (EditNote.LINES_REMOVED, edited != repaired), (EditNote.PII, redacted != edited))
     note = "+".join(name for name, done in edits if done)
     return Judged(first_reason(found | {"url": url}, tools.rules), redacted, note, found)
 
 
-def _language(text: str, detected: tuple[str, float], tools: Tools) -> dict[str, Any]:
+def _language(text: str, detected: tuple[str, float], tools: Tools) -> tuple[str, float, str]:
+    """Returns (language, score, name of the detector that decided)."""
     if tools.lang_model is not None:
         (lang, score), by = language_id.model_language(text, tools.lang_model), "model"
-    elif detected[1] < tools.settings["sure_lang_score"]:
+    elif detected[1] < tools.config.sure_lang_score:
         (lang, score), by = language_id.second_opinion(text), "py3langid"
     else:
         (lang, score), by = detected, "resiliparse"
-    return {"lang": lang, "lang_score": score, "lang_by": by}
+    return lang, score, by

@@ -31,9 +31,10 @@ Search = Callable[[str], "re.Match[str] | None"]
 
 
 class ChunkSplitter:
-    """Splits chunks as one of spaCy's tokenizers does. tokenizer: a spacy.tokenizer.Tokenizer."""
+    """Splits chunks as one of spaCy's tokenizers does."""
 
     def __init__(self, tokenizer: Any) -> None:
+        """Reads the rules of a spacy.tokenizer.Tokenizer."""
         from spacy.symbols import ORTH
 
         self._prefix: Search | None = _pattern(tokenizer.prefix_search, "match")
@@ -60,7 +61,7 @@ class ChunkSplitter:
         """Returns prefixes, middle and suffixes of a chunk, as spaCy's _split_affixes and _attach_tokens do."""
         low, high, last = 0, len(chunk), -1
         before: list[str] = []
-        behind: list[str] = []
+        after: list[str] = []
         while low < high and high - low != last:
             last = high - low
             if self._is_token(chunk, low, high) or self._is_special(chunk, low, high):
@@ -72,16 +73,16 @@ class ChunkSplitter:
                 break
             suffix = self._suffix_chars(chunk, low + prefix, high)
             if suffix and self._is_special(chunk, low, high - suffix):
-                behind.append(chunk[high - suffix : high])
+                after.append(chunk[high - suffix : high])
                 high -= suffix
                 break
             if prefix:
                 before.append(chunk[low : low + prefix])
                 low += prefix
             if suffix:
-                behind.append(chunk[high - suffix : high])
+                after.append(chunk[high - suffix : high])
                 high -= suffix
-        return [*before, *(self._middle(chunk[low:high]) if low < high else []), *reversed(behind)]
+        return [*before, *(self._middle(chunk[low:high]) if low < high else []), *reversed(after)]
 
     def _middle(self, text: str) -> list[str]:
         if text in self._special:
@@ -98,8 +99,10 @@ class ChunkSplitter:
         return [word for word in (*words, text[start:]) if word]
 
     def _joined(self, words: list[str]) -> list[str]:
-        """Returns the words after special cases: words that together spell a special case are replaced by its words, the longest case
-        first, then the leftmost (spaCy's _apply_special_cases).
+        """Returns the words after special cases.
+
+        Words that together spell a special case are replaced by its words, the longest case first, then the leftmost (spaCy's
+        _apply_special_cases).
         """
         found = [
             (len(sequence), start)
@@ -136,7 +139,8 @@ class ChunkSplitter:
         return self._token is not None and high - low <= TOKEN_CHARS and self._token(chunk[low:high]) is not None
 
     def _prefix_chars(self, chunk: str, low: int, high: int) -> int:
-        search, window = self._first_prefix, WINDOW
+        search: Search | None = self._first_prefix
+        window = WINDOW
         while search:
             found = search(chunk[low : min(high, low + window)])
             if found is None:
@@ -147,7 +151,8 @@ class ChunkSplitter:
         return 0
 
     def _suffix_chars(self, chunk: str, low: int, high: int) -> int:
-        search, window = self._first_suffix, WINDOW
+        search: Search | None = self._first_suffix
+        window = WINDOW
         while search:
             found = search(chunk[max(low, high - window) : high])
             if found is None:

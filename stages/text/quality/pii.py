@@ -12,9 +12,10 @@ other numbers (measured on 3,343 manual pages: 268 matches, no phone number amon
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from stages.text.quality.filter_sections import RedactionRules
 
 KINDS = ("emails", "ips", "phones")
 COLUMNS = tuple(f"pii_{kind}" for kind in KINDS)
@@ -41,11 +42,11 @@ class Pattern:
     replacement: str
 
 
-def make_patterns(settings: Mapping[str, Any]) -> tuple[Pattern, ...]:
-    """Returns the patterns of the kinds that are on. settings: the section filter.pii, as plain values."""
+def make_patterns(settings: RedactionRules) -> tuple[Pattern, ...]:
+    """Returns the patterns of the kinds that are on. settings: the section filter.pii."""
     from datatrove.pipeline.formatters import PIIFormatter
 
-    theirs = PIIFormatter(only_remove_public_ips=settings["public_ips_only"])
+    theirs = PIIFormatter(only_remove_public_ips=settings.public_ips_only)
     public = theirs.ip_replacer.validator
 
     def addresses(text: str) -> Iterator[tuple[int, int]]:
@@ -56,11 +57,12 @@ def make_patterns(settings: Mapping[str, Any]) -> tuple[Pattern, ...]:
                 yield found.span()
 
     patterns = (
-        Pattern("emails", "@", _emails(theirs.emails_replacer.regex.pattern), settings["email_replacement"]),
-        Pattern("ips", ".", addresses, settings["ip_replacement"]),
-        Pattern("phones", "", lambda text: (found.span() for found in PHONES.finditer(text)), settings["phone_replacement"]),
+        Pattern("emails", "@", _emails(theirs.emails_replacer.regex.pattern), settings.email_replacement),
+        Pattern("ips", ".", addresses, settings.ip_replacement),
+        Pattern("phones", "", lambda text: (found.span() for found in PHONES.finditer(text)), settings.phone_replacement),
     )
-    return tuple(pattern for pattern in patterns if settings["enabled"] and settings[pattern.kind])
+    on = {"emails": settings.emails, "ips": settings.ips, "phones": settings.phones}
+    return tuple(pattern for pattern in patterns if settings.enabled and on[pattern.kind])
 
 
 def redact_text(text: str, patterns: tuple[Pattern, ...]) -> tuple[str, dict[str, int | None]]:
@@ -73,15 +75,18 @@ def redact_text(text: str, patterns: tuple[Pattern, ...]) -> tuple[str, dict[str
 
 
 def _emails(pattern: str) -> Callable[[str], Iterator[tuple[int, int]]]:
-    """Returns a function that finds the matches of datatrove's pattern, \\bWORD+(?:\\.WORD+)*@DOMAIN.
+    r"""Returns a function that finds the matches of datatrove's pattern, \bWORD+(?:\.WORD+)*@DOMAIN.
 
     It searches each "@" that a domain follows. The match starts at the first word after the last two consecutive dots before the "@".
+
+    Raises:
+        ValueError: The pattern of the installed datatrove has another form.
     """
     local, _, domain = pattern.partition("@")
     word = local.removeprefix(r"\b").partition("]")[0] + "]"
     if local != rf"\b{word}+(?:\.{word}+)*":
         raise ValueError(f"datatrove's pattern of e-mail addresses has another form now: {pattern}")
-    runs, first, behind = re.compile(rf"([.{word[1:]}+)@?"), re.compile(rf"\b{word}"), re.compile(domain)
+    runs, first, rest = re.compile(rf"([.{word[1:]}+)@?"), re.compile(rf"\b{word}"), re.compile(domain)
 
     def find(text: str) -> Iterator[tuple[int, int]]:
         end = 0  # end of the previous match
@@ -91,7 +96,7 @@ def _emails(pattern: str) -> Callable[[str], Iterator[tuple[int, int]]]:
                 continue
             dots = text.rfind("..", start, at)
             begins = first.search(text, max(end, start if dots < 0 else dots + 2), at)
-            found = behind.match(text, at + 1) if begins else None
+            found = rest.match(text, at + 1) if begins else None
             if begins and found:
                 end = found.end()
                 yield begins.start(), end

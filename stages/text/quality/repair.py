@@ -9,29 +9,29 @@ entities of the page, so the remaining ones belong to text about HTML.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stages.text.basics.nfc import in_order
+from stages.text.quality.filter_sections import RepairRules
 
 if TYPE_CHECKING:
     from ftfy import TextFixerConfig
 
-NOTHING_TO_MEND = re.compile(r"[\t\n -~]*")  # printable ASCII
+NOTHING_TO_REPAIR = re.compile(r"[\t\n -~]*")  # printable ASCII
 
 
-def make_repair(settings: Mapping[str, Any]) -> TextFixerConfig:
-    """Returns ftfy's configuration. settings: the section filter.repair without `enabled`, as plain values."""
+def make_repair(settings: RepairRules) -> TextFixerConfig:
+    """Returns ftfy's configuration. settings: the section filter.repair, whose fields but `enabled` are ftfy's."""
     from ftfy import TextFixerConfig
 
-    return TextFixerConfig(**settings)
+    return TextFixerConfig(**settings.model_dump(exclude={"enabled"}))
 
 
 def repair_text(text: str, config: TextFixerConfig) -> str:
     """Returns the repaired text."""
     from ftfy import fix_text
 
-    if NOTHING_TO_MEND.fullmatch(text) and not (config.unescape_html and "&" in text):
+    if NOTHING_TO_REPAIR.fullmatch(text) and not (config.unescape_html and "&" in text):
         return text
-    mended: str = fix_text(in_order(text), config)  # ftfy normalises to NFC, which is quadratic in a run of marks; in_order prevents this
-    return mended
+    repaired: str = fix_text(in_order(text), config)  # ftfy normalises to NFC, which is quadratic in a run of marks; in_order prevents this
+    return repaired

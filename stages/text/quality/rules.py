@@ -43,6 +43,7 @@ from stages.text.quality.filter_rule import (
     equals,
     outside,
     present,
+    section_of,
 )  # fmt: skip
 from stages.text.quality.url_patterns import matches
 
@@ -194,7 +195,7 @@ def needs_rerun(before: Settings, after: Settings) -> list[str]:
     for path, old, new in changes(before, after, BY_N):
         if path in DOCUMENT_RULES or (path in BY_N and set(new) <= set(old)):
             continue
-        if path == "c4.enabled" and not before["c4"]["edit_lines"]:
+        if path == "c4.enabled" and not section_of(before, "c4")["edit_lines"]:
             continue
         found.append(path)
     return found

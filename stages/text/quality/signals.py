@@ -13,12 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from stages.text.basics.native import compiled
-from stages.text.quality import rules, word_stats
+from stages.text.quality import rules, stored_signals, word_stats
+from stages.text.quality.filter_rule import SignalValue, values_by_n
+from stages.text.quality.filter_sections import C4Rules, FilterSections
 from stages.text.quality.stop_words import stop_words
 from stages.text.quality.word_split import ALPHA, SYMBOL, WordSplitter
 
@@ -37,7 +38,7 @@ class Measure:
         top_grams: Values of n for Gopher's most frequent n-gram.
         dup_grams: Values of n for Gopher's repeated n-grams.
         stop_words: Language -> bool array over the splitter's stop words; True where the stop word belongs to the language.
-        c4: Settings of C4's line rules, as in the recipe.
+        c4: Settings of C4's line rules.
         edit_lines: Whether the text continues with C4's line edits.
         short_line_length: Longest length of a short line, in characters (FineWeb).
         line_ends: Characters that end a line with punctuation (FineWeb).
@@ -51,39 +52,35 @@ class Measure:
     top_grams: tuple[int, ...]
     dup_grams: tuple[int, ...]
     stop_words: Mapping[str, np.ndarray]
-    c4: Mapping[str, Any]
+    c4: C4Rules
     edit_lines: bool
     short_line_length: int
     line_ends: frozenset[str]
     sentence_ends: tuple[str, ...]
     citations: re.Pattern[str]
     policies: tuple[str, ...]
-    alone: tuple[tuple[str, Callable[[str], Any]], ...]
+    alone: tuple[tuple[str, Callable[[str], SignalValue]], ...]
 
 
-def make_measure(settings: Mapping[str, Any]) -> Measure:
-    """Returns the measure for a filter section of a recipe.
+def make_measure(config: FilterSections) -> Measure:
+    """Returns the measure for the settings of the filter, which hold the thresholds of the rules too.
 
-    Args:
-        settings: A filter section, as plain values.
-
-    Raises:
-        UnknownLanguageError: No word splitter exists for the language of the setting `words`.
+    If no word splitter exists for the language of the setting `words`, an UnknownLanguageError is raised.
     """
     from datatrove.pipeline.filters import c4_filters
     from datatrove.utils.text import TERMINAL_PUNCTUATION
 
-    by_language = stop_words(settings["gopher_quality"]["stop_words"])
+    by_language = stop_words(config.gopher_quality.stop_words)
     known = tuple(dict.fromkeys(word for words in by_language.values() for word in words))
-    repetition, c4 = settings["gopher_repetition"], settings["c4"]
+    plain, c4 = config.model_dump(mode="json"), config.c4
     return Measure(
-        WordSplitter(settings["words"], known),
-        tuple(sorted(map(int, repetition["top_n_grams"]))),
-        tuple(sorted(map(int, repetition["dup_n_grams"]))),
+        WordSplitter(config.words, known),
+        tuple(values_by_n(stored_signals.TOP_GRAM_FRAC, plain)),
+        tuple(values_by_n(stored_signals.DUP_GRAM_FRAC, plain)),
         {language: np.array([word in words for word in known], np.bool_) for language, words in by_language.items() if words},
         c4,
-        c4["enabled"] and c4["edit_lines"],
-        settings["fineweb"]["short_line_length"],
+        c4.enabled and c4.edit_lines,
+        config.fineweb.short_line_length,
         frozenset(TERMINAL_PUNCTUATION),
         tuple(c4_filters.END_PUNCTUATION),
         c4_filters.CITATION_REGEX,
@@ -92,7 +89,7 @@ def make_measure(settings: Mapping[str, Any]) -> Measure:
     )
 
 
-def text_signals(text: str, language: str, measure: Measure) -> tuple[dict[str, Any], str]:
+def text_signals(text: str, language: str, measure: Measure) -> tuple[dict[str, SignalValue], str]:
     """Returns (the signals of a text by column name, the text after C4's line edits if these are on).
 
     Args:
@@ -103,7 +100,7 @@ def text_signals(text: str, language: str, measure: Measure) -> tuple[dict[str, 
     measure.splitter.make_room()
     words = measure.splitter.words(text)
     lines = [line.strip() for line in text.splitlines()]
-    signals: dict[str, Any] = {name: value(text) for name, value in measure.alone}
+    signals: dict[str, SignalValue] = {name: value(text) for name, value in measure.alone}
     signals |= _repetition(text, words, measure)
     signals |= _quality(text, lines, words, measure.stop_words.get(language), measure)
     kept, found = _line_rules(text, lines, measure)
@@ -138,12 +135,17 @@ def _repeated(parts: Sequence[str]) -> tuple[int, int]:
     return len(parts) - len(different), sum(map(len, parts)) - sum(map(len, different))
 
 
-def _quality(text: str, lines: Sequence[str], words: np.ndarray, counted: np.ndarray | None, measure: Measure) -> dict[str, Any]:
+def _quality(
+    text: str, lines: Sequence[str], words: np.ndarray, counted: np.ndarray | None, measure: Measure
+) -> dict[str, int | float | None]:
     """Returns Gopher's quality values.
 
     Args:
-        lines: Lines of the text, stripped.
-        counted: Which stop words belong to the language; None where the language has no list.
+        text: The repaired text.
+        lines: Its lines, stripped.
+        words: The ids of its words.
+        counted: Which stop words belong to the language, bool; None where the language has no list.
+        measure: Splitter, settings and lists.
     """
     table = measure.splitter.table()
     plain, plain_chars, alpha, stop = compiled(word_stats.count_kinds)(
@@ -164,17 +166,17 @@ def _quality(text: str, lines: Sequence[str], words: np.ndarray, counted: np.nda
     }
 
 
-def _line_rules(text: str, lines: Sequence[str], measure: Measure) -> tuple[list[str], dict[str, Any]]:
+def _line_rules(text: str, lines: Sequence[str], measure: Measure) -> tuple[list[str], dict[str, int | None]]:
     """Returns (the lines that C4's rules keep, the values that C4's document rules check). lines: stripped.
 
     A phrase that would drop the document does not end the search. So every value is complete, whatever rules are on.
     """
     c4, ends = measure.c4, measure.sentence_ends
-    citations = c4["remove_citations"] and "[" in text
+    citations = c4.remove_citations and "[" in text
     lowered = (measure.citations.sub("", text) if citations else text).lower()
-    phrases = tuple(phrase for phrase in measure.policies if phrase in lowered) if c4["filter_policy"] else ()
-    javascript, has_lorem = c4["filter_javascript"] and "javascript" in lowered, "lorem ipsum" in lowered
-    longest, fewest, terminal = c4["max_word_length"], c4["min_words_per_line"], c4["filter_no_terminal_punct"]
+    phrases = tuple(phrase for phrase in measure.policies if phrase in lowered) if c4.filter_policy else ()
+    javascript, has_lorem = c4.filter_javascript and "javascript" in lowered, "lorem ipsum" in lowered
+    longest, fewest, terminal = c4.max_word_length, c4.min_words_per_line, c4.filter_no_terminal_punct
     lorem = curly = None
     kept: list[str] = []
     for number, line in enumerate(lines):
@@ -200,7 +202,7 @@ def _line_rules(text: str, lines: Sequence[str], measure: Measure) -> tuple[list
     return kept, found
 
 
-def _shape(text: str, words: np.ndarray, measure: Measure) -> dict[str, Any]:
+def _shape(text: str, words: np.ndarray, measure: Measure) -> dict[str, int | float | None]:
     """Returns FineWeb's values."""
     lines = [line for line in text.split("\n") if line and not line.isspace()]
     breaks = text.count("\n")

@@ -38,13 +38,17 @@ class UnknownCodeError(ValueError):
 
 
 def check_code(code: str) -> None:
-    """Raises UnknownCodeError if `code` is not a code that a detector gives."""
+    """Checks that a detector gives this code of a language.
+
+    Raises:
+        UnknownCodeError: No detector gives it.
+    """
     if code in CODES:
         return
     names = {name.lower(): given for given, name in STOPLISTS.items()} | OTHER_NAMES
     near = difflib.get_close_matches(code.lower(), [*names, *sorted(CODES)], 1, 0.5)
     nearest = f"; did you mean {names.get(near[0], near[0])!r}?" if near else ""
-    raise UnknownCodeError(f"{code!r} is no language code that a detector gives (ISO 639-1, such as 'en'){nearest}")
+    raise UnknownCodeError(f"{code!r} is not a language code that a detector gives (ISO 639-1, such as 'en'){nearest}")
 
 
 def stop_words(given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:

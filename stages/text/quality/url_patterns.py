@@ -12,7 +12,7 @@ from functools import lru_cache
 
 
 def matches(url: str, patterns: Sequence[str]) -> bool:
-    """Whether a URL matches one of the patterns, in which % stands for any characters."""
+    """Returns whether a URL matches one of the patterns, in which % stands for any characters."""
     whole, parts = _patterns(tuple(patterns))
     return url in whole or (parts is not None and parts.fullmatch(url) is not None)
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.text.quality.filter_rule import SignalValue
+
 LISTS = ("domains", "urls")
 ARCHIVE = "url_filterblacklistsv0_3_0.tar.gz"
 
@@ -74,7 +76,7 @@ def open_lists(folder: Path) -> Blocklist:
     return Blocklist(folder, frozenset(soft), frozenset(hard), re.compile("|".join(map(re.escape, sorted(parts)))))
 
 
-def look_up(urls: Iterable[str], lists: Blocklist) -> dict[str, dict[str, Any]]:
+def look_up(urls: Iterable[str], lists: Blocklist) -> dict[str, dict[str, SignalValue]]:
     """Returns URL -> its signals (OF_URL in stages/text/quality/stored_signals.py)."""
     from datatrove.pipeline.filters.url_filter import normalize, normalizer
     from tldextract import TLDExtract
@@ -83,7 +85,7 @@ def look_up(urls: Iterable[str], lists: Blocklist) -> dict[str, dict[str, Any]]:
     names = {url: _names(extract(url), url) for url in dict.fromkeys(urls)}
     domains = _listed(lists.folder / "domains.arrow", {name for _, *hosts in names.values() for name in hosts})
     pages = _listed(lists.folder / "urls.arrow", {page for page, *_ in names.values()})
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, SignalValue]] = {}
     for url, (page, registered, host) in names.items():
         words = set(normalizer.split(url))
         listed = (

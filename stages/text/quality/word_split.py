@@ -56,18 +56,16 @@ class WordTable:
 
 
 class WordSplitter:
-    """Splits the texts of one process into word ids.
-
-    Args:
-        language: Language code of datatrove, such as "en".
-        stop_words: Words that the table marks as stop words.
-        limit: Size of the cache, in chunks.
-
-    Raises:
-        UnknownLanguageError: datatrove has no tokenizer for the language, or a package is not installed.
-    """
+    """Splits the texts of one process into word ids."""
 
     def __init__(self, language: str = "en", stop_words: Sequence[str] = (), limit: int = MEMORY_CHUNKS) -> None:
+        """Loads the tokenizer. It raises UnknownLanguageError if datatrove has none for the language, or a package is not installed.
+
+        Args:
+            language: Language code of datatrove, such as "en".
+            stop_words: Words that the table marks as stop words.
+            limit: Size of the cache, in chunks.
+        """
         from spacy.tokenizer import Tokenizer
 
         self._whole = _tokenizer(language)
@@ -94,7 +92,8 @@ class WordSplitter:
             found = self._whole.word_tokenize(text)
             self._add_words(dict.fromkeys(found))
             return np.array([self._ids[word] for word in found], np.int32)
-        return compiled(expand)(self._chunk_ids(text.split()), self._starts.view, self._members.view)
+        ids: np.ndarray = compiled(expand)(self._chunk_ids(text.split()), self._starts.view, self._members.view)
+        return ids
 
     def sentences(self, lines: Sequence[str]) -> int:
         """Returns the number of sentences in the lines, at least one per line, as datatrove's split_into_sentences counts per line."""

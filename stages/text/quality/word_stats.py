@@ -111,12 +111,11 @@ def count_kinds(
 
 
 def top_gram_chars(words: np.ndarray, chars: np.ndarray, largest: int) -> np.ndarray:
-    """Returns int64 [largest + 1]: entry n is the number of characters that the most frequent n-gram fills, blanks between its words
-    included.
+    """Returns int64 [largest + 1]: entry n is the number of characters that the most frequent n-gram fills.
 
-    Of equally frequent n-grams the first one counts. The entry is 0 where the text has fewer than n words. The entries 0 and 1 are 0. The
-    n-grams are numbered level by level: an n-gram gets its number from the number of its first (n - 1)-gram and its last word. So the
-    result is exact and does not rely on hashes being unique.
+    They include the blanks between its words. Of equally frequent n-grams the first one counts. The entry is 0 where the text has fewer
+    than n words. The entries 0 and 1 are 0. The n-grams are numbered level by level: an n-gram gets its number from the number of its
+    first (n - 1)-gram and its last word. So the result is exact and does not rely on hashes being unique.
     """
     result = np.zeros(largest + 1, np.int64)
     size = 4

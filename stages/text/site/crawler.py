@@ -12,27 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 from urllib.parse import urldefrag, urljoin, urlsplit, urlunsplit
 from urllib.robotparser import RobotFileParser
 
+from stages.text.site.capture import Capture, CrawlOutcome
+from stages.text.site.journal import Journal
+
 if TYPE_CHECKING:
     import httpx
 
-    from stages.text.site.journal import Journal
-
 DEFAULT_PORTS = {"http": 80, "https": 443}
-
-
-class CrawlOutcome(StrEnum):
-    """What happened to a URL. All values but FETCHED are reasons to drop it."""
-
-    FETCHED = "fetched"
-    ROBOTS = "robots"
-    """robots.txt forbids it."""
-    FAILED = "failed"
-    """No response. The note says why."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +44,6 @@ class CrawlLimits:
     delay_s: float
     timeout_s: float
     user_agent: str
-
-
-@dataclass(frozen=True)
-class Capture:
-    """One URL that was tried. outcome: a CrawlOutcome. note: why there was no response. Headers are as they were sent."""
-
-    url: str
-    outcome: str
-    status: int = 0
-    reason_phrase: str = ""
-    mime: str = ""
-    request_line: str = ""
-    request_headers: tuple[tuple[str, str], ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()
-    body: bytes = b""
-    cut: bool = False
-    note: str = ""
 
 
 def crawl_site(

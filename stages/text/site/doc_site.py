@@ -124,7 +124,20 @@ def render(site: Site, path: str) -> SiteAnswer:
 
 @contextmanager
 def running_site(packages: Sequence[str], editions: Sequence[str], max_pages: int, min_page_chars: int) -> Iterator[int]:
-    """Serves the site from a child process while the block runs; yields its port on 127.0.0.1. Raises SiteError."""
+    """Serves the site from a child process while the block runs.
+
+    Args:
+        packages: Distributions whose docstrings become pages.
+        editions: Editions of the site.
+        max_pages: Maximum number of module pages, over all editions.
+        min_page_chars: Modules with less documentation get no page (characters).
+
+    Yields:
+        The port on 127.0.0.1.
+
+    Raises:
+        SiteError: The server did not start.
+    """
     command = [sys.executable, "-m", "stages.text.site.doc_site", "--editions", *editions, "--packages", *packages]
     command += ["--max-pages", str(max_pages), "--min-page-chars", str(min_page_chars)]
     root = Path(__file__).resolve().parents[3]

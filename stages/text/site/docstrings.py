@@ -16,6 +16,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import PackagePath
 
 STDLIB = "stdlib"
 SKIPPED_PARTS = frozenset(
@@ -53,10 +57,8 @@ class Docstring:
 def read_docstrings(packages: Sequence[str]) -> Iterator[Docstring]:
     """Yields the docstrings of the named distributions in a fixed order. "stdlib" is the library of the running Python.
 
-    Private names (one leading underscore) are left out, as on documentation sites.
-
-    Raises:
-        PackageNotInstalledError: A distribution has no sources here. It is raised before the first docstring.
+    Private names (one leading underscore) are left out, as on documentation sites. If a distribution has no sources here,
+    PackageNotInstalledError is raised before the first docstring.
     """
     sources = [(package, source_files(package)) for package in packages]
     for package, files in sources:
@@ -96,7 +98,7 @@ def module_docstrings(package: str, module: str, source: bytes) -> Iterator[Docs
             yield Docstring(package, module, name, kind, _signature(node), text)
 
 
-def _distribution_files(package: str) -> list:
+def _distribution_files(package: str) -> list[PackagePath]:
     from importlib.metadata import PackageNotFoundError, files
 
     try:

@@ -13,16 +13,20 @@ import json
 from collections import defaultdict, deque
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from stages.text.site.crawler import Capture
+from stages.text.site.capture import Capture, CrawlOutcome
 
 
 class Journal:
-    """The journal of one crawl. date: date of its first start, such as "2026-11-20T19:00:00Z"."""
+    """The journal of one crawl."""
 
     def __init__(self, path: Path, date: str) -> None:
+        """Opens the journal, or starts one.
+
+        Args:
+            path: Its file.
+            date: Date of the first start, such as "2026-11-20T19:00:00Z". An existing journal keeps its own.
+        """
         self.path, self.date = path, date
         self._lines: dict[str, deque[int]] = defaultdict(deque)  # URL -> file offsets of its responses, in order of arrival
         end = self._read()
@@ -33,19 +37,15 @@ class Journal:
 
     def take(self, url: str) -> Capture | None:
         """Returns the next response for the URL from before the kill; None if no more are stored."""
-        from stages.text.site.crawler import Capture
-
         if not self._lines[url]:
             return None
         self._file.seek(self._lines[url].popleft())
-        fields: dict[str, Any] = json.loads(self._file.readline())
+        fields = json.loads(self._file.readline())
         pairs = {name: tuple((k, v) for k, v in fields[name]) for name in ("headers", "request_headers")}
         return Capture(**fields | pairs | {"body": base64.b64decode(fields["body"])})
 
     def add(self, capture: Capture) -> None:
         """Stores a response. Other outcomes are ignored."""
-        from stages.text.site.crawler import CrawlOutcome
-
         if capture.outcome == CrawlOutcome.FETCHED:
             self._write(asdict(capture) | {"body": base64.b64encode(capture.body).decode()})
 
@@ -53,13 +53,14 @@ class Journal:
         """Closes the file. The journal remains on disk."""
         self._file.close()
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, line: object) -> None:
+        """Appends one JSON value as a line."""
         self._file.seek(0, 2)
         self._file.write(json.dumps(line).encode() + b"\n")
         self._file.flush()
 
     def _read(self) -> int:
-        """Records the offsets of the responses; returns the end of the last complete line."""
+        """Returns the end of the last complete line, in bytes, and records the offsets of the responses."""
         if not self.path.exists():
             return 0
         end = 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from warcio.statusandheaders import StatusAndHeaders
     from warcio.warcwriter import WARCWriter
 
-    from stages.text.site.crawler import Capture
+    from stages.text.site.capture import Capture
 
 
 def payload_digest(body: bytes) -> str:
@@ -61,13 +61,16 @@ def open_warc(stream: BinaryIO, name: str, date: str, info: Mapping[str, str]) -
 
 
 def write_capture(writer: WARCWriter, capture: Capture, date: str, ordinal: int) -> UUID:
-    """Writes the response and the request of a capture; returns the record id of the response.
+    """Writes the response and the request of a capture.
 
     Args:
         writer: Writer from `open_warc`.
         capture: A fetched capture.
         date: WARC-Date, such as "2026-11-20T19:00:00Z".
         ordinal: Number of earlier captures of this URL.
+
+    Returns:
+        The record id of the response.
     """
     from warcio.statusandheaders import StatusAndHeaders
 
@@ -77,9 +80,9 @@ def write_capture(writer: WARCWriter, capture: Capture, date: str, ordinal: int)
     status = StatusAndHeaders(f"{capture.status} {capture.reason_phrase}".strip(), headers, protocol="HTTP/1.1")
     extra = {"WARC-Record-ID": _urn(own), "WARC-Date": date} | ({"WARC-Truncated": "length"} if capture.cut else {})
     _write(writer, "response", capture.url, capture.body, extra, status)
-    asked = StatusAndHeaders(capture.request_line, list(capture.request_headers), is_http_request=True)
+    request = StatusAndHeaders(capture.request_line, list(capture.request_headers), is_http_request=True)
     extra = {"WARC-Record-ID": _urn(uuid5(own, "request")), "WARC-Date": date, "WARC-Concurrent-To": _urn(own)}
-    _write(writer, "request", capture.url, b"", extra, asked)
+    _write(writer, "request", capture.url, b"", extra, request)
     return own
 
 

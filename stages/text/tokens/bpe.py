@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from stages.text.items.chat import BOS, EOS, PAD, SPECIAL_TOKENS, TEMPLATE
 
@@ -24,10 +24,13 @@ BATCH_DOCUMENTS = 256
 
 
 class CorpusTooSmallError(ValueError):
-    """The texts have fewer frequent pairs than the vocabulary needs merges. `reachable`: the largest vocabulary size that they give."""
+    """The texts have fewer frequent pairs than the vocabulary needs merges."""
 
-    def __init__(self, asked: int, reachable: int) -> None:
-        super().__init__(f"A vocabulary of {asked:,} was asked for, but the texts give only {reachable:,} tokens (too few repeated words).")
+    def __init__(self, vocab_size: int, reachable: int) -> None:
+        """Makes the message. vocab_size: the required size. reachable: the largest size that the texts give."""
+        super().__init__(
+            f"The vocabulary should have {vocab_size:,} tokens, but the texts give only {reachable:,} (too few repeated words)."
+        )
         self.reachable = reachable
 
 
@@ -83,7 +86,19 @@ def write_config(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
-def tokenizer_config() -> dict[str, Any]:
+class TokenizerConfig(TypedDict):
+    """The content of tokenizer_config.json, in the names of `transformers`."""
+
+    tokenizer_class: str
+    bos_token: str
+    eos_token: str
+    pad_token: str
+    clean_up_tokenization_spaces: bool
+    model_input_names: list[str]
+    chat_template: str
+
+
+def tokenizer_config() -> TokenizerConfig:
     """Returns the content of tokenizer_config.json, chat template included."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -61,7 +61,8 @@ def fit(segments: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
 
 def segment_logprobs(model: KneserNey, segment: np.ndarray) -> np.ndarray:
     """Returns natural log-probabilities of segment[1:], float64."""
-    return np.log(probability(model, *_trigrams(segment)))
+    logs: np.ndarray = np.log(probability(model, *_trigrams(segment)))
+    return logs
 
 
 def probability(model: KneserNey, u: np.ndarray, v: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -74,7 +75,8 @@ def probability(model: KneserNey, u: np.ndarray, v: np.ndarray, w: np.ndarray) -
 
 def unigram_logprobs(counts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Returns natural log-probabilities under add-one smoothed counts (int64 [vocab_size])."""
-    return np.log((counts[tokens] + 1.0) / (counts.sum() + counts.size))
+    logs: np.ndarray = np.log((counts[tokens] + 1.0) / (counts.sum() + counts.size))
+    return logs
 
 
 def _trigrams(segment: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -11,13 +11,15 @@ Source: the requirements of stages/text/tokens/bpe.py, stages/text/items/chat.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from stages.text.items.chat import BOS, END_OF_TURN, SPECIAL_TOKENS, TEMPLATE, header, render
 from stages.text.tokens.bpe import encode_texts, tokenizer_config
 
 if TYPE_CHECKING:
+    from jinja2.sandbox import SandboxedEnvironment
+    from pydantic import JsonValue
     from tokenizers import Tokenizer
 
 MAX_IDS = 1 << 24  # sixteen million; the largest tokenizers in use have 262,144
@@ -35,8 +37,22 @@ CHAT = (
 )
 
 
-def judge_files(tokenizer: str, config: str = "", template: str = "") -> dict[str, Any]:
-    """Returns {"faults", "size"}: sentences on what the pipeline could not use, and the number of ids (0 with faults).
+class JudgedTokenizer(TypedDict):
+    """Sentences on what the pipeline could not use, and the number of ids (0 with faults)."""
+
+    faults: list[str]
+    size: int
+
+
+class StatedToken(NamedTuple):
+    """A token that tokenizer.json adds to the vocabulary, with the id that it states."""
+
+    content: str
+    id: int
+
+
+def judge_files(tokenizer: str, config: str = "", template: str = "") -> JudgedTokenizer:
+    """Returns what the pipeline could not use, and the number of ids.
 
     Args:
         tokenizer: Path of tokenizer.json.
@@ -76,7 +92,7 @@ def tokenizer_faults(text: str, config: str = "", template: str = "") -> list[st
         return ["It is not JSON of a tokenizer: it is nested too deeply."]
     model = raw.get("model") if isinstance(raw, dict) else None
     if not isinstance(model, dict) or not isinstance(settings, dict) or {"vocab", "merges"} - set(model) or model.get("type") != "BPE":
-        return ["It is no byte-level BPE tokenizer in the format of Hugging Face tokenizers."]
+        return ["It is not a byte-level BPE tokenizer in the format of Hugging Face tokenizers."]
     if odd := [i for i in _stated_ids(raw, model) if type(i) is not int or not 0 <= i < MAX_IDS]:
         return [f"It has the id {json.dumps(odd[0])[:40]}; ids are whole numbers from 0 to {MAX_IDS - 1:,}."]
     chat, plain = _load(text), _load(text)
@@ -84,21 +100,23 @@ def tokenizer_faults(text: str, config: str = "", template: str = "") -> list[st
     missing = [token for token in SPECIAL_TOKENS if chat.token_to_id(token) is None]
     if missing:
         return [f"It has no token {', '.join(missing)}."]
-    basic = list(_vocabulary_faults(chat, model, raw["added_tokens"]))
+    added = [StatedToken(token["content"], token["id"]) for token in raw["added_tokens"]]
+    basic = list(_vocabulary_faults(chat, bool(model.get("dropout")), added))
     return basic or [*_text_faults(plain), *_chat_faults(chat), *_config_faults(settings, template)]
 
 
-def _stated_ids(raw: dict[str, Any], model: dict[str, Any]) -> Iterator[Any]:
+def _stated_ids(raw: Mapping[str, JsonValue], model: Mapping[str, JsonValue]) -> Iterator[JsonValue]:
     """Yields every id in the file, of any type.
 
     The ids are checked before loading. The library would accept an id of 4 billion, and the model would be built for it.
     """
-    yield from model["vocab"].values() if isinstance(model["vocab"], dict) else ()
+    vocabulary = model["vocab"]
+    yield from vocabulary.values() if isinstance(vocabulary, dict) else ()
     added = raw.get("added_tokens")
     yield from (token.get("id") for token in (added if isinstance(added, list) else ()) if isinstance(token, dict))
 
 
-def _vocabulary_faults(tokenizer: Tokenizer, model: dict[str, Any], added: list[dict[str, Any]]) -> Iterator[str]:
+def _vocabulary_faults(tokenizer: Tokenizer, dropout: bool, added: list[StatedToken]) -> Iterator[str]:
     from tokenizers import pre_tokenizers
 
     vocabulary = tokenizer.get_vocab()
@@ -107,9 +125,9 @@ def _vocabulary_faults(tokenizer: Tokenizer, model: dict[str, Any], added: list[
         yield f"It is not byte-level: {len(bytes_missing)} of the 256 bytes have no token."
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         yield f"Its {len(vocabulary):,} ids are not 0 to {len(vocabulary) - 1:,}; the model's embedding would have holes."
-    elif wrong := next((t for t in added if tokenizer.token_to_id(t["content"]) != t["id"]), None):  # the library counts on silently
-        yield f"It states the id {wrong['id']:,} for {wrong['content'][:40]!r}, which is read as {tokenizer.token_to_id(wrong['content']):,}."
-    if model.get("dropout"):
+    elif wrong := next((t for t in added if tokenizer.token_to_id(t.content) != t.id), None):  # the library counts on silently
+        yield f"It states the id {wrong.id:,} for {wrong.content[:40]!r}, which is read as {tokenizer.token_to_id(wrong.content):,}."
+    if dropout:
         yield "It has BPE dropout, so a text has no fixed ids."
     if tokenizer.truncation or tokenizer.padding:
         yield "It truncates or pads texts."
@@ -141,9 +159,10 @@ def _chat_faults(tokenizer: Tokenizer) -> Iterator[str]:
         yield "A chat has other ids as a whole than message by message."
 
 
-def _config_faults(settings: dict[str, Any], template: str) -> Iterator[str]:
-    ours = tokenizer_config()
-    for name in ("bos_token", "eos_token", "pad_token"):
+def _config_faults(settings: Mapping[str, JsonValue], template: str) -> Iterator[str]:
+    config = tokenizer_config()
+    ours = {"bos_token": config["bos_token"], "eos_token": config["eos_token"], "pad_token": config["pad_token"]}
+    for name in ours:
         given = settings.get(name)
         token = given.get("content") if isinstance(given, dict) else given
         if token not in (None, ours[name]):
@@ -153,7 +172,7 @@ def _config_faults(settings: dict[str, Any], template: str) -> Iterator[str]:
         yield fault
 
 
-def _template_fault(theirs: Any) -> str:
+def _template_fault(theirs: JsonValue) -> str:
     from jinja2 import TemplateError
 
     if not isinstance(theirs, str):
@@ -177,12 +196,13 @@ def _template_fault(theirs: Any) -> str:
     return ""
 
 
-def _sandbox() -> Any:
+def _sandbox() -> SandboxedEnvironment:
     """Returns an environment that renders untrusted templates.
 
     It allows no access to Python's own attributes, no changes to arguments and no operator with unbounded growth.
     """
-    from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+    from jinja2.exceptions import SecurityError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Bounded(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset(["*", "**", "%"])

@@ -8,10 +8,10 @@ Source: n-grams of 13 words, Brown et al. 2020, appendix C.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from stages.text.basics.hash_sampling import hash_value, is_sampled
@@ -63,8 +63,8 @@ class ClearedExample:
         chars: Size in the record counts.
     """
 
-    decision: dict[str, Any]
-    row: dict[str, Any] | None
+    decision: dict[str, UUID | str | None]
+    row: dict[str, UUID | str] | None
     chars: int
 
 
@@ -75,7 +75,7 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
         examples: The examples.
         index: Index of the benchmark items.
         seed: Seed of the split.
-        validation_frac: Share of the kept examples that is for validation.
+        validation_frac: Share of the kept examples that is for validation, 0 to 1.
     """
     from stages.text.match.ngrams import find
 
@@ -84,33 +84,33 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
         found = [] if reason else next((matches for text in example.searched if (matches := find(index, text))), [])
         reason = reason or (TuningReason.HELD_OUT if found else "")
         item = f"{found[0].task}/{found[0].item_id}" if found else None
-        decision = {"doc_id": example.doc_id, "verdict": "dropped" if reason else "kept", "reason": reason or None, "item": item}
-        row = None
-        if not reason:
-            row = {"doc_id": example.doc_id, "source": example.source, **example.columns}
-            row["split"] = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
+        verdict = "dropped" if reason else "kept"
+        split = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
+        row: dict[str, UUID | str] | None = (
+            None if reason else {"doc_id": example.doc_id, "source": example.source, **example.columns, "split": split}
+        )
+        decision: dict[str, UUID | str | None] = {"doc_id": example.doc_id, "verdict": verdict, "reason": reason or None, "item": item}
         yield ClearedExample(decision, row, example.chars)
 
 
 def is_validation(answer: str, seed: int, validation_frac: float) -> bool:
-    """Whether an example with this answer is held out from training."""
+    """Returns whether an example with this answer is held out from training."""
     return is_sampled(seed, "chat split", split_key(answer), validation_frac)
 
 
 def documented_answers(
-    rows: Iterable[Mapping[str, Any]], limits: Mapping[str, int], seed: int, purpose: str
+    found: Sequence[tuple[Answer, str]], limits: Mapping[str, int], seed: int, purpose: str
 ) -> Iterator[tuple[str, list[tuple[Answer, str]]]]:
     """Yields (kind of question, answers with the versions of their packages), chosen by hash.
 
     Args:
-        rows: Rows of answers.parquet.
+        found: Answers with the versions of their packages.
         limits: Kind of question ("what" or "complete") -> largest number of answers.
         seed: Seed of the hash.
         purpose: Purpose of the hash. Two purposes choose independently.
     """
-    from stages.text.items.held_out import answer_of, says_what
+    from stages.text.items.held_out import says_what
 
-    found = [(answer_of(row), row["version"]) for row in rows]
     for kind, limit in limits.items():
         pool = [entry for entry in found if kind != "what" or says_what(entry[0])]
         yield kind, sorted(pool, key=lambda e: (hash_value(seed, f"{kind} {purpose}", e[0].key), e[0].key))[:limit]

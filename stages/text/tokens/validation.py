@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 from uuid import UUID
 
 import numpy as np
@@ -70,7 +71,7 @@ def read_training_segments(mixture: Path, tokens: Path, limit: int, seed: int) -
         order = np.sort(order[: max(int(np.searchsorted(np.cumsum(segments[order, 2]), limit, side="right")), 1)])
     flat = {int(shard): open_tokens(tokens, int(shard)) for shard in np.unique(segments[order, 0])}
     chosen = [np.asarray(flat[int(s)][start : start + length], dtype=np.int64) for s, start, length in segments[order].tolist()]
-    return chosen, int(_described(tokens)["vocab_size"])
+    return chosen, _described(tokens)["vocab_size"]
 
 
 def open_tokens(tokens: Path, shard: int) -> np.ndarray:
@@ -79,8 +80,16 @@ def open_tokens(tokens: Path, shard: int) -> np.ndarray:
     return np.memmap(tokens / "tokens" / f"{shard:05d}.bin", dtype=dtype, mode="r")
 
 
-def _described(tokens: Path) -> dict:
-    return json.loads((tokens / "tokens.json").read_text())
+class TokensJson(TypedDict):
+    """What is read of tokens.json: the type of an id in the token files, and the number of ids."""
+
+    dtype: str
+    vocab_size: int
+
+
+def _described(tokens: Path) -> TokensJson:
+    described: TokensJson = json.loads((tokens / "tokens.json").read_text())
+    return described
 
 
 def _array(values: np.ndarray) -> object:

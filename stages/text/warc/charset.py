@@ -68,7 +68,7 @@ def bad_frac(text: str) -> float:
 
 
 def _may_be_chance(body: bytes, declared: list[str]) -> bool:
-    """Whether the body has so few non-ASCII bytes in a declared East Asian charset that they could be valid UTF-8 by chance."""
+    """Returns whether the body has so few non-ASCII bytes in a declared East Asian charset that they could be valid UTF-8 by chance."""
     return bool(declared) and declared[0] in DOUBLE_BYTE and len(body.translate(None, delete=ASCII)) < FEW_BYTES
 
 

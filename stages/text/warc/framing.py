@@ -50,6 +50,7 @@ class Blocks:
     """A seekable file that is read in blocks, so that the many short reads of members only cost a slice each."""
 
     def __init__(self, stream: BinaryIO) -> None:
+        """Takes a seekable file, and reads its size."""
         self._stream, self._start, self._block = stream, 0, b""
         self.size = stream.seek(0, 2)
 
@@ -69,11 +70,12 @@ class Plain:
     packed = False
 
     def __init__(self, file: Blocks, offset: int) -> None:
+        """Begins at the byte `offset` of the file."""
         self.offset, self.end = offset, "whole"
         self._file = file
 
     def reaches(self, at: int) -> bool:
-        """Whether `at` is within the file."""
+        """Returns whether `at` is within the file."""
         return self.offset + at <= self._file.size
 
     def view(self, at: int, size: int) -> bytes:
@@ -97,6 +99,7 @@ class Member:
     packed = True
 
     def __init__(self, file: Blocks, offset: int, limits: WarcLimits) -> None:
+        """Begins at the byte `offset` of the file. limits: how much may be decompressed."""
         self.offset, self.end = offset, ""
         self._file, self._limits = file, limits
         self._joined: list[int] = []  # compressed bytes before each additional member
@@ -110,7 +113,7 @@ class Member:
         return bytes(memoryview(self._data)[start : start + size])
 
     def reaches(self, at: int) -> bool:
-        """Whether the bytes read so far reach `at`."""
+        """Returns whether the bytes read so far reach `at`."""
         return at <= self._base + len(self._data)
 
     def skip(self, at: int) -> None:
@@ -129,13 +132,13 @@ class Member:
             self.skip(at)
 
     def goes_on(self) -> bool:
-        """Whether the next gzip member does not begin with a record: a writer of fixed-size blocks splits records across members."""
+        """Returns whether the next gzip member continues a record: a writer of fixed-size blocks splits records across members."""
         if self.end != "whole" or not self._file.read(self.next_offset(), SPAN_BYTES).startswith(GZIP_MAGIC):
             return False
         return not _begins_record(self._file, self.next_offset())
 
     def extend(self) -> bool:
-        """Appends the next gzip member if `goes_on` is true; returns whether it did."""
+        """Returns whether the next gzip member was appended, which is done if `goes_on` is true."""
         if not self.goes_on():
             return False
         self._joined.append(self._read)
@@ -154,7 +157,7 @@ class Member:
         return len(self._joined) + 1
 
     def finish(self) -> str:
-        """Reads to the end of the member and returns its state."""
+        """Returns the state of the member, after reading to its end."""
         while not self.end:
             self._forget(self._base + len(self._data))
             self._step()
@@ -174,9 +177,9 @@ class Member:
         self._read = 0  # compressed bytes so far
 
     def _forget(self, at: int) -> None:
-        gone = min(at - self._base, len(self._data))
-        del self._data[:gone]
-        self._base += gone
+        dropped = min(at - self._base, len(self._data))
+        del self._data[:dropped]
+        self._base += dropped
 
     def _step(self) -> None:
         raw = self._file.read(self.offset + self._read, STEP_BYTES)
@@ -265,7 +268,7 @@ def next_start(file: Blocks, offset: int, limit: int | None = None, blocks: bool
 
 
 def _begins_record(file: Blocks, offset: int, anything: bool = False) -> bool:
-    """Whether the gzip member at `offset` can be decompressed and begins with a record head (with `anything`: is not empty)."""
+    """Returns whether the gzip member at `offset` can be decompressed and begins with a record head (with `anything`: is not empty)."""
     try:
         start = zlib.decompressobj(wbits=31).decompress(file.read(offset, 4096), SPAN_BYTES)
     except zlib.error:

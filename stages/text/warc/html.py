@@ -63,6 +63,7 @@ class TooCostlyError(ValueError):
     """The page exceeds a limit. `reason`: TOO_MANY_ELEMENTS, TOO_MANY_ATTRIBUTES, TOO_MANY_NAMES, TOO_COMPLEX or TOO_DEEP."""
 
     def __init__(self, reason: PageReason) -> None:
+        """Takes the reason, which is the message too."""
         super().__init__(reason)
         self.reason = reason
 
@@ -72,7 +73,7 @@ class ParserError(RuntimeError):
 
 
 def looks_like_html(body: bytes) -> bool:
-    """Whether the first kilobyte has an <html> or an HTML doctype. For pages that are served as XML or without a type."""
+    """Returns whether the first kilobyte has an <html> or an HTML doctype. For pages that are served as XML or without a type."""
     head = body[:SNIFF_BYTES].lower()
     return b"<html" in head or b"<!doctype html" in head
 
@@ -80,9 +81,7 @@ def looks_like_html(body: bytes) -> bool:
 def extract_text(html: str, engine: Engine = "resiliparse") -> str:
     """Returns the main text of a page; "" without one.
 
-    Raises:
-        TooCostlyError: The page exceeds a limit.
-        ParserError: The parser failed, or memory is missing.
+    It raises TooCostlyError for a page that exceeds a limit, and ParserError if the parser failed or memory is missing.
     """
     tree = parse(html, LIMITS if engine == "resiliparse" else OTHER_LIMITS)
     if engine == "resiliparse":
@@ -96,7 +95,7 @@ def parse(html: str, limits: TreeWork = LIMITS) -> HTMLTree:
 
     Raises:
         TooCostlyError: The page exceeds a limit.
-        ParserError: resiliparse failed, or memory is missing.
+        ParserError: resiliparse failed. It is raised too if memory is missing.
     """
     from resiliparse.parse.html import HTMLParserException, HTMLTree
 
@@ -114,10 +113,10 @@ def parse(html: str, limits: TreeWork = LIMITS) -> HTMLTree:
 
 
 def tidy(text: str) -> str:
-    """Removes control characters, trailing blanks and runs of empty lines.
+    r"""Returns the text without control characters, trailing blanks and runs of empty lines.
 
-    >>> tidy("a  \\n\\n\\n\\nb\\x00 ")
-    'a\\n\\nb'
+    >>> tidy("a  \n\n\n\nb\x00 ")
+    'a\n\nb'
     """
     data = text.encode()
     if len(data.translate(None, delete=LOW_CONTROL)) < len(data) or HIGH_CONTROL.search(data) or MARKS.search(data):
@@ -130,7 +129,11 @@ def tidy(text: str) -> str:
 
 
 def _check_depth(tree: HTMLTree) -> None:
-    """Raises TooCostlyError if one element, or the sum over all elements, is nested too deeply."""
+    """Checks how deeply elements are nested.
+
+    Raises:
+        TooCostlyError: One element, or the sum over all elements, is nested too deeply.
+    """
     root, total, level = tree.document, 0, 0
     if root is None:
         return
@@ -156,9 +159,10 @@ def _check_depth(tree: HTMLTree) -> None:
 
 
 def _have_memory(size_bytes: int) -> None:
-    """Raises ParserError if so much memory is not available.
+    """Checks that so much memory is available. A C parser that runs out of memory may return half a page or end the process.
 
-    A C parser that runs out of memory may return half a page or end the process.
+    Raises:
+        ParserError: The memory is not available.
     """
     try:
         mmap.mmap(-1, size_bytes).close()
@@ -214,7 +218,11 @@ def _lxml_tree(html: str) -> HtmlElement | None:
 
 
 def _parsed(page: str | bytes) -> HtmlElement | None:
-    """Returns lxml's tree by trafilatura's parser; None for a page without an element. Raises ParserError."""
+    """Returns lxml's tree by trafilatura's parser; None for a page without an element.
+
+    Raises:
+        ParserError: lxml failed.
+    """
     from lxml import etree
     from lxml.html import fromstring
     from trafilatura.utils import HTML_PARSER
@@ -237,7 +245,11 @@ def _trafilatura_settings() -> object:
 
 
 def _by_justext(html: str) -> str:
-    """Returns jusText's text with the stop words of the page's language; without such a list, by jusText's language-independent rules."""
+    """Returns jusText's text with the stop words of the page's language; without such a list, by jusText's language-independent rules.
+
+    Raises:
+        ParserError: lxml failed.
+    """
     import justext
     from lxml.etree import LxmlError
 

@@ -26,16 +26,17 @@ class BodyError(ValueError):
     """The body cannot be decoded. `problem`: BAD_ENCODING, TOO_LARGE or BOMB."""
 
     def __init__(self, problem: PageReason) -> None:
+        """Takes the problem, which is the message too."""
         super().__init__(problem)
         self.problem = problem
 
 
 def read_fields(head: bytes) -> dict[str, str]:
-    """Returns the field lines after the first line of a head: name in lower case -> value.
+    r"""Returns the field lines after the first line of a head: name in lower case -> value.
 
     The first of several equal names wins. Folded lines are joined.
 
-    >>> read_fields(b"WARC/1.0\\r\\nA: 1\\r\\nB: 2\\r\\n  3\\r\\na: 4")
+    >>> read_fields(b"WARC/1.0\r\nA: 1\r\nB: 2\r\n  3\r\na: 4")
     {'a': '1', 'b': '2 3'}
     """
     text = head.decode("utf-8", "replace")
@@ -100,6 +101,9 @@ def _inflated(body: bytes, coding: str, max_bytes: int) -> tuple[bytes, int]:
     """Returns (the body after gzip, zlib or raw deflate is undone, the number of bytes that were read).
 
     The result is at most max_bytes + 1 bytes long. A body that is clearly not compressed is returned as it is.
+
+    Raises:
+        BodyError: The compressed stream is damaged or ends early.
     """
     if coding == "deflate" and body and body[:1] != ZLIB_STARTS and not body.startswith(GZIP_STARTS):
         if PLAIN.match(body):
@@ -138,7 +142,11 @@ def _unpacked(body: bytes, coding: str, max_bytes: int) -> tuple[bytes, int]:
 
 
 def _dechunked(body: bytes) -> bytes:
-    """Returns the payload of a chunked body; the body itself if it is clearly a page."""
+    """Returns the payload of a chunked body; the body itself if it is clearly a page.
+
+    Raises:
+        BodyError: A chunk is malformed, or the body ends early.
+    """
     parts: list[bytes] = []
     at = 0
     while True:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
 from uuid import UUID
 
 from stages.text.warc.framing import (
@@ -237,6 +237,10 @@ def _frame(segment: Segment, at: int, head: bytes, limits: WarcLimits, trusted: 
     A length is right if the end of the segment, an empty line or the next head follows the block.
 
     Args:
+        segment: The gzip member or plain file.
+        at: Position of the head, in decompressed bytes.
+        head: The head, with the empty line that ends it.
+        limits: Limits of a record.
         trusted: Whether all lengths in this segment were right so far.
     """
     fields = read_fields(head)
@@ -309,28 +313,27 @@ def _record(ordinal: int, offset: int, frame: _Frame, limits: WarcLimits, stored
     fields = frame.fields
     kind = fields.get("warc-type", "").lower() if fields else "unreadable"
     date = fields.get("warc-date", "")
-    base: dict[str, Any] = {
-        "ordinal": ordinal, "offset": offset, "type": kind, "record_id": parse_uuid(fields.get("warc-record-id")),
-        "refers_to": parse_uuid(fields.get("warc-refers-to")), "url": fields.get("warc-target-uri", "").strip("<>"),
-        "date": date if DATE.match(date) else "", "size_bytes": frame.size,
-    }  # fmt: skip
+    bare = WarcRecord(
+        ordinal, offset, kind, parse_uuid(fields.get("warc-record-id")), parse_uuid(fields.get("warc-refers-to")),
+        fields.get("warc-target-uri", "").strip("<>"), date if DATE.match(date) else "", size_bytes=frame.size,
+    )  # fmt: skip
     if frame.problem or not kind:
-        return WarcRecord(**base, problem=frame.problem or PageReason.BAD_HEAD)
+        return replace(bare, problem=frame.problem or PageReason.BAD_HEAD)
     if kind not in BODIES:
-        return WarcRecord(**base)
+        return bare
     mime, charset = content_type(fields.get("content-type", ""))
     if kind != "response":
-        return WarcRecord(**base | {"mime": mime, "charset": charset, "body": frame.block})
+        return replace(bare, mime=mime, charset=charset, body=frame.block)
     answer = read_answer(frame.block)
     if answer is None:  # a response of another protocol, such as dns:
-        return WarcRecord(**base, problem=PageReason.BAD_HTTP if base["url"].startswith("http") else PageReason.NOT_HTTP)
+        return replace(bare, problem=PageReason.BAD_HTTP if bare.url.startswith("http") else PageReason.NOT_HTTP)
     status, headers, body = answer
     mime, charset = content_type(headers.get("content-type", ""))
-    base |= {"status": status, "mime": mime, "charset": charset, "headers": headers, "size_bytes": len(body)}
+    answered = replace(bare, status=status, mime=mime, charset=charset, headers=headers, size_bytes=len(body))
     if stored:
-        return WarcRecord(**base, body=body)
+        return replace(answered, body=body)
     coding, transfer = headers.get("content-encoding", ""), headers.get("transfer-encoding", "")
     try:
-        return WarcRecord(**base, body=decode_body(body, coding, transfer, limits.max_bytes, limits.max_ratio))
+        return replace(answered, body=decode_body(body, coding, transfer, limits.max_bytes, limits.max_ratio))
     except BodyError as error:
-        return WarcRecord(**base, problem=error.problem)
+        return replace(answered, problem=error.problem)

@@ -66,12 +66,12 @@ def _section(section: Mapping[str, Any]) -> list[str]:
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Returns rows as a Markdown table. A pipe inside a cell is escaped.
+    r"""Returns rows as a Markdown table. A pipe inside a cell is escaped.
 
     >>> print(table([{"a": "1", "b": "x|y"}]))
     | a | b |
     |---|---|
-    | 1 | x\\\\|y |
+    | 1 | x\|y |
     """
     if not rows:
         return "(none)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TypedDict
 
 from stages.text.basics.verdicts import ALPHA, CONFIDENCE, Verdict, VerdictOutcome, count_outcomes
 
@@ -27,7 +28,17 @@ MACRO = """
 """A Jinja2 macro that shows rows of `section` as a table, with the outcome in its colour."""
 
 
-def section(required: Sequence[Verdict], compared: Sequence[Verdict]) -> dict[str, Any]:
+class VerdictTexts(TypedDict):
+    """The verdicts as a page shows them: rows and counts of the required claims and of the comparisons, and how to read them."""
+
+    claims: list[dict[str, str]]
+    claims_count: str
+    comparisons: list[dict[str, str]]
+    comparisons_count: str
+    note: str
+
+
+def section(required: Sequence[Verdict], compared: Sequence[Verdict]) -> VerdictTexts:
     """Returns the values for the page and the summary: rows and counts of both lists, and a note on how to read them."""
     return {
         "claims": verdict_rows(required),
@@ -77,7 +88,8 @@ def count_line(family: Sequence[Verdict]) -> str:
 def verdicts_json(required: Sequence[Verdict], compared: Sequence[Verdict], seed: int) -> str:
     """Returns the content of verdicts.json: every verdict in full precision, with the level, the correction and the seed."""
     about = {"level": ALPHA, "confidence_of_intervals": CONFIDENCE, "correction": "Holm, over the tested claims of a list", "seed": seed}
-    lists = {"claims": [verdict.record() for verdict in required], "comparisons": [verdict.record() for verdict in compared]}
+    families = {"claims": required, "comparisons": compared}
+    lists = {name: [asdict(verdict) | {"outcome": verdict.outcome.value} for verdict in family] for name, family in families.items()}
     return json.dumps(about | lists, indent=1, ensure_ascii=False) + "\n"
 
 

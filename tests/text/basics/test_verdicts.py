@@ -213,13 +213,6 @@ def test_outcomes_are_counted_also_where_there_are_none() -> None:
     assert verdicts.count_outcomes([]) == {REACHED: 0, NOT_SHOWN: 0, OPPOSITE: 0}
 
 
-def test_a_record_is_the_fields_and_the_outcome() -> None:
-    assert of_p(0.01).record() == {
-        "claim": "c", "difference": 1.0, "unit": "u", "standard_error": 0.1, "interval": (0.0, 1.0), "pairs": 9, "test": "test", "p": 0.01,
-        "p_adjusted": 0.01, "note": "", "outcome": "reached",
-    }  # fmt: skip
-
-
 def test_too_few_or_broken_values_are_not_tested() -> None:
     one, nan = np.array([1.0]), np.array([1.0, math.nan, 2.0])
     assert sign_flip_test("c", "bits", one, one, 7).note == "there are fewer than two pairs"
@@ -238,7 +231,7 @@ def test_values_that_are_no_sample_are_refused() -> None:
     for chance in (0.0, 1.0):
         with pytest.raises(ValueError, match=f"c: a chance of {chance} leaves nothing to test"):
             binomial_test("c", "accuracy", "t", 1, 2, chance)
-    with pytest.raises(ValueError, match="c: 3 items are no pairs of 2"):
+    with pytest.raises(ValueError, match="c: 3 items cannot be paired with 2"):
         mcnemar_test("c", "accuracy", three, two)
     with pytest.raises(ValueError, match="takes only 0 and 1"):
         mcnemar_test("c", "accuracy", two, two / 2)

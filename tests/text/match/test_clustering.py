@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text.match import clustering
-from stages.text.match.clustering import Verdicts, decide, first_copies, group_bands, in_buckets, undecided
+from stages.text.match.clustering import Candidates, ShingleSets, Verdicts, decide, first_copies, group_bands, in_buckets, undecided
 from stages.text.match.minhash import TEXT_HASH_BYTES, band_keys, jaccard, shingles, signatures, text_hash
 
 
@@ -36,7 +36,7 @@ def remove(texts: list[str], threshold: float = 0.8, bands: int = 22, rows: int 
     total = group_bands(lambda band: keys[band], eligible, known, buckets)
     assert not (in_buckets(buckets) & ~eligible).any()
     verdicts, edges = undecided(len(texts)), []
-    for part in decide(buckets, total, first, known, flat, offsets, threshold, verdicts, lambda _: None):
+    for part in decide(Candidates(buckets, total, first, known), ShingleSets(flat, offsets), threshold, verdicts, lambda _: None):
         edges += list(zip(part.later.tolist(), part.earlier.tolist(), part.jaccard.tolist(), strict=True))
     return Found(verdicts, edges)
 

@@ -12,6 +12,7 @@ from stages.core.tables.shards import run_in_pool
 from stages.text.quality.classifier import (
     ORDINARY,
     POSITIVE,
+    FastTextSettings,
     NotAModelError,
     accuracy,
     load_model,
@@ -32,7 +33,7 @@ def made(folder: Path, seed: int = 3, rate: float = 0.5) -> Path:
         lines.append(f"{POSITIVE if good else ORDINARY} {' '.join(words)}\n")
     folder.mkdir()
     (folder / "lines.txt").write_text("".join(lines))
-    run_in_pool([partial(train, folder / "lines.txt", folder / "model.bin", 64, 2, 200_000, 5, rate, 1, seed)], 1, "test")
+    run_in_pool([partial(train, folder / "lines.txt", folder / "model.bin", FastTextSettings(64, 2, 200_000, 5, rate), seed)], 1, "test")
     return folder / "model.bin"
 
 
@@ -51,7 +52,7 @@ def test_scores(tmp_path: Path) -> None:
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"no model at all")
-    with pytest.raises(NotAModelError, match="x.bin is no fastText model"):
+    with pytest.raises(NotAModelError, match="x.bin is not a fastText model"):
         load_model(tmp_path / "x.bin")
     with pytest.raises(NotAModelError, match="model.bin has no label '__label__good'; it has __label__"):
         load_model(made(tmp_path / "m"), "__label__good")
@@ -59,9 +60,9 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 
 def test_vectors_that_would_not_be_zero_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="1000 buckets of 8 dimensions take less than"):
-        train(tmp_path / "l", tmp_path / "m", 8, 2, 1000, 5, 0.1, 1, 3)
+        train(tmp_path / "l", tmp_path / "m", FastTextSettings(8, 2, 1000, 5, 0.1), 3)
     with pytest.raises(ValueError, match="0 buckets of 64 dimensions take less than"):
-        train(tmp_path / "l", tmp_path / "m", 64, 1, 200_000, 5, 0.1, 1, 3)
+        train(tmp_path / "l", tmp_path / "m", FastTextSettings(64, 1, 200_000, 5, 0.1), 3)
 
 
 def test_small_helpers() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stages.filter import RedactionRules
+from stages.text.quality.filter_sections import RedactionRules
 from stages.text.quality.pii import COLUMNS, make_patterns, redact_text
-
-SETTINGS = RedactionRules().model_dump()
 
 
 def redacted(text: str, **given: object) -> tuple[str, list[int | None]]:
-    found, counts = redact_text(text, make_patterns(SETTINGS | given))
+    found, counts = redact_text(text, make_patterns(RedactionRules.model_validate(given)))
     assert set(counts) == set(COLUMNS)
     return found, list(counts.values())
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from stages.filter import RepairRules
+from stages.text.quality.filter_sections import RepairRules
 from stages.text.quality.repair import make_repair, repair_text
 
 
 def repaired(text: str, **given: bool) -> str:
-    settings = RepairRules.model_validate(given).model_dump(exclude={"enabled"})
-    return repair_text(text, make_repair(settings))
+    return repair_text(text, make_repair(RepairRules.model_validate(given)))
 
 
 def test_mends_what_was_decoded_wrongly() -> None:
@@ -29,5 +28,5 @@ def test_settings_reach_ftfy() -> None:
 def test_defaults_are_datatroves_but_for_entities() -> None:
     from datatrove.pipeline.formatters import FTFYFormatter
 
-    ours, theirs = make_repair(RepairRules().model_dump(exclude={"enabled"})), FTFYFormatter().config
+    ours, theirs = make_repair(RepairRules()), FTFYFormatter().config
     assert ours._replace(unescape_html="auto", normalization=None) == theirs

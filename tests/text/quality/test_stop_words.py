@@ -31,7 +31,7 @@ def test_codes_are_those_that_the_detectors_give() -> None:
 
 @pytest.mark.parametrize(("code", "near"), [("german", "de"), ("German", "de"), ("EN", "en"), ("japanese", "ja"), ("frensh", "fr")])
 def test_a_wrong_code_names_the_nearest(code: str, near: str) -> None:
-    with pytest.raises(UnknownCodeError, match=f"{code}' is no language code .* did you mean '{near}'"):
+    with pytest.raises(UnknownCodeError, match=f"{code}' is not a language code .* did you mean '{near}'"):
         check_code(code)
     with pytest.raises(UnknownCodeError, match="such as 'en'\\)$"):
         check_code("q123456")

@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from stages.text.site.crawler import Capture, CrawlLimits, crawl_site, links, normal_url
+from stages.text.site.capture import Capture
+from stages.text.site.crawler import CrawlLimits, crawl_site, links, normal_url
 from stages.text.site.journal import Journal
 
 PAGES = {

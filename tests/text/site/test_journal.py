@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stages.text.site.crawler import Capture
+from stages.text.site.capture import Capture
 from stages.text.site.journal import Journal
 
 

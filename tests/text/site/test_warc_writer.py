@@ -7,7 +7,7 @@ from uuid import UUID
 
 from warcio.archiveiterator import ArchiveIterator
 
-from stages.text.site.crawler import Capture
+from stages.text.site.capture import Capture
 from stages.text.site.warc_writer import file_number, open_warc, payload_digest, response_id, write_capture
 from stages.text.warc.framing import WarcLimits
 from stages.text.warc.records import read_records

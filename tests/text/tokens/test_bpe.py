@@ -74,7 +74,7 @@ def test_threads_and_document_order_do_not_change_the_bytes(tmp_path: Path, fold
 
 
 def test_too_small_a_corpus_says_what_is_reachable() -> None:
-    with pytest.raises(CorpusTooSmallError, match="A vocabulary of 5,000 was asked for, but the texts give only") as caught:
+    with pytest.raises(CorpusTooSmallError, match="The vocabulary should have 5,000 tokens, but the texts give only") as caught:
         train_bpe(TEXTS, 5000)
     assert 262 < caught.value.reachable < 5000
     train_bpe(TEXTS, caught.value.reachable)

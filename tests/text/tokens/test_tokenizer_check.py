@@ -63,7 +63,7 @@ CHANGES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
         lambda raw: raw.update(truncation={"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}),
         "It truncates or pads",
     ),
-    (lambda raw: raw["model"].update(type="WordPiece"), "It is no byte-level BPE tokenizer"),
+    (lambda raw: raw["model"].update(type="WordPiece"), "It is not a byte-level BPE tokenizer"),
 ]
 
 
@@ -96,4 +96,4 @@ def test_a_config_that_contradicts_the_pipeline_is_named(text: str, config: dict
 
 
 def test_what_is_no_json_is_named() -> None:
-    assert tokenizer_faults("{")[0].startswith("It is not JSON") and tokenizer_faults("[]")[0].startswith("It is no byte-level BPE")
+    assert tokenizer_faults("{")[0].startswith("It is not JSON") and tokenizer_faults("[]")[0].startswith("It is not a byte-level BPE")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 
+from stages.text.items.held_out import Answer, Described
 from stages.text.match.ngrams import Index, build_index
 from stages.text.tokens.tuning_examples import (
     Example,
@@ -36,7 +36,7 @@ def example(*searched: str, texts: tuple[str, ...] = ("plain",), answer: str = "
     (example(OWL, FOX), ("dropped", "held_out", "birds/owl")),  # the first text with an item names it
     (example(FOX, texts=("plain", "say <|eot_id|>")), ("dropped", "special_token", None)),  # what is forged is not searched
 ])  # fmt: skip
-def test_the_first_fault_decides(index: Index, given: Example, verdict: tuple[Any, ...]) -> None:
+def test_the_first_fault_decides(index: Index, given: Example, verdict: tuple[object, ...]) -> None:
     (judged,) = judge_examples([given], index, 7, 0.5)
     assert tuple(judged.decision[name] for name in ("verdict", "reason", "item")) == verdict
     assert judged.decision["doc_id"] == UUID(int=1) and judged.chars == 11
@@ -52,14 +52,15 @@ def test_the_split_goes_by_the_words_of_the_answer(index: Index) -> None:
     assert rows[0] == {"doc_id": UUID(int=1), "source": "mine", "messages": "[]", "split": splits[0]}
 
 
-def answer_row(number: int, kind: str = "function", ordinal: int = 0) -> dict[str, Any]:
+def documented(number: int, kind: str = "function", ordinal: int = 0) -> tuple[Answer, str]:
+    """Returns an answer of the package boxes, and its version."""
     text = f"Sorts the list number {number} by its size."
-    return {"package": "boxes", "version": "1.2", "name": f"boxes.sort{number}", "kind": kind, "ordinal": ordinal, "text": text,
-            "key": text.lower(), "lead": [text] if ordinal == 0 else []}  # fmt: skip
+    lead = (text,) if ordinal == 0 else ()
+    return Answer(Described("boxes", f"boxes.sort{number}", kind, lead, len(lead)), ordinal, text, text.lower()), "1.2"
 
 
 def test_questions_about_documentation_are_limited_by_hash_and_modules_are_not_asked_what_they_do() -> None:
-    rows = [*(answer_row(n) for n in range(20)), answer_row(20, "module"), answer_row(21, ordinal=1)]
+    rows = [*(documented(n) for n in range(20)), documented(20, "module"), documented(21, ordinal=1)]
     found = dict(documented_answers(rows, {"what": 50, "complete": 50}, 7, "conversations"))
     assert len(found["what"]) == 20 and len(found["complete"]) == 22
     fewer = dict(documented_answers(rows[::-1], {"what": 5, "complete": 0}, 7, "conversations"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from stages.text.basics.verdicts import Verdict, untested
 from stages.text.web.theme import render
-from stages.text.web.verdict_section import MACRO, count_line, section, sentence, verdict_rows
+from stages.text.web.verdict_section import MACRO, count_line, section, sentence, verdict_rows, verdicts_json
 
 
 def verdict(**change: Any) -> Verdict:
@@ -39,6 +40,15 @@ def test_a_line_of_the_log() -> None:
         "opposite: A beats B (-0.031 ± 0.031 accuracy, n 12,345, exact sign test, p 0.35, corrected 0.012)"
     )
     assert sentence(BARE) == "not shown: A beats <b>B</b> (only one number was recorded)"
+
+
+def test_a_record_of_the_json_is_the_fields_and_the_outcome() -> None:
+    found = json.loads(verdicts_json([verdict(p_adjusted=0.01)], [], 7))
+    assert found["seed"] == 7 and found["comparisons"] == []
+    assert found["claims"] == [{
+        "claim": "A beats B", "difference": -0.03125, "unit": "accuracy", "standard_error": 0.0312, "interval": [-0.0942, 0.0316],
+        "pairs": 12_345, "test": "exact sign test", "p": 0.348623, "p_adjusted": 0.01, "note": "", "outcome": "opposite",
+    }]  # fmt: skip
 
 
 def test_outcomes_are_counted_in_one_line() -> None:

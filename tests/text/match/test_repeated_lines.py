@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text.quality import repeated_lines
-from stages.text.quality.repeated_lines import by_key, occurrences, repeated, without
+from stages.text.match import repeated_lines
+from stages.text.match.repeated_lines import by_key, occurrences, repeated, without
 
 LINES = st.lists(st.sampled_from(["alpha  one", "alpha one", "beta two", "x", "", "gamma three"]), max_size=6)
 

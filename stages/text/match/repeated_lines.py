@@ -83,10 +83,10 @@ def repeated(shards: Sequence[np.ndarray], most: int) -> list[Repeated]:
 
 
 def without(text: str, unit: str, parts: set[int]) -> str:
-    """Returns the text without the lines or paragraphs of these numbers.
+    r"""Returns the text without the lines or paragraphs of these numbers.
 
-    >>> without("a\\nb\\nc", "line", {1})
-    'a\\nc'
+    >>> without("a\nb\nc", "line", {1})
+    'a\nc'
     """
     return SEPARATORS[unit].join(piece for number, piece in enumerate(text.split(SEPARATORS[unit])) if number not in parts)
 
