@@ -25,8 +25,6 @@ from stages.text.quality.filter_rule import AppliedRule, applied, first_reason
 from stages.text.quality.rules import RULES, needs_rerun
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
-
     from stages.core.contract.declaration import Stage
 
 EXAMPLE = "--set filter.gopher_quality.min_doc_words=80"

@@ -20,12 +20,12 @@ Lines = dict[str, list[dict[str, Any]]]
 
 
 def recorded(path: Path = RECORD) -> Lines:
-    """stage -> lines (version, code, entry), the newest last."""
+    """Stage -> lines (version, code, entry), the newest last."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def today() -> dict[str, dict[str, Any]]:
-    """stage -> the line that it would have now: version, code digest, last line of its versions."""
+    """Stage -> the line that it would have now: version, code digest, last line of its versions."""
     stages = {stage.name: stage for stage in map(stage_of, pipeline())}
     return {
         name: {"version": stage.version, "code": code_digest(*stage.modules)[:DIGITS], "entry": stage.versions[-1]}

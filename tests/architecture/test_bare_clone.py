@@ -1,5 +1,8 @@
-"""Every test runs in a bare clone: nothing but tests/made/real.py looks outside the repository, and no test skips for another reason
-than a GPU, a browser or real data that are missing."""
+"""Every test runs in a bare clone.
+
+Nothing but tests/made/real.py looks outside the repository, and no test skips for another reason than a GPU, a browser or real data that
+are missing.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def views() -> str:
 
 
 def written() -> dict[Path, str]:
-    """file -> what it should hold."""
+    """File -> what it should hold."""
     path = PROJECT / "README.md"
     return {path: rewritten(path.read_text(encoding="utf-8")), PROJECT / "VIEWS.md": views()}
 

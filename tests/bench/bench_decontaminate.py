@@ -51,7 +51,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def datatrove_filter(texts: list[str]) -> Any:
-    """text -> whether datatrove's NGramsDecontFilter drops it."""
+    """Text -> whether datatrove's NGramsDecontFilter drops it."""
     from datatrove.data import Document
     from datatrove.pipeline.decont.n_grams import NGramsDecontConfig, NGramsDecontFilter
     from datatrove.utils.text import ngrams, simplify_text

@@ -20,8 +20,11 @@ PAGES, REPEATS = 700, 3
 
 
 def datatrove_chain(given: Mapping[str, Mapping[str, Any]] | None = None) -> Callable[[str], tuple[str, str]]:
-    """(first reason or "", text) by datatrove's classes, stopping at the first drop. given: settings that are not their defaults, under
-    the filter's names."""
+    """Returns (first reason or "", text) by datatrove's classes, stopping at the first drop.
+
+    Args:
+        given: Settings that are not their defaults, under the filter's names.
+    """
     from datatrove.data import Document
     from datatrove.pipeline.filters.c4_filters import C4QualityFilter
     from datatrove.pipeline.filters.fineweb_quality_filter import FineWebQualityFilter

@@ -1,5 +1,4 @@
-"""kill -9 of `loam run` at thirty moments, every node at least once: what comes out is what a run without kills gives, and nothing
-is left behind.
+"""Kills `loam run` with SIGKILL at thirty moments, every node at least once. The result is that of a run without kills; nothing is left.
 
 Only the run's own process is killed, so that what it leaves is tested. The moments are drawn with a fixed seed: one within
 each node, the rest within nodes drawn by how long they take. Most runs share a Prefect server; every seventh has its own.

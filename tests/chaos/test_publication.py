@@ -1,5 +1,8 @@
-"""kill -9 at the moments that random ones miss: before every single change of a folder (rename, link, unlink, rmdir, mkdir, fsync)
-of a whole walk of two nodes, publication, index and records included. The walk after it repairs everything."""
+"""Kills with SIGKILL at the moments that random ones miss; the run after it repairs everything.
+
+The moments are before every single change of a folder (rename, link, unlink, rmdir, mkdir, fsync) of a whole run of two nodes, publication,
+index and records included.
+"""
 
 from __future__ import annotations
 

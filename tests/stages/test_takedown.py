@@ -77,13 +77,13 @@ def test_a_named_page_that_is_kept_takes_its_copies_along(tmp_path: Path) -> Non
 
 
 def test_a_copy_of_a_page_with_the_text_of_a_named_one_goes(tmp_path: Path) -> None:
-    """b is a near duplicate of a, and z is named and equals b. Only the pair of b and a was compared."""
+    """The page b is a near duplicate of a, and z is named and equals b. Only the pair of b and a was compared."""
     found = dedup(tmp_path, {"http://a": TEXT, "http://b": NEAR, "http://z": NEAR}, ["http://z"])
     assert reasons(found) == {"http://a": "copy_of_removed", "http://b": "copy_of_removed", "http://z": "url.removed"}
 
 
 def test_every_kept_copy_goes_and_not_only_the_nearest(tmp_path: Path) -> None:
-    """z is a near duplicate of two pages that are not near duplicates of each other. Both are removed."""
+    """The page z is a near duplicate of two pages that are not near duplicates of each other. Both are removed."""
     words = [f"w{i}" for i in range(400)]
     left, right = [*words[:350], *(f"l{i}" for i in range(50))], [*(f"r{i}" for i in range(50)), *words[50:]]
     texts = {"http://a": " ".join(left), "http://b": " ".join(right), "http://z": " ".join(words)}

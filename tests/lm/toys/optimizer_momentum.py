@@ -31,7 +31,7 @@ class Momentum(Optimizer):
 
             @torch.no_grad()
             def step(self, closure: Any = None) -> None:
-                """velocity = momentum · velocity + gradient; parameter -= lr · (velocity + weight_decay · parameter)."""
+                """Velocity = momentum · velocity + gradient; parameter -= lr · (velocity + weight_decay · parameter)."""
                 for group in self.param_groups:
                     for param in (p for p in group["params"] if p.grad is not None):
                         velocity = self.state[param].setdefault("velocity", torch.zeros_like(param))

@@ -87,7 +87,7 @@ def test_engines_find_the_text_and_leave_out_the_menu(engine: Engine) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_page_gives_the_same_text_whatever_was_read_before(engine: Engine) -> None:
-    """trafilatura as datatrove sets it remembers paragraphs of other pages and leaves out what it has seen."""
+    """Trafilatura as datatrove sets it remembers paragraphs of other pages and leaves out what it has seen."""
     assert len({extract_text(PAGE, engine) for _ in range(5)}) == 1
 
 

@@ -172,8 +172,10 @@ def test_a_damaged_record_is_still_named() -> None:
 @pytest.mark.parametrize("pack", [bytes, member], ids=["plain", "one member"])
 @pytest.mark.parametrize("by", [-8, -1, 5, 7, 200, 330, 400, 10**5, 10**12])
 def test_a_wrong_length_costs_no_neighbour(pack: object, by: int) -> None:
-    """Several records in one stretch: a length too large ends in the next record, behind it, or behind the file; one that only
-    swallows an empty line between records does no harm."""
+    """Several records in one stretch: a length too large ends in the next record, behind it, or behind the file.
+
+    One that only swallows an empty line between records does no harm.
+    """
     data = record(1) + lying(2, by) + record(3, b"<p>third</p>" * 9) + record(4)
     assert outcomes(pack(data)) == [("1", ""), ("2", "bad_length"), ("3", ""), ("4", "")]
     assert outcomes(pack(record(1) + lying(2, by))) == [("1", ""), ("2", "bad_length" if by < 0 or pack is member else "truncated")]
