@@ -282,6 +282,7 @@ STAGE = Stage(
     run=run,
     inputs={"model": "export@{model}", "benchmarks": "benchmarks", "mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
     per_model=True,
+    summary={"validation/bits_per_byte": "bits per byte of held-out text", "validation/perplexity": "perplexity per held-out token"},
     output="scores",
     tables=(SAMPLES,),
     section=report_section,
