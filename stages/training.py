@@ -21,7 +21,7 @@ from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS
 
 if TYPE_CHECKING:
     from stages.lm.data.order import Order, Phase
-    from stages.lm.data.pairs import SequenceSpan
+    from stages.lm.data.pairs import SequenceSegment
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.job import Machine, RankJob
@@ -50,7 +50,7 @@ class Prepared:
     validation: SequenceFiles | None
     phases: tuple[Phase, ...]
     init_from: str = ""
-    sequence_spans: Mapping[str, Sequence[SequenceSpan]] = field(default_factory=dict)
+    sequence_spans: Mapping[str, Sequence[SequenceSegment]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Trained:
     job: RankJob
     order: Order
     lines: Sequence[MetricLine]
-    sequence_spans: Mapping[str, Sequence[SequenceSpan]]
+    sequence_spans: Mapping[str, Sequence[SequenceSegment]]
 
     @property
     def epochs(self) -> float:
@@ -232,7 +232,7 @@ def _with_metrics(summary: Summary, trained: Trained) -> Summary:
 
 
 def _write_tables(
-    out: Path, lines: Sequence[MetricLine], steps: Sequence[TrainedSequence], spans: Mapping[str, Sequence[SequenceSpan]]
+    out: Path, lines: Sequence[MetricLine], steps: Sequence[TrainedSequence], spans: Mapping[str, Sequence[SequenceSegment]]
 ) -> None:
     from stages.core.tables.parquet import schema, write_rows
     from stages.lm.train import training_run

@@ -46,7 +46,7 @@ class PreferenceRecord(TuningRecord):
     rejected: str
 
 
-class SequenceSpan(TypedDict):
+class SequenceSegment(TypedDict):
     """A row of the side table sequence_spans: a segment of a training sequence. start and length are in tokens."""
 
     part: str
@@ -175,7 +175,7 @@ def write_pair_sequences(
     return write_sequence_files(folder, encoded.items, sequence_of, 2 * seq_len, pad_id, references)
 
 
-def sequence_span_rows(part: str, encoded: Encoded[Record], sequence_of: np.ndarray) -> list[SequenceSpan]:
+def sequence_span_rows(part: str, encoded: Encoded[Record], sequence_of: np.ndarray) -> list[SequenceSegment]:
     """Returns the rows of the sequence_spans side table: which record is in which sequence, one row per item.
 
     Args:
@@ -187,7 +187,7 @@ def sequence_span_rows(part: str, encoded: Encoded[Record], sequence_of: np.ndar
     segment_in_sequence: dict[int, int] = {}
     starts = np.concatenate([[0], np.cumsum([len(encoded.items[i][0]) for i in np.argsort(sequence_of, kind="stable")])]).astype(np.int64)
     place = np.argsort(np.argsort(sequence_of, kind="stable"), kind="stable")
-    rows: list[SequenceSpan] = []
+    rows: list[SequenceSegment] = []
     for index, (ids, _) in enumerate(encoded.items):
         sequence, record = int(sequence_of[index]), encoded.records[index // per_record]
         segment = segment_in_sequence.get(sequence, 0)
