@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from dashboards.guard import local_only
-from dashboards.page import Page, Visit, all_pages, page_html
+from dashboards.page import DashboardPage, PageVisit, all_pages, page_html
 from stages.core.contract.errors import StageError
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def make_app(home: Path, stages: Mapping[str, Stage], token: str) -> ASGIApp:
     return local_only(app)
 
 
-def _endpoint(page: Page, pages: tuple[Page, ...], home: Path, stages: Mapping[str, Stage]) -> Callable[[Request], Response]:
+def _endpoint(page: DashboardPage, pages: tuple[DashboardPage, ...], home: Path, stages: Mapping[str, Stage]) -> Callable[[Request], Response]:
     """Returns the function that answers the requests for a page. starlette runs it on a thread, so a slow query blocks no other page."""
     from fastapi.responses import HTMLResponse
 
     def endpoint(request: Request) -> Response:
-        html, live = page_html(page, pages, Visit(home, stages, request.query_params))
+        html, live = page_html(page, pages, PageVisit(home, stages, request.query_params))
         return HTMLResponse(html, headers={"Refresh": str(REFRESH_S)} if live else {})
 
     return endpoint

@@ -1,6 +1,6 @@
 """Declares a page of the dashboard, and finds the pages in the folder dashboards/pages/.
 
-A page is one module of that folder; `PAGE = Page(...)` is its last statement. The navigation, the check of the token, the headers and the
+A page is one module of that folder; `PAGE = DashboardPage(...)` is its last statement. The navigation, the check of the token, the headers and the
 message of an error are the same for every page.
 Guarantee: a page only reads. What it shows follows from the home, the declarations of the stages and the parameters of its address.
 """
@@ -30,7 +30,7 @@ END = "\n{% endif %}\n"
 
 
 @dataclass(frozen=True)
-class Visit:
+class PageVisit:
     """A request for a page.
 
     Attributes:
@@ -56,7 +56,7 @@ class PageContent:
 
 
 @dataclass(frozen=True)
-class Page:
+class DashboardPage:
     """A page of the dashboard.
 
     Attributes:
@@ -69,19 +69,19 @@ class Page:
     path: str
     title: str
     template: str
-    content: Callable[[Visit], PageContent]
+    content: Callable[[PageVisit], PageContent]
 
 
-def all_pages() -> tuple[Page, ...]:
+def all_pages() -> tuple[DashboardPage, ...]:
     """Returns the pages that the modules of dashboards/pages/ declare, sorted by path. Modules without `PAGE` are skipped.
 
     Raises:
         StageError: Two pages have one path.
     """
     names = (found.name for found in pkgutil.iter_modules(dashboards.pages.__path__))
-    declared: dict[str, Page] = {}
+    declared: dict[str, DashboardPage] = {}
     for name in sorted(names):
-        page: Page | None = getattr(importlib.import_module(f"dashboards.pages.{name}"), "PAGE", None)
+        page: DashboardPage | None = getattr(importlib.import_module(f"dashboards.pages.{name}"), "PAGE", None)
         if page is None:
             continue
         if page.path in declared:
@@ -90,7 +90,7 @@ def all_pages() -> tuple[Page, ...]:
     return tuple(declared[path] for path in sorted(declared))
 
 
-def page_html(page: Page, pages: tuple[Page, ...], visit: Visit) -> tuple[str, bool]:
+def page_html(page: DashboardPage, pages: tuple[DashboardPage, ...], visit: PageVisit) -> tuple[str, bool]:
     """Returns (a page as HTML, whether the browser should load it again after a while).
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from dashboards.data import NodeRun, node_runs
-from dashboards.page import Page, PageContent, Visit
+from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.core.contract.errors import LoamError
 from stages.queries.stage_description import StageDescription, describe
 
@@ -80,7 +80,7 @@ class NodeContent(PageContent):
         return [{"setting": one.name, "default": one.default or "-", "type": one.type, "meaning": one.about} for one in found]
 
 
-def content(visit: Visit) -> NodeContent:
+def content(visit: PageVisit) -> NodeContent:
     """Returns the node that the parameter `node` names; the list of nodes if it is empty or unknown."""
     node = visit.parameters.get("node", "")
     if node not in visit.stages:
@@ -92,4 +92,4 @@ def content(visit: Visit) -> NodeContent:
         return NodeContent(description=described, problem=str(error))
 
 
-PAGE = Page("/node", "Nodes", TEMPLATE, content)
+PAGE = DashboardPage("/node", "Nodes", TEMPLATE, content)

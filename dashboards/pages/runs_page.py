@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboards.data import MOST_RUNS, NodeLine, RunLine, artifact_lines, loss_charts, node_lines, run_lines, score_lines
-from dashboards.page import Page, PageContent, Visit
+from dashboards.data import MOST_RUNS, NodeRow, RunLine, artifact_lines, loss_charts, node_lines, run_lines, score_lines
+from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.core.contract.states import RunState
 
 TEMPLATE = """
@@ -41,7 +41,7 @@ class RunsContent(PageContent):
 
     runs: Sequence[RunLine] = ()
     chosen: RunLine | None = None
-    nodes: Sequence[NodeLine] = ()
+    nodes: Sequence[NodeRow] = ()
     artifacts: Sequence[Mapping[str, str]] = ()
     charts: Sequence[str] = ()
     scores: Sequence[Mapping[str, str]] = ()
@@ -52,7 +52,7 @@ class RunsContent(PageContent):
         return tuple(name for name in (self.scores[0] if self.scores else ()) if name != "metric")
 
 
-def content(visit: Visit) -> RunsContent:
+def content(visit: PageVisit) -> RunsContent:
     """Returns the run that the parameter `run` names by id or alias; the newest run if it is empty or unknown."""
     runs = run_lines(visit.home)
     if not runs:
@@ -70,4 +70,4 @@ def content(visit: Visit) -> RunsContent:
     )
 
 
-PAGE = Page("/", "Runs", TEMPLATE, content)
+PAGE = DashboardPage("/", "Runs", TEMPLATE, content)

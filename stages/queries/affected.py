@@ -99,7 +99,7 @@ def affected(home: Path, pattern: str) -> Affected:
     Returns:
         The artifacts and the copies.
     """
-    return database.asking(home, lambda query: _affected(query, home, pattern))
+    return database.with_connection(home, lambda query: _affected(query, home, pattern))
 
 
 def as_like(pattern: str) -> str:
@@ -107,7 +107,7 @@ def as_like(pattern: str) -> str:
     return re.sub(r"([\\_])", r"\\\1", pattern)
 
 
-def _affected(query: database.Ask, home: Path, pattern: str) -> Affected:
+def _affected(query: database.QueryFunction, home: Path, pattern: str) -> Affected:
     views = {row[0] for row in query("SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
     like = as_like(pattern)
     if "decisions" not in views or not query(f"SELECT 1 FROM decisions WHERE {_MATCH} LIMIT 1", [like])[1]:
@@ -151,7 +151,7 @@ def _affected(query: database.Ask, home: Path, pattern: str) -> Affected:
     return Affected(artifacts, named)
 
 
-def _same_text(query: database.Ask, views: set[str]) -> list[tuple[str, UUID, UUID]]:
+def _same_text(query: database.QueryFunction, views: set[str]) -> list[tuple[str, UUID, UUID]]:
     """Finds documents with equal text.
 
     The compared document is a near duplicate of a kept document that the cluster of the first document does not name. The kept document
@@ -182,7 +182,7 @@ def _same_text(query: database.Ask, views: set[str]) -> list[tuple[str, UUID, UU
     ]
 
 
-def _held(query: database.Ask, views: set[str], documents: str) -> dict[str, int]:
+def _held(query: database.QueryFunction, views: set[str], documents: str) -> dict[str, int]:
     """Returns artifact -> number of the documents that it holds. documents: the name of a table with their doc_ids."""
     held: dict[str, int] = {}
     for view, condition in HOLDERS:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from stages.core.index.database import Ask
+from stages.core.index.database import QueryFunction
 from stages.core.tables.dedup_tables import REPEATS_CUT, DedupReason
 from stages.queries.decision import Decision, RecordedConfig
 from stages.queries.rule_thresholds import BELOW, IS, Measured, extract_measured, filter_measured, removed_url
@@ -128,7 +128,7 @@ class _Items:
         return _ngrams(hit.words, texts, n, least) if texts and isinstance(n, int) and isinstance(least, int) else None
 
 
-def evidence(query: Ask, decision: Decision) -> Evidence:
+def evidence(query: QueryFunction, decision: Decision) -> Evidence:
     """Finds why an artifact dropped or changed a document.
 
     Args:
@@ -149,14 +149,14 @@ def evidence(query: Ask, decision: Decision) -> Evidence:
     return _of_dedup(query, decision, config) if node == "dedup" else _of_decontaminate(query, decision, config)
 
 
-def _config(query: Ask, artifact: str) -> RecordedConfig:
+def _config(query: QueryFunction, artifact: str) -> RecordedConfig:
     """Returns the config in the manifest of an artifact; empty if the artifact is not in this home."""
     found = query("SELECT config FROM artifact WHERE artifact_id = ?", [artifact])[1]
     config = json.loads(found[0][0]) if found else {}
     return RecordedConfig(config if isinstance(config, Mapping) else {})
 
 
-def _rows(query: Ask, artifact: str, kind: str, columns: str, condition: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+def _rows(query: QueryFunction, artifact: str, kind: str, columns: str, condition: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
     """Returns the chosen columns of rows of one side table; empty if this home has no such artifact or side table."""
     views = query("SELECT view FROM side_table WHERE artifact_id = ? AND kind = ? LIMIT 1", [artifact, kind])[1]
     if not views:
@@ -165,19 +165,19 @@ def _rows(query: Ask, artifact: str, kind: str, columns: str, condition: str, va
     return query(sql, [f"/{artifact}/", artifact, *values])[1]
 
 
-def _parent(query: Ask, artifact: str, role: str) -> str:
+def _parent(query: QueryFunction, artifact: str, role: str) -> str:
     """Returns the input of an artifact in a role; empty if none is recorded."""
     found = query("SELECT parent FROM edge WHERE child = ? AND role = ? AND input", [artifact, role])[1]
     return str(found[0][0]) if found else ""
 
 
-def _warc_file(query: Ask, decision: Decision) -> Iterator[Measured]:
+def _warc_file(query: QueryFunction, decision: Decision) -> Iterator[Measured]:
     """Yields the name of the WARC file that a record was read from."""
     for (name,) in _rows(query, decision.artifact, "files", "name", "warc = ? LIMIT 1", [decision.columns.get("warc")]):
         yield Measured("warc", name, unit="WARC file")
 
 
-def _of_dedup(query: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
+def _of_dedup(query: QueryFunction, decision: Decision, config: RecordedConfig) -> Evidence:
     reason = decision.reason or ""
     if reason == DedupReason.URL_REMOVED:
         return Evidence((removed_url("dedup.remove_copies_of", decision.url, config.at("remove_copies_of")),))
@@ -191,7 +191,7 @@ def _of_dedup(query: Ask, decision: Decision, config: RecordedConfig) -> Evidenc
     return Evidence(copy=_kept_copy(query, decision, config), removed=removed)
 
 
-def _kept_copy(query: Ask, decision: Decision, config: RecordedConfig) -> Copy | None:
+def _kept_copy(query: QueryFunction, decision: Decision, config: RecordedConfig) -> Copy | None:
     """Returns the document that dedup kept in place of this one; None if this one is itself the kept member of its cluster."""
     columns, own = "kind, kept_doc_id, jaccard, corpus", [decision.doc_id]
     for kind, kept_id, jaccard, corpus in _rows(query, decision.artifact, "clusters", columns, "doc_id = ?::UUID", own):
@@ -208,7 +208,7 @@ def _cut_repeats(decision: Decision, config: RecordedConfig) -> Measured:
     return Measured("parts_cut", cut, "more often than", "dedup.repeats.max_per_source", most, f"{unit}s in a source")
 
 
-def _named_with(query: Ask, decision: Decision) -> tuple[Named, ...]:
+def _named_with(query: QueryFunction, decision: Decision) -> tuple[Named, ...]:
     """Returns the documents named by `remove_copies_of` that are copies of the kept document of this document's cluster."""
     kept = str(decision.columns.get("kept_doc_id") or decision.doc_id)
     later = [str(doc_id) for (doc_id,) in _rows(query, decision.artifact, "pairs", "doc_id", "kept_doc_id = ?::UUID", [kept])]
@@ -217,7 +217,7 @@ def _named_with(query: Ask, decision: Decision) -> tuple[Named, ...]:
     return tuple(Named(str(doc_id), url) for doc_id, url in found)
 
 
-def _of_decontaminate(query: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
+def _of_decontaminate(query: QueryFunction, decision: Decision, config: RecordedConfig) -> Evidence:
     columns, order = 'task, item_id, words, start, "end", round', 'round, start, "end", task, item_id'
     found = _rows(query, decision.artifact, "hits", columns, f"doc_id = ?::UUID ORDER BY {order}", [decision.doc_id])
     hits = [_Hit(*row) for row in found]
@@ -231,7 +231,7 @@ def _of_decontaminate(query: Ask, decision: Decision, config: RecordedConfig) ->
     return Evidence(tuple(_shares(query, decision, config, items.config, matches)), matches=matches)
 
 
-def _items(query: Ask, benchmarks: str, hits: Sequence[_Hit]) -> _Items:
+def _items(query: QueryFunction, benchmarks: str, hits: Sequence[_Hit]) -> _Items:
     """Returns the items that hits name. benchmarks: the artifact of the benchmarks; empty if none is recorded."""
     wanted = sorted({hit.item_id for hit in hits})
     found = _rows(query, benchmarks, "items", "task, item_id, texts", "list_contains(?::VARCHAR[], item_id)", [wanted])
@@ -260,7 +260,7 @@ def _ngrams(words: str, texts: Sequence[str], n: int, least: int) -> int:
 
 
 def _shares(
-    query: Ask, decision: Decision, config: RecordedConfig, benchmarks: RecordedConfig, found: Sequence[ItemMatch]
+    query: QueryFunction, decision: Decision, config: RecordedConfig, benchmarks: RecordedConfig, found: Sequence[ItemMatch]
 ) -> Iterator[Measured]:
     """Yields how much of a document matched, and the settings that decided. benchmarks: config of the benchmarks artifact."""
     counts = [match.ngrams for match in found if match.ngrams is not None]

@@ -194,7 +194,7 @@ def _reached(home: Path, name: str, here: str, next: str) -> list[ReachedRow]:
     """
     first, wanted = lookup.latest_sql(home, name)
 
-    def follow(query: database.Ask) -> list[ReachedRow]:
+    def follow(query: database.QueryFunction) -> list[ReachedRow]:
         distance: dict[int, int] = {}
         reached = {number for (number,) in query(first, [wanted])[1]}
         while reached:
@@ -209,7 +209,7 @@ def _reached(home: Path, name: str, here: str, next: str) -> list[ReachedRow]:
              "tokens": tokens, "bytes": size} for number, node, artifact_id, alias, kind, rows_in, tokens, size in rows
         ]  # fmt: skip
 
-    found = sorted(database.asking(home, follow), key=lambda row: (row["distance"], row["node"], row["artifact_id"]))
+    found = sorted(database.with_connection(home, follow), key=lambda row: (row["distance"], row["node"], row["artifact_id"]))
     if not found:
         lookup.latest_artifact(home, name)  # raises with near matches
     return found[1:]

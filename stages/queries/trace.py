@@ -81,7 +81,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
         found = next((name for node in STARTS if (name := _newest(home, node, made=node not in PIPELINE and not trained))), "")
         if not found:
             raise StageError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
-    return database.asking(home, lambda query: _followed(query, found, run))
+    return database.with_connection(home, lambda query: _followed(query, found, run))
 
 
 def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
@@ -109,7 +109,7 @@ def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
             where=_where(home, of),
             do="Give the URL as crawled; end it with % to match a prefix; use --run or --checkpoint to start from another one.",
         )
-    return database.asking(home, lambda query: [_document(query, home, of, doc_id) for doc_id in seen])
+    return database.with_connection(home, lambda query: [_document(query, home, of, doc_id) for doc_id in seen])
 
 
 def trace_doc(home: Path, of: Start, doc_id: str) -> TracedDocument:
@@ -132,7 +132,7 @@ def trace_doc(home: Path, of: Start, doc_id: str) -> TracedDocument:
         raise RecipeError(
             f"{doc_id!r} is not a doc_id.", do="A doc_id is a UUID: copy one from `loam trace --url` or the decisions view."
         ) from None
-    return database.asking(home, lambda query: _document(query, home, of, wanted))
+    return database.with_connection(home, lambda query: _document(query, home, of, wanted))
 
 
 def trace_step(home: Path, of: Start, step: int) -> list[BatchRow]:
@@ -221,7 +221,7 @@ def _of_run(home: Path, run_id: str, name: str) -> str:
     raise StageError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam lineage runs` lists the runs.")
 
 
-def _followed(query: database.Ask, artifact: str, run: str) -> Start:
+def _followed(query: database.QueryFunction, artifact: str, run: str) -> Start:
     """Returns the start and all that it was made from. Of each node, the nearest artifact counts; corpora that dedup compared with do not.
 
     Args:
@@ -271,7 +271,7 @@ def _any(paths: list[str]) -> str:
     return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
 
 
-def _document(query: database.Ask, home: Path, of: Start, doc_id: str) -> TracedDocument:
+def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str) -> TracedDocument:
     decisions: list[Decision] = []
     if of.judged:
         sql = f"SELECT * FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
@@ -300,7 +300,7 @@ def _document(query: database.Ask, home: Path, of: Start, doc_id: str) -> Traced
     return TracedDocument(doc_id, decisions[0].url, verdicts, spans, sequences, steps)
 
 
-def _verdict(query: database.Ask, decision: Decision) -> TracedVerdict:
+def _verdict(query: database.QueryFunction, decision: Decision) -> TracedVerdict:
     why = evidence(query, decision)
     return TracedVerdict(
         decision.node, decision.artifact, decision.verdict, decision.reason, why.measured, why.copy, why.removed, why.matches

@@ -31,7 +31,7 @@ from stages.core.store.files import fsync
 if TYPE_CHECKING:
     import duckdb
 
-Ask = Callable[..., Table]
+QueryFunction = Callable[..., Table]
 Answer = TypeVar("Answer")
 FILE = "lineage.duckdb"
 LOCK = "lineage.lock"
@@ -55,7 +55,7 @@ def reindex(home: Path) -> tuple[int, int]:
 
 def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> Table:
     """Returns column names and rows of one read-only query. Wrong SQL is a RecipeError with DuckDB's message."""
-    return asking(home, lambda ask: ask(sql, parameters))
+    return with_connection(home, lambda ask: ask(sql, parameters))
 
 
 def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[dict[str, Any]], bool]:
@@ -65,11 +65,11 @@ def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[di
     StageError.
     """
     wanted = sql_guard.one_select(sql, limits.rows + 1)
-    columns, rows = asking(home, lambda ask: ask(wanted), limits)
+    columns, rows = with_connection(home, lambda ask: ask(wanted), limits)
     return as_dicts((columns, rows[: limits.rows])), len(rows) > limits.rows
 
 
-def asking(home: Path, questions: Callable[[Ask], Answer], limits: sql_guard.QueryLimits | None = None) -> Answer:
+def with_connection(home: Path, questions: Callable[[QueryFunction], Answer], limits: sql_guard.QueryLimits | None = None) -> Answer:
     """Returns the result of `questions`, called with a query function on one connection. Rebuilds a damaged index and calls it again.
 
     Raises:

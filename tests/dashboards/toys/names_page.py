@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dashboards.page import Page, PageContent, Visit
+from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.queries.lineage import name_rows
 
 TEMPLATE = """
@@ -22,10 +22,10 @@ class NamesContent(PageContent):
     names: Sequence[str]
 
 
-def content(visit: Visit) -> NamesContent:
+def content(visit: PageVisit) -> NamesContent:
     """Returns the given names that begin with the parameter `start`."""
     start = visit.parameters.get("start", "")
     return NamesContent(start=start, names=[row["name"] for row in name_rows(visit.home) if row["name"].startswith(start)])
 
 
-PAGE = Page("/names", "Names", TEMPLATE, content)
+PAGE = DashboardPage("/names", "Names", TEMPLATE, content)
