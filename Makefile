@@ -35,7 +35,7 @@ bench: .venv/.ready
 	$(BIN)/python -m tests.bench
 
 test-browser: .venv/.ready
-	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || { echo "Install Chromium first."; exit 1; }
+	@.ci/setup
 	$(BIN)/python -m pytest -m browser
 
 # Run this after a change of a stage's code (see tests/architecture/record_code.py). WHY is the reason why its output stays the same.

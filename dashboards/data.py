@@ -1,15 +1,20 @@
-"""Reads what the dashboard shows from the index and its views: runs, nodes with their state, artifacts, loss and scores."""
+"""Reads what the dashboard shows from the index and its views: runs, nodes with their state and summary, artifacts, loss and scores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from stages.core.contract.report_section import figure
 from stages.core.contract.states import NodeState
 from stages.core.index import database
 from stages.queries.lineage import run_rows
 from stages.text.web.chart import line_chart, thinned
+
+if TYPE_CHECKING:
+    from stages.core.contract.declaration import Stage
 
 STATE_CLASS = {
     NodeState.BUILT: "good",
@@ -20,93 +25,180 @@ STATE_CLASS = {
     NodeState.FAILED: "bad",
     NodeState.INTERRUPTED: "bad",
 }
+MOST_RUNS = 30
+"""Runs that a page lists."""
+
+Summary = Mapping[str, str]
+"""Name of a summary value -> the value as text."""
 
 
-def overview(home: Path, nodes: Sequence[str], run: str = "") -> dict[str, Any]:
-    """All values of the page's template.
+@dataclass(frozen=True)
+class RunLine:
+    """A run.
+
+    Attributes:
+        started: When it started, in UTC.
+        seconds: Its duration; None while it runs.
+        cached: Number of cached nodes.
+        built: Number of built nodes.
+        failed: Messages of failed nodes; None without one.
+    """
+
+    run_id: str
+    alias: str
+    recipe: str
+    state: str
+    started: str
+    seconds: float | None
+    cached: int
+    built: int
+    failed: str | None
+
+
+@dataclass(frozen=True)
+class NodeLine:
+    """A node in a run.
+
+    Attributes:
+        node: Name of the node.
+        state: Its state in the run.
+        style: CSS class of the state.
+        seconds: Its duration as text; empty if it did not run.
+        message: Why it failed; empty otherwise.
+        summary: The values of its artifact's summary that its stage declares.
+    """
+
+    node: str
+    state: str
+    style: str
+    seconds: str
+    message: str
+    summary: Summary
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """A node in one of several runs: the run, the node's line, and its artifact with its size. Text is empty without an artifact."""
+
+    run_id: str
+    line: NodeLine
+    artifact: str
+    rows: str
+    tokens: str
+
+
+def run_lines(home: Path) -> list[RunLine]:
+    """Returns all runs, newest first."""
+    return [RunLine(**row) for row in run_rows(home)]
+
+
+def node_lines(home: Path, stages: Mapping[str, Stage], run: str) -> list[NodeLine]:
+    """Returns the line of every node in a run, in pipeline order.
 
     Args:
-        home: the home folder.
-        nodes: the names of the nodes, in pipeline order.
-        run: id or alias of the run to show; the newest run if it is empty or unknown.
+        home: The home folder.
+        stages: Node -> its stage.
+        run: Id of the run.
     """
-    runs = run_rows(home)
-    chosen = next((r for r in runs if run in (r["run_id"], r["alias"])), runs[0] if runs else None)
-    return {
-        "home": str(home),
-        "runs": runs[:30],
-        "chosen": chosen,
-        "nodes": _nodes(home, nodes, chosen["run_id"]) if chosen else [],
-        "artifacts": _artifacts(home, chosen["run_id"]) if chosen else [],
-        "charts": _charts(home, chosen["run_id"]) if chosen else [],
-        "scores": _scores(home, chosen["run_id"]) if chosen else [],
-    }
+    sql = "SELECT node, state, seconds, artifact_id, message FROM node_run WHERE run_id = ?"
+    found = {node: rest for node, *rest in database.query(home, sql, [run])[1]}
+    summaries = _summaries(home, [artifact for _, _, artifact, _ in found.values()])
+    lines = []
+    for node, stage in stages.items():
+        state, seconds, artifact, message = found.get(node, (NodeState.NOT_RUN, None, "", ""))
+        lines.append(_node_line(node, stage, state, seconds, message, summaries.get(artifact, {})))
+    return lines
 
 
-def _nodes(home: Path, nodes: Sequence[str], run: str) -> list[dict[str, Any]]:
-    found = {
-        r["node"]: r
-        for r in database.records(home, "SELECT node, state, seconds, artifact_id, message FROM node_run WHERE run_id = ?", [run])
-    }
-    rows = []
-    for node in nodes:
-        row = found.get(node, {"state": NodeState.NOT_RUN, "seconds": None, "artifact_id": "", "message": ""})
-        seconds = f"{row['seconds']:.1f}" if row["seconds"] is not None else ""
-        rows.append(
-            {
-                "node": node,
-                "state": row["state"],
-                "class": STATE_CLASS.get(row["state"], "soft"),
-                "seconds": seconds,
-                "message": row["message"],
-            }
-        )
-    return rows
+def node_runs(home: Path, node: str, stage: Stage) -> list[NodeRun]:
+    """Returns what the newest runs made of a node, newest first.
+
+    Args:
+        home: The home folder.
+        node: Name of the node.
+        stage: Its stage.
+    """
+    sql = (
+        "SELECT n.run_id, n.state, n.seconds, n.message, n.artifact_id, a.rows, a.tokens FROM node_run n JOIN run r ON r.run_id = n.run_id "
+        "LEFT JOIN artifact a ON a.artifact_id = n.artifact_id WHERE n.node = ? ORDER BY r.seq DESC, n.run_id LIMIT ?"
+    )
+    found = database.query(home, sql, [node, MOST_RUNS])[1]
+    summaries = _summaries(home, [row[4] for row in found])
+    return [
+        NodeRun(run, _node_line(node, stage, state, seconds, message, summaries.get(artifact, {})), artifact, _text(rows), _text(tokens))
+        for run, state, seconds, message, artifact, rows, tokens in found
+    ]
 
 
-def _artifacts(home: Path, run: str) -> list[dict[str, Any]]:
-    rows = database.records(
+def artifact_lines(home: Path, run: str) -> list[Mapping[str, str]]:
+    """Returns the artifacts of a run in the order of its nodes, as rows of text by column. run: id of the run."""
+    columns = ("artifact", "kind", "rows", "tokens", "bytes", "digest", "built_by")
+    rows = database.query(
         home,
-        "SELECT a.artifact_id AS artifact, a.kind, a.rows, a.tokens, a.bytes, left(a.digest, 12) AS digest, a.run_id AS built_by "
+        "SELECT a.artifact_id, a.kind, a.rows, a.tokens, a.bytes, left(a.digest, 12), a.run_id "
         "FROM node_run n JOIN artifact a USING (artifact_id) WHERE n.run_id = ? ORDER BY n.ordinal",
         [run],
-    )
-    return [{k: f"{v:,}" if isinstance(v, int) else v for k, v in row.items()} for row in rows]
+    )[1]
+    return [dict(zip(columns, map(_text, row), strict=True)) for row in rows]
 
 
-def _charts(home: Path, run: str) -> list[str]:
-    """One SVG chart of loss by step per training node of the run."""
+def loss_charts(home: Path, run: str) -> list[str]:
+    """Returns one SVG chart of loss by step per training node of a run. run: id of the run."""
     trained = "SELECT DISTINCT artifact_id FROM node_run JOIN side_table USING (artifact_id) WHERE run_id = ? AND kind = 'metrics'"
     files = [f"/{row[0]}/" for row in database.query(home, trained, [run])[1]]
     if not files:
         return []
-    theirs = " OR ".join(["contains(m.file, ?)"] * len(files))  # DuckDB decides this before it opens a file
+    of_run = " OR ".join(["contains(m.file, ?)"] * len(files))  # DuckDB decides this before it opens a file
     sql = (
         "SELECT m.node, m.step, m.loss, m.validation_loss FROM step_metrics m JOIN node_run n USING (artifact_id) "
-        f"WHERE n.run_id = ? AND ({theirs}) ORDER BY n.ordinal, m.step"
+        f"WHERE n.run_id = ? AND ({of_run}) ORDER BY n.ordinal, m.step"
     )
-    by_node: dict[str, list[dict[str, Any]]] = {}
-    for row in database.records(home, sql, [run, *files]):
-        by_node.setdefault(row["node"], []).append(row)
-    charts = []
-    for node, rows in by_node.items():
-        train = [(float(r["step"]), r["loss"]) for r in rows if r["loss"] is not None]
-        validation = [(float(r["step"]), r["validation_loss"]) for r in rows if r["validation_loss"] is not None]
-        charts.append(line_chart({"train": thinned(train), "validation": validation}, f"{node}: loss by step", "step", "loss"))
-    return charts
+    train: dict[str, list[tuple[float, float]]] = {}
+    validation: dict[str, list[tuple[float, float]]] = {}
+    for node, step, loss, validation_loss in database.query(home, sql, [run, *files])[1]:
+        for series, value in ((train, loss), (validation, validation_loss)):
+            points = series.setdefault(node, [])
+            if value is not None:
+                points.append((float(step), value))
+    return [
+        line_chart({"train": thinned(points), "validation": validation[node]}, f"{node}: loss by step", "step", "loss")
+        for node, points in train.items()
+    ]
 
 
-def _scores(home: Path, run: str) -> list[dict[str, Any]]:
-    """The summary metrics of the evaluations: one row per metric, one column per model."""
-    rows = database.records(
+def score_lines(home: Path, run: str) -> list[Mapping[str, str]]:
+    """Returns the summary metrics of the evaluations of a run: one row per metric, one column per model. run: id of the run."""
+    rows = database.query(
         home,
         "SELECT m.node, m.name, m.value FROM metric m JOIN node_run n USING (artifact_id) "
         "WHERE n.run_id = ? AND starts_with(m.node, 'evaluate@') AND m.value IS NOT NULL ORDER BY m.name, n.ordinal",
         [run],
-    )
-    models = list(dict.fromkeys(r["node"].partition("@")[2] for r in rows))
-    table: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        line = table.setdefault(row["name"], {"metric": row["name"], **dict.fromkeys(models, "")})
-        line[row["node"].partition("@")[2]] = f"{row['value']:.4g}"
+    )[1]
+    models = list(dict.fromkeys(node.partition("@")[2] for node, _, _ in rows))
+    table: dict[str, dict[str, str]] = {}
+    for node, name, value in rows:
+        line = table.setdefault(name, {"metric": name, **dict.fromkeys(models, "")})
+        line[node.partition("@")[2]] = f"{value:.4g}"
     return list(table.values())
+
+
+def _node_line(node: str, stage: Stage, state: str, seconds: float | None, message: str, summary: Summary) -> NodeLine:
+    """Returns a node's line with the values that its stage declares. summary: all values of the artifact's summary."""
+    declared = {name: summary.get(name, "") for name in stage.summary} if summary else {}
+    style = STATE_CLASS.get(NodeState(state), "soft")
+    return NodeLine(node, state, style, f"{seconds:.1f}" if seconds is not None else "", message, declared)
+
+
+def _summaries(home: Path, artifacts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Returns artifact -> the values of its summary as text. Artifacts without a summary are left out."""
+    sql = "SELECT artifact_id, name, value, text FROM metric WHERE list_contains(?::VARCHAR[], artifact_id)"
+    wanted: Sequence[str] = sorted({artifact for artifact in artifacts if artifact})
+    found: dict[str, dict[str, str]] = {}
+    for artifact, name, value, text in database.query(home, sql, [wanted])[1] if wanted else ():
+        found.setdefault(artifact, {})[name] = text or "" if value is None else figure(int(value) if value.is_integer() else value)
+    return found
+
+
+def _text(value: str | int | None) -> str:
+    """Returns a value of a table as text, a number with thousands separators."""
+    return f"{value:,}" if isinstance(value, int) else value or ""

@@ -15,7 +15,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
 def local_only(app: ASGIApp) -> ASGIApp:
-    """The application with a check of the Host header in front of it."""
+    """Returns the application with a check of the Host header in front of it."""
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     return TrustedHostMiddleware(app, allowed_hosts=LOCAL_HOSTS, www_redirect=False)

@@ -21,7 +21,11 @@ Fault = tuple[str, str, str]
 
 
 def refuse_contradictions(recipe: Recipe) -> None:
-    """Raises RecipeError for the first contradiction between settings."""
+    """Refuses a recipe whose settings contradict each other.
+
+    Raises:
+        RecipeError: the first contradiction.
+    """
     away = spared(recipe.imports) if recipe.imports else set()
     running = {node: config for node, config in recipe.sections.items() if node not in away}
     for fault in _faults(running, recipe.runtime):
@@ -30,9 +34,16 @@ def refuse_contradictions(recipe: Recipe) -> None:
 
 
 def nothing_given(recipe: Recipe, nodes: Collection[str]) -> list[str]:
-    """One sentence for each of these nodes that has no input.
+    """Finds the nodes that have no input.
 
     This check runs only for nodes that are planned, because a recipe such as small leaves its files to the user.
+
+    Args:
+        recipe: the recipe.
+        nodes: the planned nodes.
+
+    Returns:
+        One sentence for each of these nodes that has no input.
     """
     what = {"benchmarks": "benchmark", "conversations": "conversations", "preferences": "preference pairs"}
     return [
@@ -74,7 +85,7 @@ def _copies_out_of_sight(running: Sections) -> Iterator[Fault]:
         return
     if both := sorted(set(running["filter"].url.remove) & set(running["dedup"].remove_copies_of)):
         yield (
-            f"The filter takes {both[0]} out before dedup can find its copies, which would stay.",
+            f"The filter removes {both[0]} before dedup can find its copies, which would stay.",
             "filter.url.remove, dedup.remove_copies_of",
             "Name it in dedup.remove_copies_of alone: it removes the pages too.",
         )
@@ -85,18 +96,18 @@ def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
     ranks, device = runtime.gpus or runtime.cpu_ranks, "gpus" if runtime.gpus else "cpu_ranks"
     together = ranks * runtime.micro_batch_size
     for node in training:
-        rows = running[node].global_batch_size
-        if rows % together:
+        batch = running[node].global_batch_size
+        if batch % together:
             yield (
-                f"{node}.global_batch_size {rows:,} is not divisible by runtime.{device} {ranks:,} x runtime.micro_batch_size "
+                f"{node}.global_batch_size {batch:,} is not divisible by runtime.{device} {ranks:,} x runtime.micro_batch_size "
                 f"{runtime.micro_batch_size:,} = {together:,}.",
                 f"{node}.global_batch_size",
-                f"Change one of them, for example {node}.global_batch_size={-(-rows // together) * together}.",
+                f"Change one of them, for example {node}.global_batch_size={-(-batch // together) * together}.",
             )
 
 
 def _warmups(running: Sections) -> Iterator[Fault]:
-    """Warm-ups that are not shorter than a budget in tokens. The sequence length turns tokens into steps; epochs depend on the data."""
+    """Yields warm-ups that are not shorter than a budget in tokens. The sequence length turns tokens into steps; epochs depend on the data."""
     if "mix" not in running:
         return
     for node in models().values():
@@ -107,7 +118,7 @@ def _warmups(running: Sections) -> Iterator[Fault]:
         if config.warmup_steps >= steps:
             yield (
                 f"{node}.warmup_steps {config.warmup_steps:,} is not below the {steps:,} steps that {node}.budget.tokens "
-                f"{config.budget.tokens:,} makes of batches of {config.global_batch_size:,} rows of {seq_len:,} tokens.",
+                f"{config.budget.tokens:,} makes of batches of {config.global_batch_size:,} sequences of {seq_len:,} tokens.",
                 f"{node}.warmup_steps",
                 "Warm up for less, or train for longer.",
             )
@@ -116,17 +127,17 @@ def _warmups(running: Sections) -> Iterator[Fault]:
 def _too_few_pairs(running: Sections) -> Iterator[Fault]:
     if "reference" not in running or "dpo" not in running:
         return
-    pairs, rows = running["reference"].max_pairs, running["dpo"].global_batch_size
-    if pairs is not None and pairs < rows:
+    pairs, batch = running["reference"].max_pairs, running["dpo"].global_batch_size
+    if pairs is not None and pairs < batch:
         yield (
-            f"reference.max_pairs {pairs:,} is less than one batch of dpo, which has {rows:,} pairs.",
+            f"reference.max_pairs {pairs:,} is less than one batch of dpo, which has {batch:,} pairs.",
             "reference.max_pairs",
             "Score more pairs, or lower dpo.global_batch_size.",
         )
 
 
 def _unknown_sources(running: Sections) -> Iterator[Fault]:
-    """Names of sources that the crawl does not make. If the crawl runs, its settings name every source."""
+    """Yields names of sources that the crawl does not make. If the crawl runs, its settings name every source."""
     if "crawl" not in running:
         return
     crawl = running["crawl"]
@@ -139,7 +150,7 @@ def _unknown_sources(running: Sections) -> Iterator[Fault]:
     for setting, sources in named:
         for unknown in [source for source in sources if source not in known][:1]:
             do = f"The sources are: {', '.join(known)} (crawl.source, crawl.site.source and crawl.docs.source name them)."
-            yield f"{setting} names {unknown!r}, which is no source of the crawl.", setting, do
+            yield f"{setting} names {unknown!r}, which is not a source of the crawl.", setting, do
 
 
 def _no_documentation(running: Sections) -> Iterator[Fault]:
@@ -148,14 +159,17 @@ def _no_documentation(running: Sections) -> Iterator[Fault]:
     for node in ("conversations", "preferences"):
         if node in running and running[node].docstrings is not None:
             yield (
-                f"{node}.docstrings needs the answers that benchmarks reads from documentation, and it is to read none.",
+                f"{node}.docstrings needs the answers that benchmarks reads from documentation, but benchmarks.docstrings is null.",
                 f"{node}.docstrings",
                 f"Set benchmarks.docstrings, or set {node}.docstrings to null and name files.",
             )
 
 
 def _leaking_split(running: Sections) -> Iterator[Fault]:
-    """A split that leaks. Both splits sample by the same hash of the answer, so the larger share contains the answers of the smaller."""
+    """Yields a split that leaks.
+
+    Both splits sample by the same hash of the answer, so the larger share contains the answers of the smaller.
+    """
     if "conversations" not in running or "preferences" not in running:
         return
     chats, pairs = running["conversations"].validation_frac, running["preferences"].validation_frac

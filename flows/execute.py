@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from flows.opened_recipe import Session, refuse_imported
 from stages.core.contract.declaration import Artifact
@@ -26,11 +25,11 @@ from stages.queries.plan import Step
 Perform = Callable[[str, Callable[[Report], Result]], Result]
 
 
-def walk(
+def run_nodes(
     session: Session,
     steps: Sequence[Step],
     perform: Perform,
-    command: dict[str, Any],
+    command: Mapping[str, str | bool],
     force: Collection[str] = (),
     ready: Mapping[str, Artifact] | None = None,
     name: str = "",
@@ -41,16 +40,13 @@ def walk(
         session: the recipe and the home.
         steps: the nodes to run, each after those that it reads.
         perform: called with a node's name and its work; returns the result of the work.
-        command: the command as recorded with the run.
+        command: the command and its options, for the record of the run.
         force: nodes to build again although they are cached.
         ready: artifacts of nodes that are read but are not among the steps.
-        name: a name for the run; empty for none but its numbered alias.
+        name: a name for the run; empty for none but its numbered alias. A name that is in use is a RecipeError.
 
     Returns:
         The run id.
-
-    Raises:
-        RecipeError: the name is taken.
     """
     with runs.holding(session.home, session.recipe, command) as run_id:
         artifacts = dict(ready or {})
@@ -73,11 +69,20 @@ def walk(
         return run_id
 
 
-def again(session: Session, node: str, perform: Perform, command: dict[str, Any], force: bool) -> str:
-    """Runs one node on existing artifacts and returns the run id.
+def run_one(session: Session, node: str, perform: Perform, command: Mapping[str, str | bool], force: bool) -> str:
+    """Runs one node on existing artifacts. An imported node is a RecipeError, because it is not built.
+
+    Args:
+        session: the recipe and the home.
+        node: the node.
+        perform: called with the node's name and its work; returns the result of the work.
+        command: the command and its options, for the record of the run.
+        force: whether to build the node again although it is cached.
+
+    Returns:
+        The run id.
 
     Raises:
-        RecipeError: the node is imported, so it is not built.
         StageError: an input of the node is not built.
     """
     refuse_imported(session, [node])
@@ -91,7 +96,7 @@ def again(session: Session, node: str, perform: Perform, command: dict[str, Any]
             where=f"home {session.home}",
             do=f"Run `loam run {session.recipe.name} --until {node}` first.",
         )
-    return walk(session, [target], perform, command, [node] if force else [], ready)
+    return run_nodes(session, [target], perform, command, [node] if force else [], ready)
 
 
 def _one(
@@ -137,7 +142,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _work(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -> Result:
-    """Runs the node. Removes credentials from its error, because Prefect records the error of a task with its traceback."""
+    """Returns the result of the node. Removes credentials from its error, because Prefect records an error with its traceback."""
     try:
         return run_node(home, job, run_id, report, force)
     except Exception as error:

@@ -34,7 +34,13 @@ class Session:
     imported: Mapping[str, Artifact] = field(default_factory=dict)
 
     def steps(self, until: str = "") -> list[Step]:
-        """The nodes up to and including `until` (default: all), in pipeline order, without those that only imported nodes need.
+        """Finds the nodes to run.
+
+        Args:
+            until: the last node; empty for all nodes.
+
+        Returns:
+            The nodes up to and including `until`, in pipeline order, without those that only imported nodes need.
 
         Raises:
             RecipeError: `until` does not run, because only imported nodes need it.
@@ -42,12 +48,12 @@ class Session:
         nodes = upstream([until or "report"], self.imported)
         if until in spared(self.imported) - set(self.imported):
             raise RecipeError(
-                f"{until} does not run in this recipe: what needs it is imported.", where=f"{self.recipe.source}: import", do="Take that away to run it."
+                f"{until} does not run in this recipe: what needs it is imported.", where=f"{self.recipe.source}: import", do="Remove that import to run it."
             )  # fmt: skip
         return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
 
     def plan(self, until: str = "") -> Plan:
-        """The plan up to and including `until` (default: all). A node that runs but was given no files also counts as missing."""
+        """Returns the plan up to and including `until` (default: all). A node that runs but was given no files also counts as missing."""
         steps = self.steps(until)
         plan = make_plan(self.home, self.recipe, steps, self.imported)
         empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.imported])
@@ -55,7 +61,17 @@ class Session:
 
 
 def default_home(home: str = "") -> Path:
-    """The home folder: `home`, else LOAM_HOME, else data/ in the clone. Raises RecipeError if the folder cannot be a home."""
+    """Finds the home folder.
+
+    Args:
+        home: the folder; empty for LOAM_HOME, else data/ in the clone.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        RecipeError: the folder cannot be a home.
+    """
     given = home or os.environ.get("LOAM_HOME") or str(ROOT / "data")
     if "://" in given:
         raise RecipeError(f"The home {given!r} is an address.", do="Name a folder of this machine with --home or LOAM_HOME.")
@@ -68,15 +84,15 @@ def default_home(home: str = "") -> Path:
 
 
 def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> Session:
-    """Loads and checks a recipe before any work.
+    """Loads and checks a recipe before any work. A recipe, setting, home or imported artifact that is not valid is a RecipeError.
 
     Args:
         recipe: a recipe file, the name of one in configs/, or the id, alias or given name of a recorded run to branch from.
         settings: changes of the recipe, each "node.key=value".
         home: the home folder; empty for the default.
 
-    Raises:
-        RecipeError: the recipe, a setting, the home or an imported artifact is not valid.
+    Returns:
+        The recipe, its home, and the artifacts that it imports.
     """
     folder = default_home(home)
     checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings, spared)
@@ -86,7 +102,11 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
 
 
 def _recipe_file(recipe: str, home: Path) -> str:
-    """The recipe as given if `find_recipe` finds it, else the path of the run record that it names."""
+    """Returns the recipe as given if `find_recipe` finds it, else the path of the run record that it names.
+
+    Raises:
+        RecipeError: there is neither a recipe nor a run of this name.
+    """
     try:
         find_recipe(recipe)
     except RecipeError:
@@ -98,29 +118,41 @@ def _recipe_file(recipe: str, home: Path) -> str:
 
 
 def refuse_imported(session: Session, nodes: Sequence[str]) -> None:
-    """Raises RecipeError if one of these nodes is imported, because an imported node is not built."""
+    """Refuses to build imported nodes.
+
+    Raises:
+        RecipeError: one of these nodes is imported.
+    """
     for node in nodes:
         if node in session.imported:
             raise RecipeError(
                 f"{node} is imported ({session.recipe.imports[node]}), so it is not built.",
                 where=f"{session.recipe.source}: import.{node}",
-                do=f"Take import.{node} away to build it.",
+                do=f"Remove import.{node} to build it.",
             )
 
 
 def refuse_missing(session: Session, plan: Plan) -> None:
-    """Raises one RecipeError that lists everything the plan found missing."""
+    """Refuses a plan that needs something that this machine or the home does not have.
+
+    Raises:
+        RecipeError: it lists everything that the plan found missing.
+    """
     if plan.missing:
         what = (
             plan.missing[0]
             if len(plan.missing) == 1
-            else "The recipe needs what is not here:" + "".join(f"\n  - {one}" for one in plan.missing)
+            else "The recipe needs things that are missing here:" + "".join(f"\n  - {one}" for one in plan.missing)
         )
         raise RecipeError(what, where=session.recipe.source, do="Provide them, or change the recipe (`--set node.key=value`).")
 
 
 def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> None:
-    """Raises one VerificationError about all damaged artifacts of the plan, except nodes in `forced`, which are built again anyway."""
+    """Refuses a plan with damaged artifacts. Nodes in `forced` may be damaged, because they are built again.
+
+    Raises:
+        VerificationError: it names all damaged artifacts.
+    """
     broken = [step for step in plan.steps if step.state == NodeState.DAMAGED and step.node not in forced and step.artifact is not None]
     if not broken:
         return
@@ -132,10 +164,19 @@ def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> 
 
 
 def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] = ()) -> list[str]:
-    """The nodes of a plan to build although they are cached: the nodes in `force`, and `start` with everything made from it.
+    """Finds the nodes of a plan to build although they are cached. A named node that is unknown or imported is a RecipeError.
+
+    Args:
+        session: the recipe and the home.
+        plan: the plan.
+        start: the first of the nodes to build again; empty for none.
+        force: more nodes to build again.
+
+    Returns:
+        `start` with everything made from it, and the nodes in `force`.
 
     Raises:
-        RecipeError: `start` is not among the nodes of the plan, a node before it is not built, or a named node is unknown or imported.
+        RecipeError: `start` is not among the nodes of the plan, or a node before it is not built.
     """
     upstream(force)
     refuse_imported(session, [*force, start])
@@ -144,11 +185,11 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
     states = {step.node: step.state for step in plan.steps}
     again = [node.name for node in downstream(start) if node.name in states and node.name not in session.imported]
     if start not in again:
-        raise RecipeError(f"--from {start}: the run stops before this node.", do="Take --until away, or name a node before it.")
+        raise RecipeError(f"--from {start}: the run stops before this node.", do="Remove --until, or name a node before it.")
     missing = [node for node, state in states.items() if state in (NodeState.MISSING, NodeState.WAITING) and node not in again]
     if missing:
         raise RecipeError(
-            f"--from {start} takes what stands before it as it is, but {', '.join(missing[:5])} is not built.",
+            f"--from {start} uses the existing artifacts before it, but {', '.join(missing[:5])} is not built.",
             where=f"home {session.home}",
             do="Run without --from first.",
         )
@@ -156,7 +197,17 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
 
 
 def split_settings(text: str) -> list[str]:
-    """The flat `set` parameter of a deployment ("a.b=1 c.d='[x, y]'") as a list of settings. Raises RecipeError for unbalanced quotes."""
+    """Splits the flat `set` parameter of a deployment ("a.b=1 c.d='[x, y]'").
+
+    Args:
+        text: the parameter, quoted as in a shell.
+
+    Returns:
+        The settings.
+
+    Raises:
+        RecipeError: the quotes are not balanced.
+    """
     try:
         return shlex.split(text)
     except ValueError as error:

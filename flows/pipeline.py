@@ -53,17 +53,17 @@ class Dag:
 
 
 def pipeline() -> tuple[Node, ...]:
-    """All nodes, in pipeline order: every node comes after its inputs."""
+    """Returns all nodes, in pipeline order: every node comes after its inputs."""
     return _dag().nodes
 
 
 def stage_of(node: Node) -> Stage:
-    """The stage of a node, with the roles that the node has in the DAG."""
+    """Returns the stage of a node, with the roles that the node has in the DAG."""
     return _dag().stages[node.name]
 
 
 def models() -> Mapping[str, str]:
-    """model -> the node that trains it, in pipeline order."""
+    """Returns model -> the node that trains it, in pipeline order."""
     return _dag().models
 
 
@@ -91,7 +91,7 @@ def discovered() -> Iterator[Stage]:
 
 
 def derived(declared: Mapping[str, Stage]) -> Dag:
-    """The DAG of the given stages (name -> stage). Raises StageError for an unknown input or a cycle."""
+    """Returns the DAG of the given stages (name -> stage). An unknown input or a cycle is a StageError."""
     trained = {stage.model: name for name, stage in sorted(declared.items()) if stage.model}
     nodes = _ordered(_expanded(declared, trained, ()), declared)
     place = {node.name: number for number, node in enumerate(nodes)}
@@ -101,7 +101,19 @@ def derived(declared: Mapping[str, Stage]) -> Dag:
 
 
 def _expanded(declared: Mapping[str, Stage], trained: Mapping[str, str], order: Sequence[str]) -> dict[str, Node]:
-    """name -> node, with all placeholders expanded. order: all nodes, for the order of roles; empty if it is not known yet."""
+    """Expands the placeholders in the inputs of the stages.
+
+    Args:
+        declared: name -> stage.
+        trained: model -> the node that trains it.
+        order: all nodes, for the order of roles; empty if it is not known yet.
+
+    Returns:
+        name -> node.
+
+    Raises:
+        StageError: a stage reads an unknown node.
+    """
     instances = {
         (f"{name}@{model}" if stage.per_model else name): (stage, model)
         for name, stage in declared.items()
@@ -123,7 +135,7 @@ def _expanded(declared: Mapping[str, Stage], trained: Mapping[str, str], order: 
     for made in nodes.values():
         if unknown := sorted(set(made.inputs.values()) - set(nodes)):
             raise StageError(
-                f"{made.name} reads {unknown[0]!r}, which is no node.",
+                f"{made.name} reads {unknown[0]!r}, which is not a node.",
                 where=f"stages/{made.stage_name}.py: STAGE.inputs",
                 do=f"The nodes are: {', '.join(nodes)}.",
             )
@@ -137,15 +149,25 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
 
 
 def reads_every_node(stage: Stage) -> bool:
-    """Whether the stage reads every other node (its inputs have the role "{node}")."""
+    """Returns whether the stage reads every other node (its inputs have the role "{node}")."""
     return any("{node}" in role for role in stage.inputs)
 
 
 def _ordered(nodes: Mapping[str, Node], declared: Mapping[str, Stage]) -> tuple[Node, ...]:
-    """The nodes in pipeline order. Raises StageError for a cycle.
+    """Sorts nodes into pipeline order.
 
     The next node is the one that became ready last, so that one branch is completed before another starts. Nodes that run once per model
     come after all other ready nodes, in the order in which they became ready.
+
+    Args:
+        nodes: name -> node.
+        declared: name -> stage.
+
+    Returns:
+        The nodes, each after its inputs.
+
+    Raises:
+        StageError: some nodes form a cycle.
     """
     order: list[Node] = []
     ready: dict[str, int] = {}  # node -> number of ordered nodes when it became ready
@@ -156,13 +178,13 @@ def _ordered(nodes: Mapping[str, Node], declared: Mapping[str, Stage]) -> tuple[
                    for late in [declared[nodes[name].stage_name].per_model]]  # fmt: skip
         if not waiting:
             circle = ", ".join(name for name in nodes if name not in placed)
-            raise StageError(f"Some nodes wait for each other: {circle}.", where="STAGE.inputs", do="Take one of these inputs away.")
+            raise StageError(f"Some nodes wait for each other: {circle}.", where="STAGE.inputs", do="Remove one of these inputs.")
         order.append(nodes[min(waiting)[2]])
     return tuple(order)
 
 
 def _resolved(node: Node, declared: Mapping[str, Stage], nodes: Sequence[Node]) -> Stage:
-    """The stage of a node with the roles of that node.
+    """Returns the stage of a node with the roles of that node.
 
     For a stage that reads every node, an input is optional if another node reads it and the stage's declaration does not name it.
     """
@@ -170,27 +192,37 @@ def _resolved(node: Node, declared: Mapping[str, Stage], nodes: Sequence[Node]) 
     if not reads_every_node(stage):
         return replace(stage, inputs=node.inputs)
     needed = {read for other in nodes if not reads_every_node(declared[other.stage_name]) for read in other.inputs.values()}
-    asked = {role for role in node.inputs if any(_matches(own, role) for own in stage.inputs)}
+    named = {role for role in node.inputs if any(_matches(own, role) for own in stage.inputs)}
     sections = {role: section for role, read in node.inputs.items() if (section := declared[read.partition("@")[0]].section) is not None}
-    optional = tuple(role for role, read in node.inputs.items() if read in needed and role not in asked)
+    optional = tuple(role for role, read in node.inputs.items() if read in needed and role not in named)
     return replace(stage, inputs=node.inputs, optional=(*stage.optional, *optional), sections=sections)
 
 
 def _matches(declared: str, role: str) -> bool:
-    """Whether a role comes from a declared role: it is equal, or it has a model in place of "{model}"."""
+    """Returns whether a role comes from a declared role: it is equal, or it has a model in place of "{model}"."""
     before, placeholder, after = declared.partition("{model}")
     return role == declared or bool(placeholder) and role.startswith(before) and role.endswith(after)
 
 
 def config_classes() -> dict[str, type[StageConfig]]:
-    """node -> config class of its stage, for reading recipes."""
+    """Returns node -> config class of its stage, for reading recipes."""
     return {node.name: stage_of(node).config for node in pipeline()}
 
 
 def upstream(names: Sequence[str], imported: Collection[str] = ()) -> tuple[Node, ...]:
-    """The named nodes and all nodes that they need, in pipeline order. Raises RecipeError for an unknown node.
+    """Finds all nodes that the named nodes need.
 
     An imported node needs no other node. An optional input (`Stage.optional`) is included only if another node needs it.
+
+    Args:
+        names: the named nodes.
+        imported: the imported nodes.
+
+    Returns:
+        The named and the needed nodes, in pipeline order.
+
+    Raises:
+        RecipeError: a node is unknown.
     """
     by_name = {node.name: node for node in pipeline()}
     needed: set[str] = set()
@@ -211,7 +243,7 @@ def upstream(names: Sequence[str], imported: Collection[str] = ()) -> tuple[Node
 
 
 def downstream(name: str) -> tuple[Node, ...]:
-    """The named node and all nodes that follow from it, in pipeline order. Raises RecipeError for an unknown node."""
+    """Returns the named node and all nodes that follow from it, in pipeline order. Raises RecipeError for an unknown node."""
     upstream([name])
     reached = {name}
     for node in pipeline():
@@ -221,15 +253,21 @@ def downstream(name: str) -> tuple[Node, ...]:
 
 
 def spared(imported: Collection[str]) -> set[str]:
-    """The nodes that do not run if the given nodes are imported: these nodes, and the nodes that only they need.
+    """Finds the nodes that do not run if the given nodes are imported. An unknown node is a RecipeError.
+
+    Args:
+        imported: the imported nodes.
+
+    Returns:
+        These nodes, and the nodes that only they need.
 
     Raises:
-        RecipeError: no running node reads an imported node, or an imported node is unknown.
+        RecipeError: no running node reads an imported node.
     """
     left = {node.name for node in upstream(["report"], imported)}
     useless = [name for name in imported if name not in left]
     if useless:
         raise RecipeError(
-            f"{useless[0]} is imported, but nothing reads it: what follows it is imported too.", do=f"Take import.{useless[0]} away."
+            f"{useless[0]} is imported, but nothing reads it: what follows it is imported too.", do=f"Remove import.{useless[0]}."
         )
     return {node.name for node in pipeline() if node.name not in left or node.name in imported}

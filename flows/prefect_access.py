@@ -26,17 +26,17 @@ PROFILE = "loam"
 
 
 def new_auth() -> str:
-    """A fresh authentication string."""
+    """Returns a fresh authentication string."""
     return f"{PROFILE}:{secrets.token_urlsafe(32)}"
 
 
 def profiles_path(home: Path) -> Path:
-    """The profiles file of a home."""
+    """Returns the profiles file of a home."""
     return home / "prefect" / "client" / "profiles.toml"
 
 
 def home_auth(home: Path, url: str) -> str:
-    """The authentication string of a home, which later calls return again. Writes the profiles file for a server at `url`."""
+    """Returns the authentication string of a home, the same in every call. Writes the profiles file for a server at `url`."""
     path = profiles_path(home)
     auth = _kept_auth(path) or new_auth()
     for folder in (path.parent.parent, path.parent):
@@ -60,14 +60,14 @@ def private_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def foreign_to(url: str, variables: Mapping[str, str]) -> bool:
-    """Whether PREFECT_PROFILES_PATH names a profiles file of Loam that was written for another server than `url`."""
+def written_for_another(url: str, variables: Mapping[str, str]) -> bool:
+    """Returns whether PREFECT_PROFILES_PATH names a profiles file of Loam that was written for another server than `url`."""
     _, profile = _read(Path(variables.get("PREFECT_PROFILES_PATH", "")))
     return AUTH in profile and profile.get("PREFECT_API_URL", "").rstrip("/") != url.rstrip("/")
 
 
 def _kept_auth(path: Path) -> str:
-    """The secret of a profiles file that no other user could access; otherwise an empty string."""
+    """Returns the secret of a profiles file that no other user could access; otherwise an empty string."""
     found, profile = _read(path)
     auth = profile.get(AUTH, "")
     if found is None or not auth:
@@ -79,7 +79,7 @@ def _kept_auth(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[os.stat_result | None, dict[str, str]]:
-    """The stat of a file (of a link, not of its target) and its profile "loam"; (None, {}) if there is no such profile."""
+    """Returns the stat of a file (of a link, not of its target) and its profile "loam"; (None, {}) if there is no such profile."""
     try:
         found = path.lstat()
         profile = tomllib.loads(path.read_text(encoding="utf-8"))["profiles"][PROFILE]

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def create_app() -> ASGIApp:
-    """The application. Its settings come from the environment that `flows.prefect_server.start_server` sets.
+    """Makes the application. Its settings come from the environment that `flows.prefect_server.start_server` sets.
+
+    Returns:
+        The application.
 
     Raises:
         StageError: the environment has no authentication string.

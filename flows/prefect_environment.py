@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def prefect_settings(home: Path) -> dict[str, str]:
-    """Environment variables for any process that imports prefect."""
+    """Returns environment variables for any process that imports prefect."""
     return {
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

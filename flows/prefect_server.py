@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 
 from flows.opened_recipe import ROOT
-from flows.prefect_access import AUTH, foreign_to, new_auth, private_folder
+from flows.prefect_access import AUTH, new_auth, private_folder, written_for_another
 from flows.prefect_environment import prefect_settings
 from stages.core.contract.errors import StageError
 from stages.processes import die_with_parent, free_port, lock_file
@@ -39,14 +39,12 @@ def use_server(home: Path) -> None:
     """Sets Prefect's environment variables in this process, and starts a server unless PREFECT_API_URL names one already.
 
     Call this function before prefect is imported. The server is stopped when the process exits, after Prefect has sent its last log lines.
-
-    Raises:
-        StageError: the server that PREFECT_API_URL names rejects the credentials, or our server does not start.
+    If the server that PREFECT_API_URL names rejects the credentials, or our server does not start, that is a StageError.
     """
     for name, value in prefect_settings(home).items():
         os.environ.setdefault(name, value)
     if given := os.environ.get("PREFECT_API_URL"):
-        if foreign_to(given, os.environ):
+        if written_for_another(given, os.environ):
             del os.environ["PREFECT_PROFILES_PATH"]  # its secret belongs to another server
         _refuse_closed(given)
         return
@@ -66,6 +64,9 @@ def start_server(port: int, environment: Mapping[str, str], lock: int) -> subpro
         port: the port of 127.0.0.1.
         environment: environment variables, including PREFECT_HOME and PREFECT_API_AUTH_STRING, which clients must send.
         lock: the file descriptor of the lock of the database. The server inherits it and holds the lock until it ends.
+
+    Returns:
+        The process.
     """
     application = ["--factory", "flows.prefect_app:create_app", "--app-dir", str(ROOT), "--log-level", "error"]
     listening = ["--host", "127.0.0.1", "--port", str(port), "--timeout-graceful-shutdown", str(GRACE_S)]
@@ -89,7 +90,11 @@ def prepare_child() -> None:
 
 
 def _refuse_closed(url: str) -> None:
-    """Raises StageError if a server rejects the credentials in Prefect's settings. Prefect itself reports all other problems later."""
+    """Refuses a server that rejects the credentials in Prefect's settings. Prefect itself reports all other problems later.
+
+    Raises:
+        StageError: the server answers 401 or 403.
+    """
     import httpx
     from prefect.client.orchestration import get_client
 
@@ -105,7 +110,10 @@ def _refuse_closed(url: str) -> None:
 
 @contextmanager
 def main_database(home: Path) -> Iterator[int]:
-    """The lock of the home's main database, as a file descriptor that is open inside the block.
+    """Locks the home's main database.
+
+    Yields:
+        The file descriptor of the lock, which is open inside the block.
 
     Raises:
         StageError: another server holds the lock.
@@ -123,7 +131,7 @@ def main_database(home: Path) -> Iterator[int]:
 
 @contextmanager
 def _free_database(home: Path) -> Iterator[tuple[Path, int]]:
-    """The first folder whose database no server uses, and its lock as a file descriptor that is open inside the block."""
+    """Yields the first folder whose database no server uses, and its lock as a file descriptor that is open inside the block."""
     with ExitStack() as opened:
         for number in count(1):
             folder = home / "prefect" / (f"beside-{number}" if number > 1 else "")
@@ -134,14 +142,18 @@ def _free_database(home: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _lock(folder: Path, opened: ExitStack) -> int | None:
-    """The file descriptor of the server lock in a folder; None if another process holds the lock."""
+    """Returns the file descriptor of the server lock in a folder; None if another process holds the lock."""
     private_folder(folder)  # Prefect does not create it; it must be private, because the database has parameters and log lines
     file = opened.enter_context((folder / "server.lock").open("a"))
     return file.fileno() if lock_file(file.fileno()) else None
 
 
 def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Returns when the API answers. Raises StageError if the server ends or does not answer within START_TIMEOUT_S seconds."""
+    """Waits until the API answers.
+
+    Raises:
+        StageError: the server ended, or did not answer within START_TIMEOUT_S seconds.
+    """
     import httpx
 
     end = time.monotonic() + START_TIMEOUT_S
@@ -168,7 +180,7 @@ def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def api_url(port: int) -> str:
-    """The URL of the API of a server on this port."""
+    """Returns the URL of the API of a server on this port."""
     return f"http://127.0.0.1:{port}/api"
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.execute import walk
+from flows.execute import run_nodes
 from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing, split_settings
 from flows.prefect_server import end_with_worker
 from flows.task import link_report, step
 
 
-@flow(name="pretrain", flow_run_name="{recipe}", persist_result=False)
+@flow(name="pretrain", flow_run_name="{recipe}", persist_result=False)  # type: ignore[untyped-decorator]
 def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = "", force: str = "", name: str = "", home: str = "") -> str:  # noqa: A002
-    """Runs the whole pipeline of a recipe, from raw crawl to report. Returns the run id.
+    """Runs the whole pipeline of a recipe, from raw crawl to report.
 
     Args:
         recipe: name of a recipe in configs/, or a path.
@@ -22,6 +22,9 @@ def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = 
         force: nodes to build again, separated by commas.
         name: a name for the run, such as "baseline"; empty for none except its numbered alias.
         home: folder of artifacts and index; empty for LOAM_HOME or data/.
+
+    Returns:
+        The run id.
     """
     end_with_worker()
     session = open_session(recipe, split_settings(set), home)
@@ -30,6 +33,6 @@ def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = 
     forced = forced_nodes(session, plan, start, [node.strip() for node in force.split(",") if node.strip()])
     refuse_damaged(session, plan, forced)
     command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start, "set": set, "force": force}
-    run_id = walk(session, session.steps(until), step, command, forced, name=name)
+    run_id = run_nodes(session, session.steps(until), step, command, forced, name=name)
     link_report(session.home, run_id)
     return run_id

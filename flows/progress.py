@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from stages.core.contract.printable import one_line
 
@@ -43,60 +43,72 @@ def watching(stream: TextIO | None = None) -> Iterator[None]:
 
 
 def line_of(event: Event) -> str:
-    """One event as a line of text; empty for events that have no line."""
+    """Returns one event as a line of text; empty for events that have no line."""
     values = event.values
     text = ""
     if event.kind == "log":
         text = f"{event.node:<18} {values['line']}"
     if event.kind == "progress":
-        text = f"{event.node:<18} {progress_text(values)}"
+        text = f"{event.node:<18} {_progress_of(event)}"
     if event.kind == "end":
         text = f"{event.node:<18} {values['state']:<9} {values['seconds']:7.1f} s  {values['text']}"
     return one_line(text)
 
 
-def progress_text(values: Mapping[str, Any]) -> str:
-    """Progress as text, followed by its note: "120 of 1,500 pages, 8 %"."""
-    done, total = values["done"], values["total"]
+def _progress_of(event: Event) -> str:
+    values = event.values
+    return progress_text(values["done"], values["total"], values["unit"], values["note"])
+
+
+def progress_text(done: float, total: float | None, unit: str, note: str) -> str:
+    """Returns progress as text, followed by its note: "120 of 1,500 pages, 8 %".
+
+    Args:
+        done: how much is done, in units.
+        total: the whole, in units; None or 0 if it is not known.
+        unit: the unit in the plural ("pages").
+        note: more text; empty for none.
+    """
     share = f" of {total:,}" if total else ""
     percent = f", {100 * done / total:.0f} %" if total else ""
-    note = f", {values['note']}" if values["note"] else ""
-    return f"{done:,}{share} {values['unit']}{percent}{note}"
+    return f"{done:,}{share} {unit}{percent}" + (f", {note}" if note else "")
 
 
-def record_counts_text(record_counts: Mapping[str, Any] | None) -> str:
-    """Record counts as text: "1,503 pages in, 1,201 kept, 40 changed, 262 dropped (language 200, no_text 62)"."""
-    if not record_counts:
-        return ""
-    dropped = record_counts["dropped"]
+def record_counts_text(unit: str, rows_in: int, kept: int, changed: int, dropped: Mapping[str, int]) -> str:
+    """Returns record counts as text: "1,503 pages in, 1,201 kept, 40 changed, 262 dropped (language 200, no_text 62)".
+
+    Args:
+        unit: the unit in the plural ("pages").
+        rows_in: number of records in the inputs.
+        kept: number of unchanged records.
+        changed: number of records that were kept with changes.
+        dropped: reason -> number of records; the text names the four most frequent reasons.
+    """
     total = sum(dropped.values())
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(dropped.items(), key=lambda item: -item[1])[:4])
-    changed = f", {record_counts['changed']:,} changed" if record_counts["changed"] else ""
-    return f"{record_counts['rows_in']:,} {record_counts['unit']} in, {record_counts['kept']:,} kept{changed}" + (
-        f", {total:,} dropped ({reasons})" if total else ""
-    )
+    edited = f", {changed:,} changed" if changed else ""
+    return f"{rows_in:,} {unit} in, {kept:,} kept{edited}" + (f", {total:,} dropped ({reasons})" if total else "")
 
 
 def size_text(count: float) -> str:
-    """A number of bytes in a readable unit (bytes, KB, MB, GB; powers of 1000)."""
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
+    """Returns a number of bytes in a readable unit (bytes, KB, MB, GB; powers of 1000)."""
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
         count /= 1000
-    raise AssertionError("the loop returns")
+    return f"{count:,.1f} GB"
 
 
 @contextmanager
 def _plain(out: TextIO) -> Iterator[Report]:
-    last = {"at": 0.0}
+    last = 0.0
 
     def report(event: Event) -> None:
-        if event.kind == "progress":
-            if time.monotonic() - last["at"] < PLAIN_EVERY_S:
-                return
-            last["at"] = time.monotonic()
-        elif event.kind == "start":
-            last["at"] = time.monotonic()
+        nonlocal last
+        if event.kind == "progress" and time.monotonic() - last < PLAIN_EVERY_S:
+            return
+        if event.kind in ("start", "progress"):
+            last = time.monotonic()
         if text := line_of(event):
             print(text, file=out, flush=True)
 
@@ -106,7 +118,7 @@ def _plain(out: TextIO) -> Iterator[Report]:
 @contextmanager
 def _terminal(out: TextIO) -> Iterator[Report]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (
         SpinnerColumn(),
@@ -117,14 +129,14 @@ def _terminal(out: TextIO) -> Iterator[Report]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(file=out), transient=True) as bar:
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(event: Event) -> None:
             if event.kind == "start":
                 tasks[event.node] = bar.add_task(event.node, total=None, text="")
             elif event.kind == "progress" and event.node in tasks:
                 values = event.values
-                bar.update(tasks[event.node], completed=values["done"], total=values["total"], text=one_line(progress_text(values)))
+                bar.update(tasks[event.node], completed=values["done"], total=values["total"], text=one_line(_progress_of(event)))
             elif event.kind in ("log", "end"):
                 if event.kind == "end" and event.node in tasks:
                     bar.remove_task(tasks.pop(event.node))

@@ -35,12 +35,15 @@ class Up:
 
 
 def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
-    """Serves until the process is interrupted or terminated; returns 0.
+    """Serves until the process is interrupted or terminated.
 
     Args:
         home: the home folder.
         port: the port of 127.0.0.1.
         announce: called once, after the server and the worker were started.
+
+    Returns:
+        The exit code, 0.
 
     Raises:
         StageError: the port or the Prefect database of the home is in use, a `prefect` command failed, the server did not start, or the
@@ -51,7 +54,7 @@ def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
     own = {**prefect_settings(home), "PREFECT_API_URL": url, "LOAM_HOME": str(home), "LOAM_ROOT": str(ROOT)}
     children: list[subprocess.Popen[bytes]] = []
     previous = signal.signal(signal.SIGTERM, _interrupt)
-    _import()
+    _become_subreaper()
     try:
         with main_database(home) as lock:
             environment = {**os.environ, **own, AUTH: home_auth(home, url)}
@@ -63,7 +66,7 @@ def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
         children.append(subprocess.Popen(worker, env=environment, cwd=ROOT, preexec_fn=prepare_child))
         announce(Up(f"http://127.0.0.1:{port}", url, AUTH, profiles_path(home)))
         while all(child.poll() is None for child in children):
-            _bury({child.pid for child in children})
+            _reap({child.pid for child in children})
             time.sleep(0.5)
         do = "Read its last lines above and start `loam serve` again."
         raise StageError("The Prefect server or worker ended by itself.", where=url, do=do)
@@ -89,7 +92,7 @@ def _stop_all(children: list[subprocess.Popen[bytes]]) -> None:
     stop(children)
 
 
-def _import() -> None:
+def _become_subreaper() -> None:
     """Makes this process the new parent of the flows of a killed worker (child subreaper, Linux only), so that it can wait for them."""
     if sys.platform == "linux":
         import ctypes
@@ -97,7 +100,7 @@ def _import() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _bury(ours: set[int]) -> None:
+def _reap(ours: set[int]) -> None:
     """Reaps ended processes that became children of this process. Prefect treats a process as alive while it is in the process table."""
     import psutil
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextvars import copy_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_progress_artifact, update_progress_artifact
@@ -24,16 +24,21 @@ from flows.progress import WATCHER, line_of, record_counts_text, size_text
 from stages.core.contract.errors import StageError
 from stages.core.contract.states import NodeState
 from stages.core.index.schema import record_count_rows
-from stages.core.run.runner import Event, Report, Result
+from stages.core.run.runner import Event, EventValues, Report, Result
 from stages.core.store.runs import read_run
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from prefect.client.schemas.objects import State, TaskRun
 
 PROGRESS_EVERY_S = 3.0
 NETWORK_ERRORS = (ConnectionError, TimeoutError)
 RETRY_PAUSES_S = [2, 10, 30]
 
 
-def _of_the_network(task: Any, task_run: Any, state: Any) -> bool:
-    """Whether a failed attempt is retried: only network errors are. Prefect calls this function before each retry."""
+def _of_the_network(task: object, task_run: TaskRun, state: State[Result]) -> bool:
+    """Returns whether a failed attempt is retried: only network errors are. Prefect calls this function before each retry."""
     error = state.result(raise_on_failure=False)
     if not isinstance(error, NETWORK_ERRORS):
         return False
@@ -42,12 +47,12 @@ def _of_the_network(task: Any, task_run: Any, state: Any) -> bool:
     return True
 
 
-@task(
+@task(  # type: ignore[untyped-decorator]
     name="node", task_run_name="{node}", cache_policy=NO_CACHE, persist_result=False,
     retries=len(RETRY_PAUSES_S), retry_delay_seconds=RETRY_PAUSES_S, retry_condition_fn=_of_the_network,
 )  # fmt: skip
-def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
-    """Runs `perform` (the node's work) and returns its Result in a Prefect state. An exception of `perform` fails the task."""
+def node_task(node: str, perform: Callable[[Report], Result]) -> State[Result]:
+    """Returns the result of `perform` (the node's work) in a Prefect state. An exception of `perform` fails the task."""
     report = _forward(node)
     report(Event("start", node, {}))
     result = perform(report)
@@ -59,11 +64,17 @@ def node_task(node: str, perform: Callable[[Report], Result]) -> Any:
 
 
 def step(node: str, perform: Callable[[Report], Result]) -> Result:
-    """Runs one node as a task run of the current flow.
+    """Runs one node as a task run of the current flow. An error of the node, other than a network error, is raised as it is.
+
+    Args:
+        node: the name of the node.
+        perform: the work of the node.
+
+    Returns:
+        The result of the work.
 
     Raises:
         StageError: a network error remained after the last retry.
-        Exception: any other error that the node raised.
     """
     try:
         result: Result = node_task(node, perform, return_state=True).result()
@@ -82,36 +93,38 @@ def link_report(home: Path, run_id: str) -> None:
         create_link_artifact(report.as_uri(), link_text=str(report), key="report", description=f"Report of run {run_id}: {report}")
 
 
-def end_values(result: Result) -> dict[str, Any]:
-    """The values of a node's last event: state, seconds, and a text with its record counts or its rows, size and figures."""
+def end_values(result: Result) -> EventValues:
+    """Returns the values of a node's last event: state, seconds, and a text with its record counts or its rows, size and figures."""
     manifest = result.artifact.manifest
     figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
-    text = record_counts_text(result.record_counts) or ", ".join(
-        [f"{manifest['rows']:,} rows", size_text(manifest["bytes"]), *figures[-4:]]
-    )
+    text = ", ".join([f"{manifest['rows']:,} rows", size_text(manifest["bytes"]), *figures[-4:]])
+    if counts := result.record_counts:
+        text = record_counts_text(counts["unit"], counts["rows_in"], counts["kept"], counts["changed"], counts["dropped"])
     return {"state": result.state, "seconds": result.seconds, "text": text}
 
 
 def _forward(node: str) -> Report:
-    """A report function that passes events to `WATCHER` and sends lines and progress to the Prefect server."""
+    """Returns a report function that passes events to `WATCHER` and sends lines and progress to the Prefect server."""
     logger, watcher = get_run_logger(), WATCHER.get()
-    progress: dict[str, Any] = {"id": None, "at": time.monotonic()}
-
+    artifact: UUID | None = None
+    last = time.monotonic()
     context = copy_context()  # threads also report progress, and Prefect finds the task run through a context variable
 
     def show(percent: float) -> None:
-        if progress["id"] is None:
-            progress["id"] = create_progress_artifact(percent, key=f"{_artifact_key(node)}-progress", description=f"Progress of {node}")
+        nonlocal artifact
+        if artifact is None:
+            artifact = create_progress_artifact(percent, key=f"{_artifact_key(node)}-progress", description=f"Progress of {node}")
         else:
-            update_progress_artifact(progress["id"], percent)
+            update_progress_artifact(artifact, percent)
 
     def report(event: Event) -> None:
+        nonlocal last
         watcher(event)
         if event.kind in ("log", "end"):
             logger.info("%s", line_of(event))
-        if event.kind != "progress" or not event.values["total"] or time.monotonic() - progress["at"] < PROGRESS_EVERY_S:
+        if event.kind != "progress" or not event.values["total"] or time.monotonic() - last < PROGRESS_EVERY_S:
             return
-        progress["at"] = time.monotonic()
+        last = time.monotonic()
         percent = min(100.0, 100 * event.values["done"] / event.values["total"])
         logger.info("%s", line_of(event))
         context.copy().run(show, percent)
@@ -125,7 +138,8 @@ def _markdown(node: str, result: Result) -> str:
         f"| {entry} | {reason or ''} | {count:,} | {'' if chars is None else f'{chars:,}'} |\n"
         for entry, reason, count, chars in record_count_rows(manifest["record_counts"])
     )
-    record_counts = f"\n| entry | reason | {result.record_counts['unit']} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
+    unit = result.record_counts["unit"] if result.record_counts else ""
+    record_counts = f"\n| entry | reason | {unit} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
     numbers = "".join(f"| {name} | {value} |\n" for name, value in sorted(manifest["summary"].items()))
     summary = f"\n| summary | |\n|---|---|\n{numbers}" if numbers else ""
     return f"[{node}/{result.artifact.path.name}]({result.artifact.path.as_uri()}) {result.state} in {result.seconds:.1f} s\n{record_counts}{summary}"

@@ -3,15 +3,16 @@
 Guarantee: the artifact holds every item of every file. All items are indexed for decontamination, whether models are scored on them or
 not. The words of an item and the seed decide whether it is scored; the order of a file does not.
 Cost: one pass over the files; for docstrings, parsing of the packages' sources (about 0.5 s per MB).
-Source: stages/text/items/tasks.py for the file formats; stages/text/items/held_out.py for the held-out answers.
+Source: stages/text/items/tasks.py lists the file formats; stages/text/items/held_out.py for the held-out answers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
@@ -20,13 +21,13 @@ from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store.names import refuse_name
 from stages.settings import StageConfig
+from stages.text.items.benchmark_task import COMPLETE, WHAT, BenchmarkTask, ItemRow, benchmark_task
 
 if TYPE_CHECKING:
-    from stages.text.items.tasks import Item
+    from stages.text.items.benchmark_format import Item
+    from stages.text.items.held_out import Answer
     from stages.text.match.ngrams import Index
 
-COMPLETE = "docs_complete"
-WHAT = "docs_what"
 CHOICES = 4
 
 
@@ -105,7 +106,14 @@ class Benchmarks(StageConfig):
 
 
 def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes items.parquet, tasks.json and index/ (the n-grams of all items), and with docstrings answers.parquet."""
+    """Writes items.parquet, tasks.json and index/ (the n-grams of all items), and with docstrings answers.parquet.
+
+    Returns:
+        The outcome; its rows are items.
+
+    Raises:
+        StageError: The recipe gives neither files nor docstrings.
+    """
     from stages.core.tables.jsonl import BAD_RECORD, counting
     from stages.core.tables.parquet import schema, write_rows
 
@@ -117,27 +125,39 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
             do="Name task files, for example --set 'benchmarks.files=[bench/*.jsonl]'; without items nothing can be decontaminated or scored.",
         )
     ctx, bad = counting(ctx)
-    tasks: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
+    tasks: list[BenchmarkTask] = []
+    rows: list[ItemRow] = []
     for file in files:
-        rows += _read_file(file, config, ctx, tasks)
+        task, of_task = _read_file(file, config, ctx, {earlier.name for earlier in tasks})
+        tasks.append(task)
+        rows += of_task
     if config.docstrings:
         ctx.log("reading the documentation of " + ", ".join(config.docstrings.packages))
         for name, items in _from_docstrings(config.docstrings, ctx.seed, out).items():
-            rows += _add_task(name, items, config.max_scored_items, ctx.seed, tasks)
+            task, of_task = benchmark_task(name, items, config.max_scored_items, ctx.seed)
+            tasks.append(task)
+            rows += of_task
     write_rows(out / "items.parquet", schema(**ITEMS.types), rows)
     index = _write_index(config, rows, out / "index")
-    (out / "tasks.json").write_text(json.dumps(tasks, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    entries = [task.entry() for task in tasks]
+    (out / "tasks.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     chars = sum(len(row["question"]) + len(row["answer"]) for row in rows)
     dropped = {BAD_RECORD: len(bad)} if bad else {}
     record_counts = RecordCounts("items", rows_in=len(rows) + len(bad), kept=len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
-    summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(t["scored_items"] for t in tasks),
+    summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(task.scored_items for task in tasks),
                "item_texts": index.texts, "item_texts_too_short": index.short_texts, "ngrams": len(index.hashes)}  # fmt: skip
     return Outcome(rows=len(rows), record_counts=record_counts, summary=summary)
 
 
-def _write_index(config: Benchmarks, rows: Sequence[Mapping[str, Any]], folder: Path) -> Index:
-    """Writes and returns the n-gram index that decontaminate, conversations, preferences and contamination search with."""
+def _write_index(config: Benchmarks, rows: Sequence[ItemRow], folder: Path) -> Index:
+    """Writes the n-gram index that decontaminate, conversations, preferences and contamination search with.
+
+    Returns:
+        The index.
+
+    Raises:
+        StageError: No item has a text that is long enough.
+    """
     from stages.text.match.ngrams import EmptyIndexError, build_index, save_index
 
     try:
@@ -152,81 +172,51 @@ def _write_index(config: Benchmarks, rows: Sequence[Mapping[str, Any]], folder: 
     return index
 
 
-def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, taken: set[str]) -> tuple[BenchmarkTask, list[ItemRow]]:
+    """Returns the task of a file and its rows. taken: names of the tasks before it.
+
+    Raises:
+        StageError: The task's name is taken, no format has the fields of the first record, or the file has no item.
+    """
     from stages.core.tables.jsonl import base_name, read_records
-    from stages.text.items.tasks import FORMATS, NOT_SCORED, BadItemError, format_of, read_item
+    from stages.text.items.benchmark_format import BadItemError
+    from stages.text.items.tasks import FORMATS, format_of
 
     name = refuse_name(
         base_name(file).partition(".")[0], "The task's name", where=file.uri, rename="Rename the file, up to its first dot, to"
     )
-    if name in {task["name"] for task in tasks}:
+    if name in taken:
         raise StageError(
             f"Two benchmark files make the task {name!r}.",
             where=file.uri,
             do="Rename one: a task is named by its file up to the first dot.",
         )
-    form, items = "", []
+    form, items = None, []
     for record in read_records([file], ctx):
         form = form or format_of(record.value)
-        if not form:
+        if form is None:
             raise StageError(
                 f"{base_name(file)} has a format that Loam does not know: its fields are {', '.join(map(str, record.value))}.",
                 where=f"{file.uri}:{record.line}",
-                do=f"Give JSON Lines with one of these sets of fields: {'; '.join(FORMATS)}.",
+                do=f"Give JSON Lines with one of these sets of fields: {'; '.join(known.name for known in FORMATS)}.",
             )
         try:
-            items.append(read_item(form, record.value))
+            items.append(form.read(record.value))
         except BadItemError as error:
             ctx.drop(str(error), record.where, record.text())
-    if not items:
+    if form is None or not items:
         raise StageError(f"{base_name(file)} holds no benchmark item.", where=file.uri, do="Give a JSON Lines file with one item per line.")
-    rows = _add_task(name, items, 0 if form in NOT_SCORED else config.max_scored_items, ctx.seed, tasks)
-    tasks[-1]["format"] = form
-    tasks[-1]["description"] = NOT_SCORED.get(form, tasks[-1]["description"])
-    return rows
-
-
-def _add_task(name: str, items: Sequence[Item], limit: int, seed: int, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the rows of one task and appends its entry to `tasks`. limit: number of items to score, chosen by hash of their words."""
-    from stages.text.basics.hash_sampling import hash_value
-
-    ids = list(_item_ids(items))
-    scored = set(sorted(ids, key=lambda i: (hash_value(seed, "scored items", i), i))[:limit])
-    kind = items[0].kind
-    choice = kind == "multiple_choice"
-    asked = [len(item.choices) for item_id, item in zip(ids, items, strict=True) if item_id in scored]
-    chance = sum(1 / n for n in asked) / len(asked) if choice and asked else 0.0
-    described = {
-        COMPLETE: "the second half of a documentation sentence that is held out from training, among halves of near length",
-        WHAT: "what a documented object does, in a sentence that is held out from training; reported, no gate",
-    }
-    metric = "acc_mutual_info" if name in described else "acc_norm" if choice else "acc"
-    tasks.append({
-        "name": name, "kind": kind, "metric": metric if scored else None, "gate": name == COMPLETE, "chance": round(chance, 6),
-        "description": described.get(name, "from a file"), "items": len(items), "scored_items": len(scored),
-    })  # fmt: skip
-    return [
-        {"task": name, "item_id": item_id, "kind": item.kind, "context": item.context, "choices": list(item.choices), "gold": item.gold,
-         "question": item.question, "answer": item.answer, "texts": list(item.texts), "split": "test", "scored": item_id in scored}
-        for item_id, item in zip(ids, items, strict=True)
-    ]  # fmt: skip
-
-
-def _item_ids(items: Sequence[Item]) -> Iterator[str]:
-    """Yields 16 hex digits per item, a hash of its text; a repeated item in a task gets a number as suffix."""
-    from hashlib import blake2b
-
-    seen: dict[str, int] = {}
-    for item in items:
-        name = blake2b("\n".join([item.context, *item.choices, item.answer]).encode(), digest_size=8).hexdigest()
-        seen[name] = seen.get(name, 0) + 1
-        yield name if seen[name] == 1 else f"{name}-{seen[name]}"
+    task, rows = benchmark_task(name, items, 0 if form.not_scored else config.max_scored_items, ctx.seed)
+    return replace(task, format=form.name, description=form.not_scored or task.description), rows
 
 
 def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, list[Item]]:
     """Returns both tasks over the same held-out answers.
 
     Writes all answers, held out or not, to answers.parquet, which conversations and preferences read.
+
+    Raises:
+        StageError: The packages have fewer answers than the recipe asks for.
     """
     from stages.core.store.external import package_versions
     from stages.core.tables.parquet import schema, write_rows
@@ -236,7 +226,8 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     versions = package_versions(config.packages, "benchmarks.docstrings.packages")
     described, counts = read_described(config.packages)
     found = answers(described, counts, config.min_words, config.max_words)
-    write_rows(out / "answers.parquet", schema(**ANSWERS.types), (answer_row(a) | {"version": versions[a.of.package]} for a in found))
+    rows = ({**answer_row(answer), "version": versions[answer.of.package]} for answer in found)
+    write_rows(out / "answers.parquet", schema(**ANSWERS.types), rows)
     held = hold_out(found, config.items, seed)
     if len(held) < config.items:
         raise StageError(
@@ -251,11 +242,11 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     return {COMPLETE: complete, WHAT: what}
 
 
-def _choices(questions: Sequence[str], right: Sequence[str], keys: Sequence[str], held: Sequence[Any], seed: int) -> list[Item]:
+def _choices(questions: Sequence[str], right: Sequence[str], keys: Sequence[str], held: Sequence[Answer], seed: int) -> list[Item]:
     """Returns items with three wrong answers of similar length each; a hash decides the position of the right answer."""
     from stages.text.basics.hash_sampling import hash_value
+    from stages.text.items.benchmark_format import Item
     from stages.text.items.held_out import wrong_answers
-    from stages.text.items.tasks import Item
 
     items = []
     for number, wrong in enumerate(wrong_answers(right, keys, CHOICES - 1, seed)):
@@ -272,6 +263,7 @@ STAGE = Stage(
     config=Benchmarks,
     run=run,
     inputs={},
+    summary={"tasks": "tasks", "scored_items": "items that models are scored on", "ngrams": "different n-grams in the index"},
     output="benchmarks",
     tables=(ITEMS, ANSWERS),
     does="task files by path, or tasks from held-out answers",

@@ -92,7 +92,7 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
     saved = inputs["benchmarks"].path / "index"
     index = load_index(saved)
-    mixture = inputs["mixture"].path / "row_spans" / "train.parquet"
+    mixture = inputs["mixture"].path / "sequence_spans" / "train.parquet"
     tasks = [SearchTask(path, saved, mixture) for path in files]
     shards = run_shards(search_documents, tasks, ctx, "documents", [path.stat().st_size for path in files])
     flags = [cast(FlagRow, flag) for shard in shards for flag in read_rows(shard.path / "flags.parquet")]
@@ -223,6 +223,7 @@ STAGE = Stage(
         "documents": "decontaminate", "mixture": "mix", "benchmarks": "benchmarks", "conversations": "conversations",
         "preferences": "preferences", "{model}": "evaluate@{model}",
     },
+    summary={"items": "benchmark items", "flagged_items": "items found in the training data"},
     output="contamination",
     tables=(FLAGS,),
     section=report_section,

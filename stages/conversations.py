@@ -132,6 +132,7 @@ STAGE = Stage(
     config=Conversations,
     run=run,
     inputs={"benchmarks": "benchmarks"},
+    summary={"train": "conversations for training", "validation": "conversations held out", "held_out_dropped": "dropped: held-out items"},
     output="conversations",
     tables=(TABLE, DECISIONS),
     does="chat data, cleared of held-out items",

@@ -206,6 +206,11 @@ STAGE = Stage(
     config=DecontaminateConfig,
     run=run,
     inputs={"documents": "dedup", "benchmarks": "benchmarks"},
+    summary={
+        "documents": "documents that stay",
+        "items_found": "benchmark items found",
+        "chars_cut": "characters cut from documents that stay",
+    },
     output="documents",
     tables=(DOCUMENTS, decisions_with(SIGNALS), HITS),
     section=report_section,

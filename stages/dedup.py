@@ -270,6 +270,7 @@ STAGE = Stage(
     config=DedupConfig,
     run=run,
     inputs={"documents": "filter"},
+    summary={"documents": "documents that stay", "exact_duplicates": "exact copies dropped", "near_duplicates": "similar ones dropped"},
     output="documents",
     tables=TABLES,
     does="exact and MinHash duplicates, each pair verified",

@@ -1,6 +1,6 @@
 """dpo: trains the sft model on preference pairs by direct preference optimization, with the log-probabilities of the reference stage.
 
-Guarantee: the default loss equals TRL's sigmoid loss (tested). A pair is one training row of two segments, and attention stays inside a
+Guarantee: the default loss equals TRL's sigmoid loss (tested). A pair is one training sequence of two segments, and attention stays inside a
 segment. A log-probability is the sum over the answer and its end-of-turn token. The summary holds reward accuracy and margin on the
 validation pairs, before and after training.
 Cost: forward and backward over both answers; no reference model in memory.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
-from stages.core.tables.training_tables import METRICS, ROW_SPANS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS, training_section
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train.training_parts import PAIR_LOSSES
@@ -45,7 +45,7 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
 
 
 def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
-    """Writes one training row per pair with its reference log-probabilities; returns what training needs."""
+    """Writes one training sequence per pair with its reference log-probabilities; returns what training needs."""
     import numpy as np
     from tokenizers import Tokenizer
 
@@ -59,12 +59,12 @@ def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
     parts = _encode(inputs, shape, ctx)
     pad = pairs.token_id(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")), PAD)
     files = {
-        part: pairs.write_pair_rows(ctx.scratch / "data" / part, encoded, shape.max_position_embeddings, pad, references)
+        part: pairs.write_pair_sequences(ctx.scratch / "data" / part, encoded, shape.max_position_embeddings, pad, references)
         for part, (encoded, references) in parts.items()
         if encoded.records or part == "train"
     }
     spans = {
-        part: (ROW_SPANS.types, pairs.row_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)))
+        part: (SEQUENCE_SPANS.types, pairs.sequence_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)))
         for part, (encoded, _) in parts.items()
     }
     phases = (Phase(0, len(parts["train"][0].records)),)
@@ -114,7 +114,7 @@ def _summary(trained: training.Trained) -> training.Summary:
     summary: training.Summary = {
         "steps": trained.job.steps,
         "epochs": trained.epochs,
-        "pairs": trained.job.phases[0].rows,
+        "pairs": trained.job.phases[0].sequences,
         "validation_pairs": int(trained.last_evaluation("validation_units") or 0),
         "final_loss": trained.final_loss,
         "ranks": trained.job.machine.ranks,
@@ -131,13 +131,19 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": "sft", "logprobs": "reference", "preferences": "preferences", "tokenizer": "train_tokenizer"},
     model="dpo",
+    summary={
+        "pairs": "pairs for training",
+        "validation_loss": "DPO loss on held-out pairs",
+        "validation_reward_accuracy": "share of held-out pairs whose chosen answer has the higher reward, 0 to 1",
+    },
     output="checkpoint",
-    tables=(METRICS, STEPS, ROW_SPANS),
+    tables=(METRICS, STEPS, SEQUENCE_SPANS),
     section=training_section,
     does="direct preference optimisation",
     versions=(
         "sigmoid loss against stored reference log-probabilities",
         "model.json names the model as config.json does; the column epoch of steps",
+        "sequence_spans and steps name sequences and segments, no longer rows and pieces",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

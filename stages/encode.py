@@ -174,6 +174,7 @@ STAGE = Stage(
     config=Encode,
     run=run,
     inputs={"documents": "decontaminate", "tokenizer": "train_tokenizer"},
+    summary={"documents": "documents", "bytes_per_token": "bytes of text per token"},
     output="tokens",
     tables=(SPANS,),
     section=report_section,

@@ -48,7 +48,7 @@ class Evaluate(StageConfig):
     baselines: bool = False
     """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram model of the training tokens."""
     baseline_tokens: int = Field(20_000_000, ge=1000)
-    """Maximum number of training tokens that the baselines count, in randomly chosen pieces; 100 M tokens take a minute and a gigabyte."""
+    """Maximum number of training tokens that the baselines count, in randomly chosen segments; 100 M tokens take a minute and a gigabyte."""
 
 
 def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -133,16 +133,16 @@ def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context
 def _baseline_nll(validation: Validation, mixture: Path, tokens: Path, limit: int, ctx: Context) -> dict[str, np.ndarray]:
     import numpy as np
 
-    from stages.text.tokens.kneser_ney import fit, piece_logprobs, unigram_logprobs
-    from stages.text.tokens.validation import read_training_pieces
+    from stages.text.tokens.kneser_ney import fit, segment_logprobs, unigram_logprobs
+    from stages.text.tokens.validation import read_training_segments
 
-    pieces, vocab_size = read_training_pieces(mixture, tokens, limit, ctx.seed)
-    ctx.log(f"counting {sum(map(len, pieces)):,} training tokens for the baselines")
-    counts = np.bincount(np.concatenate(pieces), minlength=vocab_size)
-    trigram = fit(pieces, vocab_size)
+    segments, vocab_size = read_training_segments(mixture, tokens, limit, ctx.seed)
+    ctx.log(f"counting {sum(map(len, segments)):,} training tokens for the baselines")
+    counts = np.bincount(np.concatenate(segments), minlength=vocab_size)
+    trigram = fit(segments, vocab_size)
     return {
         UNIGRAM: np.array([-unigram_logprobs(counts, ids[1:]).sum() for ids in validation.ids]),
-        KNESER_NEY: np.array([-piece_logprobs(trigram, ids).sum() for ids in validation.ids]),
+        KNESER_NEY: np.array([-segment_logprobs(trigram, ids).sum() for ids in validation.ids]),
     }
 
 

@@ -122,6 +122,7 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": "{checkpoint}", "tokenizer": "train_tokenizer"},
     per_model=True,
+    summary={"parameters": "parameters", "largest_logit_difference": "largest difference from the trained model's logits"},
     output="model",
     does="Hugging Face safetensors; refused unless the logits match",
     versions=("Llama or Qwen3 in safetensors, logits compared after loading again",),

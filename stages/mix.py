@@ -1,6 +1,6 @@
 """mix: plans the packed sequences: which tokens to train on, how often, in which sequence, and which documents are for validation.
 
-Guarantee: the token count of every source is exact. Every chosen token occurs exactly once per epoch. A piece lies in one document, and a
+Guarantee: the token count of every source is exact. Every chosen token occurs exactly once per epoch. A segment lies in one document, and a
 sequence has at most seq_len tokens. A document is in the train part or in the validation part, never in both.
 Cost: about 100 bytes of memory per document and one numpy pass; no second copy of the tokens.
 Source: best-fit packing, Ding et al. 2024 (stages/text/tokens/packing.py); the limit of four epochs, Muennighoff et al. 2023, "Scaling
@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, SectionTable
-from stages.core.tables.training_tables import ROW_SPANS
+from stages.core.tables.training_tables import SEQUENCE_SPANS
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Mix(StageConfig):
 
 
 def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes train/ and validation/ (the packed sequences), row_spans/ and mix.json (the counts)."""
+    """Writes train/ and validation/ (the packed sequences), sequence_spans/ and mix.json (the counts)."""
     import numpy as np
 
     from stages.text.tokens.spans import cut_to_tokens, read_spans, select_validation
@@ -73,10 +73,10 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
         )
     pool = np.flatnonzero(~held_out)
     counts = _train_tokens(config, spans, pool)
-    pieces, sources = [], {}
+    slices, sources = [], {}
     for source, (number, wanted, available) in counts.items():
         documents = pool[spans.source[pool] == number]
-        pieces.append(cut_to_tokens(spans, documents, wanted, ctx.seed))
+        slices.append(cut_to_tokens(spans, documents, wanted, ctx.seed))
         share = config.weights.get(source, available / int(spans.length[pool].sum()))
         sources[source] = {
             "weight": share,
@@ -85,27 +85,27 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
             "epochs": wanted / available if available else 0.0,
         }
         ctx.progress(len(sources), len(counts), "sources", source)
-    train = _write_part(out, "train", spans, np.concatenate(pieces), config.seq_len)
+    train = _write_part(out, "train", spans, np.concatenate(slices), config.seq_len)
     validation_documents = np.flatnonzero(held_out)
     whole = np.stack([validation_documents, np.zeros_like(validation_documents), spans.length[validation_documents]], axis=1)
     validation = _write_part(out, "validation", spans, whole, config.seq_len)
     described = {
         "seq_len": config.seq_len,
-        "phases": [{"start_row": 0, "rows": train["rows"]}],
+        "phases": [{"start_sequence": 0, "sequences": train["sequences"]}],
         "sources": sources,
         "train": train,
         "validation": {"documents": int(held_out.sum()), "bytes": int(spans.bytes[held_out].sum())} | validation,
     }
     (out / "mix.json").write_text(json.dumps(described, indent=1) + "\n")
-    documents_trained = int(np.unique(np.concatenate(pieces)[:, 0]).size)
+    documents_trained = int(np.unique(np.concatenate(slices)[:, 0]).size)
     return Outcome(
-        rows=train["rows"],
+        rows=train["sequences"],
         tokens=train["tokens"],
         summary={
-            "train_rows": train["rows"],
+            "train_sequences": train["sequences"],
             "train_tokens": train["tokens"],
             "train_documents": documents_trained,
-            "row_fill_frac": round(train["tokens"] / (train["rows"] * config.seq_len), 6),
+            "sequence_fill_frac": round(train["tokens"] / (train["sequences"] * config.seq_len), 6),
             "validation_documents": int(held_out.sum()),
             "validation_tokens": validation["tokens"],
             "epochs_most_repeated": round(max(s["epochs"] for s in sources.values()), 6),
@@ -152,38 +152,38 @@ def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tupl
 
 
 def _write_part(out: Path, part: str, spans: Spans, taken: np.ndarray, seq_len: int) -> dict[str, int]:
-    """Packs (document, offset, length) slices into sequences, writes <part>/*.npy and row_spans/<part>.parquet; returns the counts."""
+    """Packs (document, offset, length) slices into sequences, writes <part>/*.npy and sequence_spans/<part>.parquet; returns the counts."""
     import numpy as np
 
-    from stages.text.tokens.spans import pack_rows
+    from stages.text.tokens.spans import pack_sequences
 
-    document, pieces, offsets = pack_rows(spans, taken, seq_len)
+    document, segments, offsets = pack_sequences(spans, taken, seq_len)
     folder = out / part
     folder.mkdir(parents=True)
-    np.save(folder / "pieces.npy", pieces)
-    np.save(folder / "rows.npy", offsets)
-    _write_row_spans(out / "row_spans" / f"{part}.parquet", part, spans, document, pieces, offsets)
-    return {"rows": len(offsets) - 1, "pieces": len(pieces), "tokens": int(pieces[:, 2].sum())}
+    np.save(folder / "segments.npy", segments)
+    np.save(folder / "sequences.npy", offsets)
+    _write_sequence_spans(out / "sequence_spans" / f"{part}.parquet", part, spans, document, segments, offsets)
+    return {"sequences": len(offsets) - 1, "segments": len(segments), "tokens": int(segments[:, 2].sum())}
 
 
-def _write_row_spans(path: Path, part: str, spans: Spans, document: np.ndarray, pieces: np.ndarray, offsets: np.ndarray) -> None:
+def _write_sequence_spans(path: Path, part: str, spans: Spans, document: np.ndarray, segments: np.ndarray, offsets: np.ndarray) -> None:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from stages.core.tables.parquet import schema
 
-    shape = schema(**ROW_SPANS.types)
-    per_row = np.diff(offsets)
+    shape = schema(**SEQUENCE_SPANS.types)
+    per_sequence = np.diff(offsets)
     columns: dict[str, Any] = {
-        "part": pa.repeat(pa.scalar(part, pa.string()), len(pieces)),
-        "row": np.repeat(np.arange(len(per_row)), per_row),
-        "piece": (np.arange(len(pieces)) - np.repeat(offsets[:-1], per_row)).astype(np.int32),
+        "part": pa.repeat(pa.scalar(part, pa.string()), len(segments)),
+        "sequence": np.repeat(np.arange(len(per_sequence)), per_sequence),
+        "segment": (np.arange(len(segments)) - np.repeat(offsets[:-1], per_sequence)).astype(np.int32),
         "doc_id": pa.ExtensionArray.from_storage(pa.uuid(), spans.doc_id.take(pa.array(document))),
         "source": pa.array(spans.names, pa.string()).take(pa.array(spans.source[document])),
-        "shard": pieces[:, 0].astype(np.int32),
-        "start": pieces[:, 1],
-        "length": pieces[:, 2],
+        "shard": segments[:, 0].astype(np.int32),
+        "start": segments[:, 1],
+        "length": segments[:, 2],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.table(
@@ -213,10 +213,15 @@ STAGE = Stage(
     config=Mix,
     run=run,
     inputs={"tokens": "encode"},
+    summary={
+        "train_tokens": "tokens for training",
+        "train_documents": "documents for training",
+        "validation_documents": "documents held out",
+    },
     output="mixture",
-    tables=(ROW_SPANS,),
+    tables=(SEQUENCE_SPANS,),
     section=report_section,
-    does="weights per source, packed rows, validation split",
-    versions=("first version",),
+    does="weights per source, packed sequences, validation split",
+    versions=("first version", "sequences.npy, segments.npy and sequence_spans name sequences and segments, no longer rows and pieces"),
     distributions=("numpy", "pyarrow"),
 )

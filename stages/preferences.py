@@ -150,6 +150,7 @@ STAGE = Stage(
     config=Preferences,
     run=run,
     inputs={"benchmarks": "benchmarks"},
+    summary={"train": "pairs for training", "validation": "pairs held out", "held_out_dropped": "dropped: held-out items"},
     output="preferences",
     tables=(TABLE, DECISIONS),
     does="preference pairs, cleared of held-out items",

@@ -26,7 +26,7 @@ from stages.settings import Field, StageConfig
 
 if TYPE_CHECKING:
     from stages.lm.data.order import Phase
-    from stages.lm.data.reader import RowFiles
+    from stages.lm.data.reader import SequenceFiles
 
 
 NAMED_DOCUMENTS = 8  # maximum number of documents of a bad batch that a message names
@@ -73,26 +73,26 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
     """Trains and writes checkpoint/, model.json, the metrics and the steps side table."""
     deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # of the tokenizer, only the vocabulary size counts
     machine = training.machine(ctx)
-    trained = training.train(config, _prepare(config, inputs, ctx), machine, deciding, out, ctx, lambda rows: _documents(inputs, rows))
+    trained = training.train(config, _prepare(config, inputs, ctx), machine, deciding, out, ctx, lambda bad: _documents(inputs, bad))
     return training.publish(trained, out, _summary(trained, _mix(inputs)))
 
 
 def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
-    from stages.lm.data.reader import RowReader
+    from stages.lm.data.reader import SequenceReader
     from stages.lm.model.config import ModelConfig
 
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
     shape = ModelConfig(vocab_size=vocab_size, max_position_embeddings=mix["seq_len"], **config.model.model_dump())
-    train, validation = _rows(inputs, "train", mix["seq_len"]), _rows(inputs, "validation", mix["seq_len"])
+    train, validation = _files(inputs, "train", mix["seq_len"]), _files(inputs, "validation", mix["seq_len"])
     phases = _phases(mix)
-    rows = sum(phase.rows for phase in phases)
-    if rows < config.global_batch_size:
+    sequences = sum(phase.sequences for phase in phases)
+    if sequences < config.global_batch_size:
         raise StageError(
-            f"The mixture has {rows} rows of {mix['seq_len']} tokens, not enough for one global batch of {config.global_batch_size}.",
+            f"The mixture has {sequences} sequences of {mix['seq_len']} tokens, not enough for one global batch of {config.global_batch_size}.",
             where=f"{ctx.node}.global_batch_size",
             do="Use more data or a smaller global_batch_size.",
         )
-    return training.Prepared(shape, train, validation if len(RowReader(validation)) else None, phases)
+    return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, phases)
 
 
 def _summary(trained: training.Trained, mix: dict[str, Any]) -> training.Summary:
@@ -118,15 +118,17 @@ def _summary(trained: training.Trained, mix: dict[str, Any]) -> training.Summary
     }
 
 
-def _documents(inputs: Mapping[str, Artifact], rows: list[int]) -> str:
-    """Returns a phrase that names the documents of a bad batch, or "" without rows."""
+def _documents(inputs: Mapping[str, Artifact], sequences: list[int]) -> str:
+    """Returns a phrase that names the documents of a bad batch, or "" without sequences."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    if not rows:
+    if not sequences:
         return ""
-    columns = ["row", "doc_id"]
-    found = pq.read_table(inputs["mixture"].path / "row_spans" / "train.parquet", columns=columns, filters=pc.field("row").isin(rows))
+    columns = ["sequence", "doc_id"]
+    found = pq.read_table(
+        inputs["mixture"].path / "sequence_spans" / "train.parquet", columns=columns, filters=pc.field("sequence").isin(sequences)
+    )
     documents = sorted({str(doc_id) for doc_id in found["doc_id"].to_pylist()})
     return f", documents {', '.join(documents[:NAMED_DOCUMENTS])}" + (" …" if len(documents) > NAMED_DOCUMENTS else "")
 
@@ -153,16 +155,16 @@ def _vocabulary(inputs: Mapping[str, Artifact], ctx: Context) -> int:
 def _phases(mix: dict[str, Any]) -> tuple[Phase, ...]:
     from stages.lm.data.order import Phase
 
-    return tuple(Phase(phase["start_row"], phase["rows"]) for phase in mix["phases"])
+    return tuple(Phase(phase["start_sequence"], phase["sequences"]) for phase in mix["phases"])
 
 
-def _rows(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> RowFiles:
-    from stages.lm.data.reader import RowFiles
+def _files(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> SequenceFiles:
+    from stages.lm.data.reader import SequenceFiles
 
     tokens, folder = inputs["tokens"].path, inputs["mixture"].path / part
     about = json.loads((tokens / "tokens.json").read_text())
     shards = tuple(str(tokens / "tokens" / f"{number:05d}.bin") for number in range(len(about["shards"])))
-    return RowFiles(shards, about["dtype"], str(folder / "pieces.npy"), str(folder / "rows.npy"), seq_len, about["pad"])
+    return SequenceFiles(shards, about["dtype"], str(folder / "segments.npy"), str(folder / "sequences.npy"), seq_len, about["pad"])
 
 
 def report_section(artifact: Artifact) -> Section:
@@ -185,11 +187,20 @@ STAGE = Stage(
     run=run,
     inputs={"mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
     model="base",
+    summary={
+        "parameters": "parameters",
+        "validation_loss": "nats per held-out token",
+        "validation_bits_per_byte": "bits per held-out byte",
+    },
     output="checkpoint",
     tables=(METRICS, STEPS),
     section=report_section,
     does="Llama-style model under DeepSpeed ZeRO-3",
-    versions=("ZeRO-3 training from the seed", "model.json names the model as config.json does; the column epoch of steps"),
+    versions=(
+        "ZeRO-3 training from the seed",
+        "model.json names the model as config.json does; the column epoch of steps",
+        "steps names sequences, no longer rows",
+    ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,
     uses_gpus=True,

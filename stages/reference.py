@@ -66,7 +66,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         )
     job = RankJob(
         model=shape, settings=config, machine=training.machine(ctx), seed=ctx.seed, scratch=str(ctx.scratch), out=str(out),
-        train=pairs.write_pair_rows(ctx.scratch / "data", encoded, shape.max_position_embeddings, pairs.token_id(tokenizer, chat.PAD)),
+        train=pairs.write_pair_sequences(ctx.scratch / "data", encoded, shape.max_position_embeddings, pairs.token_id(tokenizer, chat.PAD)),
         init_from=str(inputs["checkpoint"].path / "checkpoint"),
     )  # fmt: skip
     training.run_ranks(job, ctx)
@@ -113,6 +113,7 @@ STAGE = Stage(
     config=ReferenceConfig,
     run=run,
     inputs={"checkpoint": "sft", "preferences": "preferences", "tokenizer": "train_tokenizer"},
+    summary={"pairs": "pairs", "logprob_accuracy": "share of pairs whose chosen answer is likelier, 0 to 1"},
     output="logprobs",
     tables=(LOGPROBS,),
     does="log-probabilities of the sft model on the pairs",

@@ -220,6 +220,7 @@ STAGE = Stage(
     config=ReportConfig,
     run=run,
     inputs={"evaluate@{model}": "evaluate@{model}", **EVERY_NODE},
+    summary={"claims": "claims that the report tests", "reached": "claims reached"},
     output="report",
     does="one HTML page, one Markdown summary",
     versions=(

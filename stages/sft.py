@@ -17,14 +17,14 @@ from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.tables.training_tables import METRICS, ROW_SPANS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS, training_section
 from stages.lm.train.training_settings import SequenceTraining
 
 if TYPE_CHECKING:
     import numpy as np
 
     from stages.lm.data.pairs import Encoded
-    from stages.lm.data.reader import RowFiles
+    from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
 
 DECISIONS = SideTable(
@@ -52,11 +52,11 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
 
     machine, checkpoint = training.machine(ctx), inputs["checkpoint"].path
     shape = read_model_config(checkpoint / "model.json")
-    train, validation, row_of = _encode(inputs, shape, ctx)
-    files = _write_rows(inputs, shape, ctx, train, validation, row_of)
-    phases = (Phase(0, int(row_of["train"].max(initial=-1)) + 1),)
+    train, validation, sequence_of = _encode(inputs, shape, ctx)
+    files = _write_sequences(inputs, shape, ctx, train, validation, sequence_of)
+    phases = (Phase(0, int(sequence_of["train"].max(initial=-1)) + 1),)
     parts = {"train": train, "validation": validation}
-    spans = {part: (ROW_SPANS.types, pairs.row_span_rows(part, encoded, row_of[part])) for part, encoded in parts.items()}
+    spans = {part: (SEQUENCE_SPANS.types, pairs.sequence_span_rows(part, encoded, sequence_of[part])) for part, encoded in parts.items()}
     data = training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans)
     trained = training.train(config, data, machine, inputs, out, ctx)
     record_counts = _record_counts_and_decisions(train, validation, out)
@@ -89,29 +89,36 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
         part: pairs.encode_conversations([r for r in records if r["split"] == part], render, shape.max_position_embeddings)
         for part in ("train", "validation")
     }
-    row_of = {part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), shape.max_position_embeddings) for part, e in split.items()}
+    sequence_of = {
+        part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), shape.max_position_embeddings) for part, e in split.items()
+    }
     for part, encoded in split.items():
         dropped = ", ".join(f"{n} {reason}" for reason, n in encoded.reasons().items())
         ctx.log(
-            f"{part}: {len(encoded.items)} conversations in {int(row_of[part].max(initial=-1)) + 1} rows"
+            f"{part}: {len(encoded.items)} conversations in {int(sequence_of[part].max(initial=-1)) + 1} sequences"
             + (f"; left out: {dropped}" if dropped else "")
         )
-    return split["train"], split["validation"], row_of
+    return split["train"], split["validation"], sequence_of
 
 
-def _write_rows(
-    inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context, train: Encoded, validation: Encoded, row_of: dict[str, np.ndarray]
-) -> dict[str, RowFiles]:
+def _write_sequences(
+    inputs: Mapping[str, Artifact],
+    shape: ModelConfig,
+    ctx: Context,
+    train: Encoded,
+    validation: Encoded,
+    sequence_of: dict[str, np.ndarray],
+) -> dict[str, SequenceFiles]:
     from tokenizers import Tokenizer
 
     from stages.lm.data.pairs import token_id
-    from stages.lm.data.reader import write_row_files
+    from stages.lm.data.reader import write_sequence_files
     from stages.text.items.chat import PAD
 
     pad = token_id(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")), PAD)
     parts = {"train": train, "validation": validation}
     return {
-        part: write_row_files(ctx.scratch / "data" / part, encoded.items, row_of[part], shape.max_position_embeddings, pad)
+        part: write_sequence_files(ctx.scratch / "data" / part, encoded.items, sequence_of[part], shape.max_position_embeddings, pad)
         for part, encoded in parts.items()
         if encoded.items or part == "train"
     }
@@ -157,13 +164,15 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": "pretrain", "conversations": "conversations", "tokenizer": "train_tokenizer"},
     model="sft",
+    summary={"conversations": "conversations for training", "validation_loss": "nats per held-out token"},
     output="checkpoint",
-    tables=(METRICS, STEPS, ROW_SPANS, DECISIONS),
+    tables=(METRICS, STEPS, SEQUENCE_SPANS, DECISIONS),
     section=training_section,
     does="fine-tuning on assistant turns",
     versions=(
         "loss on assistant tokens and their end-of-turn token, packed rows",
         "reasons of conversations left out are spelled in snake_case; model.json names the model as config.json does; the column epoch of steps",
+        "sequence_spans and steps name sequences and segments, no longer rows and pieces",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

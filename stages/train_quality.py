@@ -256,6 +256,7 @@ STAGE = Stage(
     config=TrainQuality,
     run=run,
     inputs={"documents": "extract"},
+    summary={"state": "off, given or trained"},
     output="classifier",
     does="a fastText classifier of quality, from texts you give; off without",
     versions=("fastText on word bigrams, against a sample of the crawl",),

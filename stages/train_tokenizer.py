@@ -157,6 +157,7 @@ STAGE = Stage(
     config=TrainTokenizer,
     run=run,
     inputs={"documents": "decontaminate"},
+    summary={"vocab_size": "tokens of the vocabulary", "bytes_per_token": "bytes of training text per token"},
     output="tokenizer",
     does="byte-level BPE with chat tokens and template",
     versions=("first version",),

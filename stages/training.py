@@ -21,7 +21,7 @@ from stages.core.tables.training_tables import STEPS
 
 if TYPE_CHECKING:
     from stages.lm.data.order import Order, Phase
-    from stages.lm.data.reader import RowFiles
+    from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.job import Machine, RankJob
     from stages.lm.train.training_settings import TrainingSettings
@@ -41,15 +41,15 @@ class Prepared:
         validation: The validation sequences; None for no evaluation.
         phases: The ranges of training sequences, in the order of training.
         init_from: Folder of the checkpoint to start from; empty starts from the seed.
-        row_spans: part -> table that says which record is in which sequence.
+        sequence_spans: part -> table that says which record is in which sequence.
     """
 
     model: ModelConfig
-    train: RowFiles
-    validation: RowFiles | None
+    train: SequenceFiles
+    validation: SequenceFiles | None
     phases: tuple[Phase, ...]
     init_from: str = ""
-    row_spans: Mapping[str, Table] = field(default_factory=dict)
+    sequence_spans: Mapping[str, Table] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Trained:
         job: The job that ran.
         order: The order of the sequences.
         lines: The lines of the metrics file.
-        row_spans: See `Prepared`.
+        sequence_spans: See `Prepared`.
     """
 
     job: RankJob
     order: Order
     lines: list[dict[str, Any]]
-    row_spans: Mapping[str, Table]
+    sequence_spans: Mapping[str, Table]
 
     @property
     def epochs(self) -> float:
@@ -97,13 +97,13 @@ def machine(ctx: Context) -> Machine:
     """
     from stages.lm.train import training_run
 
-    with _refusals(ctx, lambda rows: ""):
+    with _refusals(ctx, lambda sequences: ""):
         return training_run.machine_of(ctx.runtime)
 
 
 def train(
     settings: TrainingSettings, data: Prepared, machine: Machine, inputs: Mapping[str, Artifact], out: Path, ctx: Context,
-    named: Callable[[list[int]], str] = lambda rows: "",
+    named: Callable[[list[int]], str] = lambda sequences: "",
 ) -> Trained:  # fmt: skip
     """Trains on prepared sequences and returns the finished training.
 
@@ -130,10 +130,10 @@ def train(
         steps=settings.budget.in_steps(settings.global_batch_size, data.model.max_position_embeddings, order.steps_per_epoch),
         data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)),
     )  # fmt: skip
-    return Trained(job, order, run_ranks(job, ctx, named), data.row_spans)
+    return Trained(job, order, run_ranks(job, ctx, named), data.sequence_spans)
 
 
-def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda rows: "") -> list[dict[str, Any]]:
+def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "") -> list[dict[str, Any]]:
     """Runs a job on its ranks and returns the lines of its metrics file.
 
     Args:
@@ -158,14 +158,14 @@ def _refusals(ctx: Context, named: Callable[[list[int]], str]) -> Iterator[None]
     try:
         yield
     except training_run.FAILED as error:
-        where = f"node {ctx.node}" + named(getattr(error, "rows", []))
+        where = f"node {ctx.node}" + named(getattr(error, "sequences", []))
         raise StageError(str(error), where=where, do=training_run.remedy(error, ctx.scratch)) from error
 
 
 def publish(
     trained: Trained, out: Path, summary: Summary, record_counts: RecordCounts | None = None, identity: tuple[str, ...] = ()
 ) -> Outcome:
-    """Writes model.json, metrics.jsonl, metrics.parquet, steps/ and row_spans/ next to the checkpoint, and returns the stage's outcome.
+    """Writes model.json, metrics.jsonl, metrics.parquet, steps/ and sequence_spans/ next to the checkpoint, and returns the stage's outcome.
 
     Args:
         trained: The result of `train`.
@@ -180,8 +180,8 @@ def publish(
     job = trained.job
     write_model_config(job.model, out / "model.json")
     steps = (STEPS.types, training_run.step_rows(trained.order, job.steps))
-    _write_tables(out, trained.lines, steps, trained.row_spans)
-    spans = ("row_spans",) if trained.row_spans else ()
+    _write_tables(out, trained.lines, steps, trained.sequence_spans)
+    spans = ("sequence_spans",) if trained.sequence_spans else ()
     return Outcome(
         rows=job.steps * job.training.global_batch_size,
         tokens=trained.tokens,
@@ -219,7 +219,7 @@ def _write_tables(out: Path, lines: list[dict[str, Any]], steps: Table, spans: M
     write_rows(out / "metrics.parquet", schema(**training_run.metric_columns(lines)), training_run.metric_rows(lines))
     write_rows(out / "steps" / "00000.parquet", schema(**steps[0]), steps[1])
     for part, (columns, rows) in spans.items():
-        write_rows(out / "row_spans" / f"{part}.parquet", schema(**columns), rows)
+        write_rows(out / "sequence_spans" / f"{part}.parquet", schema(**columns), rows)
 
 
 def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:

@@ -98,6 +98,7 @@ def run_stage(
     job = prepare(home, node or stage.name, stage, checked, seed, run, inputs)
     artifact = run_node(home, job, "test-run", (events if events is not None else []).append, force=force).artifact
     refuse_undeclared(stage, artifact.path)
+    assert set(stage.summary) <= set(artifact.summary), "the declaration names values that the summary lacks"
     return artifact
 
 
@@ -132,7 +133,7 @@ def answered(printed: str, command: str = "") -> Any:
         raise AssertionError(f"{name} is no JSON")
 
     envelope = json.loads(printed, parse_constant=refuse)
-    assert list(envelope) == ["schema_version", "command", "answer"] and envelope["schema_version"] == 1 and printed.isascii()
+    assert list(envelope) == ["schema_version", "command", "answer"] and envelope["schema_version"] == 2 and printed.isascii()
     assert not command or envelope["command"] == command
     return envelope["answer"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, serve_commands
+from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, serve_commands, stage_help
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
@@ -37,10 +37,16 @@ def main(words: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code.
+
+    Raises:
+        LoamError: the error of the command, with --debug.
+        OSError: the error of a file or of the disk, with --debug.
     """
     words = list(sys.argv[1:] if words is None else words)
     home = ""
     try:
+        if node := stage_help.named_node(words):
+            return stage_help.print_stage_help(node, "--json" in words)
         command, bound = _parsed(words)
         home = bound.arguments.get("common", COMMON).home
         return int(command(*bound.args, **bound.kwargs) or 0)
@@ -66,8 +72,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def command_line() -> App:
-    """The cyclopts application: all commands, grouped into the panels of the help, and the installation of completion."""
-    run, ask, keep, serve = (Group(title, sort_key=place) for place, title in enumerate(("Run", "Ask", "Keep", "Serve"), start=1))
+    """Returns the cyclopts application: all commands, grouped into the panels of the help, and the installation of completion."""
+    run, query, keep, serve = (Group(title, sort_key=place) for place, title in enumerate(("Run", "Query", "Keep", "Serve"), start=1))
     app = App(
         name="loam",
         help="From raw crawl to evaluated checkpoint. `loam COMMAND --help` explains a command.",
@@ -77,12 +83,12 @@ def command_line() -> App:
         group_commands=Group("Options", sort_key=9),
         default_parameter=Parameter(negative=(), show_default=False),
     )
-    lineage = App(name="lineage", help="Questions to the record of runs and artifacts, and its upkeep.", group=ask, sort_key=9)
+    lineage = App(name="lineage", help="Query and maintain the record of runs and artifacts.", group=query, sort_key=9)
     app.command(lineage)
     for to, panel, commands in (
         (app, run, run_commands.COMMANDS),
-        (app, ask, question_commands.COMMANDS),
-        (lineage, ask, lineage_commands.COMMANDS),
+        (app, query, question_commands.COMMANDS),
+        (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),
         (app, serve, serve_commands.COMMANDS),
     ):
@@ -93,7 +99,17 @@ def command_line() -> App:
 
 
 def _parsed(words: list[str]) -> tuple[Callable[..., int | None], BoundArguments]:
-    """The function of the named command and its bound arguments. Raises RecipeError if the words are not a valid command."""
+    """Parses a command line.
+
+    Args:
+        words: the arguments after `loam`.
+
+    Returns:
+        The function of the named command, and its bound arguments.
+
+    Raises:
+        RecipeError: the words are not a valid command.
+    """
     app = command_line()
     try:
         chain, apps, rest = app.parse_commands(words)

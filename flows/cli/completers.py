@@ -18,31 +18,31 @@ RUNS = "SELECT alias AS name FROM run UNION SELECT run_id FROM run UNION SELECT 
 
 
 def recipes(context: CompletionContext) -> list[str]:
-    """The recipes in configs/, then the recorded runs, because a run can be branched like a recipe."""
+    """Returns the recipes in configs/, then the recorded runs, because a run can be branched like a recipe."""
     from flows.opened_recipe import ROOT
 
     return [*sorted(path.stem for path in (ROOT / "configs").glob("*.yaml")), *runs(context)]
 
 
 def nodes(context: CompletionContext) -> list[str]:
-    """The nodes of the DAG, in pipeline order."""
+    """Returns the nodes of the DAG, in pipeline order."""
     from flows.pipeline import pipeline
 
     return [node.name for node in pipeline()]
 
 
 def artifacts(context: CompletionContext) -> list[str]:
-    """Nodes that have an artifact, and the aliases and given names of artifacts."""
+    """Returns nodes that have an artifact, and the aliases and given names of artifacts."""
     return _names(context, ARTIFACTS)
 
 
 def runs(context: CompletionContext) -> list[str]:
-    """Ids, aliases and given names of runs."""
+    """Returns ids, aliases and given names of runs."""
     return _names(context, RUNS)
 
 
 def artifacts_and_runs(context: CompletionContext) -> list[str]:
-    """The completions of `artifacts` and of `runs`."""
+    """Returns the completions of `artifacts` and of `runs`."""
     return _names(context, f"{ARTIFACTS} UNION {RUNS}")
 
 

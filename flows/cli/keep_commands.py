@@ -18,15 +18,14 @@ def name(
     name: Annotated[str, Parameter(help="letters, digits, '.', '_' and '-'")],
     /,
     *,
-    move: Annotated[bool, Parameter(help="take the name from what bears it")] = False,
+    move: Annotated[bool, Parameter(help="move the name from its present target")] = False,
     common: Common = COMMON,
-) -> int:
+) -> None:
     """Give an artifact or a run a name."""
     from stages.queries import lineage
 
     meant = lineage.give_name(common.folder(), target, name, move)
     answer(common, {"name": name, "target": meant}, lambda: say(f"{name} is {meant}"))
-    return 0
 
 
 def verify(
@@ -35,7 +34,11 @@ def verify(
     *,
     common: Common = COMMON,
 ) -> int:
-    """Compare files with their recorded sha256."""
+    """Compare files with their recorded sha256.
+
+    Returns:
+        The exit code: 3 if a file differs.
+    """
     from stages.queries import lineage
 
     checked, wrong = lineage.verify(common.folder(), name)
@@ -43,8 +46,12 @@ def verify(
     return 3 if wrong else 0
 
 
-def reindex(*, common: Common = COMMON) -> int:
-    """Rebuild the index from the manifests."""
+def reindex(*, common: Common = COMMON) -> None:
+    """Rebuild the index from the manifests.
+
+    Raises:
+        RecipeError: the home has no artifacts.
+    """
     from stages.core.index import database
 
     home = common.folder()
@@ -52,7 +59,6 @@ def reindex(*, common: Common = COMMON) -> int:
         raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
     artifacts, runs = database.reindex(home)
     answer(common, {"artifacts": artifacts, "runs": runs}, lambda: say(f"{artifacts} artifacts and {runs} runs indexed"))
-    return 0
 
 
 def import_command(
@@ -63,7 +69,7 @@ def import_command(
     provenance: Annotated[str, Parameter(metavar="TEXT", help="where they come from and on what terms; kept in the record")],
     name: Annotated[str, Parameter("--as", metavar="NAME", help="a name for the artifact")] = "",
     common: Common = COMMON,
-) -> int:
+) -> None:
     """Import files, or an artifact of another home, as the artifact of a node."""
     from flows.pipeline import stage_of, upstream
     from stages.core.run.import_artifact import import_artifact
@@ -87,7 +93,6 @@ def import_command(
         say(f"or            --set import.{declared.name}={name or artifact}")
 
     answer(common, {"artifact": artifact, "state": result.state, "name": name, "provenance": stated}, show)
-    return 0
 
 
 def gc(
@@ -95,7 +100,7 @@ def gc(
     keep_runs: Annotated[int, whole(), Parameter(help="finished runs to keep of each recipe, the newest")] = 1,
     yes: Annotated[bool, Parameter(help="remove what is shown")] = False,
     common: Common = COMMON,
-) -> int:
+) -> None:
     """Remove artifacts that no kept run needs; without --yes only show them."""
     from stages.core.run.gc import collect, collectable
 
@@ -108,7 +113,6 @@ def gc(
         say(f"\n{len(rows)} artifacts, {total}" + ("; add --yes to remove them" if rows and not yes else ""))
 
     answer(common, {"artifacts": rows, "removed": yes, "freed_bytes": freed}, show)
-    return 0
 
 
 COMMANDS = (

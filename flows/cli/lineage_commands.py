@@ -16,56 +16,50 @@ if TYPE_CHECKING:
 COPIES_SHOWN = 50
 
 
-def runs(*, common: Common = COMMON) -> int:
+def runs(*, common: Common = COMMON) -> None:
     """List all runs, newest first."""
     from stages.queries import lineage
 
     answer_rows(common, lineage.run_rows(common.folder()))
-    return 0
 
 
-def show(name: AnyName, /, *, common: Common = COMMON) -> int:
+def show(name: AnyName, /, *, common: Common = COMMON) -> None:
     """Show one artifact or run."""
     from stages.queries import lineage
 
     found = lineage.show(common.folder(), name)
     answer(common, found, lambda: print_nested(found))
-    return 0
 
 
-def names(*, common: Common = COMMON) -> int:
+def names(*, common: Common = COMMON) -> None:
     """List all given names."""
     from stages.queries import lineage
 
     answer_rows(common, lineage.name_rows(common.folder()))
-    return 0
 
 
-def up(name: ArtifactName, /, *, common: Common = COMMON) -> int:
+def up(name: ArtifactName, /, *, common: Common = COMMON) -> None:
     """List everything an artifact was made from."""
     from stages.queries import lineage
 
     answer_rows(common, lineage.up(common.folder(), name))
-    return 0
 
 
-def down(name: ArtifactName, /, *, common: Common = COMMON) -> int:
+def down(name: ArtifactName, /, *, common: Common = COMMON) -> None:
     """List everything made from an artifact."""
     from stages.queries import lineage
 
     answer_rows(common, lineage.down(common.folder(), name))
-    return 0
 
 
-def diff(a: ArtifactName, b: ArtifactName, /, *, common: Common = COMMON) -> int:
+def diff(a: ArtifactName, b: ArtifactName, /, *, common: Common = COMMON) -> None:
     """List what differs between two artifacts."""
     from stages.queries import compare
 
     answer_rows(common, compare.diff(common.folder(), a, b))
-    return 0
 
 
-def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Common = COMMON) -> int:
+def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Common = COMMON) -> None:
     """Explain why a node of a recipe is cached or missing."""
     from flows.opened_recipe import open_session
     from flows.pipeline import upstream
@@ -81,20 +75,18 @@ def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Commo
             for line in (step.why or ("",))
         ],
     )
-    return 0
 
 
 def affected(
     *,
     url_pattern: Annotated[str, Parameter(metavar="PATTERN", help="a URL, with % for any characters")],
     common: Common = COMMON,
-) -> int:
+) -> None:
     """List artifacts and checkpoints that hold documents of matching URLs, or copies of them."""
     from stages.queries.affected import affected as affected_by
 
     found = affected_by(common.folder(), url_pattern)
     answer(common, {"artifacts": found.artifacts, "copies": found.copies}, lambda: _print_affected(found, url_pattern))
-    return 0
 
 
 def _print_affected(found: Affected, url_pattern: str) -> None:
@@ -123,7 +115,7 @@ def sql(
     max_rows: Annotated[int, whole(), Parameter(help="rows to show")] = 10_000,
     max_seconds: Annotated[int, whole(), Parameter(help="time for the query")] = 60,
     common: Common = COMMON,
-) -> int:
+) -> None:
     """Run one SELECT over the tables and views of the record; it reads nothing else."""
     from stages.core.index import database
     from stages.core.index.sql_guard import QueryLimits
@@ -132,7 +124,6 @@ def sql(
     answer(common, {"rows": rows, "truncated": more}, lambda: print_table(rows))
     if more:
         say(f"loam: only the first {max_rows:,} rows are shown; --max-rows shows more", error=True)
-    return 0
 
 
 COMMANDS = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Group, Parameter, Token
 
@@ -25,7 +25,7 @@ EVERY_COMMAND = Group("Options of every command", sort_key=9)
 @Parameter(name="*", group=EVERY_COMMAND)
 @dataclass(frozen=True)
 class Common:
-    """The options of every command. `command` is no option: the parser sets it to the words that name the command."""
+    """The options of every command. `command` is not an option: the parser sets it to the words that name the command."""
 
     home: Annotated[
         str, Parameter(metavar="FOLDER", help="folder of artifacts and index (default: LOAM_HOME, else data/ in the clone)")
@@ -35,7 +35,7 @@ class Common:
     command: Annotated[str, Parameter(parse=False)] = ""
 
     def folder(self) -> Path:
-        """The home folder. Raises RecipeError if the folder cannot be a home."""
+        """Returns the home folder. Raises RecipeError if the folder cannot be a home."""
         from flows.opened_recipe import default_home
 
         return default_home(self.home)
@@ -47,20 +47,23 @@ COMMON = Common()
 
 @dataclass(frozen=True)
 class Command:
-    """A command: the function that cyclopts parses arguments for, which returns the exit code, and example lines for the help text.
+    """A command.
 
-    name: Name of the command where it differs from the function's (`import` is a keyword of Python).
+    Attributes:
+        run: the function that cyclopts parses arguments for. It returns the exit code; None is 0.
+        examples: example lines for the help text.
+        name: name of the command if it differs from that of the function (`import` is a keyword of Python).
     """
 
-    run: Callable[..., int]
+    run: Callable[..., int | None]
     examples: Sequence[str]
     name: str | None = None
 
 
 def whole(low: int = 1, high: int = MOST) -> Parameter:
-    """A cyclopts parameter that accepts a whole number in decimal digits from `low` to `high`."""
+    """Returns a cyclopts parameter that accepts a whole number in decimal digits from `low` to `high`."""
 
-    def convert(_: Any, tokens: Sequence[Token]) -> int:
+    def convert(_: object, tokens: Sequence[Token]) -> int:
         text = tokens[0].value
         if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and low <= int(text) <= high):
             raise ValueError(f"{text[:40]!r} is not a whole number from {low:,} to {high:,}.")

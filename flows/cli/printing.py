@@ -11,7 +11,8 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING
 
 from flows.cli.options import Common
 from stages.core.contract.printable import one_line, printable
@@ -19,8 +20,9 @@ from stages.core.contract.printable import one_line, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The version of the envelope and of all answers in it. It rises when a name in them is changed or removed, not when one is added."""
+Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 
 
 def say(text: object = "", error: bool = False, flush: bool = False) -> None:
@@ -28,8 +30,14 @@ def say(text: object = "", error: bool = False, flush: bool = False) -> None:
     print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=flush)
 
 
-def answer(common: Common, value: Any, show: Callable[[], None]) -> None:
-    """Prints the answer of a command: with --json `value` in the envelope, otherwise what `show` prints."""
+def answer(common: Common, value: object, show: Callable[[], None]) -> None:
+    """Prints the answer of a command: with --json the value in the envelope, otherwise what `show` prints.
+
+    Args:
+        common: the options of the command.
+        value: the answer, of mappings, dataclasses, sequences and single values.
+        show: prints the answer as text.
+    """
     if not common.json:
         show()
         return
@@ -37,12 +45,12 @@ def answer(common: Common, value: Any, show: Callable[[], None]) -> None:
     print(json.dumps(envelope, indent=1, allow_nan=False).replace("\x7f", "\\u007f"), flush=True)
 
 
-def answer_rows(common: Common, rows: Sequence[Mapping[str, Any]]) -> None:
+def answer_rows(common: Common, rows: Sequence[Mapping[str, object]]) -> None:
     """Prints rows as a table, or as a JSON list of objects."""
     answer(common, rows, lambda: print_table(rows))
 
 
-def print_table(rows: Iterable[Mapping[str, Any]]) -> None:
+def print_table(rows: Iterable[Mapping[str, object]]) -> None:
     """Prints a table with a header; columns of numbers are aligned to the right.
 
     On a terminal, wide cells are folded to the width of the terminal. In a pipe, a line is as long as its row.
@@ -64,7 +72,7 @@ def print_table(rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _table(lines: Sequence[Mapping[str, str]], folded: bool) -> Table:
-    """A rich table. Without `folded`, each column is one cell with many lines, because rich lays that out three times as fast."""
+    """Returns a rich table. Without `folded`, each column is one cell with many lines, because rich lays that out three times as fast."""
     from rich.table import Table
     from rich.text import Text
 
@@ -81,7 +89,7 @@ def _table(lines: Sequence[Mapping[str, str]], folded: bool) -> Table:
     return table
 
 
-def print_nested(values: Mapping[str, Any], indent: str = "") -> None:
+def print_nested(values: Mapping[str, object], indent: str = "") -> None:
     """Prints one line per value; the content of a mapping or of a list of mappings is indented below its name."""
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -95,10 +103,12 @@ def print_nested(values: Mapping[str, Any], indent: str = "") -> None:
             say(f"{indent}{one_line(str(name)):<{max(1, 22 - len(indent))}} {_cell(value)}")
 
 
-def _strict(value: Any) -> Any:
-    """The value as strict JSON: NaN and infinity become null, and a value of a type that JSON lacks becomes its text."""
+def _strict(value: object) -> Json:
+    """Returns the value as strict JSON: NaN and infinity become null, and a value of a type that JSON lacks becomes its text."""
     if isinstance(value, Mapping):
         return {str(name): _strict(inner) for name, inner in value.items()}
+    if is_dataclass(value):
+        return {field.name: _strict(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, list | tuple):
         return [_strict(inner) for inner in value]
     if isinstance(value, float):
@@ -106,7 +116,7 @@ def _strict(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
@@ -10,6 +11,10 @@ from flows.cli import completers
 from flows.cli.options import ANY_NAME, COMMON, AnyName, ArtifactName, Command, Common, Settings, whole
 from flows.cli.printing import answer, answer_rows, print_table, say
 from stages.core.contract.errors import RecipeError
+
+if TYPE_CHECKING:
+    from stages.queries.traced import TracedDocument
+    from stages.queries.weights import WeightsComparison
 
 WHAT = Group("What to trace: exactly one of", sort_key=1)
 WHERE = Group("In which run or artifact: at most one of", sort_key=2)
@@ -22,24 +27,28 @@ def trace(
     step: Annotated[int | None, whole(), Parameter(group=WHAT, show_default=False, help="the documents of one pretraining step")] = None,
     run: Annotated[
         str,
-        Parameter(group=WHERE, metavar="RUN", help="ask about what this run made: id, alias or given name", completer=completers.runs),
+        Parameter(group=WHERE, metavar="RUN", help="start from what this run made: id, alias or given name", completer=completers.runs),
     ] = "",
     checkpoint: Annotated[
         str,
         Parameter(
             group=WHERE,
             metavar="ARTIFACT",
-            help=f"ask about this one (default: the newest pretrain): {ANY_NAME}",
+            help=f"start from this one (default: the newest pretrain): {ANY_NAME}",
             completer=completers.artifacts,
         ),
     ] = "",
     common: Common = COMMON,
-) -> int:
-    """Trace a document through the pipeline, or list the documents of a training step."""
+) -> None:
+    """Trace a document through the pipeline, or list the documents of a training step.
+
+    Raises:
+        RecipeError: the options contradict each other.
+    """
     from stages.queries import trace as tracing
 
-    if sum(asked is not None for asked in (url, doc, step)) != 1:
-        raise RecipeError("`loam trace` follows one thing at a time.", do="Name exactly one of --url, --doc and --step.")
+    if sum(given is not None for given in (url, doc, step)) != 1:
+        raise RecipeError("`loam trace` traces one thing at a time.", do="Name exactly one of --url, --doc and --step.")
     if run and checkpoint:
         raise RecipeError("--run and --checkpoint exclude each other.", do="Name the run, or the artifact, that the answer is about.")
     home = common.folder()
@@ -48,13 +57,12 @@ def trace(
     if step is not None:
         rows = tracing.trace_step(home, of, step)
         answer(common, {"from": of.named(), "rows": rows}, lambda: print_table(rows))
-        return 0
+        return
     found = tracing.trace_url(home, of, url) if url else [tracing.trace_doc(home, of, doc or "")]
     answer(common, {"from": of.named(), "documents": found}, lambda: _print_documents(found))
-    return 0
 
 
-def _print_documents(found: list[dict[str, Any]]) -> None:
+def _print_documents(found: Sequence[TracedDocument]) -> None:
     from stages.queries.trace_lines import document_lines
 
     for document in found:
@@ -62,7 +70,7 @@ def _print_documents(found: list[dict[str, Any]]) -> None:
             say(line)
 
 
-def compare(a: AnyName, b: AnyName, /, *, common: Common = COMMON) -> int:
+def compare(a: AnyName, b: AnyName, /, *, common: Common = COMMON) -> None:
     """Compare two runs (settings, data, scores), or the weights of two checkpoints or models."""
     from stages.queries import compare as comparing
     from stages.queries.lineage import read
@@ -71,32 +79,31 @@ def compare(a: AnyName, b: AnyName, /, *, common: Common = COMMON) -> int:
     home = common.folder()
     if comparing.are_runs(home, a, b):
         answer_rows(common, comparing.compare_runs(home, a, b))
-        return 0
+        return
     found = compare_weights(read(home, a), read(home, b))
     answer(common, found, lambda: _print_weights(found))
-    return 0
 
 
-def _print_weights(found: dict[str, Any]) -> None:
+def _print_weights(found: WeightsComparison) -> None:
     say(f"a  {found['a']}\nb  {found['b']}")
-    for part, title in (
-        ("config", "settings that differ"),
-        ("alone", "parameters that only one has, or of another shape"),
-        ("groups", "change of the weights"),
-        ("layers", "relative change by layer"),
+    for title, rows in (
+        ("settings that differ", found["config"]),
+        ("parameters that only one has, or of another shape", found["alone"]),
+        ("change of the weights", found["groups"]),
+        ("relative change by layer", found["layers"]),
     ):
-        if found[part]:
+        if rows:
             say(f"\n{title}")
-            print_table(found[part])
+            print_table(rows)
 
 
-def what_if(artifact: ArtifactName, /, *, settings: Settings = (), common: Common = COMMON) -> int:
+def what_if(artifact: ArtifactName, /, *, settings: Settings = (), common: Common = COMMON) -> None:
     """Compute from stored signals what the filter would keep at other thresholds."""
     from flows.pipeline import pipeline, stage_of
-    from stages.queries import what_if as asking
+    from stages.queries.what_if import what_if as compute
 
     declared = next(stage_of(node) for node in pipeline() if node.name == "filter")
-    rows = asking.what_if(common.folder(), artifact, declared, settings)
+    rows = compute(common.folder(), artifact, declared, settings)
 
     def show() -> None:
         print_table(rows)
@@ -105,7 +112,6 @@ def what_if(artifact: ArtifactName, /, *, settings: Settings = (), common: Commo
         say(f"\nkept today {today:,} of {total:,}; then {then:,} ({then - today:+,})")
 
     answer(common, rows, show)
-    return 0
 
 
 def report(
@@ -115,13 +121,12 @@ def report(
     /,
     *,
     common: Common = COMMON,
-) -> int:
+) -> None:
     """Print the path of a run's report."""
     from stages.queries.lineage import report_path
 
     path = report_path(common.folder(), run)
     answer(common, {"report": str(path)}, lambda: say(path))
-    return 0
 
 
 COMMANDS = (

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -30,7 +30,11 @@ def run(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """Run a recipe; nodes that are cached are not built again."""
+    """Run a recipe; nodes that are cached are not built again.
+
+    Returns:
+        The exit code.
+    """
     from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
     from stages.core.contract.states import NodeState
     from stages.core.store.names import refuse_taken
@@ -43,10 +47,10 @@ def run(
     refuse_damaged(session, plan, forced)
     text = shlex.join(settings)
     if plan.complete and not forced:
-        from flows.execute import walk
+        from flows.execute import run_nodes
 
         command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": "", "set": text, "force": ""}
-        run_id = walk(session, session.steps(until), lambda node, perform: perform(lambda event: None), command, name=name)
+        run_id = run_nodes(session, session.steps(until), lambda node, perform: perform(lambda event: None), command, name=name)
         say(f"all {len(plan.steps)} nodes are cached", error=True)
     else:
         cached = sum(step.state == NodeState.CACHED for step in plan.steps)
@@ -69,7 +73,11 @@ def plan(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """Show what a run of a recipe would build, and why."""
+    """Show what a run of a recipe would build, and why.
+
+    Returns:
+        The exit code.
+    """
     from flows.opened_recipe import open_session, refuse_damaged, refuse_missing
     from stages.queries.plan import training_size
 
@@ -102,7 +110,11 @@ def stage(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """Run one node of a recipe again."""
+    """Run one node of a recipe again. `loam stage NODE --help` describes a node.
+
+    Returns:
+        The exit code.
+    """
     from flows.opened_recipe import open_session, refuse_imported
     from flows.pipeline import upstream
 
@@ -120,7 +132,7 @@ def stage(
 
 
 def _start_prefect(home: Path) -> None:
-    """Starts a Prefect server for this run. Checks first that the home can be used, before anything starts."""
+    """Starts a Prefect server for this run. Checks before that the home can be used."""
     from flows.prefect_server import use_server
     from stages.core.store.runs import hold_home
 
@@ -134,9 +146,9 @@ def _answer_run(common: Common, home: Path, run_id: str) -> None:
     """Prints the run and its nodes. If the run has a report, also prints the table of results and the path of the report."""
     from stages.queries import lineage
 
-    nodes = lineage.show(home, run_id)["nodes"]
+    nodes = lineage.node_rows(home, run_id)
     report = next((home / "artifacts" / row["artifact_id"] for row in nodes if row["node"] == "report"), None)
-    results: list[dict[str, Any]] = json.loads((report / "results.json").read_text()) if report else []
+    results = json.loads((report / "results.json").read_text()) if report else []
     page = str(report / "report.html") if report else None
 
     def show() -> None:

@@ -17,19 +17,18 @@ def dashboard(
     *,
     port: Annotated[int, whole(0, LAST_PORT), Parameter(help="of 127.0.0.1; 0 takes a free one")] = 8765,
     common: Common = COMMON,
-) -> int:
+) -> None:
     """Serve the web dashboard on 127.0.0.1 and print the URL that opens it."""
     from dashboards import app
-    from flows.pipeline import pipeline
+    from flows.pipeline import pipeline, stage_of
 
-    nodes = [node.name for node in pipeline()]
+    stages = {node.name: stage_of(node) for node in pipeline()}
     app.serve(
         common.folder(),
-        nodes,
+        stages,
         port,
         lambda url: answer(common, {"url": url}, lambda: say(f"{url}  (Ctrl-C stops it)", flush=True)),
     )
-    return 0
 
 
 def serve(
@@ -37,7 +36,11 @@ def serve(
     port: Annotated[int, whole(1, LAST_PORT), Parameter(help="of 127.0.0.1")] = 4200,
     common: Common = COMMON,
 ) -> int:
-    """Serve Prefect (server, process pool, worker) with prefect.yaml deployed."""
+    """Serve Prefect (server, process pool, worker) with prefect.yaml deployed.
+
+    Returns:
+        The exit code, 0.
+    """
     from flows import serve as serving
 
     home = common.folder()
@@ -45,7 +48,7 @@ def serve(
     def announce(up: serving.Up) -> None:
         def show() -> None:
             say(f"Prefect runs at {up.ui_url}; artifacts go to {home}.")
-            say(f"The UI's login asks for {up.login}; it stands in {up.profiles}. In another terminal:\n")
+            say(f"The UI's login asks for {up.login}; it is in {up.profiles}. In another terminal:\n")
             say(f"  export PREFECT_PROFILES_PATH={shlex.quote(str(up.profiles))} PREFECT_API_URL={up.api_url}")
             say("  .venv/bin/prefect deployment run pretrain/full -p recipe=tiny --watch\n\nCtrl-C stops everything.", flush=True)
 

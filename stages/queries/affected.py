@@ -12,7 +12,7 @@ Dedup compares one document of each text. Every near duplicate of this document 
 text, so the pairs count for these documents too. If the home no longer has the texts that dedup read, the pairs count for every document
 that may have equal text.
 Guarantee: read-only.
-Cost: one scan over decisions, clusters, pairs, token spans and row spans.
+Cost: one scan over decisions, clusters, pairs, token spans and sequence spans.
 """
 
 from __future__ import annotations
@@ -21,16 +21,59 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from stages.core.contract.errors import StageError
 from stages.core.index import database
 from stages.core.tables.dedup_tables import DedupReason
 
 # (view, condition under which a row of the view means that the artifact holds the document)
-HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("row_spans", "true"))
+HOLDERS = (("decisions", "verdict <> 'dropped'"), ("token_spans", "true"), ("sequence_spans", "true"))
 REMOVED = (DedupReason.URL_REMOVED, DedupReason.COPY_OF_REMOVED)  # drop reasons of documents that a takedown setting removed
+
+
+class AffectedArtifact(TypedDict):
+    """An artifact that matching documents affect.
+
+    Attributes:
+        node: its node.
+        artifact: its id, "<node>/<folder>".
+        relation: holds, holds a copy, names the files, or made from.
+        documents: number of matching documents that it holds; None if it holds none.
+        copies: number of copies of them that it holds; None if it holds none.
+        steps: number of pretraining steps that saw such a document or copy; None for other nodes.
+    """
+
+    node: str
+    artifact: str
+    relation: str
+    documents: int | None
+    copies: int | None
+    steps: int | None
+
+
+class AffectedCopy(TypedDict):
+    """A copy of a matching document under another URL.
+
+    Attributes:
+        relation: kept copy or dropped copy.
+        url: its URL; None if its decision is not in this home.
+        host: the host of its URL.
+        of: the matching URL.
+        kind: exact or near.
+        jaccard: verified Jaccard similarity of the two, from 0 to 1.
+        artifact: the artifact of dedup.
+    """
+
+    relation: str
+    url: str | None
+    host: str
+    of: str | None
+    kind: str
+    jaccard: float
+    artifact: str
 
 
 @dataclass(frozen=True)
@@ -38,94 +81,98 @@ class Affected:
     """The artifacts and the copies that a URL pattern affects.
 
     Attributes:
-        artifacts: rows of node, artifact, relation (holds | holds a copy | names the files | made from), documents (number held; None if it
-            holds none), copies (number held, likewise), steps (number of pretraining steps that saw such a document or copy; None for
-            other nodes).
-        copies: rows of relation (kept copy | dropped copy), url, host, of (the matching URL), kind (exact | near), jaccard, artifact (of
-            dedup). If only the matching document is removed, a dropped copy of it can be kept in its place.
+        artifacts: in the order in which they were made.
+        copies: If only the matching document is removed, a dropped copy of it can be kept in its place.
     """
 
-    artifacts: list[dict[str, Any]]
-    copies: list[dict[str, Any]]
+    artifacts: list[AffectedArtifact]
+    copies: list[AffectedCopy]
 
 
 def affected(home: Path, pattern: str) -> Affected:
-    """Finds what holds documents whose URL matches.
+    """Finds what holds documents whose URL matches. A pattern that matches no recorded document is a StageError.
 
     Args:
         home: the home folder.
         pattern: a URL, with % for any characters.
 
-    Raises:
-        StageError: no recorded document matches.
+    Returns:
+        The artifacts and the copies.
     """
-    return database.asking(home, lambda ask: _affected(ask, home, pattern))
+    return database.asking(home, lambda query: _affected(query, home, pattern))
 
 
 def as_like(pattern: str) -> str:
-    """The pattern for LIKE … ESCAPE '\\'. Only % is a wildcard, as in filter.url.remove (stages/text/quality/url_patterns.py)."""
+    r"""Returns a pattern for LIKE … ESCAPE '\\'. Only % is a wildcard, as in filter.url.remove (stages/text/quality/url_patterns.py)."""
     return re.sub(r"([\\_])", r"\\\1", pattern)
 
 
-def _affected(ask: database.Ask, home: Path, pattern: str) -> Affected:
-    views = {row[0] for row in ask("SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
+def _affected(query: database.Ask, home: Path, pattern: str) -> Affected:
+    views = {row[0] for row in query("SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
     like = as_like(pattern)
-    if "decisions" not in views or not ask(f"SELECT 1 FROM decisions WHERE {_MATCH} LIMIT 1", [like])[1]:
+    if "decisions" not in views or not query(f"SELECT 1 FROM decisions WHERE {_MATCH} LIMIT 1", [like])[1]:
         raise StageError(
             f"No recorded document has a URL like {pattern}.", where=str(home), do="Write % for any characters, as in https://host/%."
         )
-    ask(f"CREATE TEMP TABLE matching AS SELECT DISTINCT doc_id FROM decisions WHERE {_MATCH} AND doc_id IS NOT NULL", [like])
+    query(f"CREATE TEMP TABLE matching AS SELECT DISTINCT doc_id FROM decisions WHERE {_MATCH} AND doc_id IS NOT NULL", [like])
     compared = {"clusters", "pairs"} <= views
     if compared:
-        ask(_SAME_TEXT, [list(column) for column in zip(*_same_text(ask, views), strict=True)] or [[], [], []])
-    ask(f"CREATE TEMP TABLE copied AS {_COPIES if compared else _NO_COPIES}")
-    held, copies = _held(ask, views, "matching"), _held(ask, views, "copied")
-    crawls: dict[str, int] = dict(ask(_CRAWLS.format(documents="matching"))[1])
+        query(_SAME_TEXT, [list(column) for column in zip(*_same_text(query, views), strict=True)] or [[], [], []])
+    query(f"CREATE TEMP TABLE copied AS {_COPIES if compared else _NO_COPIES}")
+    held, copies = _held(query, views, "matching"), _held(query, views, "copied")
+    crawls: dict[str, int] = dict(query(_CRAWLS.format(documents="matching"))[1])
     held |= crawls
-    copies |= dict(ask(_CRAWLS.format(documents="copied"))[1])
-    steps: dict[str, int] = dict(ask(_STEPS)[1]) if {"steps", "row_spans"} <= views else {}
+    copies |= dict(query(_CRAWLS.format(documents="copied"))[1])
+    steps: dict[str, int] = dict(query(_STEPS)[1]) if {"steps", "sequence_spans"} <= views else {}
     artifacts = [
-        {
-            "node": node,
-            "artifact": artifact,
-            "relation": _relation(home, artifact, held, copies, crawls),
-            "documents": held.get(artifact),
-            "copies": copies.get(artifact),
-            "steps": steps.get(artifact),
-        }
-        for node, artifact in ask(_DOWNSTREAM, [[*held, *copies]])[1]
+        AffectedArtifact(
+            node=node,
+            artifact=artifact,
+            relation=_relation(home, artifact, held, copies, crawls),
+            documents=held.get(artifact),
+            copies=copies.get(artifact),
+            steps=steps.get(artifact),
+        )
+        for node, artifact in query(_DOWNSTREAM, [[*held, *copies]])[1]
     ]
     named = [
-        {
-            "relation": "dropped copy" if dropped else "kept copy",
-            "url": url,
-            "host": urlsplit(url or "").netloc,
-            "of": of,
-            "kind": kind,
-            "jaccard": jaccard,
-            "artifact": artifact,
-        }
-        for _, artifact, url, of, kind, jaccard, dropped, reason in ask("FROM copied ORDER BY ALL")[1]
+        AffectedCopy(
+            relation="dropped copy" if dropped else "kept copy",
+            url=url,
+            host=urlsplit(url or "").netloc,
+            of=of,
+            kind=kind,
+            jaccard=jaccard,
+            artifact=artifact,
+        )
+        for _, artifact, url, of, kind, jaccard, dropped, reason in query("FROM copied ORDER BY ALL")[1]
         if reason not in REMOVED
     ]
     return Affected(artifacts, named)
 
 
-def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, Any, Any]]:
-    """Rows (artifact of dedup, document, compared document) of documents with equal text.
+def _same_text(query: database.Ask, views: set[str]) -> list[tuple[str, UUID, UUID]]:
+    """Finds documents with equal text.
 
     The compared document is a near duplicate of a kept document that the cluster of the first document does not name. The kept document
     or the first document matches the URL pattern.
     A document of equal text has the same cluster and the same Jaccard similarity in `clusters` as the compared document. Other documents
     may have them too, so the texts decide.
+
+    Args:
+        query: runs a query on one connection to the index.
+        views: the views of the index.
+
+    Returns:
+        Rows (artifact of dedup, document, compared document).
     """
     from stages.text.match.minhash import text_hash
 
-    found = ask(_MAYBE_SAME_TEXT)[1]
-    texts: dict[tuple[str, Any], bytes] = {}
+    found = query(_MAYBE_SAME_TEXT)[1]
+    texts: dict[tuple[str, UUID], bytes] = {}
     if found and "documents" in views:
         artifacts, documents = {row[0] for row in found}, {document for row in found for document in row[1:]}
-        for artifact, document, text in ask(_TEXTS, [sorted(artifacts), sorted(documents)])[1]:
+        for artifact, document, text in query(_TEXTS, [sorted(artifacts), sorted(documents)])[1]:
             texts[artifact, document] = text_hash(text)
     unread = object()  # a missing text counts as equal: a takedown may name too many pages, never too few
     return [
@@ -135,13 +182,13 @@ def _same_text(ask: database.Ask, views: set[str]) -> list[tuple[str, Any, Any]]
     ]
 
 
-def _held(ask: database.Ask, views: set[str], documents: str) -> dict[str, int]:
-    """artifact -> number of the documents that it holds. documents: the name of a table with their doc_ids."""
+def _held(query: database.Ask, views: set[str], documents: str) -> dict[str, int]:
+    """Returns artifact -> number of the documents that it holds. documents: the name of a table with their doc_ids."""
     held: dict[str, int] = {}
     for view, condition in HOLDERS:
         if view in views:
             sql = f"SELECT artifact_id, count(DISTINCT doc_id) FROM {view} WHERE {condition} AND doc_id IN (SELECT doc_id FROM {documents}) GROUP BY ALL"
-            held |= dict(ask(sql)[1])
+            held |= dict(query(sql)[1])
     return held
 
 
@@ -158,7 +205,7 @@ JOIN artifact ON artifact.artifact_id = edge.parent WHERE artifact.kind = 'warc'
 """
 _STEPS = """
 SELECT s.artifact_id, count(DISTINCT s.step) FROM steps s JOIN edge ON edge.child = s.artifact_id AND edge.role = 'mixture'
-JOIN row_spans r ON r.artifact_id = edge.parent AND r.row = s.row AND r.part = 'train'
+JOIN sequence_spans r ON r.artifact_id = edge.parent AND r.sequence = s.sequence AND r.part = 'train'
 WHERE r.doc_id IN (SELECT doc_id FROM matching UNION SELECT doc_id FROM copied) GROUP BY ALL
 """
 # A document removed as a near copy, and its exact copies: members of one cluster with the same Jaccard similarity.

@@ -10,14 +10,15 @@ Cost: one query of each side table of the artifact per document; counting n-gram
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from stages.core.index.database import Ask, as_dicts
+from stages.core.index.database import Ask
 from stages.core.tables.dedup_tables import REPEATS_CUT, DedupReason
-from stages.queries.rule_thresholds import BELOW, IS, Measured, extract_measured, filter_measured, removed_url, setting_of
+from stages.queries.decision import Decision, RecordedConfig
+from stages.queries.rule_thresholds import BELOW, IS, Measured, extract_measured, filter_measured, removed_url
 
 WORDS_CHARS = 300  # maximum characters of a match in an answer; the side table `hits` has all of them
 
@@ -51,12 +52,14 @@ class ItemMatch:
     """A benchmark item found in a document.
 
     Attributes:
-        benchmark, item_id: the item.
+        benchmark: the benchmark of the item.
+        item_id: the item.
         words: matching words, folded, the first WORDS_CHARS characters.
         words_chars: characters of all matching words.
         word_count: number of matching words.
         ngrams: number of the item's n-grams among them; None if the benchmarks are not in this home.
-        start, end: character offsets in the document before this round of cutting.
+        start: offset of the first matching character in the document before this round of cutting.
+        end: offset after the last matching character.
         round: 1, or higher for a match that only appeared after an earlier round of cutting.
     """
 
@@ -96,124 +99,156 @@ class Evidence:
     matches: tuple[ItemMatch, ...] = ()
 
 
-def evidence(ask: Ask, artifact: str, row: Mapping[str, Any]) -> Evidence:
-    """The reasons why `artifact` dropped or changed a document; empty for a document that it kept unchanged.
+class _Hit(NamedTuple):
+    """A row of the side table `hits`: matching words of a benchmark item."""
+
+    task: str
+    item_id: str
+    words: str
+    start: int
+    end: int
+    round: int
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The benchmark items that hits name.
+
+    Attributes:
+        config: the config of the benchmarks artifact.
+        texts: (task, item_id) -> the texts of the item; empty if the artifact is not in this home.
+    """
+
+    config: RecordedConfig
+    texts: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+
+    def ngrams(self, hit: _Hit) -> int | None:
+        """Returns the number of n-grams of the item among the words of a hit; None if item or setting is not in this home."""
+        texts, n, least = self.texts.get((hit.task, hit.item_id)), self.config.at("ngram_words"), self.config.at("min_words")
+        return _ngrams(hit.words, texts, n, least) if texts and isinstance(n, int) and isinstance(least, int) else None
+
+
+def evidence(query: Ask, decision: Decision) -> Evidence:
+    """Finds why an artifact dropped or changed a document.
 
     Args:
-        ask: runs a query on one connection to the index.
-        artifact: "<node>/<folder>" of extract, filter, dedup or decontaminate.
-        row: the decision, with every column of the `decisions` view.
+        query: runs a query on one connection to the index.
+        decision: a decision of extract, filter, dedup or decontaminate.
+
+    Returns:
+        The reasons; empty for a document that was kept unchanged.
     """
-    if row["verdict"] not in ("dropped", "changed"):
+    if decision.verdict not in ("dropped", "changed"):
         return Evidence()
-    config = _config(ask, artifact)
-    node = artifact.partition("/")[0]
+    config = _config(query, decision.artifact)
+    node = decision.artifact.partition("/")[0]
     if node == "extract":
-        return Evidence((*extract_measured(row, config), *_warc_file(ask, artifact, row)))
+        return Evidence((*extract_measured(decision, config), *_warc_file(query, decision)))
     if node == "filter":
-        return Evidence(tuple(filter_measured(row, config)))
-    return _of_dedup(ask, artifact, row, config) if node == "dedup" else _of_decontaminate(ask, artifact, row, config)
+        return Evidence(tuple(filter_measured(decision, config)))
+    return _of_dedup(query, decision, config) if node == "dedup" else _of_decontaminate(query, decision, config)
 
 
-def _config(ask: Ask, artifact: str) -> Mapping[str, Any]:
-    """The config in the manifest of an artifact; empty if the artifact is not in this home."""
-    found = ask("SELECT config FROM artifact WHERE artifact_id = ?", [artifact])[1]
+def _config(query: Ask, artifact: str) -> RecordedConfig:
+    """Returns the config in the manifest of an artifact; empty if the artifact is not in this home."""
+    found = query("SELECT config FROM artifact WHERE artifact_id = ?", [artifact])[1]
     config = json.loads(found[0][0]) if found else {}
-    return config if isinstance(config, Mapping) else {}
+    return RecordedConfig(config if isinstance(config, Mapping) else {})
 
 
-def _rows(ask: Ask, artifact: str, kind: str, condition: str, values: Sequence[Any], columns: str = "*") -> list[dict[str, Any]]:
-    """Rows of one side table of an artifact; empty if this home has no such artifact or side table."""
-    views = ask("SELECT view FROM side_table WHERE artifact_id = ? AND kind = ? LIMIT 1", [artifact, kind])[1]
+def _rows(query: Ask, artifact: str, kind: str, columns: str, condition: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Returns the chosen columns of rows of one side table; empty if this home has no such artifact or side table."""
+    views = query("SELECT view FROM side_table WHERE artifact_id = ? AND kind = ? LIMIT 1", [artifact, kind])[1]
     if not views:
         return []
     sql = f"SELECT {columns} FROM {views[0][0]} WHERE contains(file, ?) AND artifact_id = ? AND {condition}"
-    return as_dicts(ask(sql, [f"/{artifact}/", artifact, *values]))
+    return query(sql, [f"/{artifact}/", artifact, *values])[1]
 
 
-def _parent(ask: Ask, artifact: str, role: str) -> str:
-    """The input of an artifact in a role; empty if none is recorded."""
-    found = ask("SELECT parent FROM edge WHERE child = ? AND role = ? AND input", [artifact, role])[1]
+def _parent(query: Ask, artifact: str, role: str) -> str:
+    """Returns the input of an artifact in a role; empty if none is recorded."""
+    found = query("SELECT parent FROM edge WHERE child = ? AND role = ? AND input", [artifact, role])[1]
     return str(found[0][0]) if found else ""
 
 
-def _warc_file(ask: Ask, artifact: str, row: Mapping[str, Any]) -> Iterator[Measured]:
+def _warc_file(query: Ask, decision: Decision) -> Iterator[Measured]:
     """Yields the name of the WARC file that a record was read from."""
-    for file in _rows(ask, artifact, "files", "warc = ? LIMIT 1", [row.get("warc")], "name"):
-        yield Measured("warc", file["name"], unit="WARC file")
+    for (name,) in _rows(query, decision.artifact, "files", "name", "warc = ? LIMIT 1", [decision.columns.get("warc")]):
+        yield Measured("warc", name, unit="WARC file")
 
 
-def _of_dedup(ask: Ask, artifact: str, row: Mapping[str, Any], config: Mapping[str, Any]) -> Evidence:
-    reason = str(row["reason"] or "")
+def _of_dedup(query: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
+    reason = decision.reason or ""
     if reason == DedupReason.URL_REMOVED:
-        return Evidence((removed_url("dedup.remove_copies_of", row["url"], config.get("remove_copies_of")),))
+        return Evidence((removed_url("dedup.remove_copies_of", decision.url, config.at("remove_copies_of")),))
     if reason == DedupReason.TOO_LITTLE_LEFT:  # the characters left are not recorded
-        least = setting_of(config, "repeats.min_left_chars")
+        least = config.at("repeats.min_left_chars")
         left = Measured("chars_left", None, BELOW, "dedup.repeats.min_left_chars", least, "characters")
-        return Evidence((_cut_repeats(row, config), left))
+        return Evidence((_cut_repeats(decision, config), left))
     if reason == REPEATS_CUT:
-        return Evidence((_cut_repeats(row, config),))
-    removed = _named_with(ask, artifact, row) if reason == DedupReason.COPY_OF_REMOVED else ()
-    for member in _rows(ask, artifact, "clusters", "doc_id = ?::UUID", [str(row["doc_id"])]):
-        if member["kind"] in ("exact", "near"):  # a document can also have a row as the kept member of its cluster
-            corpus = str(member["corpus"] or "")
-            kept = _rows(ask, corpus or artifact, "decisions", "doc_id = ?::UUID", [str(member["kept_doc_id"])], "url")
-            url = kept[0]["url"] if kept else None
-            threshold, shingle_words = config.get("threshold"), config.get("shingle_words")
-            copy = Copy(member["kind"], str(member["kept_doc_id"]), url, member["jaccard"], threshold, shingle_words, corpus)
-            return Evidence(copy=copy, removed=removed)
-    return Evidence(removed=removed)
+        return Evidence((_cut_repeats(decision, config),))
+    removed = _named_with(query, decision) if reason == DedupReason.COPY_OF_REMOVED else ()
+    return Evidence(copy=_kept_copy(query, decision, config), removed=removed)
 
 
-def _cut_repeats(row: Mapping[str, Any], config: Mapping[str, Any]) -> Measured:
-    unit, most = (setting_of(config, f"repeats.{name}") for name in ("unit", "max_per_source"))
-    return Measured("parts_cut", row.get("parts_cut"), "more often than", "dedup.repeats.max_per_source", most, f"{unit}s in a source")
+def _kept_copy(query: Ask, decision: Decision, config: RecordedConfig) -> Copy | None:
+    """Returns the document that dedup kept in place of this one; None if this one is itself the kept member of its cluster."""
+    columns, own = "kind, kept_doc_id, jaccard, corpus", [decision.doc_id]
+    for kind, kept_id, jaccard, corpus in _rows(query, decision.artifact, "clusters", columns, "doc_id = ?::UUID", own):
+        if kind in ("exact", "near"):  # a document can also have a row as the kept member of its cluster
+            kept = _rows(query, corpus or decision.artifact, "decisions", "url", "doc_id = ?::UUID", [str(kept_id)])
+            url = kept[0][0] if kept else None
+            return Copy(kind, str(kept_id), url, jaccard, config.at("threshold"), config.at("shingle_words"), str(corpus or ""))
+    return None
 
 
-def _named_with(ask: Ask, artifact: str, row: Mapping[str, Any]) -> tuple[Named, ...]:
-    """The documents named by `remove_copies_of` that are copies of the kept document of this document's cluster."""
-    kept = str(row.get("kept_doc_id") or row["doc_id"])
-    pairs = _rows(ask, artifact, "pairs", "kept_doc_id = ?::UUID", [kept], "doc_id")
-    later = [str(pair["doc_id"]) for pair in pairs]
+def _cut_repeats(decision: Decision, config: RecordedConfig) -> Measured:
+    unit, most = (config.at(f"repeats.{name}") for name in ("unit", "max_per_source"))
+    cut = decision.columns.get("parts_cut")
+    return Measured("parts_cut", cut, "more often than", "dedup.repeats.max_per_source", most, f"{unit}s in a source")
+
+
+def _named_with(query: Ask, decision: Decision) -> tuple[Named, ...]:
+    """Returns the documents named by `remove_copies_of` that are copies of the kept document of this document's cluster."""
+    kept = str(decision.columns.get("kept_doc_id") or decision.doc_id)
+    later = [str(doc_id) for (doc_id,) in _rows(query, decision.artifact, "pairs", "doc_id", "kept_doc_id = ?::UUID", [kept])]
     condition = f"reason = '{DedupReason.URL_REMOVED}' AND (kept_doc_id = ?::UUID OR list_contains(?::UUID[], doc_id)) ORDER BY url, doc_id"
-    return tuple(
-        Named(str(found["doc_id"]), found["url"]) for found in _rows(ask, artifact, "decisions", condition, [kept, later], "doc_id, url")
-    )
+    found = _rows(query, decision.artifact, "decisions", "doc_id, url", condition, [kept, later])
+    return tuple(Named(str(doc_id), url) for doc_id, url in found)
 
 
-def _of_decontaminate(ask: Ask, artifact: str, row: Mapping[str, Any], config: Mapping[str, Any]) -> Evidence:
-    hits = _rows(ask, artifact, "hits", 'doc_id = ?::UUID ORDER BY round, start, "end", task, item_id', [str(row["doc_id"])])
-    benchmarks = _parent(ask, artifact, "benchmarks")
-    settings = _config(ask, benchmarks)
-    count = _ngram_counter(ask, benchmarks, settings, hits)
+def _of_decontaminate(query: Ask, decision: Decision, config: RecordedConfig) -> Evidence:
+    columns, order = 'task, item_id, words, start, "end", round', 'round, start, "end", task, item_id'
+    found = _rows(query, decision.artifact, "hits", columns, f"doc_id = ?::UUID ORDER BY {order}", [decision.doc_id])
+    hits = [_Hit(*row) for row in found]
+    items = _items(query, _parent(query, decision.artifact, "benchmarks"), hits)
     matches = tuple(
         ItemMatch(
-            hit["task"], hit["item_id"], hit["words"][:WORDS_CHARS], len(hit["words"]), len(hit["words"].split()), count(hit),
-            hit["start"], hit["end"], hit["round"],
+            hit.task, hit.item_id, hit.words[:WORDS_CHARS], len(hit.words), len(hit.words.split()), items.ngrams(hit),
+            hit.start, hit.end, hit.round,
         ) for hit in hits
     )  # fmt: skip
-    return Evidence(tuple(_shares(ask, artifact, row, config, settings, matches)), matches=matches)
+    return Evidence(tuple(_shares(query, decision, config, items.config, matches)), matches=matches)
 
 
-def _ngram_counter(
-    ask: Ask, benchmarks: str, settings: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]
-) -> Callable[[Mapping[str, Any]], int | None]:
-    """A function that counts, for a hit, the n-grams of its item among its words. settings: config of the benchmarks artifact."""
-    items = _rows(ask, benchmarks, "items", "list_contains(?::VARCHAR[], item_id)", [sorted({hit["item_id"] for hit in hits})])
-    texts = {(item["task"], item["item_id"]): item["texts"] for item in items}
-    n, least = settings.get("ngram_words"), settings.get("min_words")
-
-    def count(hit: Mapping[str, Any]) -> int | None:
-        own = texts.get((hit["task"], hit["item_id"]))
-        return _ngrams(hit["words"], own, n, least) if own and isinstance(n, int) and isinstance(least, int) else None
-
-    return count
+def _items(query: Ask, benchmarks: str, hits: Sequence[_Hit]) -> _Items:
+    """Returns the items that hits name. benchmarks: the artifact of the benchmarks; empty if none is recorded."""
+    wanted = sorted({hit.item_id for hit in hits})
+    found = _rows(query, benchmarks, "items", "task, item_id, texts", "list_contains(?::VARCHAR[], item_id)", [wanted])
+    return _Items(_config(query, benchmarks), {(task, item_id): texts for task, item_id, texts in found})
 
 
 def _ngrams(words: str, texts: Sequence[str], n: int, least: int) -> int:
-    """The number of occurrences in `words` of n-grams of an item's texts.
+    """Counts the n-grams of an item's texts in the words of a match.
 
-    A text of fewer than n words counts as one n-gram. A text of fewer than min(n, `least`) words does not count.
+    Args:
+        words: the words of the match, separated by blanks.
+        texts: the texts of the item.
+        n: words per n-gram. A text of fewer words counts as one n-gram.
+        least: a text of fewer than min(n, `least`) words does not count.
+
+    Returns:
+        The number of occurrences.
     """
     from stages.text.match.words import hash_words, joined
 
@@ -225,28 +260,28 @@ def _ngrams(words: str, texts: Sequence[str], n: int, least: int) -> int:
 
 
 def _shares(
-    ask: Ask, artifact: str, row: Mapping[str, Any], config: Mapping[str, Any], benchmarks: Mapping[str, Any], found: Sequence[ItemMatch]
+    query: Ask, decision: Decision, config: RecordedConfig, benchmarks: RecordedConfig, found: Sequence[ItemMatch]
 ) -> Iterator[Measured]:
     """Yields how much of a document matched, and the settings that decided. benchmarks: config of the benchmarks artifact."""
     counts = [match.ngrams for match in found if match.ngrams is not None]
     total = sum(counts) if len(counts) == len(found) else None
-    yield Measured("ngrams", total, IS, "benchmarks.ngram_words", benchmarks.get("ngram_words"), "words per n-gram")
-    source = _parent(ask, artifact, "documents")
-    texts = _rows(ask, source, "documents", "doc_id = ?::UUID", [str(row["doc_id"])], "length(text) AS chars")
-    chars = texts[0]["chars"] if texts else None
-    matched = row.get("chars_cut") or _covered(found)  # the mode "document" cuts nothing
+    yield Measured("ngrams", total, IS, "benchmarks.ngram_words", benchmarks.at("ngram_words"), "words per n-gram")
+    source = _parent(query, decision.artifact, "documents")
+    texts = _rows(query, source, "documents", "length(text)", "doc_id = ?::UUID", [decision.doc_id])
+    chars = texts[0][0] if texts else None
+    matched = decision.columns.get("chars_cut") or _covered(found)  # the mode "document" cuts nothing
     yield Measured("matched_char_frac", matched / chars if chars else None, unit="share of characters")
-    if row["reason"] == "too_little_left":
-        least = config.get("min_left_chars")
-        yield Measured("chars_left", None if chars is None else chars - matched, BELOW, "decontaminate.min_left_chars", least, "characters")
+    if decision.reason == "too_little_left":
+        left, least = None if chars is None else chars - matched, config.at("min_left_chars")
+        yield Measured("chars_left", left, BELOW, "decontaminate.min_left_chars", least, "characters")
     else:
-        mode = config.get("mode")
+        mode = config.at("mode")
         what = "one match drops the document" if mode == "document" else "the matching words are cut"
-        yield Measured("hits", row.get("hits"), IS, "decontaminate.mode", mode, what)
+        yield Measured("hits", decision.columns.get("hits"), IS, "decontaminate.mode", mode, what)
 
 
 def _covered(found: Sequence[ItemMatch]) -> int:
-    """The number of characters that at least one match covers."""
+    """Returns the number of characters that at least one match covers."""
     total = end = 0
     for start, stop in sorted((match.start, match.end) for match in found):
         total += max(0, stop - max(start, end))

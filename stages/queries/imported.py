@@ -21,12 +21,15 @@ TOKENIZER = "train_tokenizer"
 
 
 def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> dict[str, Artifact]:
-    """node -> artifact, for the nodes in the section `import` of a recipe.
+    """Finds the artifacts in the section `import` of a recipe.
 
     Args:
         home: the home folder.
         recipe: the recipe.
         kinds: node -> kind of artifact that it makes.
+
+    Returns:
+        node -> the imported artifact.
 
     Raises:
         RecipeError: an artifact is missing, has another kind, or its vocabulary does not fit the tokenizer.
@@ -54,7 +57,7 @@ def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> 
 
 
 def _artifact_id(home: Path, name: str) -> str:
-    """The id "node/folder" of an artifact that `name` means by its alias ("dedup-3"); otherwise `name` unchanged."""
+    """Returns the id "node/folder" of an artifact that `name` means by its alias ("dedup-3"); otherwise `name` unchanged."""
     if "/" in name or not (home / database.FILE).is_file():
         return name
     found = database.query(home, "SELECT artifact_id FROM artifact WHERE alias = ?", [name])[1]
@@ -62,7 +65,7 @@ def _artifact_id(home: Path, name: str) -> str:
 
 
 def _choices(home: Path, node: str, kind: str) -> str:
-    """A sentence that says what to do instead; it names up to five artifacts of the kind, imported ones first."""
+    """Returns a sentence that says what to do instead; it names up to five artifacts of the kind, imported ones first."""
     sql = "SELECT artifact_id FROM artifact WHERE kind = ? ORDER BY json_exists(key_parts, 'imported') DESC, artifact_id LIMIT 5"
     found = [str(row[0]) for row in database.query(home, sql, [kind])[1]] if (home / "artifacts").is_dir() else []
     known = f", or name one of: {', '.join(found)}" if found else ""
@@ -70,10 +73,19 @@ def _choices(home: Path, node: str, kind: str) -> str:
 
 
 def _refuse_other_tokenizer(recipe: Recipe, node: str, checkpoint: Artifact, tokenizer: Artifact | None) -> None:
-    """Raises RecipeError if an imported checkpoint and the pipeline's tokenizer visibly differ.
+    """Refuses an imported checkpoint whose tokenizer visibly differs from that of the pipeline.
 
     This check compares what is known before the run: vocabulary size and the sha256 of tokenizer.json. A checkpoint that Loam trained
     names its tokenizer in its inputs, which the runner compares.
+
+    Args:
+        recipe: the recipe.
+        node: the node that the checkpoint replaces.
+        checkpoint: the imported checkpoint.
+        tokenizer: the imported tokenizer; None if the pipeline trains it.
+
+    Raises:
+        RecipeError: they differ, or the checkpoint comes without a tokenizer.
     """
     name, where = manifest.artifact_id(checkpoint), f"{recipe.source}: import"
     size = json.loads((checkpoint.path / "model.json").read_text(encoding="utf-8"))["vocab_size"]

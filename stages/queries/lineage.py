@@ -1,6 +1,5 @@
 """Queries the index: runs, one artifact or run, upstream and downstream artifacts, given names, intact files, and reports.
 
-Most functions return rows as plain dicts.
 Guarantee: read-only, except that `give_name` writes a name.
 Cost: `verify` reads every byte of the files that it checks. `show` and `read` read one manifest. All others read the index or names.
 """
@@ -10,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError, VerificationError
 from stages.core.contract.states import BUILDS, NodeState
 from stages.core.index import database, lookup
@@ -20,9 +20,66 @@ from stages.core.store import integrity, manifest, names, runs
 FOUND = "node, artifact_id, alias, kind, rows, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
 
 
-def run_rows(home: Path) -> list[dict[str, Any]]:
-    """All runs, newest first, with their number of cached and built nodes and the messages of failed nodes."""
-    return database.records(
+class RunRow(TypedDict):
+    """A run.
+
+    Attributes:
+        run_id: its id.
+        alias: its alias, for example "tiny-7".
+        recipe: the name of its recipe.
+        state: done, failed, interrupted, running or killed.
+        started: UTC, "YYYY-MM-DD hh:mm:ss".
+        seconds: its duration; None if it has not ended.
+        cached: number of cached nodes.
+        built: number of nodes that it built.
+        failed: "node: message" of each failed or interrupted node; None if there is none.
+    """
+
+    run_id: str
+    alias: str
+    recipe: str
+    state: str
+    started: str
+    seconds: float | None
+    cached: int
+    built: int
+    failed: str | None
+
+
+class NodeRow(TypedDict):
+    """A node of a run: its state, its artifact (empty if it has none), the seconds that it took, and the message of an error."""
+
+    node: str
+    state: str
+    artifact_id: str
+    seconds: float
+    message: str
+
+
+class NameRow(TypedDict):
+    """A given name, the id that it means, and what that is: artifact, run, or gone."""
+
+    name: str
+    target: str
+    what: str
+
+
+class ReachedRow(TypedDict):
+    """An artifact upstream or downstream of another one. distance: number of links between the two."""
+
+    distance: int
+    node: str
+    artifact_id: str
+    alias: str
+    kind: str
+    rows: int | None
+    tokens: int | None
+    bytes: int
+
+
+def run_rows(home: Path) -> list[RunRow]:
+    """Returns all runs, newest first."""
+    found = database.query(
         home,
         "SELECT run_id, alias, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
         "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state = $1) AS cached, "
@@ -30,26 +87,36 @@ def run_rows(home: Path) -> list[dict[str, Any]]:
         "(SELECT string_agg(node || ': ' || message, '; ') FROM node_run n WHERE n.run_id = run.run_id AND list_contains($3::VARCHAR[], n.state)) "
         "AS failed FROM run ORDER BY seq DESC, run_id",
         [str(NodeState.CACHED), [*map(str, BUILDS)], [str(NodeState.FAILED), str(NodeState.INTERRUPTED)]],
-    )
+    )[1]
+    return [
+        {"run_id": run_id, "alias": alias, "recipe": recipe, "state": state, "started": started, "seconds": seconds, "cached": cached, "built": built,
+         "failed": failed} for run_id, alias, recipe, state, started, seconds, cached, built, failed in found
+    ]  # fmt: skip
+
+
+def node_rows(home: Path, run: str) -> list[NodeRow]:
+    """Returns the nodes of a run, in the order in which they ended. run: its id."""
+    sql = "SELECT node, state, artifact_id, seconds, message FROM node_run WHERE run_id = ? ORDER BY ordinal"
+    return [
+        {"node": node, "state": state, "artifact_id": artifact_id, "seconds": seconds, "message": message}
+        for node, state, artifact_id, seconds, message in database.query(home, sql, [run])[1]
+    ]
 
 
 def show(home: Path, name: str) -> dict[str, Any]:
-    """The manifest of an artifact without its list of files, or a run with its nodes; both with the names that a user gave.
+    """Shows an artifact or a run. An unknown name is a StageError.
 
     Args:
         home: the home folder.
         name: a name as `lookup.latest_artifact` accepts it, or a run by id, alias or given name.
 
-    Raises:
-        StageError: there is no such artifact or run.
+    Returns:
+        The manifest of an artifact without its list of files, or the record of a run with its nodes. Both have the given names.
     """
     if run := lookup.find_run(home, name):
         record = database.records(home, "SELECT * EXCLUDE (packages) FROM run WHERE run_id = ?", [run])[0]
-        nodes = database.records(
-            home, "SELECT node, state, artifact_id, seconds, message FROM node_run WHERE run_id = ? ORDER BY ordinal", [run]
-        )
         shown = {k: json.loads(v) if k in ("command", "resolved", "hardware") else str(v) for k, v in record.items()}
-        return shown | {"names": names_of(home, run), "nodes": nodes}
+        return shown | {"names": names_of(home, run), "nodes": node_rows(home, run)}
     artifact = read(home, name)
     named = manifest.artifact_id(artifact)
     shown = {k: v for k, v in artifact.manifest.items() if k not in ("files", "key_parts", "version_notes", "alias")}
@@ -58,13 +125,13 @@ def show(home: Path, name: str) -> dict[str, Any]:
 
 
 def names_of(home: Path, target: str) -> list[str]:
-    """The names that a user gave an artifact or a run. target: its id."""
+    """Returns the names that a user gave an artifact or a run. target: its id."""
     return [name for name, meant in names.all_names(home).items() if meant == target]
 
 
-def name_rows(home: Path) -> list[dict[str, Any]]:
-    """Rows (name, target, what) of all given names; what: artifact, run, or gone."""
-    found = []
+def name_rows(home: Path) -> list[NameRow]:
+    """Returns all given names."""
+    found: list[NameRow] = []
     for name, target in names.all_names(home).items():
         kind = (
             "artifact"
@@ -78,17 +145,16 @@ def name_rows(home: Path) -> list[dict[str, Any]]:
 
 
 def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
-    """Gives an artifact or a run a name and returns its id.
+    """Gives an artifact or a run a name. A name that is in use or not valid is a RecipeError, a missing target a StageError.
 
     Args:
         home: the home folder.
         target: an artifact or a run, by any name that `show` accepts.
         name: the new name.
-        move: whether to take the name from its present target.
+        move: whether to remove the name from its present target.
 
-    Raises:
-        RecipeError: the name is in use or not valid.
-        StageError: the target is missing.
+    Returns:
+        The id of the artifact or run.
     """
     meant = lookup.find_run(home, target) or str(lookup.latest_artifact(home, target)["artifact_id"])
     with runs.hold_home(home):  # gc must not remove the target meanwhile
@@ -97,54 +163,65 @@ def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
     return meant
 
 
-def read(home: Path, name: str) -> Any:
-    """The artifact that a name means, as `lookup.latest_artifact` finds it. Raises StageError if there is none."""
+def read(home: Path, name: str) -> Artifact:
+    """Returns the artifact that a name means, as `lookup.latest_artifact` finds it. Raises StageError if there is none."""
     return manifest.read_artifact(home / lookup.latest_artifact(home, name)["path"])
 
 
-def up(home: Path, name: str) -> list[dict[str, Any]]:
-    """Rows of all artifacts that an artifact was made from, nearest first. Raises StageError if no artifact has the name."""
-    return _walk(home, name, here="child", next="parent")
+def up(home: Path, name: str) -> list[ReachedRow]:
+    """Returns all artifacts that an artifact was made from, nearest first. Raises StageError if no artifact has the name."""
+    return _reached(home, name, here="child", next="parent")
 
 
-def down(home: Path, name: str) -> list[dict[str, Any]]:
-    """Rows of all artifacts made from an artifact, nearest first. Raises StageError if no artifact has the name."""
-    return _walk(home, name, here="parent", next="child")
+def down(home: Path, name: str) -> list[ReachedRow]:
+    """Returns all artifacts made from an artifact, nearest first. Raises StageError if no artifact has the name."""
+    return _reached(home, name, here="parent", next="child")
 
 
-def _walk(home: Path, name: str, here: str, next: str) -> list[dict[str, Any]]:
-    """The artifacts reached from one, breadth first, with one query per distance.
+def _reached(home: Path, name: str, here: str, next: str) -> list[ReachedRow]:
+    """Follows the links from one artifact, breadth first, with one query per distance.
 
     One recursive query would be slower, because it first builds a hash table of all links of the home.
+
+    Args:
+        home: the home folder.
+        name: the artifact, by any name.
+        here: the column of a link that names the artifact at this end: parent or child.
+        next: the other column.
+
+    Returns:
+        The reached artifacts without the first, sorted by distance, node and id.
     """
     first, wanted = lookup.latest_sql(home, name)
-    columns = ["distance", *FOUND.split(", ")]
 
-    def walk(ask: database.Ask) -> list[dict[str, Any]]:
+    def follow(query: database.Ask) -> list[ReachedRow]:
         distance: dict[int, int] = {}
-        reached = {number for (number,) in ask(first, [wanted])[1]}
+        reached = {number for (number,) in query(first, [wanted])[1]}
         while reached:
             distance |= dict.fromkeys(reached, max(distance.values(), default=-1) + 1)
-            linked = ask(f"SELECT {next} FROM link WHERE {here} IN ({_listed(reached)})")[1]
+            linked = query(f"SELECT {next} FROM link WHERE {here} IN ({_listed(reached)})")[1]
             reached = {number for (number,) in linked} - distance.keys()
         if not distance:
             return []
-        rows = ask(f"SELECT number, {FOUND} FROM artifact WHERE number IN ({_listed(distance)})")[1]
-        return [dict(zip(columns, (distance[number], *row), strict=True)) for number, *row in rows]
+        rows = query(f"SELECT number, {FOUND} FROM artifact WHERE number IN ({_listed(distance)})")[1]
+        return [
+            {"distance": distance[number], "node": node, "artifact_id": artifact_id, "alias": alias, "kind": kind, "rows": rows_in,
+             "tokens": tokens, "bytes": size} for number, node, artifact_id, alias, kind, rows_in, tokens, size in rows
+        ]  # fmt: skip
 
-    found = sorted(database.asking(home, walk), key=lambda row: (row["distance"], row["node"], row["artifact_id"]))
+    found = sorted(database.asking(home, follow), key=lambda row: (row["distance"], row["node"], row["artifact_id"]))
     if not found:
         lookup.latest_artifact(home, name)  # raises with near matches
     return found[1:]
 
 
 def _listed(numbers: Iterable[int]) -> str:
-    """The numbers as constants for an IN of SQL. DuckDB looks up constants in a list, but executes a list parameter as a join."""
+    """Returns the numbers as constants for an IN of SQL. DuckDB looks up constants in a list, but executes a list parameter as a join."""
     return ", ".join(str(number) for number in sorted(numbers))
 
 
 def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
-    """Compares files with their recorded sha256.
+    """Compares files with their recorded sha256. An unknown name is a StageError.
 
     Args:
         home: the home folder.
@@ -153,9 +230,6 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
     Returns:
         The number of checked files, and one line per problem. Manifests that cannot be read are problems too; for a whole home, also
         run records and name files.
-
-    Raises:
-        StageError: there is no such artifact or run.
     """
     wrong: list[str] = []
     if not name:
@@ -187,11 +261,14 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
 
 
 def report_path(home: Path, run: str = "") -> Path:
-    """The path of the HTML report of a run.
+    """Finds the HTML report of a run.
 
     Args:
         home: the home folder.
         run: a run, by id, alias or given name; empty for the newest run that has a report.
+
+    Returns:
+        The path of the page.
 
     Raises:
         StageError: there is no such run or no report.

@@ -21,7 +21,7 @@ from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
 from stages.core.index import database
 from stages.core.run.node_job import NodeJob, prepare, resolve_externals
-from stages.core.run.runner import find_hit
+from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
 
 if TYPE_CHECKING:
@@ -80,6 +80,12 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mappi
         recipe: the recipe.
         steps: the nodes, each after those that it reads.
         imported: node -> the imported artifact that replaces it.
+
+    Returns:
+        The plan.
+
+    Raises:
+        LoamError: an artifact that is needed for the plan cannot be read.
     """
     planned: dict[str, Planned] = {}
     missing = missing_devices(recipe, [s.node for s in steps if s.node not in imported])
@@ -109,7 +115,7 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mappi
             missing.append(f"{error.what} ({error.where})" if error.where else error.what)
             planned[step.node] = Planned(step.node, NodeState.WAITING, ("an input is missing",))
             continue
-        hit = find_hit(home, job)
+        hit = find_cached(home, job)
         if hit:
             wrong = manifest.glance(hit)
             planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), hit, job)
@@ -119,7 +125,7 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mappi
 
 
 def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
-    """One sentence if the recipe trains on more GPUs than this machine has; otherwise empty."""
+    """Returns one sentence if the recipe trains on more GPUs than this machine has; otherwise empty."""
     if not recipe.runtime.gpus or not {"pretrain", "sft", "dpo"} & set(nodes):
         return []
     here = len(environment.gpus())
@@ -129,35 +135,44 @@ def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
 
 
 def why_miss(home: Path, job: NodeJob) -> list[str]:
-    """The reasons why a job has no artifact: its field-by-field differences from the most similar recent artifact of its node."""
+    """Explains why a job has no artifact.
+
+    Args:
+        home: the home folder.
+        job: a job whose key has no artifact.
+
+    Returns:
+        Its field-by-field differences from the most similar recent artifact of its node; at least one line.
+    """
     compared = []
     for path in _newest(home, job.node):
         with suppress(
             VerificationError, FileNotFoundError, KeyError, ValueError
         ):  # damaged, or removed by gc meanwhile: `lineage verify` names it
-            earlier = manifest.read_artifact(path).manifest
+            artifact = manifest.read_artifact(path)
+            earlier = artifact.manifest
             if "imported" in earlier and earlier["key"] == job.key:
-                return [f"{job.node}/{path.name} is imported, so it stands only where the recipe's section import names it"]
+                return [f"{job.node}/{path.name} is imported, so it is used only if the recipe's section import names it"]
             if "imported" in earlier:
                 continue  # imported files are not an earlier state of this recipe
-            compared.append((_differences(job, earlier), int(earlier["alias"].rpartition("-")[2])))
+            compared.append((_differences(job, artifact), int(earlier["alias"].rpartition("-")[2])))
     if not compared:
         return ["not built yet"]
     fewest = min(len(lines) for lines, _ in compared)
     return max((pair for pair in compared if len(pair[0]) == fewest), key=lambda pair: pair[1])[0] or ["its artifact was removed"]
 
 
-def _differences(job: NodeJob, earlier: Mapping[str, Any]) -> list[str]:
-    """The lines of `key.key_differences` to an earlier manifest. A line about different code also names the modules."""
-    lines = key.key_differences(job.parts, earlier["key_parts"])
-    now, then = source_code.module_digests(*job.stage.modules), earlier["code"].get("modules", {})
+def _differences(job: NodeJob, earlier: Artifact) -> list[str]:
+    """Returns the lines of `key.key_differences` to an earlier artifact. A line about different code also names the modules."""
+    lines = key.key_differences(job.parts, earlier.manifest["key_parts"])
+    now, then = source_code.module_digests(*job.stage.modules), earlier.manifest["code"].get("modules", {})
     modules = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
     named = f" ({', '.join(modules[:MODULES])}{' …' if len(modules) > MODULES else ''})" if then and modules else ""
     return [line + named if line.startswith(key.CODE_DIFFERS) else line for line in lines]
 
 
 def _newest(home: Path, node: str) -> list[Path]:
-    """The folders of a node's newest artifacts, at most COMPARED. If there are more, the index says which are the newest."""
+    """Returns the folders of a node's newest artifacts, at most COMPARED. If there are more, the index says which are the newest."""
     found = [p.parent for p in (home / "artifacts" / node).glob(f"*/{manifest.NAME}")]
     if len(found) <= COMPARED:
         return found
@@ -169,10 +184,17 @@ def _newest(home: Path, node: str) -> list[Path]:
 
 
 def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
-    """Rows (what, value) about the training.
+    """Describes the size of the training.
 
     Parameters, tokens, FLOPs, memory per rank and bytes of a checkpoint follow from the recipe. What was built adds its time and size,
     and the artifact of mix adds tokens and epochs per source.
+
+    Args:
+        recipe: the recipe.
+        plan: its plan.
+
+    Returns:
+        Rows (what, value), both as text with units.
     """
     from stages.lm.model import flops
 
@@ -197,15 +219,15 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
 
 
 def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig | None:
-    """The model configuration: of the imported checkpoint, or of the recipe; None if a part that it depends on is not available."""
+    """Returns the model configuration: of the imported checkpoint, or of the recipe; None if a part that it depends on is not available."""
     from stages.lm.model.config import ModelConfig, read_model_config
 
     imported = {node: built.get(node) for node in recipe.imports}
     if "pretrain" in imported:
         return read_model_config(imported["pretrain"].path / "model.json") if imported["pretrain"] else None
-    pretrain: Any = recipe.sections["pretrain"]
+    pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
     mix, tokenizer = recipe.sections.get("mix"), recipe.sections.get("train_tokenizer")
-    seq_len = getattr(mix, "seq_len", None)  # the config classes of stages are not imported here
+    seq_len = getattr(mix, "seq_len", None)
     if "mix" in imported:
         seq_len = json.loads((imported["mix"].path / "mix.json").read_text())["seq_len"] if imported["mix"] else None
     vocab_size = getattr(tokenizer, "vocab_size", None)
@@ -217,7 +239,7 @@ def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig 
 
 
 def _state_tensors(recipe: Recipe) -> int:
-    """The number of tensors that the optimizer of the first training section keeps per parameter; that of AdamW if there is none."""
+    """Returns the number of tensors that the optimizer of the first training section keeps per parameter; that of AdamW if there is none."""
     from stages.lm.train.optimizer_adamw import AdamW
     from stages.lm.train.training_settings import TrainingSettings
 
@@ -228,7 +250,7 @@ def _state_tensors(recipe: Recipe) -> int:
 def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
     from stages.lm.model import flops
 
-    pretrain: Any = recipe.sections["pretrain"]
+    pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
     ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
     budget, batch, seq_len = pretrain.budget, pretrain.global_batch_size, shape.max_position_embeddings
     rows = []
@@ -247,7 +269,7 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
 
 
 def _measured(built: Mapping[str, Artifact | None]) -> list[tuple[str, str]]:
-    """One row about the nodes that have an artifact: their number, the time that building them took, and their bytes on disk."""
+    """Returns one row about the nodes that have an artifact: their number, the time that building them took, and their bytes on disk."""
     from datetime import datetime
 
     there = [a.manifest for a in built.values() if a is not None]

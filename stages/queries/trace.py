@@ -1,7 +1,7 @@
 """Traces a document through the pipeline, and a training step back to its documents.
 
-The chain is URL -> captures -> verdicts -> token spans -> rows -> steps. A verdict that dropped or changed a document has its evidence
-(stages/queries/drop_evidence.py). The rows of a step come from the `steps` side table of pretraining, which is written from the same
+The chain is URL -> captures -> verdicts -> token spans -> sequences -> steps. A verdict that dropped or changed a document has its evidence
+(stages/queries/drop_evidence.py). The sequences of a step come from the `steps` side table of pretraining, which is written from the same
 stateless permutation that the trainer uses.
 Guarantee: read-only. An answer starts from one artifact and contains only what that artifact was made from. Other artifacts of
 other runs are left out. The default start is the newest pretrained checkpoint.
@@ -10,14 +10,16 @@ other runs are left out. The default start is the newest pretrained checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 from uuid import UUID
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database, lookup
+from stages.queries.decision import Decision
 from stages.queries.drop_evidence import evidence
+from stages.queries.traced import BatchRow, Origin, SequenceSpan, TokenSpan, TracedDocument, TracedVerdict
 
 PIPELINE = ("extract", "filter", "dedup", "decontaminate")
 STARTS = ("pretrain", "mix", "encode", "decontaminate", "dedup", "filter", "extract")  # an answer starts at the first that exists
@@ -43,8 +45,8 @@ class Start:
     of: Mapping[tuple[str, str], str] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
 
-    def named(self) -> dict[str, str]:
-        """The fields that an answer shows: artifact, alias and run."""
+    def named(self) -> Origin:
+        """Returns the fields that an answer shows."""
         return {"artifact": self.artifact, "alias": self.alias, "run": self.run}
 
     @property
@@ -54,7 +56,7 @@ class Start:
 
 
 def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = False) -> Start:
-    """The start of an answer.
+    """Finds the start of an answer.
 
     Without `run` and `checkpoint`, this is the newest pretrained checkpoint, else the newest artifact of the last node in the pipeline
     that has one. Artifacts of later nodes than decontaminate that were imported without their inputs are skipped, unless `trained`.
@@ -65,8 +67,11 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
         checkpoint: an artifact, by any name; it has precedence over `run`.
         trained: whether only a checkpoint can answer, as for a training step.
 
+    Returns:
+        The start, with all that it was made from.
+
     Raises:
-        StageError: the run or artifact does not exist, or it has no documents in this home.
+        StageError: no document is recorded, or the run or artifact does not exist or has no documents in this home.
     """
     if checkpoint:
         found = str(lookup.latest_artifact(home, checkpoint)["artifact_id"])
@@ -76,52 +81,70 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
         found = next((name for node in STARTS if (name := _newest(home, node, made=node not in PIPELINE and not trained))), "")
         if not found:
             raise StageError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
-    return database.asking(home, lambda ask: _followed(ask, found, run))
+    return database.asking(home, lambda query: _followed(query, found, run))
 
 
-def trace_url(home: Path, of: Start, url: str) -> list[dict[str, Any]]:
-    """All captures of a URL: verdict, reason and evidence of each stage, token spans, and the pretraining steps that saw it.
+def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
+    """Traces all captures of a URL.
 
     Args:
         home: the home folder.
         of: the start of the answer.
         url: the URL as crawled; a URL that ends in "%" is a prefix. At most 1,000 captures are returned.
 
+    Returns:
+        The captures, sorted by URL and doc_id.
+
     Raises:
         StageError: no capture is recorded.
     """
-    seen = []
+    seen: list[str] = []
     condition = "starts_with(url, ?)" if url.endswith("%") else "url = ?"
     if of.judged:
         sql = f"SELECT DISTINCT doc_id, url FROM decisions WHERE {_any(of.judged)} AND {condition} AND doc_id IS NOT NULL ORDER BY url, doc_id LIMIT 1000"
-        seen = database.records(home, sql, [*of.judged, url.removesuffix("%")])
+        seen = [str(doc_id) for doc_id, _ in database.query(home, sql, [*of.judged, url.removesuffix("%")])[1]]
     if not seen:
         raise StageError(
             f"No capture of {url} is recorded in what {of.alias} was made from.",
             where=_where(home, of),
-            do="Give the URL as crawled; end it with % to match a prefix; --run or --checkpoint asks about another one.",
+            do="Give the URL as crawled; end it with % to match a prefix; use --run or --checkpoint to start from another one.",
         )
-    return database.asking(home, lambda ask: [_document(ask, home, of, str(row["doc_id"])) for row in seen])
+    return database.asking(home, lambda query: [_document(query, home, of, doc_id) for doc_id in seen])
 
 
-def trace_doc(home: Path, of: Start, doc_id: str) -> dict[str, Any]:
-    """One document: its verdicts with evidence in pipeline order, its token spans, and the rows and steps of pretraining that hold it.
+def trace_doc(home: Path, of: Start, doc_id: str) -> TracedDocument:
+    """Traces one document. A document that is not recorded is a StageError.
+
+    Args:
+        home: the home folder.
+        of: the start of the answer.
+        doc_id: the document, a UUID as text.
+
+    Returns:
+        The document.
 
     Raises:
         RecipeError: `doc_id` is not a UUID.
-        StageError: the document is not recorded.
     """
     try:
         wanted = str(UUID(doc_id))
     except ValueError:
         raise RecipeError(
-            f"{doc_id!r} is no doc_id.", do="A doc_id is a UUID: take one from `loam trace --url` or the decisions view."
+            f"{doc_id!r} is not a doc_id.", do="A doc_id is a UUID: copy one from `loam trace --url` or the decisions view."
         ) from None
-    return database.asking(home, lambda ask: _document(ask, home, of, wanted))
+    return database.asking(home, lambda query: _document(query, home, of, wanted))
 
 
-def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
-    """The documents in one global batch of pretraining, in batch order: position, row, piece, doc_id, URL, source and tokens.
+def trace_step(home: Path, of: Start, step: int) -> list[BatchRow]:
+    """Lists the documents in one global batch of pretraining.
+
+    Args:
+        home: the home folder.
+        of: the start of the answer.
+        step: the training step, from 1.
+
+    Returns:
+        The documents, in batch order.
 
     Raises:
         StageError: nothing was pretrained, there is no such step, or a needed artifact is not in this home.
@@ -129,7 +152,7 @@ def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
     trained = _trained(of)
     if not trained:
         do = "Name a checkpoint with --checkpoint, or run the recipe up to pretrain."
-        raise StageError(f"{of.alias} was made from no pretraining, so there are no steps.", where=str(home), do=do)
+        raise StageError(f"{of.alias} was not made from a pretrained checkpoint, so there are no steps.", where=str(home), do=do)
     pretrain = of.of.get(("pretrain", "steps"), "")
     first: int | None = None
     last = 0
@@ -137,23 +160,36 @@ def trace_step(home: Path, of: Start, step: int) -> list[dict[str, Any]]:
         ((first, last),) = database.query(home, "SELECT min(step), max(step) FROM steps WHERE contains(file, ?)", [pretrain])[1]
     if first is None:
         raise StageError("Pretraining took no step here: its checkpoint was imported.", where=trained, do="Look where it was trained.")
-    if ("mix", "row_spans") not in of.of or not of.judged:
+    if ("mix", "sequence_spans") not in of.of or not of.judged:
         what = f"What {of.alias} was made from is not all in this home: {', '.join(of.gone) or 'no mixture or documents'}."
         raise StageError(what, where=str(home), do="Look where it was trained, or run its recipe again.")
     if not first <= step <= last:
         raise StageError(f"There is no step {step}.", where=trained, do=f"The steps are {first} to {last}.")
-    return database.records(
+    found = database.query(
         home,
-        "SELECT s.position, s.row, r.piece, r.doc_id::VARCHAR AS doc_id, d.url, r.source, r.length AS tokens FROM steps s "
-        "JOIN row_spans r ON r.row = s.row AND r.part = 'train' AND contains(r.file, ?) "
+        "SELECT s.position, s.sequence, r.segment, r.doc_id::VARCHAR AS doc_id, d.url, r.source, r.length AS tokens FROM steps s "
+        "JOIN sequence_spans r ON r.sequence = s.sequence AND r.part = 'train' AND contains(r.file, ?) "
         f"LEFT JOIN (SELECT DISTINCT doc_id, url FROM decisions WHERE {_any(of.judged)}) d ON d.doc_id = r.doc_id "
-        "WHERE contains(s.file, ?) AND s.step = ? ORDER BY s.position, r.piece",
-        [of.of["mix", "row_spans"], *of.judged, pretrain, step],
-    )
+        "WHERE contains(s.file, ?) AND s.step = ? ORDER BY s.position, r.segment",
+        [of.of["mix", "sequence_spans"], *of.judged, pretrain, step],
+    )[1]
+    return [
+        {"position": position, "sequence": sequence, "segment": segment, "doc_id": doc_id, "url": url, "source": source, "tokens": tokens}
+        for position, sequence, segment, doc_id, url, source, tokens in found
+    ]
+
+
+class _Known(NamedTuple):
+    """An artifact in the index: its alias, its node, its number, and the run that built it."""
+
+    alias: str
+    node: str
+    number: int
+    run_id: str
 
 
 def _newest(home: Path, node: str, made: bool) -> str:
-    """The artifact of a node from the newest run; empty if there is none. made: whether to skip artifacts without recorded inputs."""
+    """Returns the artifact of a node from the newest run; empty if there is none. made: whether to skip artifacts without recorded inputs."""
     sql = (
         "SELECT a.artifact_id FROM artifact a LEFT JOIN node_run n USING (artifact_id) LEFT JOIN run ON run.run_id = n.run_id "
         "WHERE a.node = $1 AND (NOT $2 OR EXISTS (FROM edge WHERE child = a.artifact_id AND input)) "
@@ -164,7 +200,19 @@ def _newest(home: Path, node: str, made: bool) -> str:
 
 
 def _of_run(home: Path, run_id: str, name: str) -> str:
-    """The artifact of a run for the first of STARTS that the run has. Raises StageError if it has none of them in this home."""
+    """Finds the artifact of a run for the first of STARTS that the run has.
+
+    Args:
+        home: the home folder.
+        run_id: the id of the run.
+        name: the name of the run in the message.
+
+    Returns:
+        The id of the artifact.
+
+    Raises:
+        StageError: the run has none of them in this home.
+    """
     sql = "SELECT n.node, artifact_id FROM node_run n JOIN artifact USING (artifact_id) WHERE n.run_id = ? ORDER BY ordinal"
     there: dict[str, str] = dict(database.query(home, sql, [run_id])[1])
     for node in STARTS:
@@ -173,36 +221,42 @@ def _of_run(home: Path, run_id: str, name: str) -> str:
     raise StageError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam lineage runs` lists the runs.")
 
 
-def _followed(ask: database.Ask, artifact: str, run: str) -> Start:
-    """The start with all that it was made from, the nearest artifact of each node. Corpora that dedup only compared with are left out."""
+def _followed(query: database.Ask, artifact: str, run: str) -> Start:
+    """Returns the start and all that it was made from. Of each node, the nearest artifact counts; corpora that dedup compared with do not.
+
+    Args:
+        query: runs a query on one connection to the index.
+        artifact: the id of the artifact to start from.
+        run: the requested run, by any name; empty for none.
+    """
     distance: dict[str, int] = {}
     reached = {artifact}
     while reached:
         distance |= dict.fromkeys(reached, max(distance.values(), default=-1) + 1)
         sql = "SELECT DISTINCT parent FROM edge WHERE input AND child IN (SELECT unnest($1::VARCHAR[]))"
-        reached = {parent for (parent,) in ask(sql, [list(reached)])[1]} - distance.keys()
+        reached = {parent for (parent,) in query(sql, [list(reached)])[1]} - distance.keys()
     sql = "SELECT artifact_id, alias, node, number, run_id FROM artifact WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))"
-    known = {row[0]: row for row in ask(sql, [list(distance)])[1]}
+    known = {row[0]: _Known(*row[1:]) for row in query(sql, [list(distance)])[1]}
     nearest: dict[str, str] = {}
-    for name in sorted(known, key=lambda name: (distance[name], -known[name][3])):
-        nearest.setdefault(known[name][2], name)
-    tables = ask(
+    for name in sorted(known, key=lambda name: (distance[name], -known[name].number)):
+        nearest.setdefault(known[name].node, name)
+    tables = query(
         "SELECT DISTINCT node, kind, artifact_id FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))", [list(known)]
     )[1]
     of = {(node, kind): f"/{name}/" for node, kind, name in tables if nearest.get(node) == name}
     # The requested run, else the run that built the artifact, else the newest run that has it.
-    runs = ask(
+    runs = query(
         "SELECT alias FROM run LEFT JOIN node_run n ON n.run_id = run.run_id AND n.artifact_id = $1 "
         "WHERE n.artifact_id IS NOT NULL OR run.run_id = $2 "
         "ORDER BY run.alias = $3 OR run.run_id = $3 DESC, run.run_id = $2 DESC, seq DESC LIMIT 1",
-        [artifact, known[artifact][4], run],
+        [artifact, known[artifact].run_id, run],
     )[1]
     gone = tuple(sorted(set(distance) - known.keys()))
-    return Start(artifact, known[artifact][1], known[artifact][2], runs[0][0] if runs else "", of, gone)
+    return Start(artifact, known[artifact].alias, known[artifact].node, runs[0][0] if runs else "", of, gone)
 
 
 def _trained(of: Start) -> str:
-    """The id of the pretraining artifact; empty if there is none."""
+    """Returns the id of the pretraining artifact; empty if there is none."""
     if of.node == "pretrain":
         return of.artifact
     return next((path.strip("/") for (node, _), path in of.of.items() if node == "pretrain"), "")
@@ -213,36 +267,41 @@ def _where(home: Path, of: Start) -> str:
 
 
 def _any(paths: list[str]) -> str:
-    """An SQL condition on `file` with one parameter per path."""
+    """Returns an SQL condition on `file` with one parameter per path."""
     return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
 
 
-def _document(ask: database.Ask, home: Path, of: Start, doc_id: str) -> dict[str, Any]:
-    decisions = []
+def _document(query: database.Ask, home: Path, of: Start, doc_id: str) -> TracedDocument:
+    decisions: list[Decision] = []
     if of.judged:
         sql = f"SELECT * FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
-        decisions = database.as_dicts(ask(sql, [*of.judged, doc_id, list(PIPELINE)]))
+        names, found = query(sql, [*of.judged, doc_id, list(PIPELINE)])
+        decisions = [Decision.of_row(names, row) for row in found]
     if not decisions:
         raise StageError(
             f"No document {doc_id} is recorded in what {of.alias} was made from.",
             where=_where(home, of),
-            do="Take a doc_id from `loam trace --url` or the decisions view; --run or --checkpoint asks about another one.",
+            do="Take a doc_id from `loam trace --url` or the decisions view; use --run or --checkpoint to start from another one.",
         )
-    result: dict[str, Any] = {"doc_id": doc_id, "url": decisions[0]["url"]}
-    result["verdicts"] = [
-        {"node": d["node"], "artifact": d["artifact_id"], "verdict": d["verdict"], "reason": d["reason"]}
-        | asdict(evidence(ask, d["artifact_id"], d))
-        for d in decisions
-    ]
-    result["tokens"], result["rows"], result["steps"] = [], [], []
-    if spans := of.of.get(("encode", "spans")):
+    spans: tuple[TokenSpan, ...] = ()
+    if file := of.of.get(("encode", "spans")):
         sql = "SELECT shard, start, length FROM token_spans WHERE contains(file, ?) AND doc_id = ?::UUID"
-        result["tokens"] = database.as_dicts(ask(sql, [spans, doc_id]))
-    if rows := of.of.get(("mix", "row_spans")):
-        sql = "SELECT part, row, piece, length FROM row_spans WHERE contains(file, ?) AND doc_id = ?::UUID ORDER BY part, row, piece"
-        result["rows"] = database.as_dicts(ask(sql, [rows, doc_id]))
-    trained = [row["row"] for row in result["rows"] if row["part"] == "train"]
-    if trained and (steps := of.of.get(("pretrain", "steps"))):
-        sql = "SELECT DISTINCT step FROM steps WHERE contains(file, ?) AND list_contains(?, row) ORDER BY 1"
-        result["steps"] = [step for (step,) in ask(sql, [steps, trained])[1]]
-    return result
+        spans = tuple(TokenSpan(*row) for row in query(sql, [file, doc_id])[1])
+    sequences: tuple[SequenceSpan, ...] = ()
+    if file := of.of.get(("mix", "sequence_spans")):
+        sql = "SELECT part, sequence, segment, length FROM sequence_spans WHERE contains(file, ?) AND doc_id = ?::UUID ORDER BY part, sequence, segment"
+        sequences = tuple(SequenceSpan(*row) for row in query(sql, [file, doc_id])[1])
+    steps: tuple[int, ...] = ()
+    trained = [span.sequence for span in sequences if span.part == "train"]
+    if trained and (file := of.of.get(("pretrain", "steps"))):
+        sql = "SELECT DISTINCT step FROM steps WHERE contains(file, ?) AND list_contains(?, sequence) ORDER BY 1"
+        steps = tuple(step for (step,) in query(sql, [file, trained])[1])
+    verdicts = tuple(_verdict(query, decision) for decision in decisions)
+    return TracedDocument(doc_id, decisions[0].url, verdicts, spans, sequences, steps)
+
+
+def _verdict(query: database.Ask, decision: Decision) -> TracedVerdict:
+    why = evidence(query, decision)
+    return TracedVerdict(
+        decision.node, decision.artifact, decision.verdict, decision.reason, why.measured, why.copy, why.removed, why.matches
+    )  # fmt: skip

@@ -7,77 +7,76 @@ Cost: negligible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from stages.core.contract.printable import one_line
+from stages.queries.drop_evidence import Copy
+from stages.queries.rule_thresholds import Measured
+from stages.queries.traced import TracedDocument, TracedVerdict
 
 MATCHES_SHOWN = 10
 STEPS_SHOWN = 20
 INDENT = " " * 17
 
 
-def document_lines(document: Mapping[str, Any]) -> list[str]:
-    """The lines of text about one document from `trace_url` or `trace_doc`."""
+def document_lines(document: TracedDocument) -> list[str]:
+    """Returns the lines of text about one document from `trace_url` or `trace_doc`."""
     return [one_line(line) for line in _lines(document)]
 
 
-def _lines(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{document['doc_id']}  {document['url']}"
-    for verdict in document["verdicts"]:
-        yield f"  {verdict['node']:<14} {verdict['verdict']:<8} {verdict['reason'] or ''}".rstrip()
+def _lines(document: TracedDocument) -> Iterator[str]:
+    yield f"{document.doc_id}  {document.url}"
+    for verdict in document.verdicts:
+        yield f"  {verdict.node:<14} {verdict.verdict:<8} {verdict.reason or ''}".rstrip()
         yield from (INDENT + line for line in _evidence(verdict))
-    for span in document["tokens"]:
-        yield f"  encode         {span['length']:,} tokens at {span['start']:,} of shard {span['shard']}"
-    for row in document["rows"]:
-        yield f"  mix            {row['part']} row {row['row']}, piece {row['piece']}: {row['length']} tokens"
-    if steps := document["steps"]:
+    for span in document.tokens:
+        yield f"  encode         {span.length:,} tokens at {span.start:,} of shard {span.shard}"
+    for part in document.sequences:
+        yield f"  mix            {part.part} sequence {part.sequence}, segment {part.segment}: {part.length} tokens"
+    if steps := document.steps:
         more = f" and {len(steps) - STEPS_SHOWN:,} more; --json names all" if len(steps) > STEPS_SHOWN else ""
         yield f"  pretrain       steps {', '.join(map(str, steps[:STEPS_SHOWN]))}{more}"
 
 
-def _evidence(verdict: Mapping[str, Any]) -> Iterator[str]:
-    for measured in verdict["measured"]:
+def _evidence(verdict: TracedVerdict) -> Iterator[str]:
+    for measured in verdict.measured:
         yield _measured(measured)
-    if copy := verdict["copy"]:
-        yield from _copy(copy)
-    for named in verdict["removed"]:
-        yield f"removed with {named['url']} (doc_id {named['doc_id']}), which dedup.remove_copies_of names"
-    for match in verdict["matches"][:MATCHES_SHOWN]:
-        counted = "" if match["ngrams"] is None else f", {match['ngrams']:,} n-gram{'s' * (match['ngrams'] != 1)}"
-        yield f"{match['benchmark']} item {match['item_id']}: {match['word_count']:,} words{counted}, characters {match['start']:,} to {match['end']:,}"
-        cut = (
-            ""
-            if len(match["words"]) == match["words_chars"]
-            else f", the first {len(match['words']):,} of {match['words_chars']:,} characters"
-        )
-        yield f'  "{match["words"]}"{cut}'
-    if (more := len(verdict["matches"]) - MATCHES_SHOWN) > 0:
+    if verdict.copy:
+        yield from _copy(verdict.copy)
+    for named in verdict.removed:
+        yield f"removed with {named.url} (doc_id {named.doc_id}), which dedup.remove_copies_of names"
+    for match in verdict.matches[:MATCHES_SHOWN]:
+        counted = "" if match.ngrams is None else f", {match.ngrams:,} n-gram{'s' * (match.ngrams != 1)}"
+        yield f"{match.benchmark} item {match.item_id}: {match.word_count:,} words{counted}, characters {match.start:,} to {match.end:,}"
+        shown = len(match.words)
+        cut = "" if shown == match.words_chars else f", the first {shown:,} of {match.words_chars:,} characters"
+        yield f'  "{match.words}"{cut}'
+    if (more := len(verdict.matches) - MATCHES_SHOWN) > 0:
         yield f"and {more:,} more matches; --json names all"
 
 
-def _measured(measured: Mapping[str, Any]) -> str:
-    """A comparison as text: "words 34, below filter.gopher_quality.min_doc_words = 50 (words)"."""
-    value, threshold = measured["value"], measured["threshold"]
+def _measured(measured: Measured) -> str:
+    """Returns a comparison as text: "words 34, below filter.gopher_quality.min_doc_words = 50 (words)"."""
+    value, threshold = measured.value, measured.threshold
     shown = "not recorded" if value is None else _value(value)
     if isinstance(value, float) and value != threshold and shown == _value(threshold):
         shown = repr(value)  # rounded, it would look equal to the threshold
-    compared = f", {measured['relation']} {measured['setting']} = {_value(threshold)}" if measured["setting"] else ""
-    return f"{measured['signal']} {shown}{compared} ({measured['unit']})"
+    compared = f", {measured.relation} {measured.setting} = {_value(threshold)}" if measured.setting else ""
+    return f"{measured.signal} {shown}{compared} ({measured.unit})"
 
 
-def _copy(copy: Mapping[str, Any]) -> Iterator[str]:
-    corpus = f" of the existing corpus {copy['corpus']} (dedup.against)" if copy["corpus"] else ""
-    yield f"kept instead: {copy['url'] or 'a document that is not in this home'} (doc_id {copy['doc_id']}){corpus}"
-    if copy["kind"] == "exact" and copy["jaccard"] == 1:
+def _copy(copy: Copy) -> Iterator[str]:
+    corpus = f" of the existing corpus {copy.corpus} (dedup.against)" if copy.corpus else ""
+    yield f"kept instead: {copy.url or 'a document that is not in this home'} (doc_id {copy.doc_id}){corpus}"
+    if copy.kind == "exact" and copy.jaccard == 1:
         yield "exact copy: equal text up to white space"
         return
-    of = "exact copy of a document that was removed as a near copy" if copy["kind"] == "exact" else "near copy"
-    unit = f"sets of {copy['shingle_words']}-word shingles" if copy["shingle_words"] else "sets of word shingles"
-    yield f"{of}: verified Jaccard similarity {_value(copy['jaccard'])}, at least dedup.threshold = {_value(copy['threshold'])} ({unit})"
+    of = "exact copy of a document that was removed as a near copy" if copy.kind == "exact" else "near copy"
+    unit = f"sets of {copy.shingle_words}-word shingles" if copy.shingle_words else "sets of word shingles"
+    yield f"{of}: verified Jaccard similarity {_value(copy.jaccard)}, at least dedup.threshold = {_value(copy.threshold)} ({unit})"
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):

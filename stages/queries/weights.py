@@ -10,18 +10,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError, VerificationError
 from stages.core.store import manifest
 
 if TYPE_CHECKING:
+    from safetensors import safe_open
     from torch import Tensor
 
 KINDS = ("checkpoint", "model")
@@ -29,16 +30,87 @@ GROUPS = ("embedding", "attention", "feed-forward", "norms", "head")
 CHUNK = 1 << 22
 """Number of elements that are converted to float64 at a time."""
 
-Row = dict[str, Any]
+Setting = str | int | float | bool | None
+T = TypeVar("T")
+
+
+class Figures(TypedDict):
+    """How far two tensors, or two groups of tensors, a and b differ.
+
+    Attributes:
+        norm_a: L2 norm of a.
+        norm_b: L2 norm of b.
+        relative_change: ||b-a|| / ||a||; 0 if b equals a; None if only a is zero.
+        cosine: the cosine of the angle between a and b; None if one is zero.
+        largest_change: maximum of |b-a|.
+    """
+
+    norm_a: float
+    norm_b: float
+    relative_change: float | None
+    cosine: float | None
+    largest_change: float
+
+
+class ParameterFigures(Figures):
+    """The figures of one parameter. shape: its shape as text ("20 x 12")."""
+
+    parameter: str
+    shape: str
+
+
+class GroupFigures(Figures):
+    """The figures of one kind of parameters, or of all. parameters: their number of elements."""
+
+    group: str
+    parameters: int
+
+
+class LoneParameter(TypedDict):
+    """A parameter that only one side has, or whose shapes differ. The shape is empty on a side that does not have it."""
+
+    parameter: str
+    shape_a: str
+    shape_b: str
+
+
+class SettingDifference(TypedDict):
+    """A setting of the model that differs; None on a side that does not have it."""
+
+    setting: str
+    a: Setting
+    b: Setting
+
+
+class WeightsComparison(TypedDict):
+    """How the weights of two artifacts differ.
+
+    Attributes:
+        a: id of the first artifact.
+        b: id of the second artifact.
+        config: settings that differ.
+        alone: parameters without a counterpart of the same shape.
+        groups: figures per kind of parameter, then over all.
+        layers: a row per block: "layer" (its number), then kind of parameter -> relative change.
+        parameters: figures of each parameter.
+    """
+
+    a: str
+    b: str
+    config: list[SettingDifference]
+    alone: list[LoneParameter]
+    groups: list[GroupFigures]
+    layers: list[dict[str, float | None]]
+    parameters: list[ParameterFigures]
 
 
 @dataclass(frozen=True)
 class Weights:
     """Opened weights. shapes: by parameter name, in model order. read: reads one parameter. config: the settings of the model."""
 
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], Tensor]
-    config: dict[str, Any]
+    config: Mapping[str, Setting]
 
 
 @dataclass(frozen=True)
@@ -62,34 +134,32 @@ class Sums:
     largest: float = 0.0
 
     def __add__(self, other: Sums) -> Sums:
+        """Returns the sums over the elements of both."""
         largest = math.nan if math.isnan(self.largest + other.largest) else max(self.largest, other.largest)
         return Sums(
             self.elements + other.elements, self.aa + other.aa, self.bb + other.bb, self.dd + other.dd, self.ab + other.ab, largest
         )  # fmt: skip
 
-    def figures(self) -> Row:
-        """The figures as a row.
-
-        norm_a, norm_b: L2 norms. relative_change: ||b-a|| / ||a||; 0 if b equals a; None if only a is zero. cosine: of a and b; None if
-        one is zero. largest_change: maximum of |b-a|.
-        """
+    def figures(self) -> Figures:
+        """Returns the figures that follow from the sums."""
         norm_a, norm_b, change = math.sqrt(self.aa), math.sqrt(self.bb), math.sqrt(self.dd)
         relative = 0.0 if change == 0 else change / norm_a if norm_a else None
         cosine = 1.0 if change == 0 and norm_a else self.ab / (norm_a * norm_b) if norm_a and norm_b else None
         return {"norm_a": norm_a, "norm_b": norm_b, "relative_change": relative, "cosine": cosine, "largest_change": self.largest}
 
 
-def compare_weights(a: Artifact, b: Artifact) -> dict[str, Any]:
-    """Compares two artifacts of kind checkpoint or model.
+def compare_weights(a: Artifact, b: Artifact) -> WeightsComparison:
+    """Compares two artifacts of kind checkpoint or model. Weights that cannot be read are a VerificationError.
+
+    Args:
+        a: the first artifact, for example the checkpoint before a training stage.
+        b: the second artifact.
 
     Returns:
-        A dictionary: a, b: ids of the artifacts. config: settings that differ. alone: parameters that only one side has or whose shapes
-        differ. groups: figures per kind of parameter, then over all. layers: relative change per block and kind. parameters: figures of
-        each parameter.
+        The differences.
 
     Raises:
         StageError: an artifact is of another kind.
-        VerificationError: weights cannot be read.
     """
     for artifact in (a, b):
         if artifact.manifest["kind"] not in KINDS:
@@ -101,7 +171,9 @@ def compare_weights(a: Artifact, b: Artifact) -> dict[str, Any]:
     theirs = "model" in (a.manifest["kind"], b.manifest["kind"])
     with ExitStack() as stack:
         left, right = _open(a, theirs, stack), _open(b, theirs, stack)
-        alone, parameters, sums = [], [], []
+        alone: list[LoneParameter] = []
+        parameters: list[ParameterFigures] = []
+        sums: list[tuple[str, int | None, Sums]] = []
         for name in dict.fromkeys([*left.shapes, *right.shapes]):
             shapes = [left.shapes.get(name), right.shapes.get(name)]
             if shapes[0] != shapes[1]:
@@ -109,7 +181,7 @@ def compare_weights(a: Artifact, b: Artifact) -> dict[str, Any]:
                 continue
             found = _guarded(partial(_read_sums, left, right, name), a, b)
             sums.append((group_of(name), layer_of(name), found))
-            parameters.append({"parameter": name, "shape": _shape(shapes[0])} | found.figures())
+            parameters.append({"parameter": name, "shape": _shape(shapes[0]), **found.figures()})
     return {
         "a": manifest.artifact_id(a),
         "b": manifest.artifact_id(b),
@@ -122,7 +194,7 @@ def compare_weights(a: Artifact, b: Artifact) -> dict[str, Any]:
 
 
 def group_of(name: str) -> str:
-    """The kind of a parameter, from its name in our naming or in that of transformers."""
+    """Returns the kind of a parameter, from its name in our naming or in that of transformers."""
     if "norm" in name:
         return "norms"
     for group, marks in (
@@ -137,7 +209,7 @@ def group_of(name: str) -> str:
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the block that a parameter belongs to; None if it is in no block."""
+    """Returns the number of the block that a parameter belongs to; None if it is in no block."""
     found = re.search(r"(?:^|\.)(?:blocks|layers)\.(\d+)\.", name)
     return int(found.group(1)) if found else None
 
@@ -147,8 +219,19 @@ def _open(artifact: Artifact, theirs: bool, stack: ExitStack) -> Weights:
     return _guarded(lambda: opener(artifact.path, theirs, stack), artifact)
 
 
-def _guarded(work: Callable[[], Any], *artifacts: Artifact) -> Any:
-    """The result of `work`. Raises VerificationError in place of errors of reading weights."""
+def _guarded(work: Callable[[], T], *artifacts: Artifact) -> T:
+    """Calls a function that reads weights.
+
+    Args:
+        work: the function.
+        artifacts: the artifacts that it reads, for the message.
+
+    Returns:
+        The result of `work`.
+
+    Raises:
+        VerificationError: the weights cannot be read.
+    """
     from safetensors import SafetensorError
 
     from stages.lm.train.checkpoint import CheckpointError
@@ -182,16 +265,25 @@ def _open_checkpoint(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
 def _open_model(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
     from safetensors import safe_open
 
-    where: dict[str, Any] = {}
+    where: dict[str, safe_open] = {}
     for path in sorted(folder.glob("*.safetensors")):
         file = stack.enter_context(safe_open(path, "pt"))
         where |= dict.fromkeys(file.keys(), file)
-    shapes = {name: tuple(where[name].get_slice(name).get_shape()) for name in sorted(where, key=_place)}
-    return Weights(shapes, lambda name: where[name].get_tensor(name), _model_config(folder))
+    shapes = {name: _stored_shape(where[name], name) for name in sorted(where, key=_place)}
+
+    def read(name: str) -> Tensor:
+        tensor: Tensor = where[name].get_tensor(name)  # type: ignore[no-untyped-call]
+        return tensor
+
+    return Weights(shapes, read, _model_config(folder))
 
 
-def _model_config(folder: Path) -> dict[str, Any]:
-    """The settings of config.json that a checkpoint's model.json also has, under the names of model.json."""
+def _stored_shape(file: safe_open, name: str) -> tuple[int, ...]:
+    return tuple(file.get_slice(name).get_shape())  # type: ignore[no-untyped-call]
+
+
+def _model_config(folder: Path) -> dict[str, Setting]:
+    """Returns the settings of config.json that a checkpoint's model.json also has, under the names of model.json."""
     given = json.loads((folder / "config.json").read_text())
     names = {
         "vocab_size": "vocab_size", "num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads",
@@ -204,7 +296,7 @@ def _model_config(folder: Path) -> dict[str, Any]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """The sort key of a parameter in a model: embedding first, then blocks by number, then the rest."""
+    """Returns the sort key of a parameter in a model: embedding first, then blocks by number, then the rest."""
     layer = layer_of(name)
     return (0 if "embed" in name else 1 if layer is not None else 2, layer or 0, name)
 
@@ -214,7 +306,7 @@ def _read_sums(a: Weights, b: Weights, name: str) -> Sums:
 
 
 def _sums(a: Tensor, b: Tensor) -> Sums:
-    """The sums of two tensors of equal size, CHUNK elements at a time."""
+    """Returns the sums of two tensors of equal size, CHUNK elements at a time."""
     a, b, total = a.flatten(), b.flatten(), Sums()
     for begin in range(0, a.numel(), CHUNK):
         x, y = a[begin : begin + CHUNK].double(), b[begin : begin + CHUNK].double()
@@ -228,18 +320,18 @@ def _present(groups: Iterable[str]) -> list[str]:
     return [*(g for g in (*GROUPS, "other") if g in found), *(["all"] if found else [])]
 
 
-def _group_row(name: str, sums: list[Sums]) -> Row:
+def _group_row(name: str, sums: Sequence[Sums]) -> GroupFigures:
     total = sum(sums, Sums())
-    return {"group": name, "parameters": total.elements} | total.figures()
+    return {"group": name, "parameters": total.elements, **total.figures()}
 
 
-def _layer_row(layer: int, sums: list[tuple[str, int | None, Sums]]) -> Row:
+def _layer_row(layer: int, sums: Sequence[tuple[str, int | None, Sums]]) -> dict[str, float | None]:
     here = [(group, s) for group, number, s in sums if number == layer]
     kinds = _present(g for g, number, _ in sums if number is not None)
     return {"layer": layer} | {k: sum((s for g, s in here if k in (g, "all")), Sums()).figures()["relative_change"] for k in kinds}
 
 
-def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
+def _differences(a: Mapping[str, Setting], b: Mapping[str, Setting]) -> list[SettingDifference]:
     return [{"setting": name, "a": a.get(name), "b": b.get(name)} for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
 
 

@@ -9,9 +9,12 @@ Cost: about 30,000 documents per second.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
+
+from pydantic import JsonValue
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import apply_setting, validated
@@ -27,61 +30,111 @@ if TYPE_CHECKING:
 EXAMPLE = "--set filter.gopher_quality.min_doc_words=80"
 
 
-def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows, one per verdict (kept, then each drop reason), that compare the recorded verdicts with those under changed settings.
+class VerdictChange(TypedDict):
+    """A verdict as recorded and under changed settings.
+
+    Attributes:
+        verdict: "kept" or "dropped: <reason>".
+        today: number of documents with the recorded verdict.
+        then: number of documents with it under the new settings.
+        change: then - today.
+        new: number of documents with it only under the new settings.
+        chars_then: characters of the documents of `then`.
+    """
+
+    verdict: str
+    today: int
+    then: int
+    change: int
+    new: int
+    chars_then: int
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The applied rules. before: under the recorded settings. after: under the new ones. scored: whether `after` compares the score."""
+
+    before: Sequence[AppliedRule]
+    after: Sequence[AppliedRule]
+    scored: bool
+
+
+def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> list[VerdictChange]:
+    """Compares the recorded verdicts of the filter with those under changed settings.
 
     Args:
         home: the home folder.
-        name: a filter artifact, or "filter" for the current one.
+        name: a filter artifact, or "filter" for the current one. An unknown name is a StageError.
         stage: the declaration of the filter.
         settings: changed settings, each "filter.key=value".
 
     Returns:
-        Rows of verdict, today (documents with the verdict as recorded), then (documents with it under the new settings), change (then -
-        today), new (documents with it only under the new settings) and chars_then (characters of the documents of `then`).
+        One row per verdict: kept, then each reason of a drop, the most frequent under the new settings first.
 
     Raises:
         RecipeError: the artifact is not of the filter, or a setting is not valid, belongs to another node or needs a rerun.
-        StageError: there is no such artifact, or other code made it, so that today's rules do not apply to it.
+        StageError: other code made the artifact, so that today's rules do not apply to it.
     """
     found = lookup.latest_artifact(home, name)
     if found["stage"] != stage.name:
         raise RecipeError(
-            f"{found['artifact_id']} is no artifact of {stage.name}.", where=str(home), do=f"Name {stage.name} or one of its artifacts."
+            f"{found['artifact_id']} is not an artifact of {stage.name}.", where=str(home), do=f"Name {stage.name} or one of its artifacts."
         )
     artifact = manifest.read_artifact(home / found["path"])
-    where = found["artifact_id"]
+    where = str(found["artifact_id"])
     if artifact.manifest["version"] != stage.version:
         raise StageError(
-            f"The artifact was made by version {artifact.manifest['version']} of {stage.name}; its signals are others than today's.",
+            f"Version {artifact.manifest['version']} of {stage.name} made the artifact; its signals differ from those of today.",
             where=where,
-            do=f"Run {stage.name} again, then ask.",
+            do=f"Run {stage.name} again first.",
         )
-    sections: dict[str, Any] = {stage.name: artifact.manifest["config"]}
+    sections: dict[str, JsonValue] = {stage.name: artifact.manifest["config"]}
     before = validated(stage.config, sections[stage.name], where).model_dump(mode="json")
     for setting in settings:
         if setting.partition(".")[0] != stage.name:
-            raise RecipeError(f"{setting!r} is no setting of {stage.name}.", do=f"Write for example {EXAMPLE}.")
+            raise RecipeError(f"{setting!r} is not a setting of {stage.name}.", do=f"Write for example {EXAMPLE}.")
         apply_setting(sections, setting, {stage.name: stage.config})
     after = validated(stage.config, sections[stage.name], "--set").model_dump(mode="json")
-    return compare(artifact.path, before, after, where)
-
-
-def compare(artifact: Path, before: Mapping[str, Any], after: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    """The rows of `what_if`, for complete and checked settings. where: the name of the artifact in error messages."""
-    refused = needs_rerun(before, after)
-    if refused:
+    if refused := needs_rerun(before, after):
         raise RecipeError(
             f"Stored signals cannot tell what {', '.join(f'filter.{name}' for name in refused)} would change: "
             "it decides a text or a signal, not only a verdict.",
             where=where,
             do="Run the filter again: loam run RECIPE --until filter --set …",
         )
-    rules, scored = (applied(RULES, before), applied(RULES, after)), after["quality"]["min_score"] is not None
+    rules = Rules(applied(RULES, before), applied(RULES, after), scored=after["quality"]["min_score"] is not None)
+    return _changes(artifact.path, rules, where)
+
+
+def _changes(artifact: Path, rules: Rules, where: str) -> list[VerdictChange]:
+    """Applies both sets of rules to every recorded document.
+
+    Args:
+        artifact: the folder of the filter artifact.
+        rules: the rules.
+        where: the name of the artifact in error messages.
+
+    Returns:
+        The rows of `what_if`.
+
+    Raises:
+        RecipeError: the new rules need a score that the documents do not have.
+        StageError: the recorded settings do not give a recorded verdict.
+    """
     today, then, fresh, chars = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for path in sorted((artifact / "decisions").glob("*.parquet")):
         for row in read_rows(path):
-            old, new = _reasons(row, rules, scored, where)
+            if row["quality_score"] is None and rules.scored:
+                what, do = "The documents have no score, because there was no classifier.", "Give train_quality.positives and run again."
+                raise RecipeError(what, where=where, do=do)
+            old, new = first_reason(row, rules.before), first_reason(row, rules.after)  # an empty reason means kept
+            recorded = row["reason"] if row["verdict"] == "dropped" else ""
+            if old != recorded:
+                raise StageError(
+                    f"Today's rules do not give the recorded verdict of {row['doc_id']}: {old or 'kept'}, recorded {recorded or 'kept'}.",
+                    where=where,
+                    do="The artifact was made by other code; run the filter again.",
+                )
             today[old] += 1
             then[new] += 1
             chars[new] += row["chars"]
@@ -98,30 +151,3 @@ def compare(artifact: Path, before: Mapping[str, Any], after: Mapping[str, Any],
         }
         for reason in ("", *reasons)
     ]
-
-
-def _reasons(
-    row: Mapping[str, Any], rules: tuple[Sequence[AppliedRule], Sequence[AppliedRule]], scored: bool, where: str
-) -> tuple[str, str]:
-    """(reason today, reason then); an empty reason means kept.
-
-    Args:
-        row: the recorded decision.
-        rules: the rules under today's and under the new settings.
-        scored: whether the new settings compare the quality score.
-        where: the name of the artifact in error messages.
-    """
-    before, after = rules
-    if row["quality_score"] is None and scored:
-        raise RecipeError(
-            "The documents have no score: no classifier was there.", where=where, do="Give train_quality.positives and run again."
-        )
-    old = first_reason(row, before)
-    recorded = row["reason"] if row["verdict"] == "dropped" else ""
-    if old != recorded:
-        raise StageError(
-            f"Today's rules do not give the recorded verdict of {row['doc_id']}: {old or 'kept'}, recorded {recorded or 'kept'}.",
-            where=where,
-            do="The artifact was made by other code; run the filter again.",
-        )
-    return old, first_reason(row, after)

@@ -73,6 +73,7 @@ def test_the_documents_say_what_the_stages_declare() -> None:
 def test_a_stage_says_what_it_does_and_what_its_tables_mean(name: str) -> None:
     stage = stage_of(next(n for n in pipeline() if n.stage_name == name))
     assert stage.does and "|" not in stage.does and "\n" not in stage.does
+    assert all(about and "\n" not in about for about in stage.summary.values())
     assert len({table.name for table in stage.tables}) == len(stage.tables)
     for table in stage.tables:
         assert table.about and all(column.about and "|" not in column.about for column in table.columns.values())

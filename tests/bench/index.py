@@ -73,7 +73,7 @@ def measure(home: Path, artifacts: int, rows: int) -> dict[str, str]:
     joined = "SELECT count(*) FROM decisions JOIN current USING (artifact_id, node) WHERE node = 'filter'"
     found["decisions of filter, JOIN current"] = best(lambda: database.query(home, joined), 3)
     doc, url = document(newest, 1)
-    assert len(trace.trace_doc(home, trace.start(home), doc)["verdicts"]) >= 1
+    assert len(trace.trace_doc(home, trace.start(home), doc).verdicts) >= 1
     found["trace of a document"] = best(lambda: trace.trace_doc(home, trace.start(home), doc), 3)
     found["trace of a step"] = best(lambda: trace.trace_step(home, trace.start(home, trained=True), 3), 3)
     found["command: loam lineage up report"] = best(lambda: command("lineage", "up", "report", "--home", str(home)), 3)

@@ -113,7 +113,7 @@ def _template(node: str) -> str:
         "record_counts": {"unit": "documents", "rows_in": 1000, "kept": 800, "changed": 100, "dropped": {"language": 60, "short": 40},
                   "chars_in": 900000, "chars_out": 700000, "chars_removed": 1000, "chars_dropped": {"language": 150000, "short": 49000}},
         "summary": {f"metric_{i}": 0.5 + i for i in range(8)},
-        "files": "@files@", "tables": {"decisions": "decisions", "row_spans": "row_spans", "steps": "steps"}, "bytes": 123456, "run_id": "@run@",
+        "files": "@files@", "tables": {"decisions": "decisions", "sequence_spans": "sequence_spans", "steps": "steps"}, "bytes": 123456, "run_id": "@run@",
         "code": {"commit": "0" * 40, "dirty": "", "stage": hashlib.sha256(node.encode()).hexdigest()},
         "runtime": {"workers": 1, "gpus": 0}, "environment": environment(("duckdb", "pyarrow")),
         "started": STARTED, "ended": STARTED, "alias": "@alias@",
@@ -185,15 +185,15 @@ def _write_decisions(path: Path, rows: int, corpus: int, node: str, draw: np.ran
 
 def _write_spans(folder: Path, run: int) -> None:
     ids = _ids(run // SHARED_BY["extract"], 200)
-    (folder / "row_spans").mkdir()
+    (folder / "sequence_spans").mkdir()
     table = {
-        "part": ["train"] * 200, "row": list(range(200)), "piece": pa.array([0] * 200, pa.int32()), "doc_id": _uuids(ids),
+        "part": ["train"] * 200, "sequence": list(range(200)), "segment": pa.array([0] * 200, pa.int32()), "doc_id": _uuids(ids),
         "source": ["web"] * 200, "shard": pa.array([0] * 200, pa.int32()), "start": [0] * 200, "length": [64] * 200,
     }  # fmt: skip
-    pq.write_table(pa.table(table), folder / "row_spans" / "train.parquet", compression="zstd")
+    pq.write_table(pa.table(table), folder / "sequence_spans" / "train.parquet", compression="zstd")
 
 
 def _write_steps(folder: Path) -> None:
     (folder / "steps").mkdir()
-    table = {"step": [i // 10 + 1 for i in range(200)], "position": list(range(200)), "row": list(range(200))}
+    table = {"step": [i // 10 + 1 for i in range(200)], "position": list(range(200)), "sequence": list(range(200))}
     pq.write_table(pa.table(table), folder / "steps" / "00000.parquet", compression="zstd")

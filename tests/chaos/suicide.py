@@ -1,7 +1,7 @@
-"""A walk that kills itself just before its n-th call of a function that changes a folder: `python -m tests.chaos.suicide N HOME`.
+"""A run that kills itself just before its n-th call of a function that changes a folder: `python -m tests.chaos.suicide N HOME`.
 
 N = 0 never. It walks as `loam run` does, without Prefect, so that hundreds of moments can be
-tried; the last line tells how many such calls a whole walk makes.
+tried; the last line tells how many such calls a whole run makes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SETTINGS = ["benchmarks.docstrings.packages=[datasketch]", "benchmarks.docstring
 
 def main(nth: int, home: str) -> None:
     """Walks two small nodes with every watched function counted."""
-    from flows.execute import walk
+    from flows.execute import run_nodes
     from flows.opened_recipe import open_session
 
     session = open_session("tiny", SETTINGS, home)
@@ -39,7 +39,7 @@ def main(nth: int, home: str) -> None:
 
     for name in WATCHED:
         setattr(os, name, counted(getattr(os, name)))
-    walk(session, session.steps(UNTIL), lambda node, perform: perform(lambda event: None), {"flow": "pretrain", "until": UNTIL})
+    run_nodes(session, session.steps(UNTIL), lambda node, perform: perform(lambda event: None), {"flow": "pretrain", "until": UNTIL})
     print(calls[0])
 
 

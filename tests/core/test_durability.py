@@ -117,3 +117,19 @@ def test_the_mode_of_new_files_is_that_of_the_umask_and_leaves_nothing(tmp_path:
     finally:
         os.umask(before)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_written_has_left_pythons_buffer_when_it_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: dict[str, int] = {}
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        sizes[Path(os.readlink(f"/proc/self/fd/{handle}")).name] = os.fstat(handle).st_size
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    out = written(tmp_path)
+    published = manifest.publish(tmp_path, out, record(out, tmp_path, []))
+    assert sizes["manifest.json"] == (published.path / "manifest.json").stat().st_size > 0
+    write_durably(tmp_path / "a.json", "text")
+    assert 4 in [size for name, size in sizes.items() if name.startswith(".a.json.")]

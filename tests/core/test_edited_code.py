@@ -13,7 +13,7 @@ from stages.core.contract import source_code
 from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
 from stages.core.run.node_job import NodeJob, prepare
-from stages.core.run.runner import find_hit
+from stages.core.run.runner import find_cached
 from stages.core.store import manifest
 from stages.queries.plan import why_miss
 from tests.conftest import run_stage
@@ -43,12 +43,12 @@ def test_edited_code_is_a_miss_that_says_so_and_names_the_module(
     tmp_path: Path, record: dict[str, list[dict]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = run_stage(WORDS, {}, {}, tmp_path)
-    assert built.manifest["key_parts"]["code"] == "" and find_hit(tmp_path, job(tmp_path)) is not None
+    assert built.manifest["key_parts"]["code"] == "" and find_cached(tmp_path, job(tmp_path)) is not None
     then = built.manifest["code"]["modules"]
     assert then == source_code.module_digests(MODULE) and {MODULE, "stages.core.tables.shards"} <= set(then)
     edit(monkeypatch, "e" * 16, then | {MODULE: "other", "stages.core.new": "x"})
     changed = job(tmp_path)
-    assert changed.parts["code"] == "e" * 16 and find_hit(tmp_path, changed) is None
+    assert changed.parts["code"] == "e" * 16 and find_cached(tmp_path, changed) is None
     assert why_miss(tmp_path, changed) == [f"code differs: not that of a recorded version (stages.core.new, {MODULE})"]
 
 
@@ -58,9 +58,9 @@ def test_code_that_gives_the_same_output_by_the_record_is_a_hit(
     run_stage(WORDS, {}, {}, tmp_path)
     edit(monkeypatch, "e" * 16)
     record["words"].append({"version": 2, "code": "e" * 16, "entry": "of another version"})
-    assert find_hit(tmp_path, job(tmp_path)) is None
+    assert find_cached(tmp_path, job(tmp_path)) is None
     record["words"].append({"version": 1, "code": "e" * 16, "entry": "the same output: a faster loop"})
-    assert find_hit(tmp_path, job(tmp_path)) is not None
+    assert find_cached(tmp_path, job(tmp_path)) is not None
 
 
 def test_what_edited_code_built_is_no_hit_of_recorded_code(
@@ -70,7 +70,7 @@ def test_what_edited_code_built_is_no_hit_of_recorded_code(
         edit(edited, "e" * 16)
         run_stage(WORDS, {}, {}, tmp_path)
     again = job(tmp_path)
-    assert find_hit(tmp_path, again) is None
+    assert find_cached(tmp_path, again) is None
     (line,) = why_miss(tmp_path, again)
     assert line.startswith("code differs: edited then, now that of a recorded version")
 

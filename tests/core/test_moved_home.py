@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from dashboards.data import overview
+from dashboards.data import artifact_lines, run_lines
 from flows.cli import main
 from flows.opened_recipe import default_home
 from stages.core.contract.errors import RecipeError
@@ -22,7 +22,7 @@ from stages.queries import lineage as ask
 from stages.queries.affected import affected
 from tests.queries.two_runs import SITE, make_two_runs
 
-VIEWS = ("decisions", "token_spans", "row_spans", "steps")
+VIEWS = ("decisions", "token_spans", "sequence_spans", "steps")
 
 
 def counts(home: Path) -> dict[str, int]:
@@ -49,7 +49,7 @@ def answers(home: Path) -> list[object]:
         affected(home, f"{SITE}/%").artifacts,
         database.select(home, sql, QueryLimits()),
         counts(home),
-        overview(home, ["pretrain"])["artifacts"],
+        artifact_lines(home, run_lines(home)[0].run_id),
     ]
 
 
@@ -141,7 +141,7 @@ def test_a_path_that_cannot_be_a_home_is_refused_before_any_work(tmp_path: Path,
     target = tmp_path / "x\\y"
     target.mkdir()
     (tmp_path / "plain").symlink_to(target)
-    with pytest.raises(RecipeError, match="in its path: DuckDB takes it for a slash"):
+    with pytest.raises(RecipeError, match="in its path: DuckDB reads it as a slash"):
         refuse_odd(tmp_path / "plain")
 
 

@@ -36,9 +36,9 @@ BAD = [
     ("a b", "holds ' ' (U+0020)"),
     ("a;b", "holds ';'"),
     ("a@b", "holds '@'"),
-    (7, "is no text (int)"),
-    (None, "is no text (NoneType)"),
-    (["a"], "is no text (list)"),
+    (7, "is not a text (int)"),
+    (None, "is not a text (NoneType)"),
+    (["a"], "is not a text (list)"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The dashboard: what it shows of the tiny run, in a real browser too; empty and damaged homes."""
+"""The dashboard: its access, what it shows of the tiny run, in a real browser too, and an empty home."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import CLOSED, HEADERS, make_app, serve
-from flows.pipeline import pipeline
+from flows.pipeline import pipeline, stage_of
 from stages.core.contract.errors import StageError
 from tests.conftest import PROJECT
 
-NODES = [node.name for node in pipeline()]
-
+STAGES = {node.name: stage_of(node) for node in pipeline()}
 
 TOKEN = "the-token-of-this-test"
 
 
 def visitor(home: Path) -> TestClient:
     """A browser that has not been here."""
-    return TestClient(make_app(home, NODES, TOKEN), base_url="http://127.0.0.1:8765")
+    return TestClient(make_app(home, STAGES, TOKEN), base_url="http://127.0.0.1:8765")
 
 
-def page(home: Path, query: str = "") -> str:
-    answer = visitor(home).get(f"/?token={TOKEN}&{query}")
+def page(home: Path, query: str = "", path: str = "/") -> str:
+    answer = visitor(home).get(f"{path}?token={TOKEN}&{query}")
     assert answer.status_code == 200
     return answer.text
 
@@ -41,6 +40,9 @@ def test_shows_runs_nodes_artifacts_loss_and_scores(tiny_home: Path) -> None:
     for words in ("Runs", "Nodes of", "pretrain: loss by step", "Scores", "Artifacts", "evaluate@dpo"):
         assert words in text, words
     assert "<script" not in text
+    node = page(tiny_home, path="/node", query="node=dedup")
+    for words in ('<h2 id="runs">', "exact_duplicates", "built", "dedup/"):
+        assert words in node, words
 
 
 def test_an_unknown_run_shows_the_newest(tiny_home: Path) -> None:
@@ -51,12 +53,22 @@ def test_an_empty_home_says_so(tmp_path: Path) -> None:
     assert "This home has no lineage yet" in page(tmp_path)
 
 
+def test_the_page_of_a_node_shows_its_declaration_in_a_home_without_runs(tmp_path: Path) -> None:
+    text = page(tmp_path, "node=dedup", "/node")
+    for words in ("dedup", "exact and MinHash duplicates", "repeats.max_per_source", "CCNet", "This home has no lineage yet", "bands out of core",
+                  "clusters, view clusters", "number of the cluster in this artifact", 'href="/node?node=filter"'):  # fmt: skip
+        assert words in text, words
+    assert 'href="/node?node=evaluate%40sft"' in page(tmp_path, "node=<b>", "/node"), "an unknown node gives the list of all"
+    for node in STAGES:
+        assert f'<h2 id="node">{node}</h2>' in page(tmp_path, f"node={node}", "/node")
+
+
 def test_refuses_a_taken_port(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(StageError, match="is taken"):
-            serve(tmp_path, NODES, taken.getsockname()[1], lambda url: pytest.fail("it was announced"))
+            serve(tmp_path, STAGES, taken.getsockname()[1], lambda url: pytest.fail("it was announced"))
 
 
 def test_only_the_printed_url_opens_it(tmp_path: Path) -> None:
@@ -70,7 +82,7 @@ def test_only_the_printed_url_opens_it(tmp_path: Path) -> None:
     flags = opened.headers["set-cookie"].lower()
     assert "httponly" in flags and "samesite=strict" in flags and "max-age" not in flags
     assert client.get("/").status_code == 200, "the cookie is enough from now on"
-    other = TestClient(make_app(tmp_path, NODES, "another"), base_url="http://127.0.0.1:8766", cookies=dict(client.cookies))
+    other = TestClient(make_app(tmp_path, STAGES, "another"), base_url="http://127.0.0.1:8766", cookies=dict(client.cookies))
     assert other.get("/").status_code == 401, "the cookie of one dashboard does not open another"
     assert visitor(tmp_path).get(f"//evil.example?token={TOKEN}", follow_redirects=False).headers["location"] == "/"
 
@@ -113,15 +125,18 @@ def test_opens_in_a_real_browser(tiny_home: Path, tmp_path: Path) -> None:
     with served(tiny_home) as url, sync_playwright() as playwright:
         root = url.partition("?")[0]
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])
-        opened = browser.new_page(viewport={"hidden_size": 1200, "height": 1400})
+        opened = browser.new_page(viewport={"width": 1200, "height": 1400})
         asked: list[str] = []
         opened.on("request", lambda request: asked.append(request.url))
         opened.goto(url)
         assert opened.title() == "Loam" and opened.url == root
-        assert opened.locator("svg.chart polyline").first.bounding_box()["hidden_size"] > 300
-        assert opened.locator("#nodes + .wide tbody tr").count() == len(NODES)
+        assert opened.locator("svg.chart polyline").first.bounding_box()["width"] > 300
+        assert opened.locator("#nodes + .wide tbody tr").count() == len(STAGES)
         assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         opened.locator("#runs + .wide a").first.click() if opened.locator("#runs + .wide a").count() else None
+        opened.locator("#nodes + .wide a", has_text="dedup").first.click()
+        assert opened.url == f"{root}node?node=dedup" and opened.locator("#settings").count() == 1
+        assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert all(address.startswith(root) for address in asked)
         opened.screenshot(path=str(tmp_path / "dashboard.png"), full_page=True)
         browser.close()

@@ -78,6 +78,7 @@ STAGE = Stage(
     output="lengths",
     does="how long the documents are",
     tables=(LENGTHS,),
+    summary={"longest": "bins of the longest document"},
     section=report_section,
     versions=("first version",),
     distributions=("pyarrow",),
@@ -99,7 +100,7 @@ KEPT = {"__init__.py", "processes.py", "settings.py", "crawl.py", "extract.py", 
 
 
 def call(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Python in the tree, importing from it."""
+    """Returns a finished run of Python in the tree, importing from it."""
     done = subprocess.run(
         [sys.executable, *words], cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, capture_output=True, text=True, check=False, timeout=240
     )  # fmt: skip
@@ -109,7 +110,7 @@ def call(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's files with three more: two new ones, and a section at the end of a recipe."""
+    """Returns the project's files with three more: two new ones, and a section at the end of a recipe."""
     copy = tmp_path_factory.mktemp("tree")
     for name in ("stages", "flows", "dashboards", "configs", "tests"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -124,7 +125,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data_half(tree: Path) -> Path:
-    """The same without the stages that train: what is left is a DAG of its own."""
+    """Returns the same without the stages that train: what is left is a DAG of its own."""
     copy = tree.with_name(f"{tree.name}-data")
     shutil.copytree(tree, copy)
     for path in (copy / "stages").glob("*.py"):
@@ -167,6 +168,13 @@ def test_its_own_test_and_the_rules_for_stages_hold(tree: Path) -> None:
     ]
     done = call(tree, "-m", "pytest", "-p", "no:cacheprovider", "-q", *chosen)
     assert " passed" in done.stdout or "[100%]" in done.stdout
+
+
+def test_the_help_of_its_node_says_what_it_declares(tree: Path) -> None:
+    text = loam(tree, "stage", "lengths", "--help").stdout
+    for words in ("lengths: how long the documents are", "documents  extract", "SIDE TABLE lengths, view text_lengths", "longest  bins of",
+                  "bin_chars  -        whole number, at least 1  Characters per bin.", "first version"):  # fmt: skip
+        assert words in text, f"{words!r} is not in\n{text}"
 
 
 @pytest.mark.server

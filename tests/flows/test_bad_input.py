@@ -13,7 +13,7 @@ CHAT = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "
 
 
 def fails(tmp_path: Path, until: str, code: int, **settings: list[str]) -> str:
-    """Runs the small recipe on the given files and returns what it printed on standard error."""
+    """Returns what a run of the small recipe on the given files printed on standard error."""
     given = {"crawl.warcs": [str(tmp_path / "a.warc")], "benchmarks.files": [str(tmp_path / "b.jsonl")]} | settings
     words = [
         word

@@ -25,14 +25,14 @@ from tests.conftest import answered, loam
         (["run", "tiny", "--until", "dedpu"], "There is no node 'dedpu'"),
         (["stage", "dedpu", "tiny"], "There is no node 'dedpu'"),
         (["run", "tiny", "--from", "dedpu"], "There is no node 'dedpu'"),
-        (["run", "tiny", "--from", "dedup"], "--from dedup takes what stands before it as it is, but benchmarks, conversations"),
+        (["run", "tiny", "--from", "dedup"], "--from dedup uses the existing artifacts before it, but benchmarks, conversations"),
         (["run", "tiny", "--from", "dedup", "--until", "filter"], "--from dedup: the run stops before this node"),
         (["run", "tiny", "--as", "dedup-3"], "'dedup-3' cannot be a name"),
         (["run", "small", "--set", "crawl.warcs=[nowhere/*.warc.gz]"], "pattern matches no file: nowhere/*.warc.gz"),
         (["plan", "tiny", "--set", "filter.quality.min_score=0.5"], "There is no classifier to score documents with"),
         (
             ["plan", "tiny", "--set", "filter.url.remove=[a, b]", "--set", "dedup.remove_copies_of=[b]"],
-            "The filter takes b out before dedup",
+            "The filter removes b before dedup",
         ),
         (["what-if", "filter", "--set", "filter.c4.enabled=false"], "This home has no lineage yet"),
         (["lineage", "runs"], "This home has no lineage yet"),
@@ -68,8 +68,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["run"], "RECIPE requires an argument", "loam run --help"),
         (["run", "tiny", "more"], "more", "loam run --help"),
         (["lineage", "import", "dedup", "x"], "--provenance requires an argument", "loam lineage import --help"),
-        (["trace"], "follows one thing at a time", "exactly one of --url, --doc and --step"),
-        (["trace", "--step", "1", "--url", "x"], "follows one thing at a time", "exactly one of --url, --doc and --step"),
+        (["trace"], "traces one thing at a time", "exactly one of --url, --doc and --step"),
+        (["trace", "--step", "1", "--url", "x"], "traces one thing at a time", "exactly one of --url, --doc and --step"),
         (["trace", "--step", "1", "--run", "a", "--checkpoint", "b"], "--run and --checkpoint exclude each other", "Name the run"),
     ],
 )
@@ -162,9 +162,9 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
 
 
 def test_texts_of_progress_record_counts_and_sizes() -> None:
-    assert progress_text({"done": 5, "total": 20, "unit": "pages", "note": "x"}) == "5 of 20 pages, 25 %, x"
-    record_counts = {"unit": "pages", "rows_in": 10, "kept": 5, "changed": 1, "dropped": {"a": 1, "b": 3}}
-    assert record_counts_text(record_counts) == "10 pages in, 5 kept, 1 changed, 4 dropped (b 3, a 1)"
+    assert progress_text(5, 20, "pages", "x") == "5 of 20 pages, 25 %, x"
+    counts = record_counts_text("pages", rows_in=10, kept=5, changed=1, dropped={"a": 1, "b": 3})
+    assert counts == "10 pages in, 5 kept, 1 changed, 4 dropped (b 3, a 1)"
     assert [size_text(n) for n in (12, 12_000, 3_400_000_000)] == ["12 bytes", "12.0 KB", "3.4 GB"]
 
 

@@ -35,7 +35,7 @@ SMALL = ("tiny", "--set", "crawl.docs.packages=[datasketch]")
 
 
 def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str, App]:
-    """The commands by their words, as a user types them."""
+    """Returns the commands by their words, as a user types them."""
     app = app or command_line()
     found: dict[str, App] = {}
     for name in app:
@@ -57,7 +57,7 @@ def test_the_help_lists_every_command_in_its_panel(capsys: pytest.CaptureFixture
         assert main(words) == 0
         text += capsys.readouterr().out
     panels = re.findall(r"─ (\w+) ─+", text)
-    assert panels == ["Run", "Ask", "Serve", "Options", "Ask", "Keep"]
+    assert panels == ["Run", "Query", "Serve", "Options", "Query", "Keep"]
     for command in registered():
         assert f"│ {command.split()[-1]} " in text
     for option in ("--help (-h)", "--version (-V)", "--install-completion"):
@@ -107,7 +107,7 @@ def test_the_commands_of_the_readme_exist() -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs of documents and training, a filter with real signals, a report, a given name."""
+    """Returns a home with two runs of documents and training, a filter with real signals, a report, a given name."""
     home = tmp_path_factory.mktemp("commands") / "home"
     make_two_runs(home)
     make_run(home, 9, [make_artifact(home, "report", 9, {}, {})])
@@ -174,7 +174,7 @@ def test_a_difference_is_in_the_answer_and_in_the_exit_code(home: Path, tmp_path
 
 
 def started(command: str, home: Path) -> dict[str, str]:
-    """What a server says as JSON when it is up; it is stopped then."""
+    """Returns what a server says as JSON when it is up; it is stopped then."""
     port = {"serve": "4387", "dashboard": "0"}[command]
     said = home.parent / f"{command}.json"
     with said.open("wb") as out:
@@ -229,7 +229,7 @@ def test_completion_is_installed_where_it_was_told(tmp_path: Path) -> None:
 
 
 def offered(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> set[str]:
-    """What the shell is told when the user presses Tab behind these words."""
+    """Returns what the shell is told when the user presses Tab behind these words."""
     assert main(["__complete", *words]) == 0
     return {line.split("\t")[0] for line in capsys.readouterr().out.split("\x1fbegin\n")[1].splitlines()}
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from flows.cli import main
-from flows.execute import again, walk
+from flows.execute import run_nodes, run_one
 from flows.opened_recipe import forced_nodes, open_session, refuse_damaged
 from stages.core.contract.errors import VerificationError
 from stages.core.run.runner import Report, Result
@@ -20,13 +19,13 @@ from tests.conftest import PROJECT, answered
 
 
 def perform(node: str, work: Callable[[Report], Result]) -> Result:
-    """The work itself, without Prefect."""
+    """Returns the work itself, without Prefect."""
     return work(lambda event: None)
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """tiny with a few questions of one small package."""
+    """Returns the recipe tiny with a few questions of one small package."""
     found = yaml.safe_load((PROJECT / "configs" / "tiny.yaml").read_text())
     found["benchmarks"]["docstrings"] |= {"packages": ["httpx"], "items": 4}
     found["conversations"]["docstrings"] = {"what": 10, "complete": 10}
@@ -37,16 +36,16 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def built(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with the first two nodes of the recipe."""
+    """Returns a home with the first two nodes of the recipe."""
     folder = tmp_path_factory.mktemp("built") / "home"
     session = open_session(recipe, [], str(folder))
-    walk(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
+    run_nodes(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
     return folder
 
 
 @pytest.fixture
 def home(built: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
+    """Returns a copy of it, to be damaged."""
     return shutil.copytree(built, tmp_path / "home")
 
 
@@ -65,7 +64,7 @@ def test_a_file_that_is_gone_is_shown_refused_and_mended_by_the_command_named(
     folder = next((home / "artifacts" / "benchmarks").iterdir())
     (folder / "items.parquet").unlink()
     code, out, err = said(capsys, "plan", *until, "--json", *at)
-    steps: list[dict[str, Any]] = answered(out)["steps"]
+    steps: list[dict[str, str]] = answered(out)["steps"]
     assert [s["state"] for s in steps] == ["damaged", "cached"] and "items.parquet: missing" in steps[0]["why"] and code == 3
     for words in (["plan", *until], ["run", *until]):
         code, _, err = said(capsys, *words, *at)
@@ -75,9 +74,9 @@ def test_a_file_that_is_gone_is_shown_refused_and_mended_by_the_command_named(
         assert command[:2] == ["stage", "benchmarks"] and command[3] == "--force"
     with pytest.raises(VerificationError):  # what a flow started by Prefect comes to
         session = open_session(recipe, [], str(home))
-        walk(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
+        run_nodes(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
     named = open_session(command[2], [], str(home))
-    again(named, "benchmarks", perform, {"flow": "stage", "recipe": recipe, "node": "benchmarks"}, force=True)
+    run_one(named, "benchmarks", perform, {"flow": "stage", "recipe": recipe, "node": "benchmarks"}, force=True)
     assert manifest.verify(manifest.read_artifact(folder)) == []
     code, out, _ = said(capsys, "run", *until, *at)
     assert code == 0 and "2 nodes done" in out
@@ -106,8 +105,8 @@ def test_a_damaged_input_is_named_by_the_run_that_found_it(home: Path, recipe: s
     (folder / "items.parquet").write_bytes(whole[:-1] + b"x")
     session = open_session(recipe, ["conversations.validation_frac=0.2"], str(home))
     with pytest.raises(VerificationError, match="items.parquet: bytes differ") as caught:
-        walk(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
+        run_nodes(session, session.steps("conversations"), perform, {"flow": "pretrain", "recipe": recipe})
     run = caught.value.do.split()[caught.value.do.split().index("benchmarks") + 1]
     assert (home / "runs" / run).is_dir()
-    again(open_session(run, [], str(home)), "benchmarks", perform, {"flow": "stage", "recipe": recipe, "node": "benchmarks"}, force=True)
+    run_one(open_session(run, [], str(home)), "benchmarks", perform, {"flow": "stage", "recipe": recipe, "node": "benchmarks"}, force=True)
     assert (folder / "items.parquet").read_bytes() == whole

@@ -23,7 +23,14 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(scope="module")
 def server(tiny_home: Path) -> Iterator[dict[str, str]]:
-    """`loam serve` on a free port with the tiny home; yields the environment of a shell that was given the profiles file alone."""
+    """Runs `loam serve` on a free port with the tiny home.
+
+    Yields:
+        The environment of a shell that was given the profiles file alone.
+
+    Raises:
+        AssertionError: the server ended.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -56,7 +63,8 @@ def found(home: Path, path: str, **body: Any) -> Any:
     return ask(home, "POST", f"{path}/filter", body)
 
 
-def newest_run(home: Path, flow: str) -> dict[str, Any]:
+def newest_run(home: Path, flow: str) -> Any:
+    """Returns the newest run of a flow, as the JSON of Prefect's API."""
     return found(home, "flow_runs", flows={"name": {"any_": [flow]}}, sort="START_TIME_DESC", limit=1)[0]
 
 

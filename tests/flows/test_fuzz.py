@@ -127,6 +127,7 @@ class Dropped(list[tuple[str, str, str]]):
     """A context's `drop`, which demands what bad_records.jsonl and a message need."""
 
     def __call__(self, reason: str, where: str, record: str) -> None:
+        """Checks a dropped record."""
         json.dumps([where, record], ensure_ascii=False).encode()
         assert reason and len(reason) < 1000 and len(record) <= 2000
         self.append((reason, where, record))
@@ -154,7 +155,7 @@ def test_records_of_every_kind(tmp_path_factory: pytest.TempPathFactory, raw: by
     with contextlib.suppress(LoamError):
         list(read_lines(file))
     with contextlib.suppress(LoamError):
-        _read_file(file, Benchmarks(), ctx, [])
+        _read_file(file, Benchmarks(), ctx, set())
     with contextlib.suppress(LoamError):
         import_documents.take_documents([file], tmp_path_factory.getbasetemp() / "taken", ctx)
 

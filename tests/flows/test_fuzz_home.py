@@ -29,7 +29,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs of two toy stages, a given name, an index."""
+    """Returns a home with two runs of two toy stages, a given name, an index."""
     home = tmp_path_factory.mktemp("fuzz") / "home"
     recipe = home.parent / "toy.yaml"
     recipe.write_text("name: toy\n")
@@ -81,7 +81,7 @@ GARBAGE = (
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Garbage, a torn file, or the JSON it holds with one value replaced."""
+    """Returns garbage, a torn file, or the JSON it holds with one value replaced."""
     kind = draw(st.integers(0, 2))
     if kind == 0:
         return draw(st.sampled_from(GARBAGE))

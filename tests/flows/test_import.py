@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.cli import main
-from flows.execute import again, walk
+from flows.execute import run_nodes, run_one
 from flows.opened_recipe import Session, forced_nodes, open_session
 from flows.pipeline import pipeline, spared, upstream
 from stages.core.contract.declaration import Artifact
@@ -47,7 +47,7 @@ PRETRAIN = (
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with an imported corpus (named animals), tokenizer and model of 310 ids (named tok, base), and a recipe beside it."""
+    """Returns a home with an imported corpus (named animals), tokenizer and model of 310 ids (named tok, base), and a recipe beside it."""
     (tmp_path / "mine.yaml").write_text(RECIPE)
     corpus = tmp_path / "animals.jsonl"
     corpus.write_text(
@@ -77,9 +77,9 @@ def opened(home: Path, import_artifact: Mapping[str, str] | None = None, *settin
     )
 
 
-def walked(session: Session, until: str) -> dict[str, Any]:
-    """The run's record after a walk without Prefect."""
-    run_id = walk(session, session.steps(until), lambda node, perform: perform(lambda event: None), {"flow": "test"})
+def finished_run(session: Session, until: str) -> Any:
+    """Returns the record of a run without Prefect."""
+    run_id = run_nodes(session, session.steps(until), lambda node, perform: perform(lambda event: None), {"flow": "test"})
     return runs.read_run(session.home, run_id)
 
 
@@ -118,7 +118,7 @@ def test_the_plan_command_takes_the_size_of_the_model_from_the_checkpoint(home: 
 
 
 def test_a_pipeline_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home(home: Path, tmp_path: Path) -> None:
-    first = walked(opened(home, {"decontaminate": "animals"}, PRETRAIN), "encode")
+    first = finished_run(opened(home, {"decontaminate": "animals"}, PRETRAIN), "encode")
     assert [(n["node"], n["state"]) for n in first["nodes"]] == [
         ("decontaminate", "imported"),
         ("train_tokenizer", "built"),
@@ -130,7 +130,7 @@ def test_a_pipeline_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home
     for node in ("decontaminate", "train_tokenizer"):
         assert main(["lineage", "import", node, str(made[node]), "--provenance", "from my other home", "--home", str(other)]) == 0
     names = {node: f"{node}/{made[node].name}" for node in ("decontaminate", "train_tokenizer")}
-    second = walked(opened(other, names, PRETRAIN), "encode")
+    second = finished_run(opened(other, names, PRETRAIN), "encode")
     assert second["nodes"][-1]["artifact"] == first["nodes"][-1]["artifact"]  # the same key in both homes
 
     def digest(path: Path) -> str:
@@ -168,14 +168,14 @@ def test_what_cannot_be_used_is_refused_before_any_work(home: Path, settings: Se
 
 
 def test_what_is_asked_of_an_imported_checkpoint_and_corpus(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    walked(opened(home, {"decontaminate": "animals", "train_tokenizer": "tok", "pretrain": "base"}), "export@base")
+    finished_run(opened(home, {"decontaminate": "animals", "train_tokenizer": "tok", "pretrain": "base"}), "export@base")
     capsys.readouterr()
     assert main(["trace", "--step", "1", "--home", str(home)]) == 1
     assert "Pretraining took no step here: its checkpoint was imported" in capsys.readouterr().err
     assert main(["lineage", "runs", "--json", "--home", str(home)]) == 0
     assert answered(capsys.readouterr().out)[0]["built"] == 1  # the export; the imported nodes were not built
     first = next(read_rows(next((home / "artifacts" / "decontaminate").glob("*/documents/00000.parquet"))))
-    walked(opened(home, {"decontaminate": "animals"}, PRETRAIN), "train_tokenizer")
+    finished_run(opened(home, {"decontaminate": "animals"}, PRETRAIN), "train_tokenizer")
     assert main(["trace", "--doc", str(first["doc_id"]), "--home", str(home)]) == 0
 
 
@@ -185,7 +185,7 @@ def test_an_artifact_of_one_node_stands_in_place_of_another_of_its_kind(home: Pa
         "".join(json.dumps({"text": f"{text} {i}", "url": f"http://x/{i}"}) + "\n" for i, text in enumerate(tiny_model.TEXTS * 4))
     )
     assert main(["lineage", "import", "dedup", str(corpus), "--provenance", "x", "--as", "deduped", "--home", str(home)]) == 0
-    record = walked(opened(home, {"decontaminate": "deduped"}, PRETRAIN), "encode")
+    record = finished_run(opened(home, {"decontaminate": "deduped"}, PRETRAIN), "encode")
     assert record["nodes"][0]["node"] == "decontaminate" and record["nodes"][0]["artifact"].startswith("dedup/")
     capsys.readouterr()
     assert main(["trace", "--url", "http://x/3", "--home", str(home)]) == 0
@@ -220,7 +220,7 @@ def test_an_imported_or_spared_node_is_not_run_by_name(home: Path, capsys: pytes
     with pytest.raises(RecipeError, match="extract does not run in this recipe: what needs it is imported"):
         session.steps("extract")
     with pytest.raises(RecipeError, match=r"decontaminate is imported \(animals\), so it is not built"):
-        again(session, "decontaminate", lambda node, perform: perform(lambda event: None), {}, False)
+        run_one(session, "decontaminate", lambda node, perform: perform(lambda event: None), {}, False)
     plan = session.plan()
     for start, force in (("decontaminate", []), ("", ["decontaminate"])):
         with pytest.raises(RecipeError, match="decontaminate is imported"):

@@ -25,7 +25,7 @@ def test_odd_names_that_work_are_taken(tmp_path: Path, name: str) -> None:
     ("name", "why"),
     [
         ("a?b", "Prefect's database"),
-        ("a\\b", "DuckDB takes it"),
+        ("a\\b", "DuckDB reads it"),
         ("a::b", "fsspec"),
         ("a\nb", "break lines"),
         ("a\x1b[2Jb", "break lines"),
@@ -52,12 +52,12 @@ def test_a_file_is_no_home_nor_what_lies_below_it(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path, why in (
-        (file, f"lies at {file}, which is a file"),
-        (file / "home", f"lies below {file}, which is a file"),
-        (Path("/dev/null"), "lies at /dev/null, which is a file"),
-        (tmp_path / "link", "a link that leads nowhere"),
-        (tmp_path / "link" / "home", "a link that leads nowhere"),
-        (tmp_path / "loop", "cannot be looked at: Too many levels"),
+        (file, f"is {file}, which is a file"),
+        (file / "home", f"is below {file}, which is a file"),
+        (Path("/dev/null"), "is /dev/null, which is a file"),
+        (tmp_path / "link", "a link whose target does not exist"),
+        (tmp_path / "link" / "home", "a link whose target does not exist"),
+        (tmp_path / "loop", "cannot be read: Too many levels"),
     ):
         with pytest.raises(RecipeError) as caught:
             default_home(str(path))

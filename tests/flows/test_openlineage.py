@@ -1,4 +1,4 @@
-"""OpenLineage: every event of a walk over toy stages against the standard's schema, in a file and over HTTP, whatever the endpoint does."""
+"""OpenLineage: every event of a run of toy stages against the standard's schema, in a file and over HTTP, whatever the endpoint does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from flows.cli import main
-from flows.execute import walk
+from flows.execute import run_nodes
 from flows.opened_recipe import Session
 from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError
@@ -34,7 +34,7 @@ Event = dict[str, Any]
 
 
 def valid(lines: str) -> list[Event]:
-    """The events of JSON lines, each checked against the schema of the standard, its formats included."""
+    """Returns the events of JSON lines, each checked against the schema of the standard, its formats included."""
     events = [json.loads(line) for line in lines.splitlines()]
     for event in events:
         jsonschema.validate(event, SCHEMA, jsonschema.Draft202012Validator, format_checker=jsonschema.FormatChecker())
@@ -42,13 +42,13 @@ def valid(lines: str) -> list[Event]:
 
 
 def run(tmp_path: Path, target: str, *settings: str, perform: Any = None) -> str:
-    """Walks the two toy stages as a recipe; returns the run id."""
+    """Returns the id of a run of the two toy stages as a recipe."""
     (tmp_path / "toy.yaml").write_text("name: toy\ndescription: Words and their number.\n")
     settings = (f"runtime.openlineage='{target}'", "runtime.workers=1", *settings)
     recipe = load_recipe(str(tmp_path / "toy.yaml"), {"words": WORDS.config, "count": COUNT.config}, settings)
     steps = [Step("words", {}, WORDS), Step("count", {"words": "words"}, COUNT)]
     command = {"flow": "pretrain", "recipe": "toy", "until": "", "set": "", "force": ""}
-    return walk(Session(tmp_path / "home", recipe), steps, perform or (lambda node, work: work(lambda event: None)), command)
+    return run_nodes(Session(tmp_path / "home", recipe), steps, perform or (lambda node, work: work(lambda event: None)), command)
 
 
 def kept(tmp_path: Path) -> list[Path]:
@@ -190,6 +190,7 @@ class Endpoint:
     """An HTTP endpoint that records posts; `answer` gives the status for an event."""
 
     def __init__(self, port: int = 0) -> None:
+        """Starts the server. port: 0 for a free one."""
         self.events: list[Event] = []
         self.paths: set[str] = set()
         self.headers: set[str | None] = set()
@@ -216,6 +217,7 @@ class Endpoint:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
+        """Stops the server and frees its port."""
         self.server.shutdown()
         self.server.server_close()
 

@@ -67,7 +67,7 @@ def test_a_dag_follows_from_declarations() -> None:
     ("stages", "what"),
     [
         ([toy("a", {"x": "b"}), toy("b", {"x": "a"})], "Some nodes wait for each other: a, b"),
-        ([toy("a", {"x": "gone"})], "a reads 'gone', which is no node"),
+        ([toy("a", {"x": "gone"})], "a reads 'gone', which is not a node"),
     ],
 )
 def test_a_dag_that_cannot_be_is_refused(stages: list[Stage], what: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flows import prefect_server, serve
-from flows.prefect_access import AUTH, foreign_to, home_auth, new_auth, profiles_path
+from flows.prefect_access import AUTH, home_auth, new_auth, profiles_path, written_for_another
 from flows.prefect_server import main_database, use_server
 from stages.core.contract.errors import StageError
 from tests.conftest import PROJECT
@@ -92,18 +92,19 @@ def test_folders_of_an_older_home_are_closed(tmp_path: Path) -> None:
 def test_a_profile_of_another_server_is_told_from_ours(tmp_path: Path) -> None:
     home_auth(tmp_path, URL)
     ours = {"PREFECT_PROFILES_PATH": str(profiles_path(tmp_path))}
-    assert not foreign_to(URL, ours) and not foreign_to(URL + "/", ours)
-    assert foreign_to("https://prefect.example/api", ours) and foreign_to("http://127.0.0.1:4201/api", ours)
-    assert not foreign_to("https://prefect.example/api", {})
+    assert not written_for_another(URL, ours) and not written_for_another(URL + "/", ours)
+    assert written_for_another("https://prefect.example/api", ours) and written_for_another("http://127.0.0.1:4201/api", ours)
+    assert not written_for_another("https://prefect.example/api", {})
     theirs = tmp_path / "theirs.toml"
     theirs.write_text('active = "me"\n[profiles.me]\nPREFECT_API_KEY = "x"\n')
-    assert not foreign_to("https://prefect.example/api", {"PREFECT_PROFILES_PATH": str(theirs)}), "what is the user's stays"
+    assert not written_for_another("https://prefect.example/api", {"PREFECT_PROFILES_PATH": str(theirs)}), "what is the user's stays"
 
 
 class Listener:
     """A Prefect server of somebody else: gives its answers in turn and remembers what it was shown."""
 
     def __init__(self) -> None:
+        """Starts the server on a free port."""
         self.answers: list[int] = []
         self.shown: list[tuple[str, str | None]] = []
         outer = self

@@ -32,7 +32,7 @@ def app() -> Iterator[ASGIApp]:
 
 @pytest.fixture(scope="module")
 def client(app: ASGIApp) -> TestClient:
-    """Without the application's start: what is refused needs no database."""
+    """Returns the application, not started: a refused request needs no database."""
     return TestClient(app, base_url=OWN, raise_server_exceptions=False)
 
 
@@ -41,7 +41,7 @@ def basic(text: str) -> dict[str, str]:
 
 
 def routes(app: ASGIApp) -> list[tuple[str, str]]:
-    """Every (method, path) of Prefect's API, with names in the place of parameters, read from its own schema."""
+    """Returns every (method, path) of Prefect's API, with names in the place of parameters, read from its own schema."""
     import re
 
     from fastapi.openapi.utils import get_openapi

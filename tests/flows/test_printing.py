@@ -8,6 +8,7 @@ import io
 import re
 import sys
 import uuid
+from dataclasses import dataclass
 
 import pytest
 
@@ -18,7 +19,10 @@ from tests.conftest import answered
 
 
 class Terminal(io.StringIO):
+    """A terminal that keeps what is printed."""
+
     def isatty(self) -> bool:
+        """Returns True."""
         return True
 
 
@@ -86,6 +90,19 @@ def test_an_answer_is_strict_json_whatever_is_in_it(capsys: pytest.CaptureFixtur
     assert found["numbers"] == [1, 1.5, 2**70, None, None, True, None] and found["numbers"][5] is True
     assert found["others"] == ["2026-01-02", str(name), "1.10", "b'x'"]
     assert found["5"] == {"text": "é\x7f\ud800\u2028\x1b"} and not {"\x7f", "\x1b"} & set(printed)
+
+
+@dataclass(frozen=True)
+class Found:
+    """An answer with an answer in it."""
+
+    name: str
+    inner: tuple[Found, ...] = ()
+
+
+def test_a_dataclass_is_an_object_of_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    answer(Common(json=True, command="a b"), {"found": Found("x", (Found("y"),))}, lambda: pytest.fail("it was shown as text"))
+    assert answered(capsys.readouterr().out, "a b") == {"found": {"name": "x", "inner": [{"name": "y", "inner": []}]}}
 
 
 def test_without_json_an_answer_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

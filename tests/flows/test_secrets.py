@@ -53,7 +53,7 @@ def canaries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found_in(home: Path) -> list[str]:
-    """Files below the home (Prefect's database and the run's scratch with it) in which a canary stands."""
+    """Returns the files below the home (Prefect's database and the run's scratch with it) in which a canary stands."""
     files = [path for path in home.rglob("*") if path.is_file()]
     assert files
     return [f"{path}: {needle}" for path in files for needle in NEEDLES if needle.encode() in path.read_bytes()]

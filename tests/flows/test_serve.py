@@ -43,6 +43,7 @@ class Served:
 
     @property
     def url(self) -> str:
+        """The URL of the API."""
         return f"http://127.0.0.1:{self.port}/api"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from flows.cli import main
 from flows.contradictions import nothing_given, refuse_contradictions
@@ -19,7 +19,7 @@ from stages.core.contract.recipe import Recipe, apply_setting, load_recipe, vali
 from stages.core.contract.runtime import Runtime
 from stages.lm.model.config import ModelConfig
 from stages.queries.plan import Plan, training_size
-from stages.settings import OneOf
+from stages.settings import OneOf, StageConfig
 
 ABSURD: tuple[Any, ...] = (
     0, -1, 10**12, 2**63 - 1, 10**30, "", "x", "x" * 5000, "9" * 5000, "\x1b[0m", [], [[]], {}, {"x": 1}, {1: 2}, [None], None, True,
@@ -29,7 +29,7 @@ SLOW = {("filter", "words")}  # loads spaCy; tests/stages/test_filter.py has it
 
 
 @cache
-def classes() -> Mapping[str, Any]:
+def classes() -> Mapping[str, type[StageConfig]]:
     return config_classes()
 
 
@@ -39,7 +39,7 @@ def tiny() -> Recipe:
 
 
 def changed(*settings: str, base: str = "tiny") -> Recipe:
-    """A recipe with settings, checked as `open_session` checks it."""
+    """Returns a recipe with settings, checked as `open_session` checks it."""
     raw = (tiny() if base == "tiny" else load_recipe(base, classes())).resolved()
     for setting in settings:
         apply_setting(raw, setting, classes())
@@ -50,7 +50,7 @@ def changed(*settings: str, base: str = "tiny") -> Recipe:
 
 
 def fields(config: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of every field, those of nested sections too."""
+    """Yields the path of every field, those of nested sections too."""
     for name, info in config.model_fields.items():
         yield (*above, name)
         queue: list[Any] = [info.annotation, *(kind for mark in info.metadata if isinstance(mark, OneOf) for kind in mark.classes.values())]
@@ -61,7 +61,7 @@ def fields(config: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tup
             queue.extend(get_args(kind))
 
 
-def with_value(section: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+def with_value(section: Mapping[str, JsonValue], path: tuple[str, ...], value: JsonValue) -> Mapping[str, JsonValue]:
     below = value if len(path) == 1 else with_value(section.get(path[0]) or {}, path[1:], value)
     return {**section, path[0]: below}
 
@@ -106,7 +106,7 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["sft.budget={tokens: 100}"], "sft.warmup_steps 10 is not below the 1 steps"),
         (["pretrain.warmup_steps=300"], "warmup_steps 300 must be below budget.steps 300"),
         (["reference.max_pairs=15"], "reference.max_pairs 15 is less than one batch of dpo, which has 16"),
-        (["mix.weights={docs: 1, web: 1}", "mix.total_tokens=1000"], "mix.weights names 'web', which is no source of the crawl"),
+        (["mix.weights={docs: 1, web: 1}", "mix.total_tokens=1000"], "mix.weights names 'web', which is not a source of the crawl"),
         (["dedup.source_priority=[dosc]"], "dedup.source_priority names 'dosc'"),
         (["benchmarks.docstrings=null"], "conversations.docstrings needs the answers that benchmarks reads"),
         (["benchmarks.docstrings=null", "conversations.docstrings=null"], "preferences.docstrings needs"),
@@ -165,7 +165,7 @@ def test_nodes_that_do_not_run_contradict_nobody() -> None:
     recipe = replace(changed("mix.weights={docs: 1}", "mix.total_tokens=1000"), imports={"decontaminate": "a"})
     crawl = recipe.sections["crawl"].model_copy(update={"docs": None, "warcs": ("x",)})
     refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}))
-    with pytest.raises(RecipeError, match="no source of the crawl"):
+    with pytest.raises(RecipeError, match="not a source of the crawl"):
         refuse_contradictions(replace(recipe, sections={**recipe.sections, "crawl": crawl}, imports={}))
     odd = replace(recipe, imports={"pretrain": "p", "sft": "s", "dpo": "d"}, runtime=recipe.runtime.model_copy(update={"cpu_ranks": 7}))
     refuse_contradictions(odd)

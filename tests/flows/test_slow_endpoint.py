@@ -76,9 +76,7 @@ def test_an_endpoint_that_never_ends_its_answer_is_asked_at_most_twice_in_a_run(
     (file,) = kept(tmp_path)
     assert names(valid(file.read_text())) == WHOLE
     said = capfd.readouterr().err
-    assert (
-        said.count("openlineage: ") == 1 and "no answer in" in said and str(file) in said and "next one that tells the same target" in said
-    )
+    assert said.count("openlineage: ") == 1 and "no answer in" in said and str(file) in said and "next run with the same target" in said
 
 
 def test_the_next_run_tells_first_what_the_last_could_not(tmp_path: Path, endpoint: Endpoint) -> None:
@@ -168,7 +166,7 @@ class Clock:
 
 
 def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, events: int) -> tuple[Clock, Outbox]:
-    """An outbox after a run of as many events to an endpoint that takes so many seconds for each."""
+    """Returns an outbox after a run of as many events to an endpoint that takes so many seconds for each."""
     clock = Clock(seconds)
     monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
     to = Outbox("somewhere", clock.deliver, tmp_path)

@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failing(times: int, error: Exception, tries: list[int]) -> Callable[[Report], Result]:
-    """Work that fails so many times, then is a hit."""
+    """Returns work that fails so many times, then finds a cached artifact."""
 
     def perform(report: Report) -> Result:
         tries.append(1)
@@ -45,7 +45,7 @@ def failing(times: int, error: Exception, tries: list[int]) -> Callable[[Report]
 
 
 def run(perform: Callable[[Report], Result]) -> tuple[Result, list[str]]:
-    """One step in a flow; the result and the log lines shown."""
+    """Returns one step in a flow; the result and the log lines shown."""
     from prefect import flow
 
     from flows.progress import WATCHER

@@ -111,7 +111,7 @@ def test_a_plain_duckdb_client_reads_the_index(tiny_home: Path, tmp_path: Path, 
 
 
 def readme_queries() -> list[str]:
-    """The SQL blocks of the README."""
+    """Returns the SQL blocks of the README."""
     text = (PROJECT / "README.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```sql\n")[1:]]
     assert len(blocks) == 5

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Piece = tuple[list[int], list[int]]
+Segment = tuple[list[int], list[int]]
 """A segment: (ids, mask). Mask 1 = the loss counts the prediction of this token."""
-Row = list[Piece]
+Packed = list[Segment]
 
 WORD = (1 << 64) - 1
 
@@ -50,7 +50,7 @@ class Curve:
     grad_norm: list[float] = field(default_factory=list)
     rate: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    rows: list[list[int]] = field(default_factory=list)
+    sequences: list[list[int]] = field(default_factory=list)
     evaluations: dict[int, float] = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
 
@@ -153,17 +153,17 @@ def batches(phases: Sequence[tuple[int, int]], batch: int, seed: int) -> Iterato
     """
     epoch = 0
     while True:
-        for number, (first, rows) in enumerate(phases):
-            order = [first + shuffled(i, rows, seed, number, epoch) for i in range(rows)]
-            for begin in range(0, rows - batch + 1, batch):
+        for number, (first, sequences) in enumerate(phases):
+            order = [first + shuffled(i, sequences, seed, number, epoch) for i in range(sequences)]
+            for begin in range(0, sequences - batch + 1, batch):
                 yield order[begin : begin + batch]
         epoch += 1
 
 
-def nll(model: Any, row: Row) -> tuple[Tensor, int]:
+def nll(model: Any, sequence: Packed) -> tuple[Tensor, int]:
     """Returns the summed negative log-likelihood of the counted tokens of a sequence, and their number. Each segment is computed alone."""
     total, count = torch.zeros(()), 0
-    for ids, mask in row:
+    for ids, mask in sequence:
         wanted = [at for at in range(1, len(ids)) if mask[at]]
         if wanted:
             log_probs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
@@ -182,7 +182,7 @@ def groups(model: Any, settings: Settings) -> list[dict[str, Any]]:
 
 
 def train(
-    model: Any, settings: Settings, rows: Sequence[Row], held_out: Sequence[Row] = (),
+    model: Any, settings: Settings, sequences: Sequence[Packed], held_out: Sequence[Packed] = (),
     loss_of: Callable[[Any, int], tuple[Tensor, int]] | None = None,
 ) -> Curve:  # fmt: skip
     """Trains the model in a plain loop and returns the curve.
@@ -192,7 +192,7 @@ def train(
     Args:
         model: The transformers model, changed in place.
         settings: The settings of the run.
-        rows: The training sequences.
+        sequences: The training sequences.
         held_out: The validation sequences.
         loss_of: (model, number of a sequence) -> (sum, units). None: the likelihood of the sequence.
     """
@@ -201,12 +201,12 @@ def train(
     for step in range(settings.steps + 1):
         if step in settings.eval_at:
             with torch.no_grad():
-                found = [nll(model, row) for row in held_out]
+                found = [nll(model, sequence) for sequence in held_out]
             curve.evaluations[step] = float(sum(t for t, _ in found)) / sum(n for _, n in found)
         if step == settings.steps:
             break
         chosen = next(order)
-        parts = [loss_of(model, r) if loss_of else nll(model, rows[r]) for r in chosen]
+        parts = [loss_of(model, r) if loss_of else nll(model, sequences[r]) for r in chosen]
         units = sum(n for _, n in parts)
         loss = sum(t for t, _ in parts) / units
         optimizer.zero_grad()
@@ -222,7 +222,7 @@ def train(
         curve.loss.append(float(loss.detach()))
         curve.grad_norm.append(norm)
         curve.rate.append(now)
-        curve.tokens.append(sum(len(ids) for r in chosen for ids, _ in rows[r]))
-        curve.rows.append(chosen)
+        curve.tokens.append(sum(len(ids) for r in chosen for ids, _ in sequences[r]))
+        curve.sequences.append(chosen)
     curve.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     return curve

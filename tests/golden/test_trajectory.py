@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from stages.lm.data.order import Phase
-from stages.lm.data.reader import RowFiles
+from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig
 from stages.lm.train import checkpoint
 from stages.lm.train.job import Machine, RankJob
@@ -48,46 +48,46 @@ class Case:
     curve: oracle.Curve
 
 
-def made_rows(count: int, seed: int, masked: bool) -> list[oracle.Row]:
+def made_sequences(count: int, seed: int, masked: bool) -> list[oracle.Packed]:
     """Returns sequences of one to three segments.
 
     Some segments have one token and some have no counted token. So ranks and micro-batches have different numbers of counted tokens.
     """
     draw = np.random.default_rng(seed)
-    rows: list[oracle.Row] = []
+    sequences: list[oracle.Packed] = []
     for _ in range(count):
-        row: oracle.Row = []
+        sequence: oracle.Packed = []
         rest = CONTEXT
-        while rest > 0 and len(row) < 3:
-            length = int(draw.integers(1, rest + 1)) if len(row) < 2 else rest
+        while rest > 0 and len(sequence) < 3:
+            length = int(draw.integers(1, rest + 1)) if len(sequence) < 2 else rest
             ids = (np.cumsum(draw.integers(0, 3, length)) % 61).tolist()
             kind = draw.random()
             mask = [1] * length if not masked else [0] * length if kind < 0.1 else (draw.random(length) < 0.7).astype(int).tolist()
-            row.append((ids, mask))
+            sequence.append((ids, mask))
             rest -= length
-        rows.append(row)
-    return rows
+        sequences.append(sequence)
+    return sequences
 
 
-def write_rows(folder: Path, rows: list[oracle.Row], dtype: str, masked: bool) -> RowFiles:
+def write_files(folder: Path, sequences: list[oracle.Packed], dtype: str, masked: bool) -> SequenceFiles:
     """Writes the files of ARCHITECTURE.md's table. Sequences alternate between two shards, and each shard starts with unrelated tokens."""
     folder.mkdir(parents=True)
     shards: list[list[int]] = [[60] * 3, [59] * 5]
     masks: list[list[int]] = [[1] * 3, [1] * 5]
-    pieces, offsets = [], [0]
-    for number, row in enumerate(rows):
-        for ids, mask in row:
-            pieces.append([number % 2, len(shards[number % 2]), len(ids)])
+    segments, offsets = [], [0]
+    for number, sequence in enumerate(sequences):
+        for ids, mask in sequence:
+            segments.append([number % 2, len(shards[number % 2]), len(ids)])
             shards[number % 2] += ids
             masks[number % 2] += mask
-        offsets.append(len(pieces))
+        offsets.append(len(segments))
     for number in (0, 1):
         (folder / f"{number}.bin").write_bytes(b"".join(i.to_bytes(2 if dtype == "uint16" else 4, "little") for i in shards[number]))
         (folder / f"{number}.mask").write_bytes(bytes(masks[number]))
-    np.save(folder / "pieces.npy", np.array(pieces, np.int64))
-    np.save(folder / "rows.npy", np.array(offsets, np.int64))
-    return RowFiles(
-        tuple(str(folder / f"{n}.bin") for n in (0, 1)), dtype, str(folder / "pieces.npy"), str(folder / "rows.npy"), CONTEXT, 0,
+    np.save(folder / "segments.npy", np.array(segments, np.int64))
+    np.save(folder / "sequences.npy", np.array(offsets, np.int64))
+    return SequenceFiles(
+        tuple(str(folder / f"{n}.bin") for n in (0, 1)), dtype, str(folder / "segments.npy"), str(folder / "sequences.npy"), CONTEXT, 0,
         tuple(str(folder / f"{n}.mask") for n in (0, 1)) if masked else (),
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, A
         seeded: Whether the weights come from the job's seed instead of a checkpoint.
     """
     masked, settings = name == "clipped", SETTINGS[name]
-    rows, held_out = made_rows(43, 5, masked), made_rows(7, 6, masked)
+    sequences, held_out = made_sequences(43, 5, masked), made_sequences(7, 6, masked)
     dtype = "uint16" if masked else "uint32"
     model = oracle.model_of(shape)
     weights = oracle.seeded_weights(model, settings.seed, shape["num_hidden_layers"]) if seeded else oracle.random_weights(model, 11)
@@ -118,16 +118,16 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, A
     shape["ffn"], CONTEXT,
                          shape["theta"], shape["eps"], shape["tied"], shape["qk_norm"])  # fmt: skip
     job = RankJob(
-        model=config, train=write_rows(folder / "train", rows, dtype, masked),
-        validation=write_rows(folder / "validation", held_out, dtype, masked), machine=machine, seed=settings.seed, scratch="", out="",
+        model=config, train=write_files(folder / "train", sequences, dtype, masked),
+        validation=write_files(folder / "validation", held_out, dtype, masked), machine=machine, seed=settings.seed, scratch="", out="",
         phases=tuple(Phase(*phase) for phase in settings.phases), init_from="" if seeded else str(folder / "init"), steps=STEPS,
         settings=training(
             global_batch_size=BATCH, learning_rate=settings.peak, min_lr_frac=settings.floor_frac, warmup_steps=settings.warmup,
             eval_every_steps=EVAL, checkpoint_every_steps=EVERY, max_validation_sequences=some, **optim,
         ),
     )  # fmt: skip
-    read = held_out if masked else [held_out[row] for row in (0, 1, 2, 4, 5)]  # five of the seven, evenly spaced
-    return Case(job, oracle.train(model, settings, rows, read))
+    read = held_out if masked else [held_out[sequence] for sequence in (0, 1, 2, 4, 5)]  # five of the seven, evenly spaced
+    return Case(job, oracle.train(model, settings, sequences, read))
 
 
 @pytest.fixture(scope="module")
@@ -286,8 +286,8 @@ def test_a_snapshot_of_another_job_is_not_used(clipped: Case, one: Ran) -> None:
     assert "is of another job (model, data or settings differ)" in said[0]
 
 
-def test_a_loss_that_is_not_finite_names_the_rows(clipped: Case, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_names_the_sequences(clipped: Case, tmp_path: Path) -> None:
     """A huge learning rate makes the weights overflow. The run ends with one sentence and without an output folder."""
-    with pytest.raises(LaunchError, match=r"(The loss of step \d+ is not finite|The gradients of step \d+ are not finite); rows \d+"):
+    with pytest.raises(LaunchError, match=r"(The loss of step \d+ is not finite|The gradients of step \d+ are not finite); sequences \d+"):
         run(changed(clipped.job, learning_rate=1e30, warmup_steps=0), tmp_path, 1, 8)
     assert not (tmp_path / "out").exists()

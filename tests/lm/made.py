@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stages.lm.data.order import Phase
-from stages.lm.data.reader import write_row_files
+from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train.job import Machine, RankJob
@@ -21,9 +21,9 @@ from stages.settings import StageConfig
 def small_job(folder: Path, machine: Machine, steps: int) -> RankJob:
     """Returns a training job over eight sequences of 16 tokens, with its files below `folder`."""
     items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]
-    rows = write_row_files(folder / "rows", items, np.arange(8), 16, 0)
+    sequences = write_sequence_files(folder / "sequences", items, np.arange(8), 16, 0)
     return RankJob(
-        model=ModelConfig(11, 1, 8, 2, 1, 8, 16), settings=training(global_batch_size=4, learning_rate=1e-3), train=rows, machine=machine,
+        model=ModelConfig(11, 1, 8, 2, 1, 8, 16), settings=training(global_batch_size=4, learning_rate=1e-3), train=sequences, machine=machine,
         seed=1, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, 8),), steps=steps,
     )  # fmt: skip
 

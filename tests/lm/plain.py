@@ -127,12 +127,12 @@ def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int 
 
 
 def items_of(
-    rows: int, seed: int, pieces: int = 2, vocab: int = 61, longest: int = 12
+    sequences: int, seed: int, segments: int = 2, vocab: int = 61, longest: int = 12
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """Returns (items, sequence of each) for write_row_files. A sequence has `pieces` segments; the last half or two thirds is trained."""
+    """Returns (items, sequence of each) for write_sequence_files. A sequence has `segments` segments; the last half or two thirds is trained."""
     draw = np.random.default_rng(seed)
     items = []
-    for _ in range(rows * pieces):
+    for _ in range(sequences * segments):
         length = int(draw.integers(4, longest + 1))
         items.append((draw.integers(0, vocab, length), (np.arange(length) >= length // int(draw.integers(2, 4))).astype(np.uint8)))
-    return items, np.repeat(np.arange(rows), pieces)
+    return items, np.repeat(np.arange(sequences), segments)

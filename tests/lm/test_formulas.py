@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lm.data.reader import RowFiles, RowReader, write_row_files
+from stages.lm.data.reader import SequenceFiles, SequenceReader, write_sequence_files
 from stages.lm.model.config import ModelConfig, ShapeError, read_model_config, write_model_config
 from stages.lm.model.llama import Llama, initial_value, rotate, rotation_at
 from stages.lm.train.schedule_cosine import Cosine
@@ -117,12 +117,12 @@ def test_a_shape_goes_through_its_file(tmp_path: Path) -> None:
 )
 def test_tokens_are_little_endian(tmp_path: Path, dtype: str, hidden_size: int, ids: list[int]) -> None:
     (tmp_path / "t.bin").write_bytes(b"".join(i.to_bytes(hidden_size, "little") for i in ids))
-    np.save(tmp_path / "pieces.npy", np.array([[0, 0, len(ids)]]))
-    np.save(tmp_path / "rows.npy", np.array([0, 1]))
-    files = RowFiles((str(tmp_path / "t.bin"),), dtype, str(tmp_path / "pieces.npy"), str(tmp_path / "rows.npy"), 8, 0)
-    assert RowReader(files).batch([0]).tokens[0, : len(ids)].tolist() == ids
+    np.save(tmp_path / "segments.npy", np.array([[0, 0, len(ids)]]))
+    np.save(tmp_path / "sequences.npy", np.array([0, 1]))
+    files = SequenceFiles((str(tmp_path / "t.bin"),), dtype, str(tmp_path / "segments.npy"), str(tmp_path / "sequences.npy"), 8, 0)
+    assert SequenceReader(files).batch([0]).tokens[0, : len(ids)].tolist() == ids
     items = [(np.array(ids), np.ones(len(ids), np.uint8))]
-    written = write_row_files(tmp_path / "written", items, np.array([0]), 8, 0)
+    written = write_sequence_files(tmp_path / "written", items, np.array([0]), 8, 0)
     assert (written.dtype, Path(written.tokens[0]).read_bytes()) == (dtype, (tmp_path / "t.bin").read_bytes())
 
 
@@ -130,11 +130,11 @@ def test_tokens_are_little_endian(tmp_path: Path, dtype: str, hidden_size: int, 
     ("top", "dtype"), [(65_534, "uint16"), (65_535, "uint16"), (65_536, "uint32"), (131_071, "uint32"), (131_072, "uint32")]
 )
 def test_the_largest_id_decides_how_wide_tokens_are(tmp_path: Path, top: int, dtype: str) -> None:
-    files = write_row_files(
+    files = write_sequence_files(
         tmp_path, [(np.array([0, top]), np.ones(2, np.uint8)), (np.array([3]), np.ones(1, np.uint8))], np.array([0, 1]), 4, 9
     )
     assert files.dtype == dtype
-    assert RowReader(files).batch([0]).tokens[0].tolist() == [0, top, 9, 9]
+    assert SequenceReader(files).batch([0]).tokens[0].tolist() == [0, top, 9, 9]
 
 
 def test_a_mask_lies_on_the_token_that_is_predicted(tmp_path: Path) -> None:
@@ -144,15 +144,15 @@ def test_a_mask_lies_on_the_token_that_is_predicted(tmp_path: Path) -> None:
         (np.array([8, 9]), np.array([1, 1], np.uint8)),
         (np.array([4]), np.array([1], np.uint8)),
     ]
-    batch = RowReader(write_row_files(tmp_path, items, np.array([0, 0, 0]), 8, 0)).batch([0])
+    batch = SequenceReader(write_sequence_files(tmp_path, items, np.array([0, 0, 0]), 8, 0)).batch([0])
     assert batch.tokens[0].tolist() == [5, 6, 7, 8, 9, 4, 0, 0]
     assert batch.labels[0].tolist() == [6, -100, -100, 9, -100, -100, -100, -100]
     assert batch.positions[0].tolist() == [0, 1, 2, 0, 1, 0, 0, 0] and batch.docs[0].tolist() == [0, 0, 0, 1, 1, 2, -1, -1]
     assert batch.targets == 2
 
 
-def test_trimming_keeps_the_longest_row_and_never_goes_beyond_the_context(tmp_path: Path) -> None:
+def test_trimming_keeps_the_longest_sequence_and_never_goes_beyond_the_context(tmp_path: Path) -> None:
     items = [(np.arange(n), np.ones(n, np.uint8)) for n in (8, 9, 20)]
-    reader = RowReader(write_row_files(tmp_path, items, np.arange(3), 20, 0))
-    assert [reader.batch(rows, 8).tokens.shape[1] for rows in ([0], [1], [0, 1], [2], [-1, 0])] == [8, 16, 16, 20, 8]
-    assert reader.row_tokens(np.array([2, 0, 1])).tolist() == [20, 8, 9]
+    reader = SequenceReader(write_sequence_files(tmp_path, items, np.arange(3), 20, 0))
+    assert [reader.batch(sequences, 8).tokens.shape[1] for sequences in ([0], [1], [0, 1], [2], [-1, 0])] == [8, 16, 16, 20, 8]
+    assert reader.sequence_tokens(np.array([2, 0, 1])).tolist() == [20, 8, 9]

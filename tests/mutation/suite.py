@@ -1,6 +1,7 @@
 """Draws mutants, runs each against its module's tests in a copy of the project, and counts which survive.
 
-Guarantee: nothing in the project's own folder is written; the baseline is green before the first mutant; a mutant is killed by a test
+Guarantee: nothing in the project's own folder is written; the baseline is green before the first mutant; a mutant is tried by the tests of
+its module that execute its line (tests/mutation/lines.py), and by all that execute the module where its import does; it is killed by a test
 that fails, by a process that dies, or by a test that takes three times as long as without it and 20 s more (counted apart).
 Cost: a fork, and the tests until the first that fails; the two workers have a copy of the tree each, since training ranks read it.
 Why no mutmut: it leaves module level, classes and SQL as they are, its trampolines do not compile under numba, and it has no table of
@@ -9,6 +10,7 @@ tests per module; cosmic-ray starts a process per mutant, 10 s each for the impo
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -26,6 +28,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from tests.mutation.lines import IMPORTED
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.zygote import LIBRARIES
 
@@ -134,10 +137,13 @@ class Worker:
             raise SuiteError(f"The process that forks for every mutant died:\n{self.log.read_text(errors='replace')[-2000:]}")
         return dict(json.loads(line))
 
-    def run(self, tests: Sequence[str], limits: Mapping[str, float], limit: float, write_bytecode: bool = False) -> dict[str, Any]:
-        """What the zygote says of the tests, run once."""
+    def run(
+        self, files: Sequence[str], chosen: Sequence[str], limits: Mapping[str, float], limit: float, traced: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """What the zygote says of the chosen tests of some files, or of all, run once. traced: modules, of the run without a mutant."""
         assert self.process.stdin is not None
-        job = {"tests": list(tests), "limits": dict(limits), "limit": limit, "write_bytecode": write_bytecode}
+        job = {"tests": list(files), "chosen": list(chosen), "limits": dict(limits), "limit": limit}
+        job |= {"traced": list(traced), "write_bytecode": bool(traced)}
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
         return self.hear()
@@ -151,7 +157,8 @@ class Worker:
         try:
             path.write_bytes(mutant.applied(source))
             limits = {test: SLOWER * seconds + GRACE_S for test, seconds in times.items()}
-            said = self.run(tests, limits, SLOWER * max(times.values(), default=0.0) + GRACE_S)
+            files = dict.fromkeys(test.partition("::")[0] for test in tests)
+            said = self.run(tuple(files), tests, limits, SLOWER * max(times.values(), default=0.0) + GRACE_S)
         finally:
             path.write_bytes(source)
             os.utime(path, (LONG_AGO, LONG_AGO))
@@ -200,24 +207,74 @@ def in_turn(workers: Sequence[Worker], tasks: Sequence[Any], work: Callable[[Wor
         raise errors[0]
 
 
-def baseline(
-    workers: Sequence[Worker], lists: Sequence[tuple[str, ...]], say: Callable[[str], None]
-) -> dict[tuple[str, ...], dict[str, float]]:
-    """Seconds per test of every list of tests; a file that several lists name runs once.
+@dataclass(frozen=True)
+class Baseline:
+    """What the tests do without a mutant.
 
-    Raises SuiteError when a file is not green without a mutant.
+    Attributes:
+        seconds: File -> test -> seconds, in the order in which they run.
+        lines: Module -> line -> tests that execute it; IMPORTED among them if an import does.
     """
-    files: dict[str, dict[str, float]] = {}
+
+    seconds: Mapping[str, Mapping[str, float]]
+    lines: Mapping[str, Mapping[int, frozenset[str]]]
+
+    def times(self, files: Sequence[str]) -> dict[str, float]:
+        return {test: seconds for file in files for test, seconds in self.seconds[file].items()}
+
+    def tests(self, mutant: Mutant, source: bytes, files: Sequence[str]) -> tuple[str, ...]:
+        """Returns the tests that can detect a mutant, in the order of its module's test files.
+
+        They are those that execute its statement; where an import executes it, or compiled code, those that execute anything of the module.
+        """
+        lines = self.lines.get(mutant.path, {})
+        statement, imported = statement_lines(source, mutant.start)
+        covering = set().union(*(lines.get(line, ()) for line in statement))
+        if imported or not covering - {IMPORTED}:
+            covering = set().union(*lines.values())
+        return tuple(test for test in self.times(files) if test in covering)
+
+
+def statement_lines(source: bytes, at: int) -> tuple[range, bool]:
+    """Returns the lines of the innermost statement around a byte, without its body, and whether an import executes them."""
+    line = source.count(b"\n", 0, at) + 1
+    found = range(line, line + 1), True
+
+    def descend(node: ast.AST, at_import: bool) -> None:
+        nonlocal found
+        for child in ast.iter_child_nodes(node):
+            below = at_import and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(child, ast.stmt) and child.end_lineno is not None:
+                body = getattr(child, "body", None)
+                lines = range(child.lineno, max(body[0].lineno, child.lineno + 1) if body else child.end_lineno + 1)
+                found = (lines, at_import) if line in lines else found
+            descend(child, below)
+
+    descend(ast.parse(source), True)
+    return found
+
+
+def baseline(workers: Sequence[Worker], files: Sequence[str], modules: Sequence[str], say: Callable[[str], None]) -> Baseline:
+    """Runs every test file once without a mutant, and records the lines of the modules that its tests execute.
+
+    Raises:
+        SuiteError: A file is not green.
+    """
+    seconds: dict[str, dict[str, float]] = {}
+    lines: dict[str, dict[int, set[str]]] = {}
 
     def measure(worker: Worker, file: str) -> None:
-        said = worker.run((file,), {}, FIRST_S, write_bytecode=True)
+        said = worker.run((file,), (), {}, FIRST_S, modules)
         if said["state"] != "passed" or not said["times"]:
             raise SuiteError(f"Without any mutant {file} {said['state']} at {said['test'] or 'collection'}:\n{said['output']}")
-        files[file] = said["times"]
+        seconds[file] = said["times"]
+        for module, found in said["lines"].items():
+            for line, tests in found.items():
+                lines.setdefault(module, {}).setdefault(int(line), set()).update(tests)
         say(f"baseline {sum(said['times'].values()):6.1f} s  {len(said['times'])} tests  {file}")
 
-    in_turn(workers, sorted({file for tests in lists for file in tests}), measure)
-    return {tests: {test: seconds for file in tests for test, seconds in files[file].items()} for tests in lists}
+    in_turn(workers, files, measure)
+    return Baseline(seconds, {module: {line: frozenset(tests) for line, tests in found.items()} for module, found in lines.items()})
 
 
 def run_suite(
@@ -231,7 +288,7 @@ def run_suite(
     copied: Sequence[str] = COPIED,
     libraries: Sequence[str] = LIBRARIES,
 ) -> dict[str, Any]:
-    """The whole suite over modules (path below the project -> its tests): the result as JSON values."""
+    """The whole suite over modules (path below the project -> its test files): the result as JSON values."""
     started = time.monotonic()
     sources = {path: (project / path).read_bytes() for path in tests}
     every = {path: mutants_of(path, source) for path, source in sources.items()}
@@ -247,12 +304,19 @@ def run_suite(
             for number in range(jobs):
                 (Path(folder) / str(number)).mkdir()
                 workers.append(Worker(project, Path(folder) / str(number), copied, libraries))
-            times = baseline(workers, sorted({tests[path] for path, found in drawn.items() if found}), say)
-            tasks = [(m, tests[path]) for path, found in drawn.items() for m in found]
-            tasks.sort(key=lambda task: -sum(times[task[1]].values()))  # the long ones first, so that no worker waits at the end
+            chosen = {path: tests[path] for path, found in drawn.items() if found}
+            first = baseline(workers, sorted({file for files in chosen.values() for file in files}), list(chosen), say)
+            times = first.times(sorted(first.seconds))
+            tasks = [(m, first.tests(m, sources[path], chosen[path])) for path in chosen for m in drawn[path]]
+            tasks.sort(key=lambda task: -sum(times[test] for test in task[1]))  # the long ones first, so that no worker waits at the end
 
             def attempt(worker: Worker, task: tuple[Mutant, tuple[str, ...]]) -> None:
-                result = worker.mutated(*task, times[task[1]])
+                mutant, wanted = task
+                result = (
+                    worker.mutated(mutant, wanted, {test: times[test] for test in wanted})
+                    if wanted
+                    else Result(mutant, "survived", "", 0.0)
+                )
                 results.append(result)
                 say(f"{len(results):4}/{len(tasks)} {result.state:8} {result.seconds:6.1f} s  {result.mutant.path} {result.test}")
                 if result.state == "survived":

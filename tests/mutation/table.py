@@ -1,6 +1,7 @@
 """Which modules are mutated, and which tests each must fall to.
 
-A module's tests are those named here, the most specific first, then every other test file that imports it by name, the slow ones last. Never the record
+A module's tests are those named here, the most specific first, then every other test file that imports it by name and is not slow; the slow
+ones only where they are named, and last. Never the record
 of the code's digests (tests/architecture): any edit of a stage dies there, which proves nothing; nor what starts a server, a browser or the
 whole pipeline.
 """
@@ -17,9 +18,11 @@ SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py
 """What starts training ranks, or takes more than some seconds: last, since most mutants die before."""
 
 TABLE: dict[str, tuple[str, ...]] = {
-    "core/store/manifest": ("tests/core/store/test_manifest_mutants.py", "tests/core/store/test_key.py", "tests/core/store/test_integrity.py",
+    "core/store/manifest": ("tests/core/store/test_manifest_mutants.py", "tests/core/test_durability.py", "tests/core/store/test_key.py",
+                            "tests/core/store/test_integrity.py",
                             "tests/core/run/test_runner.py", "tests/core/run/test_import_artifact.py"),
     "core/store/key": ("tests/core/store/test_key_exact.py", "tests/core/store/test_key.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
+    "core/store/key_record": ("tests/core/store/test_key_exact.py", "tests/core/store/test_key.py"),
     "core/store/external": ("tests/core/store/test_key.py", "tests/core/store/test_remote.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
     "core/contract/source_code": ("tests/core/contract/test_source_code_exact.py", "tests/core/contract/test_source_code.py"),
     "core/run/gc": ("tests/queries/test_compare.py", "tests/core/run/test_import_artifact.py"),
@@ -79,7 +82,8 @@ def list_tests(project: Path, module: str) -> tuple[str, ...]:
             raise TableError(f"{path} may be no test of stages/{module}.py: see NEVER in tests/mutation/table.py.")
     dotted = f"stages.{module.replace('/', '.')}"
     others = (p.relative_to(project).as_posix() for p in sorted((project / "tests").rglob("test_*.py")))
-    found = (*named, *(p for p in others if p not in named and not p.startswith(NEVER) and dotted in imported(project / p)))
+    left_out = (*named, *SLOW)
+    found = (*named, *(p for p in others if p not in left_out and not p.startswith(NEVER) and dotted in imported(project / p)))
     return tuple(sorted(found, key=lambda path: path in SLOW))
 
 

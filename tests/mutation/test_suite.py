@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,12 @@ def test_an_equivalent_is_known_by_module_function_and_line() -> None:
     assert not any(is_equivalent(one, [entry | {field: "other"}]) for field in ("module", "function", "before", "after"))
 
 
-def test_every_listed_equivalent_says_why() -> None:
-    assert all(len(entry["why"]) > 10 for entry in suite.equivalents())
+def test_every_listed_equivalent_is_a_mutant_and_says_why() -> None:
+    mutants = cache(lambda module: mutants_of(module, (command.PROJECT / module).read_bytes()))
+    for entry in suite.equivalents():
+        found = mutants(entry["module"])
+        assert any(is_equivalent(one, [entry]) for one in found), f"no mutant is {entry['module']} {entry['function']}: {entry['after']}"
+        assert len(entry["why"]) > 10
 
 
 def test_every_module_of_the_table_has_tests_and_never_the_record_of_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,3 +164,80 @@ def test_orphans_of_a_test_are_waited_for(tmp_path: Path) -> None:
     """They are imported by the process that forks, and would stand in the process table as if alive."""
     result, said = ran(toy(tmp_path, TEST + ORPHAN), size=1)
     assert result["sample"] == 1 and any("2 tests" in line for line in said)
+
+
+LINES_TOY = """import subprocess
+import sys
+from functools import cache
+
+START = 3
+
+
+def called(n=2):
+    if n > 1:
+        n += (
+            START
+        )
+    return n
+
+
+def elsewhere():
+    return 7
+
+
+def made():
+    return 5
+"""
+LINES_TEST = """import subprocess, sys
+import pytest
+from toy import sizes
+
+
+@pytest.fixture(scope="module")
+def wide():
+    return sizes.made()
+
+
+def test_called():
+    assert sizes.called() == 5
+
+
+def test_in_a_process():
+    assert subprocess.run([sys.executable, "-c", "from toy import sizes; print(sizes.elsewhere())"], capture_output=True, check=True).stdout
+
+
+def test_wide(wide):
+    assert wide == 5
+"""
+
+
+def test_lines_are_attributed_to_the_tests_that_execute_them(tmp_path: Path) -> None:
+    project = toy(tmp_path, LINES_TEST)
+    (project / "toy" / "sizes.py").write_text(LINES_TOY)
+    (project / "toy" / "unused.py").write_text("X = 1\n")
+    (tmp_path / "worker").mkdir()
+    worker = suite.Worker(project, tmp_path / "worker", ("toy", "test_sizes.py"), ("pytest", "hypothesis"))
+    try:
+        measured = suite.baseline([worker], ["test_sizes.py"], ["toy/sizes.py", "toy/unused.py"], lambda _: None)
+    finally:
+        worker.close()
+    called, process, wide = (f"test_sizes.py::{name}" for name in ("test_called", "test_in_a_process", "test_wide"))
+    source = LINES_TOY.encode()
+
+    def tests(text: str) -> tuple[str, ...]:
+        at = source.index(text.encode())
+        return measured.tests(replace(mutant("toy/sizes.py", at), function="f"), source, ("test_sizes.py",))
+
+    every = (called, process, wide)
+    assert [tests(text) for text in ("return n", "START\n   ", "return 7", "return 5")] == [(called,), (called,), (process,), every]
+    assert tests("n=2") == tests("START = 3") == every, "an import executes them"
+    assert measured.tests(mutant("toy/unused.py", 4), b"X = 1\n", ("test_sizes.py",)) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "imported"),
+    [("START = 3", [5], True), ("n=2", [8], True), ("n > 1", [9], False), ("START\n ", [10, 11, 12], False), ("return 7", [17], False)],
+)
+def test_the_innermost_statement_without_its_body(text: str, lines: list[int], imported: bool) -> None:
+    found, at_import = suite.statement_lines(LINES_TOY.encode(), LINES_TOY.index(text))
+    assert (list(found), at_import) == (lines, imported)

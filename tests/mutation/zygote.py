@@ -1,8 +1,9 @@
 """A process that has the heavy libraries in memory and forks per mutant: the child imports the project anew and runs pytest.
 
 Reads one JSON job per line from stdin, answers one JSON line each: {"state": passed | failed | overdue, "test": the test that decided,
-"times": seconds by test, "output": the end of what pytest printed}. Guarantee: no project module that can be mutated is imported here;
-whatever a child left behind, its own children included, is dead before the answer. Cost: some 10 s once, then a fork.
+"times": seconds by test, "output": the end of what pytest printed, "lines": of a traced job, see tests/mutation/lines.py}. Guarantee: no
+project module that can be mutated is imported here; whatever a child left behind, its own children included, is dead before the answer.
+Cost: some 10 s once, then a fork.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+from lines import LineRecorder  # noqa: E402 - this file runs as a script, in a copy of the project that is not imported before the fork
+
+LINES = "lines.json"
 LIBRARIES = (
     "pytest", "hypothesis", "numpy", "pyarrow.parquet", "pyarrow.compute", "pyarrow.dataset", "duckdb", "pydantic", "yaml", "numba",
     "torch", "torch._dynamo", "safetensors.torch", "tokenizers", "transformers", "psutil", "httpx", "jinja2", "regex", "scipy.stats", "fsspec", "openlineage.client",
@@ -50,7 +55,10 @@ def main(folder: Path, libraries: Sequence[str]) -> None:
 
 
 def answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Runs job["tests"]; a test may take job["limits"][its id] seconds, one that is not named there job["limit"]."""
+    """Runs the files job["tests"], of them the tests job["chosen"] if it is not empty.
+
+    A test may take job["limits"][its id] seconds, one that is not named there job["limit"]. job["traced"]: modules whose lines are recorded.
+    """
     import psutil
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -71,8 +79,9 @@ def answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         while True:
             os.waitpid(-1, 0)
     output = (folder / "output").read_bytes()[-OUTPUT_BYTES:].decode(errors="replace") if (folder / "output").is_file() else ""
+    lines = json.loads((folder / LINES).read_text()) if (folder / LINES).is_file() else {}
     shutil.rmtree(folder, onerror=_unlock)
-    return {"state": state, "test": test, "times": times, "output": output}
+    return {"state": state, "test": test, "times": times, "output": output, "lines": lines}
 
 
 def listen(job: dict[str, Any], pid: int, pipe: int) -> tuple[str, str, dict[str, float]]:
@@ -148,6 +157,13 @@ def run(job: dict[str, Any], folder: Path, pipe: int) -> None:
             def pytest_runtest_logfinish(self) -> None:
                 os.write(pipe, b"\n")
 
+            def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+                """Only the chosen tests; all where a mutant has changed their names."""
+                chosen = set(job["chosen"])
+                if chosen <= {item.nodeid for item in items}:
+                    items[:] = [item for item in items if item.nodeid in chosen] if chosen else items
+
+        recorder = LineRecorder(folder, job["traced"]) if job["traced"] else None
         words = [
             "-x",
             "-q",
@@ -159,7 +175,9 @@ def run(job: dict[str, Any], folder: Path, pipe: int) -> None:
             "-m",
             "not chaos and not browser and not server",
         ]
-        code = int(pytest.main([*words, f"--basetemp={folder}/pytest", *job["tests"]], plugins=[Tell()]))
+        code = int(pytest.main([*words, f"--basetemp={folder}/pytest", *job["tests"]], plugins=[Tell(), *filter(None, [recorder])]))
+        if recorder:
+            (folder / LINES).write_text(json.dumps(recorder.found()))
         sys.stdout.flush()
     finally:
         os._exit(code)

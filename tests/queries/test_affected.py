@@ -14,6 +14,7 @@ from stages import filter as filter_stage
 from stages.core.contract.errors import StageError
 from stages.core.index import database
 from stages.core.run.import_artifact import import_artifact
+from stages.queries import affected as affected_module
 from stages.queries.affected import affected
 from tests.conftest import answered, loam, run_stage
 from tests.queries.two_runs import FOREIGN, MIRROR, SITE, make_two_runs
@@ -28,7 +29,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_name(home: Path, pattern: str, *columns: str) -> dict[str, tuple[Any, ...]]:
-    """alias -> some columns. An artifact's id is as its number."""
+    """Returns alias -> some columns. An artifact's id is as its number."""
     alias = {path.parent.name: json.loads(path.read_text())["alias"] for path in home.glob("artifacts/*/*/manifest.json")}
     return {alias[row["artifact"].split("/")[1]]: tuple(row[c] for c in columns) for row in affected(home, pattern).artifacts}
 
@@ -44,7 +45,7 @@ def test_a_changed_document_is_held(home: Path) -> None:
 
 
 def test_only_trained_rows_are_steps(home: Path) -> None:
-    """Page 2 is row 0 of the validation part, and row 0 of the training part is another page."""
+    """Page 2 is sequence 0 of the validation part, and sequence 0 of the training part is another page."""
     found = by_name(home, f"{SITE}/2", "relation", "steps")
     assert found["mix-1"] == ("holds", None) and found["pretrain-1"] == ("made from", None)
     assert by_name(home, f"{SITE}/0", "steps")["pretrain-1"] == (1,)
@@ -94,8 +95,11 @@ def test_the_command_says_how_to_leave_pages_and_copies_out(home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def compared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five pages that dedup compared. left and right stay; w is near to both, and dropped for left. z has the text of other, which is as
-    near to left as w is and not near to right; copy has the text of w."""
+    """Returns a home with five pages that dedup compared.
+
+    left and right stay; w is near to both, and dropped for left. z has the text of other, which is as near to left as w is and not near to
+    right; copy has the text of w.
+    """
     home = tmp_path_factory.mktemp("compared") / "home"
     common = [f"w{i}" for i in range(400)]
     ends = {name: [f"{name}{i}" for i in range(50)] for name in ("left", "right", "other")}
@@ -113,7 +117,7 @@ def compared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kept_copies(home: Path, pattern: str) -> dict[str, float]:
-    """URL -> Jaccard similarity of the kept copies."""
+    """Returns URL -> Jaccard similarity of the kept copies."""
     return {copy["url"]: copy["jaccard"] for copy in affected(home, pattern).copies if copy["relation"] == "kept copy"}
 
 
@@ -127,10 +131,42 @@ def test_every_kept_copy_of_an_exact_copy_is_named(compared_once: Path) -> None:
 
 
 def test_equal_similarity_is_not_equal_text(compared_once: Path, tmp_path: Path) -> None:
-    """z is an exact copy in w's cluster and has w's similarity. Catches: texts that are not compared; texts gone taken for different."""
+    """Page z is an exact copy in w's cluster and has w's similarity. Catches: texts that are not compared; texts gone taken for different."""
     assert set(kept_copies(compared_once, "http://6/z")) == {"http://1/left"}
     without = tmp_path / "home"
     shutil.copytree(compared_once, without)
     shutil.rmtree(without / "artifacts" / "filter")
     database.update(without)
     assert set(kept_copies(without, "http://6/z")) == {"http://1/left", "http://2/right"}
+
+
+def test_a_document_counts_once_and_a_step_only_for_the_mixture_of_its_checkpoint() -> None:
+    """A document of two sequences, both in one step; another checkpoint's mixture has it in a sequence that its steps do not show."""
+    import duckdb
+
+    with duckdb.connect() as db:
+        db.execute("CREATE TABLE matching AS SELECT 'd' AS doc_id; CREATE TABLE copied AS SELECT 'e' AS doc_id")
+        db.execute(
+            "CREATE TABLE edge AS FROM (VALUES ('p1', 'm1', 'mixture'), ('p2', 'm2', 'mixture'), ('p1', 'm2', 'model')) t(child, parent, role)"
+        )
+        db.execute(
+            "CREATE TABLE steps AS FROM (VALUES ('p1', 1, 0), ('p1', 1, 1), ('p1', 2, 2), ('p2', 1, 0)) t(artifact_id, step, sequence)"
+        )
+        spans = "('m1', 0, 'train', 'd'), ('m1', 1, 'train', 'd'), ('m1', 2, 'train', 'x'), ('m2', 2, 'train', 'd'), ('m2', 0, 'validation', 'd')"
+        db.execute(f"CREATE TABLE sequence_spans AS FROM (VALUES {spans}) t(artifact_id, sequence, part, doc_id)")
+        assert db.execute(affected_module._STEPS).fetchall() == [("p1", 1)]
+        held = affected_module._held(lambda sql: ((), db.execute(sql).fetchall()), {"sequence_spans"}, "matching")  # type: ignore[arg-type, return-value]
+        assert held == {"m1": 1, "m2": 1}
+
+
+def test_texts_are_those_of_the_documents_that_dedup_read() -> None:
+    """An artifact that is only named by an edge, or that came in another role, gives no text."""
+    import duckdb
+
+    with duckdb.connect() as db:
+        edges = "('c', 'p', 'documents', true), ('c', 'q', 'documents', false), ('c', 'r', 'other', true), ('d', 'p', 'documents', true)"
+        db.execute(f"CREATE TABLE edge AS FROM (VALUES {edges}) t(child, parent, role, input)")
+        documents = ", ".join(f"('{name}', '{number:032}'::UUID, '{name}{number}')" for name in "pqr" for number in (1, 2))
+        db.execute(f"CREATE TABLE documents AS FROM (VALUES {documents}) t(artifact_id, doc_id, text)")
+        found = db.execute(affected_module._TEXTS, [["c"], [f"{1:032}"]]).fetchall()
+        assert [(child, text) for child, _, text in found] == [("c", "p1")]

@@ -24,7 +24,7 @@ from tests.core.toys import COUNT, WORDS
 
 
 def recorded(home: Path, name: str, *artifacts: Artifact, until: str = "") -> str:
-    """A finished run of the recipe `name` with these artifacts."""
+    """Returns a finished run of the recipe `name` with these artifacts."""
     path = home.parent / f"{name}.yaml"
     path.write_text(f"name: {name}\n")
     recipe = load_recipe(str(path), {"words": WORDS.config, "count": COUNT.config})

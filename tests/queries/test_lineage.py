@@ -1,4 +1,4 @@
-"""Questions to the index: names of artifacts and runs, what is newest, walks, verification."""
+"""Questions to the index: names of artifacts and runs, what is newest, links, verification."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def recorded(home: Path, *artifacts: Artifact) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Two runs, of a words artifact each, with a count of the first."""
+    """Returns a home with two runs, of a words artifact each, with a count of the first."""
     home = tmp_path / "home"
     words = run_stage(WORDS, {}, {}, home)
     recorded(home, words, run_stage(COUNT, {}, {"words": words}, home))

@@ -226,10 +226,10 @@ def test_an_artifact_that_was_taken_away_or_imported_explains_nothing(tmp_path: 
     home, made = tmp_path / "home", run_stage(WORDS, {"words": ["a", "b"]}, {}, tmp_path / "home")
     path = made.path / "manifest.json"
     manifest = json.loads(path.read_text())
-    monkeypatch.setattr(plan, "find_hit", lambda home, job: None)
+    monkeypatch.setattr(plan, "find_cached", lambda home, job: None)
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("its artifact was removed",)
     path.write_text(json.dumps({**manifest, "imported": {"provenance": "mine"}}))
-    said = f"words/{made.path.name} is imported, so it stands only where the recipe's section import names it"
+    said = f"words/{made.path.name} is imported, so it is used only if the recipe's section import names it"
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == (said,)
     path.write_text(json.dumps({**manifest, "imported": {"provenance": "mine"}, "key": "0" * 64}))
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("not built yet",)

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 
 from stages.extract import ExtractConfig
 from stages.filter import FilterConfig
+from stages.queries.decision import Decision, RecordedConfig
 from stages.queries.rule_thresholds import AT_LEAST, Measured, extract_measured, filter_measured, removed_url
 from stages.text.quality.filter_rule import applied, first_reason
 from stages.text.quality.rules import REMOVED, RULES, columns
 
+Signal = str | int | float | bool | None
+Setting = Signal | list[str] | Mapping[str, "Setting"]
 CONFIG = FilterConfig.model_validate({"quality": {"min_score": 0.5}}).model_dump(mode="json")
 REASONS = list(dict.fromkeys(rule.full_reason for rule in RULES if not rule.signal.per and rule.full_reason != REMOVED))
 GRAMS = [f"gopher_repetition.top_{n}_gram" for n in (2, 3, 4)] + [f"gopher_repetition.duplicated_{n}_n_grams" for n in range(5, 11)]
@@ -28,8 +31,8 @@ FLAGS = {f"url.{name}": name for name in LISTED} | {
 }  # fmt: skip
 
 
-def passing() -> dict[str, Any]:
-    """Signals of a document that every rule keeps."""
+def passing() -> dict[str, Signal]:
+    """Returns signals of a document that every rule keeps."""
     zero = {name: 0.0 for name, kind in columns(CONFIG).items() if kind == "float64"}
     good = {"url": "http://x", "lang": "en", "lang_score": 1.0, "lang_by": "model", "url_listed": None, "url_soft_words": 0, "url_subword": False,
             "words": 500, "all_words": 500, "avg_word_chars": 5.0, "alpha_words_frac": 1.0, "stop_words": 5, "c4_sentences": 50, "c4_lorem_line": None,
@@ -37,12 +40,16 @@ def passing() -> dict[str, Any]:
     return zero | good
 
 
-def judged(signals: dict[str, Any], config: dict[str, Any] = CONFIG) -> str:
+def judged(signals: Mapping[str, Signal], config: Mapping[str, Setting] = CONFIG) -> str:
     return first_reason(signals, applied(RULES, config))
 
 
-def explained(reason: str, signals: dict[str, Any], config: dict[str, Any] = CONFIG) -> Measured:
-    (found,) = filter_measured(signals | {"verdict": "dropped", "reason": reason}, config)
+def dropped(node: str, reason: str, columns: Mapping[str, Signal]) -> Decision:
+    return Decision(node, f"{node}/0", "", str(columns.get("url", "")), "dropped", reason, columns)
+
+
+def explained(reason: str, signals: Mapping[str, Signal], config: Mapping[str, Setting] = CONFIG) -> Measured:
+    (found,) = filter_measured(dropped("filter", reason, signals), RecordedConfig(config))
     return found
 
 
@@ -66,7 +73,7 @@ def test_a_value_past_the_threshold_is_dropped_for_the_reason(reason: str) -> No
 
 
 @pytest.mark.parametrize(("reason", "value"), FLAGS.items())
-def test_a_flag_is_dropped_for_the_reason(reason: str, value: Any) -> None:
+def test_a_flag_is_dropped_for_the_reason(reason: str, value: Signal) -> None:
     """Catches: the signal of another flag."""
     rule = explained(reason, passing())
     broken = passing() | {rule.signal: value}
@@ -113,8 +120,9 @@ def test_the_config_is_that_of_the_artifact() -> None:
     config["gopher_quality"]["min_doc_words"] = 77
     assert explained("gopher_quality.short_doc", passing(), config).threshold == 77
     assert [explained("gopher_quality.short_doc", passing(), odd).threshold for odd in ({}, {"gopher_quality": 5})] == [None, None]
-    assert list(filter_measured(passing() | {"verdict": "dropped", "reason": "rule_of_another_version"}, CONFIG)) == []
+    assert list(filter_measured(dropped("filter", "rule_of_another_version", passing()), RecordedConfig(CONFIG))) == []
     assert removed_url("s", "http://x", "http://x").threshold == [] == removed_url("s", None, None).threshold
+    assert removed_url("s", None, ["x", "x%", "%x%"]).threshold == []
 
 
 def test_only_the_patterns_that_match_are_named() -> None:
@@ -135,8 +143,8 @@ def test_only_the_patterns_that_match_are_named() -> None:
 def test_extract_reasons_name_their_settings(reason: str, settings: list[str]) -> None:
     """Catches: a setting that extract does not have, a fact that stands twice."""
     config = ExtractConfig().model_dump(mode="json")
-    row = {"reason": reason, "status": 200, "mime": "text/html", "encoding": None, "ordinal": 0, "chars_in": 12}
-    found = list(extract_measured(row, config))
+    row: dict[str, Signal] = {"status": 200, "mime": "text/html", "encoding": None, "ordinal": 0, "chars_in": 12}
+    found = list(extract_measured(dropped("extract", reason, row), RecordedConfig(config)))
     assert [m.setting for m in found if m.setting] == [f"extract.{name}" for name in settings]
     assert [m.threshold for m in found if m.setting] == [config[name] for name in settings]
     assert sorted(m.signal for m in found if m.value is not None) == ["chars_in", "mime", "ordinal", "status"]

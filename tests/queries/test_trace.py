@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,6 +12,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database
 from stages.core.index.sql_guard import QueryLimits
 from stages.queries import trace
+from stages.queries.traced import SequenceSpan
 from tests.conftest import PROJECT, answered, loam
 from tests.queries.two_runs import FOREIGN, MIRROR, SITE, doc, make_artifact, make_run, make_two_runs
 
@@ -49,25 +50,25 @@ def test_the_start_is_said(home: Path) -> None:
 
 def test_a_page_is_followed_through_what_one_checkpoint_was_made_from(home: Path) -> None:
     (found,) = trace.trace_url(home, trace.start(home), f"{SITE}/0")
-    assert (found["doc_id"], found["steps"]) == (str(doc(0)), [3])
-    assert [(v["node"], v["verdict"]) for v in found["verdicts"]] == [(n, "kept") for n in ("extract", "filter", "dedup", "decontaminate")]
-    assert trace.trace_url(home, trace.start(home, run="tiny-1"), f"{SITE}/0")[0]["steps"] == [1]
-    assert [d["url"] for d in trace.trace_url(home, trace.start(home), f"{SITE}/%")] == [f"{SITE}/{n}" for n in range(4)]
+    assert (found.doc_id, found.steps) == (str(doc(0)), (3,))
+    assert [(v.node, v.verdict) for v in found.verdicts] == [(n, "kept") for n in ("extract", "filter", "dedup", "decontaminate")]
+    assert trace.trace_url(home, trace.start(home, run="tiny-1"), f"{SITE}/0")[0].steps == (1,)
+    assert [d.url for d in trace.trace_url(home, trace.start(home), f"{SITE}/%")] == [f"{SITE}/{n}" for n in range(4)]
     with pytest.raises(StageError, match=f"No capture of {FOREIGN}/7 is recorded in what pretrain-2 was made from") as caught:
         trace.trace_url(home, trace.start(home), f"{FOREIGN}/7")
     assert "--run" in str(caught.value)
     (foreign,) = trace.trace_url(home, trace.start(home, run="tiny-3"), f"{FOREIGN}/7")
-    assert foreign["rows"] == [{"part": "train", "row": 1, "piece": 0, "length": 10}] and foreign["steps"] == []
+    assert foreign.sequences == (SequenceSpan("train", sequence=1, segment=0, length=10),) and foreign.steps == ()
     with pytest.raises(StageError, match=f"No document {doc(7)} is recorded in what pretrain-2"):
         trace.trace_doc(home, trace.start(home), str(doc(7)))
-    with pytest.raises(RecipeError, match="'seven' is no doc_id"):
+    with pytest.raises(RecipeError, match="'seven' is not a doc_id"):
         trace.trace_doc(home, trace.start(home), "seven")
 
 
 def test_only_trained_rows_are_steps(home: Path) -> None:
-    """Page 2 is row 0 of the validation part; row 0 of the training part is another page."""
+    """Page 2 is sequence 0 of the validation part; sequence 0 of the training part is another page."""
     found = trace.trace_doc(home, trace.start(home), str(doc(2)))
-    assert [row["part"] for row in found["rows"]] == ["validation"] and found["steps"] == []
+    assert [span.part for span in found.sequences] == ["validation"] and found.steps == ()
     assert len(trace.trace_step(home, trace.start(home), 1)) == 1
 
 
@@ -75,7 +76,7 @@ def test_what_cannot_be_answered_is_said(home: Path, tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"There is no step 9") as caught:
         trace.trace_step(home, trace.start(home), 9)
     assert "The steps are 1 to 3" in str(caught.value)
-    with pytest.raises(StageError, match="mix-3 was made from no pretraining, so there are no steps"):
+    with pytest.raises(StageError, match="mix-3 was not made from a pretrained checkpoint, so there are no steps"):
         trace.trace_step(home, trace.start(home, run="tiny-3"), 1)
     with pytest.raises(StageError, match="There is no run 'tiny-9'"):
         trace.start(home, run="tiny-9")
@@ -111,7 +112,7 @@ def test_an_imported_checkpoint_without_documents_is_passed_over(home: Path, tmp
 def test_what_is_gone_is_named(home: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     shutil.copytree(home, copied)
-    gone = trace.start(home).of["mix", "row_spans"].strip("/")
+    gone = trace.start(home).of["mix", "sequence_spans"].strip("/")
     shutil.rmtree(copied / "artifacts" / gone)
     database.update(copied)
     with pytest.raises(StageError, match=f"What pretrain-2 was made from is not all in this home: {gone}"):
@@ -132,14 +133,13 @@ def test_corpora_that_dedup_compares_with_are_not_what_a_checkpoint_was_made_fro
 
 
 def test_upstream_joins_the_views_of_one_checkpoint(home: Path) -> None:
-    def asked(sql: str) -> list[dict[str, Any]]:
-        return database.select(home, sql, QueryLimits())[0]
+    asked = partial(database.select, home, limits=QueryLimits())
 
     for name in ("pretrain-1", trace.start(home, run="tiny-1").artifact):
-        assert {row["node"] for row in asked(f"FROM upstream('{name}')")} == {*trace.PIPELINE, "crawl", "encode", "mix", "pretrain"}
-    (row,) = asked("SELECT count(*) AS n, count(DISTINCT node) AS nodes FROM upstream('pretrain')")
+        assert {row["node"] for row in asked(f"FROM upstream('{name}')")[0]} == {*trace.PIPELINE, "crawl", "encode", "mix", "pretrain"}
+    (row,) = asked("SELECT count(*) AS n, count(DISTINCT node) AS nodes FROM upstream('pretrain')")[0]
     assert row == {"n": 8, "nodes": 8}
-    assert asked("SELECT DISTINCT url FROM decisions JOIN upstream('mix') USING (artifact_id, node) ORDER BY url") == [
+    assert asked("SELECT DISTINCT url FROM decisions JOIN upstream('mix') USING (artifact_id, node) ORDER BY url")[0] == [
         {"url": f"{FOREIGN}/7"}, {"url": f"{FOREIGN}/8"}
     ]  # fmt: skip
     with pytest.raises(RecipeError, match="There is no artifact nothing"):
@@ -165,6 +165,6 @@ def test_the_command_says_where_its_answer_comes_from(home: Path) -> None:
     answer = answered(loam("trace", "--step", "1", "--run", "tiny-1", "--json", home=home).stdout)
     assert answer["from"]["alias"] == "pretrain-1" and [row["url"] for row in answer["rows"]] == [f"{SITE}/0"]
     answer = answered(loam("trace", "--url", f"{FOREIGN}/8", "--checkpoint", "mix-3", "--json", home=home).stdout)
-    assert answer["from"]["run"] == "tiny-3" and answer["documents"][0]["rows"][0]["row"] == 0
+    assert answer["from"]["run"] == "tiny-3" and answer["documents"][0]["sequences"][0]["sequence"] == 0
     both = loam("trace", "--step", "1", "--run", "tiny-1", "--checkpoint", "mix-3", home=home, check=False)
     assert both.returncode == 2

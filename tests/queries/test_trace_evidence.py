@@ -19,6 +19,8 @@ from stages.core.index import database
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
 from stages.queries import trace
+from stages.queries.drop_evidence import Copy
+from stages.queries.traced import TracedVerdict
 from tests.conftest import answered, loam, run_stage
 from tests.stages.made import jsonl
 from tests.stages.test_filter import BRIEF, PROSE
@@ -54,23 +56,23 @@ def jaccard(a: str, b: str) -> float:
 
 
 def imported(home: Path, texts: dict[str, str], name: str) -> Artifact:
-    """Documents in the place of what filter makes, by URL."""
+    """Returns documents in the place of what filter makes, by URL."""
     path = jsonl(
         home.parent / f"{name}.jsonl", [{"text": text, "url": url, "lang": "en", "lang_score": 1.0} for url, text in texts.items()]
     )
     return import_artifact(home, "filter", filter_stage.STAGE, [path], "written for a test", lambda event: None).artifact
 
 
-def asked(home: Path, artifact: Artifact, url: str, node: str = "") -> dict[str, Any]:
-    """The verdict of the artifact's own node on the one capture of a URL."""
+def asked(home: Path, artifact: Artifact, url: str, node: str = "") -> TracedVerdict:
+    """Returns the verdict of the artifact's own node on the one capture of a URL."""
     (found,) = trace.trace_url(home, trace.start(home, checkpoint=manifest.artifact_id(artifact)), url)
-    (verdict,) = [v for v in found["verdicts"] if v["node"] == (node or artifact.manifest["node"])]
+    (verdict,) = [v for v in found.verdicts if v.node == (node or artifact.manifest["node"])]
     return verdict
 
 
-def compared(verdict: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """signal -> value, relation, setting, threshold."""
-    return {m["signal"]: (m["value"], m["relation"], m["setting"], m["threshold"]) for m in verdict["measured"]}
+def compared(verdict: TracedVerdict) -> dict[str, tuple[Any, ...]]:
+    """Returns signal -> value, relation, setting, threshold."""
+    return {m.signal: (m.value, m.relation, m.setting, m.threshold) for m in verdict.measured}
 
 
 def item_file(folder: Path) -> str:
@@ -83,7 +85,7 @@ def item_file(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact]:
-    """A home with a crawl of eight records, cleaned by the stages up to decontaminate."""
+    """Returns a home with a crawl of eight records, cleaned by the stages up to decontaminate."""
     folder = tmp_path_factory.mktemp("evidence")
     home = folder / "home"
     missing = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\r\n"
@@ -104,10 +106,10 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact]:
 def test_a_filter_drop_has_value_and_threshold(chain: tuple[Path, Artifact]) -> None:
     """Catches: another signal's column, another setting, a threshold of the defaults instead of the artifact's."""
     verdict = asked(*chain, "http://a.b/4", "filter")
-    assert (verdict["verdict"], verdict["reason"]) == ("dropped", "gopher_quality.short_doc")
+    assert (verdict.verdict, verdict.reason) == ("dropped", "gopher_quality.short_doc")
     count = len(BRIEF.replace(",", "").split())
     assert compared(verdict) == {"words": (count, "below", "filter.gopher_quality.min_doc_words", 50)}
-    assert count < 50 and verdict["measured"][0]["unit"] == "words"
+    assert count < 50 and verdict.measured[0].unit == "words"
 
 
 def test_an_extract_drop_has_what_was_recorded(chain: tuple[Path, Artifact]) -> None:
@@ -123,26 +125,24 @@ def test_a_dropped_copy_names_what_was_kept(chain: tuple[Path, Artifact]) -> Non
     """Catches: the document itself as the kept one, an estimated similarity, another kind."""
     exact, near = (asked(*chain, f"http://a.b/{n}", "dedup") for n in (2, 3))
     kept = "00000000-0000-4000-8000-000000000001"
-    assert exact["reason"] == "exact_duplicate" and near["reason"] == "near_duplicate"
-    assert exact["copy"] == {
-        "kind": "exact", "doc_id": kept, "url": "http://a.b/1", "jaccard": 1.0, "threshold": 0.8, "shingle_words": 5, "corpus": ""
-    }  # fmt: skip
-    assert (near["copy"]["kind"], near["copy"]["url"], near["copy"]["corpus"]) == ("near", "http://a.b/1", "")
-    assert near["copy"]["jaccard"] == jaccard(PROSE, NEAR) < 1
+    assert exact.reason == "exact_duplicate" and near.reason == "near_duplicate"
+    assert exact.copy == Copy("exact", kept, "http://a.b/1", jaccard=1.0, threshold=0.8, shingle_words=5, corpus="")
+    assert (near.copy.kind, near.copy.url, near.copy.corpus) == ("near", "http://a.b/1", "")
+    assert near.copy.jaccard == jaccard(PROSE, NEAR) < 1
 
 
 def test_a_contaminated_document_names_items_words_and_share(chain: tuple[Path, Artifact]) -> None:
     """Catches: words instead of n-grams counted, a short item counted by n-grams of 13, the share of another document."""
     verdict = asked(*chain, "http://a.b/6", "decontaminate")
-    assert verdict["reason"] == "contaminated"
-    long, short = verdict["matches"]
-    assert (long["benchmark"], long["words"], long["word_count"]) == ("fables", QUOTE, len(QUOTE.split()))
-    assert long["ngrams"] == len(QUOTE.split()) - 13 + 1 and (short["words"], short["ngrams"]) == (SAYING, 1)
+    assert verdict.reason == "contaminated"
+    long, short = verdict.matches
+    assert (long.benchmark, long.words, long.word_count) == ("fables", QUOTE, len(QUOTE.split()))
+    assert long.ngrams == len(QUOTE.split()) - 13 + 1 and (short.words, short.ngrams) == (SAYING, 1)
     items = {row["texts"][-1]: row["item_id"] for row in database.records(chain[0], "SELECT item_id, texts FROM benchmark_items")}
     by_text = {text: item for text, item in items.items() if QUOTE in text or SAYING in text}
-    assert {long["item_id"], short["item_id"]} == set(by_text.values()) and long["item_id"] != short["item_id"]
+    assert {long.item_id, short.item_id} == set(by_text.values()) and long.item_id != short.item_id
     found = compared(verdict)
-    assert found["ngrams"] == (long["ngrams"] + 1, "with", "benchmarks.ngram_words", 13)
+    assert found["ngrams"] == (long.ngrams + 1, "with", "benchmarks.ngram_words", 13)
     assert found["hits"] == (2, "with", "decontaminate.mode", "document")
     (share, *_) = found["matched_char_frac"]
     ((text,),) = database.query(chain[0], "SELECT text FROM documents WHERE node = 'dedup' AND url = 'http://a.b/6'")[1]
@@ -152,8 +152,8 @@ def test_a_contaminated_document_names_items_words_and_share(chain: tuple[Path, 
 def test_kept_documents_have_no_evidence(chain: tuple[Path, Artifact]) -> None:
     """Catches: evidence of another document's decision."""
     (found,) = trace.trace_url(*_of(chain), "http://a.b/7")
-    assert [v["verdict"] for v in found["verdicts"]] == ["kept"] * 4
-    assert not any(v[name] for v in found["verdicts"] for name in ("measured", "copy", "removed", "matches"))
+    assert [v.verdict for v in found.verdicts] == ["kept"] * 4
+    assert not any(v.measured or v.copy or v.removed or v.matches for v in found.verdicts)
 
 
 def _of(chain: tuple[Path, Artifact]) -> tuple[Path, trace.Start]:
@@ -192,8 +192,8 @@ def test_an_exact_copy_of_a_near_copy_has_the_similarity_of_that_one(tmp_path: P
     found = run_stage(dedup.STAGE, {}, {"documents": made}, home)
     database.update(home)
     verdict = asked(home, found, "http://c")
-    assert verdict["reason"] == "exact_duplicate" and verdict["copy"]["kind"] == "exact"
-    assert verdict["copy"]["url"] == "http://a" and verdict["copy"]["jaccard"] == jaccard(PROSE, NEAR)
+    assert verdict.reason == "exact_duplicate" and verdict.copy.kind == "exact"
+    assert verdict.copy.url == "http://a" and verdict.copy.jaccard == jaccard(PROSE, NEAR)
     said = loam("trace", "--url", "http://c", "--checkpoint", "dedup-1", home=home).stdout
     assert "exact copy of a document that was removed as a near copy: verified Jaccard similarity" in said
 
@@ -206,17 +206,17 @@ def test_a_copy_of_an_existing_corpus_names_that_corpus(tmp_path: Path) -> None:
     found = run_stage(dedup.STAGE, {"against": [str(old.path)]}, {"documents": new}, home)
     database.update(home)
     near, exact = (asked(home, found, f"http://new/{n}") for n in (1, 2))
-    assert near["reason"] == "near_duplicate_of_existing" and exact["reason"] == "exact_duplicate_of_existing"
+    assert near.reason == "near_duplicate_of_existing" and exact.reason == "exact_duplicate_of_existing"
     corpus = manifest.artifact_id(old)
-    assert [(v["copy"]["url"], v["copy"]["corpus"]) for v in (near, exact)] == [("http://old/1", corpus), ("http://old/2", corpus)]
-    assert near["copy"]["jaccard"] == jaccard(PROSE, NEAR) and exact["copy"]["jaccard"] == 1
+    assert [(v.copy.url, v.copy.corpus) for v in (near, exact)] == [("http://old/1", corpus), ("http://old/2", corpus)]
+    assert near.copy.jaccard == jaccard(PROSE, NEAR) and exact.copy.jaccard == 1
     name = manifest.artifact_id(found)
     said = loam("trace", "--url", "http://new/1", "--checkpoint", name, home=home).stdout
-    assert f"kept instead: http://old/1 (doc_id {near['copy']['doc_id']}) of the existing corpus {corpus} (dedup.against)" in said
+    assert f"kept instead: http://old/1 (doc_id {near.copy.doc_id}) of the existing corpus {corpus} (dedup.against)" in said
     old.path.rename(tmp_path / "elsewhere")
     database.update(home)
-    gone = asked(home, found, "http://new/1")["copy"]
-    assert (gone["url"], gone["corpus"], gone["doc_id"]) == (None, corpus, near["copy"]["doc_id"])
+    gone = asked(home, found, "http://new/1").copy
+    assert (gone.url, gone.corpus, gone.doc_id) == (None, corpus, near.copy.doc_id)
     assert (
         "kept instead: a document that is not in this home"
         in loam("trace", "--url", "http://new/1", "--checkpoint", name, home=home).stdout
@@ -232,16 +232,16 @@ def test_a_takedown_names_its_pattern_and_the_page_that_a_copy_went_with(tmp_pat
     )
     database.update(home)
     named = asked(home, found, "http://y/1")
-    assert named["reason"] == "url.removed" and compared(named)["url"] == (
+    assert named.reason == "url.removed" and compared(named)["url"] == (
         "http://y/1",
         "matches",
         "dedup.remove_copies_of",
         ["http://y/%"],
     )
     kept, near = asked(home, found, "http://a"), asked(home, found, "http://b")
-    assert kept["reason"] == near["reason"] == "copy_of_removed"
-    assert [n["url"] for n in kept["removed"]] == [n["url"] for n in near["removed"]] == ["http://z"]
-    assert kept["copy"] is None and near["copy"]["url"] == "http://a"
+    assert kept.reason == near.reason == "copy_of_removed"
+    assert [n.url for n in kept.removed] == [n.url for n in near.removed] == ["http://z"]
+    assert kept.copy is None and near.copy.url == "http://a"
     said = loam("trace", "--url", "http://b", "--checkpoint", manifest.artifact_id(found), home=home).stdout
     assert "removed with http://z (doc_id " in said and "which dedup.remove_copies_of names" in said
 
@@ -257,7 +257,7 @@ def test_a_second_kept_copy_names_the_page_that_it_went_with(tmp_path: Path) -> 
     database.update(home)
     for url in ("http://1", "http://2"):
         verdict = asked(home, found, url)
-        assert (verdict["reason"], [named["url"] for named in verdict["removed"]]) == ("copy_of_removed", ["http://z"])
+        assert (verdict.reason, [named.url for named in verdict.removed]) == ("copy_of_removed", ["http://z"])
 
 
 def test_repeated_lines_name_how_many_went_and_what_is_too_little(tmp_path: Path) -> None:
@@ -268,9 +268,9 @@ def test_repeated_lines_name_how_many_went_and_what_is_too_little(tmp_path: Path
     found = run_stage(dedup.STAGE, {"repeats": {"min_left_chars": 77}}, {"documents": made}, home)
     database.update(home)
     cut, left = asked(home, found, "http://b"), asked(home, found, "http://c")
-    assert (cut["verdict"], cut["reason"]) == ("changed", "repeats_cut")
+    assert (cut.verdict, cut.reason) == ("changed", "repeats_cut")
     parts = (1, "more often than", "dedup.repeats.max_per_source", 1)
-    assert compared(cut) == {"parts_cut": parts} and left["reason"] == "too_little_left"
+    assert compared(cut) == {"parts_cut": parts} and left.reason == "too_little_left"
     assert compared(left) == {"parts_cut": parts, "chars_left": (None, "below", "dedup.repeats.min_left_chars", 77)}
 
 
@@ -286,7 +286,7 @@ def test_cut_spans_have_share_and_what_is_left(tmp_path: Path, least: int, reaso
     found = run_stage(decontaminate.STAGE, {"mode": "span", "min_left_chars": least}, inputs, home)
     database.update(home)
     verdict = asked(home, found, "http://a")
-    assert verdict["reason"] == reason and [m["words"] for m in verdict["matches"]] == [QUOTE, QUOTE]
+    assert verdict.reason == reason and [m.words for m in verdict.matches] == [QUOTE, QUOTE]
     values = compared(verdict)
     assert values["matched_char_frac"][0] == 2 * len(QUOTE) / len(text)
     if reason == "spans_cut":
@@ -312,12 +312,12 @@ def test_ngrams_are_those_of_the_item_and_not_all_of_the_run(tmp_path: Path) -> 
     found = run_stage(decontaminate.STAGE, {}, {"documents": cleaned, "benchmarks": items}, home)
     database.update(home)
     verdict = asked(home, found, "http://a")
-    assert [(m["word_count"], m["ngrams"]) for m in verdict["matches"]] == [(25, 2), (13, 1)]
+    assert [(m.word_count, m.ngrams) for m in verdict.matches] == [(25, 2), (13, 1)]
     assert compared(verdict)["matched_char_frac"][0] == len(run) / len(f"{OTHER}\n{run}")
     items.path.rename(tmp_path / "elsewhere")
     database.update(home)
     gone = asked(home, found, "http://a")
-    assert [m["ngrams"] for m in gone["matches"]] == [None, None]
+    assert [m.ngrams for m in gone.matches] == [None, None]
     assert compared(gone)["ngrams"] == (None, "with", "benchmarks.ngram_words", None)
 
 
@@ -330,7 +330,7 @@ def test_edits_of_a_kept_document_are_counted(tmp_path: Path) -> None:
     found = run_stage(filter_stage.STAGE, {"url": {"enabled": False}}, {"documents": made, "classifier": classifier}, home)
     database.update(home)
     verdict = asked(home, found, "http://a")
-    assert (verdict["verdict"], verdict["reason"]) == ("changed", "c4.lines_removed+pii")
+    assert (verdict.verdict, verdict.reason) == ("changed", "c4.lines_removed+pii")
     assert compared(verdict) == {
         "c4_lines_removed": (1, "with", "filter.c4.edit_lines", True), "pii_emails": (2, "with", "filter.pii.emails", True)
     }  # fmt: skip

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stages.core.index import database
 from stages.queries import trace
-from stages.queries.drop_evidence import WORDS_CHARS
+from stages.queries.drop_evidence import WORDS_CHARS, Copy
+from stages.queries.rule_thresholds import Measured
 from stages.queries.trace_lines import MATCHES_SHOWN, STEPS_SHOWN, document_lines
+from stages.queries.traced import TracedDocument, TracedVerdict
 from tests.conftest import answered, loam
-from tests.queries.two_runs import CLUSTER, DECISION, doc, make_artifact, make_run
+from tests.queries.two_runs import CLUSTER, DECISION, Cell, Table, doc, make_artifact, make_run
 
 STEERS = "\x1b]0;owned\x07\x1b[2J\u202e\u2028\x85\r\n  filter         kept"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
@@ -21,7 +23,7 @@ HITS = {"doc_id": "uuid", "url": "string", "task": "string", "item_id": "string"
         "round": "int32"}  # fmt: skip
 
 
-def decided(node: str, reason: str | None, **more: Any) -> dict[str, Any]:
+def decided(node: str, reason: str | None, **more: Cell) -> dict[str, Table]:
     shape = DECISION | {"status": "int32", "mime": "string", "words": "int64", "kept_doc_id": "uuid"}
     row = {"doc_id": doc(1), "url": f"http://a/{STEERS}", "verdict": "dropped" if reason else "kept", "reason": reason} | more
     other = {"doc_id": doc(2), "url": f"http://b/{STEERS}", "verdict": "kept", "reason": None}
@@ -30,14 +32,14 @@ def decided(node: str, reason: str | None, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with four artifacts in a row, each of which drops document 1, with foreign text wherever text is."""
+    """Returns a home with four artifacts in a row, each of which drops document 1, with foreign text wherever text is."""
     home = tmp_path_factory.mktemp("hostile") / "home"
     member = {"doc_id": doc(1), "cluster": 0, "kept_doc_id": doc(2), "jaccard": 0.9, "kind": "near", "corpus": f"dedup/{STEERS}"}
     clusters = {"clusters.parquet": (CLUSTER, [member])}
     words = " ".join([STEERS, *(f"word{i}" for i in range(200))])
     hit = {"doc_id": doc(1), "url": "", "task": f"task{STEERS}", "item_id": STEERS, "words": words, "start": 0, "end": 9, "round": 1}
     hits = {"hits.parquet": (HITS, [hit | {"start": start, "end": start + 9} for start in range(MATCHES_SHOWN + 2)])}
-    tables: dict[str, dict[str, Any]] = {
+    tables: dict[str, dict[str, Table]] = {
         "extract": decided("extract", "http_status", status=404, mime=STEERS),
         "filter": decided("filter", f"gopher{STEERS}"),
         "dedup": decided("dedup", "near_duplicate", kept_doc_id=doc(2)) | clusters,
@@ -65,22 +67,22 @@ def test_foreign_text_is_written_out(home: Path) -> None:
 def test_long_matches_are_cut_and_say_so(home: Path) -> None:
     """Catches: a cut without its note, a count of the words after the cut."""
     found = trace.trace_doc(home, trace.start(home), str(doc(1)))
-    matches = found["verdicts"][3]["matches"]
-    assert len(matches) == MATCHES_SHOWN + 2 and [m["start"] for m in matches] == sorted(m["start"] for m in matches)
+    matches = found.verdicts[3].matches
+    assert len(matches) == MATCHES_SHOWN + 2 and [m.start for m in matches] == sorted(m.start for m in matches)
     whole = len(" ".join([STEERS, *(f"word{i}" for i in range(200))]))
-    assert {(len(m["words"]), m["words_chars"]) for m in matches} == {(WORDS_CHARS, whole)} and matches[0]["word_count"] > 200
+    assert {(len(m.words), m.words_chars) for m in matches} == {(WORDS_CHARS, whole)} and matches[0].word_count > 200
     assert any(line.endswith(f"the first 300 of {whole:,} characters") for line in document_lines(found))
 
 
 def test_what_an_artifact_does_not_record_is_said_and_not_guessed(home: Path) -> None:
     """These manifests have an empty config, the corpus is not in this home. Catches: a default as threshold, a KeyError."""
     found = trace.trace_doc(home, trace.start(home), str(doc(1)))
-    extract, filtered, dedup, clean = found["verdicts"]
-    assert (extract["measured"][0]["value"], extract["measured"][0]["threshold"]) == (404, None) and filtered["measured"] == ()
-    assert dedup["copy"] | {"corpus": ""} == {
-        "kind": "near", "doc_id": str(doc(2)), "url": None, "jaccard": 0.9, "threshold": None, "shingle_words": None, "corpus": ""
-    }  # fmt: skip
-    assert {m["signal"]: m["value"] for m in clean["measured"]} == {"ngrams": None, "matched_char_frac": None, "hits": None}
+    extract, filtered, dedup, clean = found.verdicts
+    assert (extract.measured[0].value, extract.measured[0].threshold) == (404, None) and filtered.measured == ()
+    assert dedup.copy and replace(dedup.copy, corpus="") == Copy(
+        "near", str(doc(2)), None, 0.9, threshold=None, shingle_words=None, corpus=""
+    )
+    assert {m.signal: m.value for m in clean.measured} == {"ngrams": None, "matched_char_frac": None, "hits": None}
     lines = "\n".join(document_lines(found))
     assert "at least dedup.threshold = not recorded (sets of word shingles)" in lines and "ngrams not recorded" in lines
     assert "status 404, not one of extract.statuses = not recorded" in lines
@@ -88,18 +90,11 @@ def test_what_an_artifact_does_not_record_is_said_and_not_guessed(home: Path) ->
 
 def test_a_value_just_past_a_threshold_does_not_look_equal() -> None:
     """Catches: both rounded to four digits."""
-    measured = {
-        "signal": "dup_line_frac",
-        "value": 0.30000001,
-        "relation": "above",
-        "setting": "s",
-        "threshold": 0.3,
-        "unit": "share of lines",
-    }
-    verdict = {"node": "filter", "verdict": "dropped", "reason": "r", "measured": [measured], "copy": None, "removed": [], "matches": []}
-    document = {"doc_id": "d", "url": "u", "verdicts": [verdict], "tokens": [], "rows": [], "steps": list(range(25))}
+    measured = Measured("dup_line_frac", 0.30000001, "above", "s", 0.3, "share of lines")
+    document = TracedDocument("d", "u", (TracedVerdict("filter", "filter/1", "dropped", "r", (measured,)),), steps=tuple(range(25)))
     lines = document_lines(document)
     assert lines[2].strip() == "dup_line_frac 0.30000001, above s = 0.3 (share of lines)"
     assert lines[-1].endswith(f"18, 19 and {25 - STEPS_SHOWN} more; --json names all")
-    measured["value"] = 0.4567891
-    assert document_lines(document)[2].strip() == "dup_line_frac 0.4568, above s = 0.3 (share of lines)"
+    verdict = replace(document.verdicts[0], measured=(replace(measured, value=0.4567891),))
+    lines = document_lines(replace(document, verdicts=(verdict,)))
+    assert lines[2].strip() == "dup_line_frac 0.4568, above s = 0.3 (share of lines)"

@@ -21,7 +21,7 @@ from stages.lm.model.config import ModelConfig, write_model_config
 from stages.lm.model.llama import Llama, initial_value
 from stages.lm.train.checkpoint import describe
 from stages.queries import weights
-from stages.queries.weights import compare_weights, group_of, layer_of
+from stages.queries.weights import Figures, compare_weights, group_of, layer_of
 from stages.settings import StageConfig
 from tests.conftest import answered, run_stage
 from tests.queries.test_compare import recorded
@@ -45,7 +45,7 @@ def values(shape: ModelConfig, seed: int) -> dict[str, Tensor]:
 
 
 def checkpoint(folder: Path, shape: ModelConfig, tensors: dict[str, Tensor], ranks: int = 1) -> Artifact:
-    """A checkpoint as `ranks` ranks write it: flat partitions, padded to a whole number."""
+    """Returns a checkpoint as `ranks` ranks write it: flat partitions, padded to a whole number."""
     (folder / "checkpoint" / "shards").mkdir(parents=True)
     each = {name: math.ceil(t.numel() / ranks) for name, t in tensors.items()}
     for rank in range(ranks):
@@ -75,7 +75,7 @@ def brute(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
     }  # fmt: skip
 
 
-def figures(row: dict[str, Any]) -> dict[str, float]:
+def figures(row: Figures) -> dict[str, float]:
     return {name: row[name] for name in ("norm_a", "norm_b", "relative_change", "cosine", "largest_change")}
 
 
@@ -228,7 +228,7 @@ def test_the_command_compares_runs_with_runs_and_weights_with_weights(tmp_path: 
     code, shown, _ = compare(first, second)
     assert code == 0 and "reached" in shown and "embedding" not in shown
     code, _, message = compare(first, "pretrain")
-    assert code == 1 and f"'{first}' is a run, but 'pretrain' is none." in message
+    assert code == 1 and f"'{first}' is a run, but 'pretrain' is not." in message
     code, _, message = compare("pretrain", "nothing")
     assert code == 1 and "There is no artifact 'nothing' here" in message
 

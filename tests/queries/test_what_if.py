@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
@@ -18,10 +18,10 @@ from tests.made.rule_breakers import broken
 from tests.made.variants import Data
 from tests.stages.made import artifact, documents
 
-BASE: dict[str, Any] = {"url": {"enabled": False}}
+BASE: dict[str, JsonValue] = {"url": {"enabled": False}}
 
 
-def filtered(home: Path, config: dict[str, Any], texts: list[str]) -> Artifact:
+def filtered(home: Path, config: dict[str, JsonValue], texts: list[str]) -> Artifact:
     (home / "made" / "off").mkdir(parents=True, exist_ok=True)
     (home / "made" / "off" / "classifier.json").write_text('{"state": "off"}')
     inputs = {"documents": documents(home / "made" / "documents", [texts]), "classifier": artifact(home / "made" / "off", "classifier")}
@@ -32,7 +32,7 @@ def filtered(home: Path, config: dict[str, Any], texts: list[str]) -> Artifact:
 
 @pytest.fixture(scope="module")
 def texts(data: Data) -> list[str]:
-    """Documents that stay, and of the made ones some that break each rule."""
+    """Returns documents that stay, and of the made ones some that break each rule."""
     return data.texts(data.expected(made=120, real=None)) + data.expected(made=list(broken(0).values()), real=[])
 
 
@@ -44,7 +44,7 @@ def home(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def name(home: Path) -> str:
-    """The artifact's name: no run is recorded here, so that "filter" alone means none."""
+    """Returns the artifact's name: no run is recorded here, so that "filter" alone means none."""
     return database.records(home, "SELECT artifact_id FROM artifact WHERE stage = 'filter'")[0]["artifact_id"]
 
 
@@ -79,7 +79,7 @@ def test_nothing_changed_changes_nothing(home: Path, data: Data) -> None:
     [
         ("filter.c4.remove_citations=false", "Stored signals cannot tell what filter.c4.remove_citations would change"),
         ("filter.gopher_quality.min_doc_word=80", "Unknown key 'gopher_quality.min_doc_word'"),
-        ("dedup.threshold=0.5", "'dedup.threshold=0.5' is no setting of filter"),
+        ("dedup.threshold=0.5", "'dedup.threshold=0.5' is not a setting of filter"),
         ("filter.languages", "--set 'filter.languages' is not node.key=value"),
         ("filter.quality.min_score=0.5", "The documents have no score"),
     ],
@@ -92,9 +92,9 @@ def test_what_cannot_be_answered_is_refused(home: Path, setting: str, what: str)
 
 def test_other_versions_and_other_code_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = replace(STAGE, versions=(*STAGE.versions, "other signals"))
-    with pytest.raises(StageError, match=f"The artifact was made by version {STAGE.version} of filter"):
+    with pytest.raises(StageError, match=f"Version {STAGE.version} of filter made the artifact"):
         what_if(home, name(home), newer, [])
-    with pytest.raises(RecipeError, match="is no artifact of dedup"):
+    with pytest.raises(RecipeError, match="is not an artifact of dedup"):
         what_if(home, name(home), replace(STAGE, name="dedup"), [])
     monkeypatch.setattr("stages.queries.what_if.first_reason", lambda signals, settings: "other")
     with pytest.raises(StageError, match="Today's rules do not give the recorded verdict"):

@@ -153,7 +153,7 @@ def homes(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory)
 
 
 def verdicts(filtered: Artifact) -> dict[Any, tuple[str, int]]:
-    """doc_id -> (reason, characters)."""
+    """Returns doc_id -> (reason, characters)."""
     rows = [row for path in sorted((filtered.path / "decisions").glob("*")) for row in read_rows(path)]
     return {row["doc_id"]: (f"dropped: {row['reason']}" if row["verdict"] == "dropped" else "kept", row["chars"]) for row in rows}
 

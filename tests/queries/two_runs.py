@@ -2,8 +2,8 @@
 
 All that a question reads is there: manifests, run records and side tables in the real format. The pages, by the last digit of their
 doc_id: 0, 1 and 2 of SITE are kept (1 is changed by the filter, 2 is held out for validation), 3 of SITE is an exact copy of 4 of MIRROR,
-which is kept, 5 of MIRROR is a near copy of 0. Run tiny-1 trains row 0 (page 0) at step 1, row 1 (page 1) at step 2 and row 2 (page 4)
-at step 3; tiny-2 shares all up to encode, and its rows are the other way round. tiny-3 crawled FOREIGN and stopped after mix.
+which is kept, 5 of MIRROR is a near copy of 0. Run tiny-1 trains sequence 0 (page 0) at step 1, sequence 1 (page 1) at step 2 and
+sequence 2 (page 4) at step 3; tiny-2 shares all up to encode, and its sequences are the other way round. tiny-3 crawled FOREIGN and stopped after mix.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from flows.pipeline import pipeline, stage_of
 from stages.core.index import database
@@ -28,11 +27,12 @@ ROLES = {"crawl": "", "extract": "warc", "filter": "documents", "dedup": "docume
          "mix": "tokens", "pretrain": "mixture"}  # fmt: skip
 MACHINE = {"python": "3.11", "platform": "test", "hardware": {}}
 STARTED = "2026-01-01T00:00:00.000+00:00"
-Table = tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]
+Cell = str | int | float | uuid.UUID | None
+Table = tuple[Mapping[str, str], Sequence[Mapping[str, Cell]]]
 VIEWS = {node.name: {table.name: table.view for table in stage_of(node).tables} for node in pipeline()}
 DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string"}
 CLUSTER = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
-SPAN = {"part": "string", "row": "int64", "piece": "int32", "doc_id": "uuid", "source": "string", "length": "int64"}
+SPAN = {"part": "string", "sequence": "int64", "segment": "int32", "doc_id": "uuid", "source": "string", "length": "int64"}
 
 
 def doc(number: int) -> uuid.UUID:
@@ -54,7 +54,7 @@ def make_two_runs(home: Path) -> None:
 def make_artifact(
     home: Path, node: str, number: int, inputs: Mapping[str, str], tables: Mapping[str, Table], external: Sequence[str] = ()
 ) -> str:
-    """A published artifact "<node>-<number>" and its id. tables: path -> (columns, rows); external: artifacts that it compares with."""
+    """Returns a published artifact "<node>-<number>" and its id. tables: path -> (columns, rows); external: artifacts that it compares with."""
     key = hashlib.sha256(f"{node} {number}".encode()).hexdigest()
     name = f"{node}/{key[:12]}"
     folder = home / "artifacts" / name
@@ -94,7 +94,7 @@ def make_run(home: Path, number: int, artifacts: Iterable[str]) -> None:
 
 
 def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
-    """The artifacts from crawl to encode."""
+    """Returns the artifacts from crawl to encode."""
     dropped = {3: "exact_duplicate", 5: "near_duplicate"}
     stays = [page for page in pages if page not in dropped]
 
@@ -106,7 +106,7 @@ def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
             rows.append({"doc_id": doc(page), "url": URLS[page], "verdict": verdict, "reason": reason})
         return {"decisions/00000.parquet": (DECISION, rows)}
 
-    def member(page: int, kept: int, cluster: int, jaccard: float, kind: str) -> dict[str, Any]:
+    def member(page: int, kept: int, cluster: int, jaccard: float, kind: str) -> dict[str, Cell]:
         return {"doc_id": doc(page), "cluster": cluster, "kept_doc_id": doc(kept), "jaccard": jaccard, "kind": kind}
 
     clusters = [member(0, 0, 0, 1.0, "kept"), member(5, 0, 0, 0.9, "near"), member(4, 4, 1, 1.0, "kept"), member(3, 4, 1, 1.0, "exact")]
@@ -131,17 +131,19 @@ def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
 
 
 def _training(
-    home: Path, documents: Sequence[str], number: int, rows: Sequence[int], validation: Sequence[int], until: str = "pretrain"
+    home: Path, documents: Sequence[str], number: int, pages: Sequence[int], validation: Sequence[int], until: str = "pretrain"
 ) -> list[str]:
-    """mix and pretrain; row i holds page rows[i] and is trained at step i + 1."""
+    """Returns the artifacts of mix and pretrain; sequence i holds page pages[i] and is trained at step i + 1."""
     tables = {
-        f"row_spans/{part}.parquet": (SPAN, [{"part": part, "row": row, "piece": 0, "doc_id": doc(page), "source": "web", "length": 10}
-                                             for row, page in enumerate(chosen)])
-        for part, chosen in (("train", rows), ("validation", validation))
+        f"sequence_spans/{part}.parquet": (
+            SPAN,
+            [{"part": part, "sequence": i, "segment": 0, "doc_id": doc(page), "source": "web", "length": 10} for i, page in enumerate(chosen)],
+        )
+        for part, chosen in (("train", pages), ("validation", validation))
     }  # fmt: skip
     mix = make_artifact(home, "mix", number, {"tokens": documents[-1]}, tables)
     if until == "mix":
         return [mix]
-    steps = [{"step": row + 1, "position": row, "row": row} for row in range(len(rows))]
-    trained = {"steps/00000.parquet": (dict.fromkeys(("step", "position", "row"), "int64"), steps)}
+    steps = [{"step": i + 1, "position": i, "sequence": i} for i in range(len(pages))]
+    trained = {"steps/00000.parquet": (dict.fromkeys(("step", "position", "sequence"), "int64"), steps)}
     return [mix, make_artifact(home, "pretrain", number, {"mixture": mix, "tokens": documents[-1]}, trained)]

@@ -11,19 +11,20 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.text.items.tasks import format_of, read_item
+from stages.text.items.tasks import format_of
 from stages.text.match.words import normalise_words
 
 
 def bench_items(bench: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Returns (task, item_id, texts) of every item in a folder of benchmark files."""
     for path in sorted(bench.glob("*.jsonl*")):
-        form = ""
+        form = None
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
             for number, line in enumerate(lines):
                 record = json.loads(line)
                 form = form or format_of(record)
-                yield path.name.partition(".")[0], str(number), read_item(form, record).texts
+                assert form
+                yield path.name.partition(".")[0], str(number), form.read(record).texts
     for path in sorted(bench.glob("*.csv")):
         with path.open(newline="") as rows:
             for number, row in enumerate(csv.DictReader(rows)):

@@ -3,14 +3,16 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
+from pydantic import JsonValue
 
-from stages.benchmarks import COMPLETE, STAGE, WHAT
+from stages.benchmarks import STAGE
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows
+from stages.text.items.benchmark_task import COMPLETE, WHAT, ItemRow
 from stages.text.items.held_out import normalised, read_described
 from stages.text.items.tasks import FORMATS, format_of
 from stages.text.match.ngrams import find, load_index
@@ -25,11 +27,11 @@ QUESTIONS = [
 ]
 
 
-def items_of(artifact: Artifact, task: str) -> list[dict[str, Any]]:
-    return [row for row in read_rows(artifact.path / "items.parquet") if row["task"] == task]
+def items_of(artifact: Artifact, task: str) -> list[ItemRow]:
+    return [cast(ItemRow, row) for row in read_rows(artifact.path / "items.parquet") if row["task"] == task]
 
 
-def tasks_of(artifact: Artifact) -> dict[str, dict[str, Any]]:
+def tasks_of(artifact: Artifact) -> dict[str, dict[str, JsonValue]]:
     return {task["name"]: task for task in json.loads((artifact.path / "tasks.json").read_text())}
 
 
@@ -48,7 +50,7 @@ def test_files_become_tasks_named_by_the_file(tmp_path: Path) -> None:
         30,
         False,
     )
-    assert (tasks["gsm8k"]["metric"], tasks["gsm8k"]["scored_items"]) == (None, 0) and "not scored" in tasks["gsm8k"]["description"]
+    assert (tasks["gsm8k"]["metric"], tasks["gsm8k"]["scored_items"]) == (None, 0) and "not scored" in str(tasks["gsm8k"]["description"])
     assert sum(row["scored"] for row in items_of(artifact, "arc")) == 10
     assert len({row["item_id"] for row in items_of(artifact, "arc")}) == 30
     assert items_of(artifact, "gsm8k")[0]["texts"] == ["How many?", "How many? #### 4"]

@@ -1,3 +1,5 @@
+"""Which items contamination flags, and the scores on all, clean and flagged items."""
+
 from __future__ import annotations
 
 import json
@@ -24,15 +26,17 @@ SCORES = {"base": [1, 0, 1, 0, 1, 0], "sft": [1, 1, 1, 0, 0, 0], "dpo": [1, 1, 1
 
 
 def mixture(path: Path, documents: Artifact, left_out: set[str]) -> Artifact:
-    """Row spans of all documents. Documents whose text is in `left_out` are in the validation part, all others in the train part."""
-    shape = schema(part="string", row="int64", piece="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64")
+    """Returns sequence spans of all documents. Documents whose text is in `left_out` are in the validation part, all others in the train part."""
+    shape = schema(
+        part="string", sequence="int64", segment="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64"
+    )
     rows = [
-        row | {"part": "train", "row": i, "piece": 0, "shard": n, "start": 0, "length": 9}
+        row | {"part": "train", "sequence": i, "segment": 0, "shard": n, "start": 0, "length": 9}
         for n, file in enumerate(sorted((documents.path / "documents").glob("*.parquet")))
         for i, row in enumerate(read_rows(file))
     ]
-    write_rows(path / "row_spans" / "train.parquet", shape, [r for r in rows if r["text"] not in left_out])
-    write_rows(path / "row_spans" / "validation.parquet", shape, [r for r in rows if r["text"] in left_out])
+    write_rows(path / "sequence_spans" / "train.parquet", shape, [r for r in rows if r["text"] not in left_out])
+    write_rows(path / "sequence_spans" / "validation.parquet", shape, [r for r in rows if r["text"] in left_out])
     return made.artifact(path, "mixture")
 
 

@@ -45,7 +45,7 @@ def refused(stage: Stage, config: Mapping[str, Any], inputs: Mapping[str, Artifa
 
 def test_data_that_was_damaged_is_not_trained_on(chain: Chain) -> None:
     config = {**PRETRAIN, "learning_rate": 2e-3}
-    for artifact, file in ((chain.tokens, "tokens/00000.bin"), (chain.mixture, "train/rows.npy"), (chain.tokenizer, "tokenizer.json")):
+    for artifact, file in ((chain.tokens, "tokens/00000.bin"), (chain.mixture, "train/sequences.npy"), (chain.tokenizer, "tokenizer.json")):
         refused(pretrain.STAGE, config, chain.data(), chain.home, artifact, file)
     assert manifest.verify(chain.tokens) == []
 

@@ -30,8 +30,8 @@ def test_it_starts_at_the_reference_and_gets_better(chain: Chain) -> None:
 def test_metrics_and_side_tables(chain: Chain) -> None:
     first = next(line for line in read_metrics(chain.aligned.path / "metrics.jsonl") if line["step"] == 1)
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-5) and 0 <= first["reward_accuracy"] <= 1
-    spans = list(read_rows(chain.aligned.path / "row_spans" / "train.parquet"))
-    assert len(spans) == 2 * 47 and [span["piece"] for span in spans[:4]] == [0, 1, 0, 1]
+    spans = list(read_rows(chain.aligned.path / "sequence_spans" / "train.parquet"))
+    assert len(spans) == 2 * 47 and [span["segment"] for span in spans[:4]] == [0, 1, 0, 1]
     assert spans[0]["doc_id"] == spans[1]["doc_id"]
 
 
@@ -46,6 +46,6 @@ def test_log_probs_of_other_pairs_are_refused(chain: Chain, tmp_path: Path) -> N
 
 def test_too_few_pairs(chain: Chain, tmp_path: Path) -> None:
     inputs = {"checkpoint": chain.tuned, "logprobs": chain.logprobs, "preferences": chain.preferences, "tokenizer": chain.tokenizer}
-    with pytest.raises(StageError, match="the largest has 47 rows, and global_batch_size is 64"):
+    with pytest.raises(StageError, match="the largest has 47 sequences, and global_batch_size is 64"):
         run_stage(dpo.STAGE, {**DPO, "global_batch_size": 64}, inputs, tmp_path, runtime=RUNTIME)
     shutil.rmtree(tmp_path, ignore_errors=True)

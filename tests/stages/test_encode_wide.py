@@ -11,16 +11,16 @@ import pytest
 from stages import encode, mix
 from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows
-from stages.lm.data.reader import RowReader
-from stages.pretrain import _rows
+from stages.lm.data.reader import SequenceReader
+from stages.pretrain import _files
 from stages.text.items.chat import BOS, EOS, SPECIAL_TOKENS
-from stages.text.tokens.validation import open_tokens, read_training_pieces, read_validation
+from stages.text.tokens.validation import open_tokens, read_training_segments, read_validation
 from tests.conftest import run_stage
 from tests.stages import made
 
 
 def word_tokenizer(folder: Path, vocab_size: int) -> Artifact:
-    """A tokenizer of whole words w0, w1, …. The special tokens have the first ids, so the last word has the highest id."""
+    """Returns a tokenizer of whole words w0, w1, …. The special tokens have the first ids, so the last word has the highest id."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
     words = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *(f"w{i}" for i in range(vocab_size - len(SPECIAL_TOKENS)))])}
@@ -48,12 +48,12 @@ def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, hidden
     assert open_tokens(tokens.path, 0).tolist() == found
 
     mixture = run_stage(mix.STAGE, {"seq_len": 8, "validation_frac": 0.2}, {"tokens": tokens}, tmp_path / "home")
-    reader = RowReader(_rows({"tokens": tokens, "mixture": mixture}, "train", 8))
-    read = [reader.batch([row]).tokens[0, :5].tolist() for row in range(len(reader))]
+    reader = SequenceReader(_files({"tokens": tokens, "mixture": mixture}, "train", 8))
+    read = [reader.batch([number]).tokens[0, :5].tolist() for number in range(len(reader))]
     held = read_validation(mixture.path, tokens.path)
     assert sorted([*read, *([*ids.tolist(), eos] for ids in held.ids)]) == sorted(expected) and len(held.ids) == 6
-    pieces, size = read_training_pieces(mixture.path, tokens.path, 10**6, 0)
-    assert sorted(piece.tolist() for piece in pieces) == sorted(read) and size == vocab_size
+    segments, size = read_training_segments(mixture.path, tokens.path, 10**6, 0)
+    assert sorted(segment.tolist() for segment in segments) == sorted(read) and size == vocab_size
 
 
 def test_shards_keep_their_numbers_and_starts(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_bits_per_byte_equal_a_plain_forward_pass(scored: Artifact, inputs: dict
 
     model = load_model(inputs["model"].path, "cpu")
     validation = read_validation(inputs["mixture"].path, inputs["tokens"].path)
-    held = list(read_rows(inputs["mixture"].path / "row_spans" / "validation.parquet"))
+    held = list(read_rows(inputs["mixture"].path / "sequence_spans" / "validation.parquet"))
     assert set(validation.doc_ids) == {row["doc_id"] for row in held} and len(validation.doc_ids) == 18
     eos = json.loads((inputs["tokens"].path / "tokens.json").read_text())["eos"]
     samples = samples_of(scored)
@@ -135,11 +135,11 @@ def test_baselines_stand_beside_on_the_same_documents(scored: Artifact) -> None:
     assert samples["validation", "kneser_ney_3gram_nll"].keys() == samples["validation", "nll"].keys()
 
 
-def test_fewer_baseline_tokens_count_fewer_pieces(inputs: dict[str, Artifact]) -> None:
-    from stages.text.tokens.validation import read_training_pieces
+def test_fewer_baseline_tokens_count_fewer_segments(inputs: dict[str, Artifact]) -> None:
+    from stages.text.tokens.validation import read_training_segments
 
-    every, vocab_size = read_training_pieces(inputs["mixture"].path, inputs["tokens"].path, 10**9, 0)
-    some, _ = read_training_pieces(inputs["mixture"].path, inputs["tokens"].path, 500, 0)
+    every, vocab_size = read_training_segments(inputs["mixture"].path, inputs["tokens"].path, 10**9, 0)
+    some, _ = read_training_segments(inputs["mixture"].path, inputs["tokens"].path, 500, 0)
     assert (
         vocab_size == 310
         and sum(map(len, some))

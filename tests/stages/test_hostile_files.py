@@ -93,9 +93,9 @@ TOKENIZERS: list[tuple[str, Callable[[Raw], object] | bytes, str]] = [
     ("empty", b"", "It is not JSON"),
     ("not UTF-8", b'{"x": "\xff"}', "It is not UTF-8"),
     ("deep", b"[" * 100_000, "nested too deeply"),
-    ("a list", b"[]", "no byte-level BPE"),
+    ("a list", b"[]", "not a byte-level BPE"),
     ("digits", b'{"model": ' + b"9" * 5000 + b"}", "It is not JSON"),
-    ("model a text", set_in("model", value="BPE"), "no byte-level BPE"),
+    ("model a text", set_in("model", value="BPE"), "not a byte-level BPE"),
     ("vocab a list", set_in("model", "vocab", value=[["a", 0]]), "cannot be read"),
     ("vocab a text", set_in("model", "vocab", value="abc"), "cannot be read"),
     ("vocab empty", set_in("model", "vocab", value={}), ""),
@@ -114,8 +114,8 @@ TOKENIZERS: list[tuple[str, Callable[[Raw], object] | bytes, str]] = [
     ("an added token without content", lambda raw: raw["added_tokens"][0].pop("content"), "cannot be read"),
     ("no decoder", set_in("decoder", value=None), "does not give a text back"),
     ("an unknown decoder", set_in("decoder", value={"type": "Magic"}), "cannot be read"),
-    ("unigram", set_in("model", value={"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0]]}), "no byte-level BPE"),
-    ("wordpiece", set_in("model", "type", value="WordPiece"), "no byte-level BPE"),
+    ("unigram", set_in("model", value={"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0]]}), "not a byte-level BPE"),
+    ("wordpiece", set_in("model", "type", value="WordPiece"), "not a byte-level BPE"),
     ("a broken pattern", split("(["), "cannot be read"),
     ("a post-processor of an unknown token", set_in("post_processor", value={
         "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<no>", "type_id": 0}}], "pair": [], "special_tokens": {}}), ""),
@@ -345,10 +345,10 @@ TABLES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("a name with a line break", "a\nb.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
     ("a name with an escape", "a\x1b[31m.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
     ("a name that is no UTF-8", "a\udcff.jsonl", lambda p: p.write_text('{"text": "a"}\n'), "which cannot be shown"),
-    ("a pipe", "a.jsonl", os.mkfifo, "is no file that decontaminate could import"),
+    ("a pipe", "a.jsonl", os.mkfifo, "is not a file that decontaminate could import"),
     ("a folder named so", "a.jsonl", os.mkdir, "holds no file that decontaminate could import"),
     ("a link to nowhere", "a.jsonl", lambda p: p.symlink_to("/nowhere"), "There is no file or folder"),
-    ("a device", "a.jsonl", lambda p: p.symlink_to("/dev/zero"), "is no file that decontaminate could import"),
+    ("a device", "a.jsonl", lambda p: p.symlink_to("/dev/zero"), "is not a file that decontaminate could import"),
 ]  # fmt: skip
 
 

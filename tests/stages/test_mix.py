@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE as ENCODE
-from stages.mix import STAGE
+from stages.mix import STAGE, Mix
 from stages.text.tokens.bpe import save, train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
@@ -32,38 +33,38 @@ def mixed(tokens: Artifact, home: Path, **config: Any) -> tuple[Artifact, dict[s
     return artifact, json.loads((artifact.path / "mix.json").read_text())
 
 
-def row_spans(artifact: Artifact, part: str) -> list[dict[str, Any]]:
-    return list(read_rows(artifact.path / "row_spans" / f"{part}.parquet"))
+def sequence_spans(artifact: Artifact, part: str) -> list[dict[str, Any]]:
+    return list(read_rows(artifact.path / "sequence_spans" / f"{part}.parquet"))
 
 
 def test_once_over_everything_covers_train_and_validation_without_overlap(tokens: Artifact, tmp_path: Path) -> None:
     artifact, mix = mixed(tokens, tmp_path)
     spans = {s["doc_id"]: s for n in (0, 1) for s in read_rows(tokens.path / "spans" / f"{n:05d}.parquet")}
-    train, validation = row_spans(artifact, "train"), row_spans(artifact, "validation")
+    train, validation = sequence_spans(artifact, "train"), sequence_spans(artifact, "validation")
     assert not {r["doc_id"] for r in train} & {r["doc_id"] for r in validation}
     assert {r["doc_id"] for r in [*train, *validation]} == set(spans)
     assert len({r["doc_id"] for r in validation}) == mix["validation"]["documents"] == 12
     for doc_id, span in spans.items():
         covered = sorted((r["start"], r["length"]) for r in [*train, *validation] if r["doc_id"] == doc_id)
         assert covered[0][0] == span["start"] and sum(length for _, length in covered) == span["length"]
-    assert mix["phases"] == [{"start_row": 0, "rows": mix["train"]["rows"]}]
+    assert mix["phases"] == [{"start_sequence": 0, "sequences": mix["train"]["sequences"]}]
     assert mix["validation"]["bytes"] == sum(spans[d]["bytes"] for d in {r["doc_id"] for r in validation})
     assert all(s["epochs"] == 1 for s in mix["sources"].values())
     assert abs(sum(s["weight"] for s in mix["sources"].values()) - 1) < 1e-12
     assert artifact.manifest["tokens"] == mix["train"]["tokens"] == sum(r["length"] for r in train)
 
 
-def test_arrays_and_row_spans_say_the_same(tokens: Artifact, tmp_path: Path) -> None:
+def test_arrays_and_sequence_spans_say_the_same(tokens: Artifact, tmp_path: Path) -> None:
     artifact, mix = mixed(tokens, tmp_path)
     for part in ("train", "validation"):
-        pieces = np.load(artifact.path / part / "pieces.npy", mmap_mode="r")
-        rows = np.load(artifact.path / part / "rows.npy", mmap_mode="r")
-        assert pieces.dtype == rows.dtype == np.int64 and len(rows) == mix[part]["rows"] + 1
-        listed = row_spans(artifact, part)
-        assert [[r["shard"], r["start"], r["length"]] for r in listed] == pieces.tolist()
-        for r in range(len(rows) - 1):
-            assert [x["piece"] for x in listed if x["row"] == r] == list(range(rows[r + 1] - rows[r]))
-            assert pieces[rows[r] : rows[r + 1], 2].sum() <= 64
+        segments = np.load(artifact.path / part / "segments.npy", mmap_mode="r")
+        sequences = np.load(artifact.path / part / "sequences.npy", mmap_mode="r")
+        assert segments.dtype == sequences.dtype == np.int64 and len(sequences) == mix[part]["sequences"] + 1
+        listed = sequence_spans(artifact, part)
+        assert [[r["shard"], r["start"], r["length"]] for r in listed] == segments.tolist()
+        for r in range(len(sequences) - 1):
+            assert [x["segment"] for x in listed if x["sequence"] == r] == list(range(sequences[r + 1] - sequences[r]))
+            assert segments[sequences[r] : sequences[r + 1], 2].sum() <= 64
 
 
 def test_weights_give_exact_counts_and_epochs(tokens: Artifact, tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_weights_give_exact_counts_and_epochs(tokens: Artifact, tmp_path: Path) 
     assert sum(s["train_tokens"] for s in mix["sources"].values()) == total == mix["train"]["tokens"]
     assert abs(mix["sources"]["wiki"]["train_tokens"] - total * 2 / 3) < 1
     assert mix["sources"]["wiki"]["epochs"] == pytest.approx(2.2, abs=0.01)
-    per_source = {name: sum(r["length"] for r in row_spans(artifact, "train") if r["source"] == name) for name in ("wiki", "web")}
+    per_source = {name: sum(r["length"] for r in sequence_spans(artifact, "train") if r["source"] == name) for name in ("wiki", "web")}
     assert per_source == {name: s["train_tokens"] for name, s in mix["sources"].items()}
 
 
@@ -102,3 +103,34 @@ def test_one_document_is_too_few(tmp_path: Path) -> None:
     inputs = {"documents": made.documents(tmp_path / "docs", [["one"]]), "tokenizer": made.artifact(tmp_path / "tokenizer", "tokenizer")}
     with pytest.raises(StageError, match="1 documents are too few to hold one out"):
         mixed(run_stage(ENCODE, {}, inputs, tmp_path / "home"), tmp_path / "home")
+
+
+@pytest.mark.parametrize(
+    ("setting", "least", "most", "refused"),
+    [
+        ("seq_len", 8, 1 << 24, (7, (1 << 24) + 1)),
+        ("total_tokens", 1, 10**16, (0, 10**16 + 1)),
+        ("max_epochs", 1e-9, 1e9, (0.0,)),
+        ("validation_frac", 1e-9, 0.499, (0.0, 0.5)),
+        ("max_validation_documents", 1, 10**9, (0,)),
+    ],
+)
+def test_settings_have_limits(setting: str, least: float, most: float, refused: tuple[float, ...]) -> None:
+    assert [getattr(Mix.model_validate({setting: value}), setting) for value in (least, most)] == [least, most]
+    for value in refused:
+        with pytest.raises(ValidationError, match=setting):
+            Mix.model_validate({setting: value})
+
+
+def test_the_defaults() -> None:
+    assert Mix().model_dump() == {
+        "seq_len": 4096, "weights": {}, "total_tokens": None, "max_epochs": 4.0, "validation_frac": 0.005, "max_validation_documents": 2000
+    }  # fmt: skip
+
+
+def test_weights_have_limits() -> None:
+    for weights in ({"a": 1e-12, "b": 1.0}, {"a": 1e12}, {"a": 5e11, "b": 5e11}, {"a": 0.0, "b": 1.0}):
+        assert Mix(weights=weights, total_tokens=1).weights == weights
+    for weights in ({"a": 0.9e-12, "b": 1.0}, {"a": 1.1e12}, {"a": 6e11, "b": 5e11}):
+        with pytest.raises(ValidationError, match="weights"):
+            Mix(weights=weights, total_tokens=1)

@@ -57,8 +57,8 @@ def mixed(tokens: Artifact, home: Path, seed: int = 7, **config: Any) -> tuple[A
     return artifact, json.loads((artifact.path / "mix.json").read_text())
 
 
-def pieces(artifact: Artifact, part: str) -> list[dict[str, Any]]:
-    return list(read_rows(artifact.path / "row_spans" / f"{part}.parquet"))
+def segments(artifact: Artifact, part: str) -> list[dict[str, Any]]:
+    return list(read_rows(artifact.path / "sequence_spans" / f"{part}.parquet"))
 
 
 def counted(rows: list[dict[str, Any]]) -> Counter[Token]:
@@ -79,7 +79,7 @@ def test_repeats_token_by_token(tokens: Artifact, tmp_path: Path, epochs: float)
     available = {s: sum(spans[i]["length"] for i in ids) for s, ids in pool.items()}
     total = int(epochs * (available["web"] + available["wiki"]))
     artifact, described = mixed(tokens, tmp_path / "home", total_tokens=total, weights={"web": available["web"], "wiki": available["wiki"]})
-    train, validation = pieces(artifact, "train"), pieces(artifact, "validation")
+    train, validation = segments(artifact, "train"), segments(artifact, "validation")
     assert {row["doc_id"] for row in validation} == held and not held & {row["doc_id"] for row in train}
     assert counted(validation) == Counter(
         (spans[i]["shard"], at) for i in held for at in range(spans[i]["start"], spans[i]["start"] + spans[i]["length"])
@@ -104,9 +104,9 @@ def test_repeats_token_by_token(tokens: Artifact, tmp_path: Path, epochs: float)
         assert (about["available_tokens"], about["epochs"]) == (available[source], about["train_tokens"] / available[source])
     summary = artifact.summary
     assert summary["train_documents"] == len({row["doc_id"] for row in train}) and summary["train_tokens"] == total
-    assert summary["row_fill_frac"] == pytest.approx(total / (16 * summary["train_rows"]), abs=1e-6)
+    assert summary["sequence_fill_frac"] == pytest.approx(total / (16 * summary["train_sequences"]), abs=1e-6)
     assert summary["epochs_most_repeated"] == pytest.approx(max(s["epochs"] for s in described["sources"].values()), abs=1e-6)
-    assert artifact.manifest["rows"] == summary["train_rows"] == len({row["row"] for row in train})
+    assert artifact.manifest["rows"] == summary["train_sequences"] == len({row["sequence"] for row in train})
 
 
 @pytest.mark.parametrize("weights", [{}, {"wiki": 1.0}, {"web": 1.0, "wiki": 3.0}])
@@ -165,7 +165,7 @@ def test_where_a_document_stands_does_not_decide_whether_it_is_held_out(tmp_path
     held = []
     for name, lengths in (("a", LENGTHS), ("b", {"wiki": LENGTHS["wiki"], "web": [4] * 40})):
         artifact, _ = mixed(tokens_of(tmp_path / name, lengths), tmp_path / "home")
-        held.append({row["doc_id"] for row in pieces(artifact, "validation")})
+        held.append({row["doc_id"] for row in segments(artifact, "validation")})
     assert held[0] == held[1] and len(held[0]) == 6
 
 

@@ -1,4 +1,4 @@
-"""The reference log-probabilities of each row, the tokens with loss, and records at the limit of the context."""
+"""The reference log-probabilities of each sequence, the tokens with loss, and records at the limit of the context."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from stages.core.tables.parquet import read_rows
 from stages.lm.data import pairs
-from stages.lm.data.reader import IGNORE, Batch, RowReader
+from stages.lm.data.reader import IGNORE, Batch, SequenceReader
 from tests.lm.made import render
 from tests.stages.conftest import DPO, Chain
 from tests.stages.test_settings_reach_the_job import job_of
@@ -55,23 +55,23 @@ def test_both_sides_of_a_pair_fit_or_neither(chosen: str, rejected: str, fits: b
 
 def test_chosen_comes_first_and_each_answer_has_its_prompt(tmp_path: Path) -> None:
     encoded = pairs.encode_pairs([pair("ab", "cd", "efg"), pair("h", "i", "jk")], render, 10)
-    reader = RowReader(pairs.write_pair_rows(tmp_path, encoded, 10, 0, np.array([[-1.0, -2.0], [-3.0, -4.0]])))
+    reader = SequenceReader(pairs.write_pair_sequences(tmp_path, encoded, 10, 0, np.array([[-1.0, -2.0], [-3.0, -4.0]])))
     expected = [("abcd", "abefg"), ("hi", "hjk")]
     batch = reader.batch([1, 0, -1])
     assert batch.references.tolist()[:2] == [[-3.0, -4.0], [-1.0, -2.0]]
-    for slot, row in ((0, 1), (1, 0)):
-        for piece in (0, 1):
-            here = batch.docs[slot] == piece
-            assert batch.tokens[slot][here].tolist() == [1, *(2 + ord(c) % 50 for c in expected[row][piece])]
-            answer = expected[row][piece][2 - row :]
+    for slot, sequence in ((0, 1), (1, 0)):
+        for segment in (0, 1):
+            here = batch.docs[slot] == segment
+            assert batch.tokens[slot][here].tolist() == [1, *(2 + ord(c) % 50 for c in expected[sequence][segment])]
+            answer = expected[sequence][segment][2 - sequence :]
             assert batch.labels[slot][here][batch.labels[slot][here] != IGNORE].tolist() == [2 + ord(c) % 50 for c in answer]
     assert reader.files.seq_len == 20
 
 
 def test_span_rows_of_pairs(tmp_path: Path) -> None:
     encoded = pairs.encode_pairs([pair("ab", "cd", "efg"), pair("h", "i", "jk")], render, 10)
-    spans = pairs.row_span_rows("validation", encoded, np.array([0, 0, 1, 1]))
-    assert [(s["part"], s["row"], s["piece"], s["doc_id"], s["start"], s["length"]) for s in spans] == [
+    spans = pairs.sequence_span_rows("validation", encoded, np.array([0, 0, 1, 1]))
+    assert [(s["part"], s["sequence"], s["segment"], s["doc_id"], s["start"], s["length"]) for s in spans] == [
         ("validation", 0, 0, "ab", 0, 5), ("validation", 0, 1, "ab", 5, 6), ("validation", 1, 0, "h", 11, 3), ("validation", 1, 1, "h", 14, 4),
     ]  # fmt: skip
 
@@ -94,14 +94,14 @@ def prepared(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     job, _ = job_of(chain, "dpo", DPO, tmp_path_factory.mktemp("prepared"))
     assert job.validation is not None
     return {
-        part: (RowReader(files).batch(np.arange(len(RowReader(files)))), files)
+        part: (SequenceReader(files).batch(np.arange(len(SequenceReader(files)))), files)
         for part, files in (("train", job.train), ("validation", job.validation))
     }
 
 
 @pytest.mark.parametrize("part", ["train", "validation"])
-def test_every_row_has_the_references_of_its_own_pair(chain: Chain, prepared: dict[str, tuple[Batch, Any]], part: str) -> None:
-    """Decodes each row and finds the pair of the split with the same prompt and answers; the chosen answer is first."""
+def test_every_sequence_has_the_references_of_its_own_pair(chain: Chain, prepared: dict[str, tuple[Batch, Any]], part: str) -> None:
+    """Decodes each sequence and finds the pair of the split with the same prompt and answers; the chosen answer is first."""
     tokenizer = Tokenizer.from_file(str(chain.tokenizer.path / "tokenizer.json"))
     records = {r["doc_id"]: r for r in read_rows(chain.preferences.path / "preferences.parquet")}
     scored = list(read_rows(chain.logprobs.path / "logprobs.parquet"))
@@ -112,14 +112,16 @@ def test_every_row_has_the_references_of_its_own_pair(chain: Chain, prepared: di
     ]  # fmt: skip
     batch, _ = prepared[part]
     found = []
-    for row in range(len(batch.rows)):
-        said = [tokenizer.decode(batch.tokens[row][batch.docs[row] == piece].tolist(), skip_special_tokens=False) for piece in (0, 1)]
+    for number in range(len(batch.sequences)):
+        said = [
+            tokenizer.decode(batch.tokens[number][batch.docs[number] == segment].tolist(), skip_special_tokens=False) for segment in (0, 1)
+        ]
         question, answers = (
             said[0].split("<|end_header_id|>\n\n")[1].split("<|eot_id|>")[0],
             [text.split("<|end_header_id|>\n\n")[2] for text in said],
         )
         assert all(answer.endswith("<|eot_id|>") for answer in answers)
-        found.append((question, *(answer.removesuffix("<|eot_id|>") for answer in answers), *batch.references[row].tolist()))
+        found.append((question, *(answer.removesuffix("<|eot_id|>") for answer in answers), *batch.references[number].tolist()))
     assert found == expected and len(found) == {"train": 47, "validation": 12}[part]
 
 
@@ -129,7 +131,7 @@ def test_the_loss_lies_on_the_answer_and_its_end_of_turn(chain: Chain, prepared:
     records = {r["doc_id"]: r for r in read_rows(chain.preferences.path / "preferences.parquet")}
     scored = [records[s["doc_id"]] for s in read_rows(chain.logprobs.path / "logprobs.parquet")]
     batch, _ = prepared[part]
-    for row, record in enumerate(r for r in scored if r["split"] == part):
-        for piece, side in ((0, "chosen"), (1, "rejected")):
-            labels = batch.labels[row][batch.docs[row] == piece]
+    for number, record in enumerate(r for r in scored if r["split"] == part):
+        for segment, side in ((0, "chosen"), (1, "rejected")):
+            labels = batch.labels[number][batch.docs[number] == segment]
             assert tokenizer.decode(labels[labels != IGNORE].tolist(), skip_special_tokens=False) == f"{record[side]}<|eot_id|>"

@@ -46,8 +46,8 @@ def test_loss_by_step_in_sql(chain: Chain) -> None:
 def test_the_steps_table_is_the_order(chain: Chain) -> None:
     steps = list(read_rows(chain.pretrained.path / "steps" / "00000.parquet"))
     mix = json.loads((chain.mixture.path / "mix.json").read_text())
-    order = Order(tuple(Phase(p["start_row"], p["rows"]) for p in mix["phases"]), 7, 8)
-    assert [row["row"] for row in steps] == [int(r) for step in range(12) for r in order.rows_of_step(step)]
+    order = Order(tuple(Phase(p["start_sequence"], p["sequences"]) for p in mix["phases"]), 7, 8)
+    assert [row["sequence"] for row in steps] == [int(r) for step in range(12) for r in order.sequences_of_step(step)]
     assert [row["step"] for row in steps] == [step for step in range(1, 13) for _ in range(8)]
 
 
@@ -108,7 +108,7 @@ def ranks_below(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children() if "stages.lm.train.rank" in " ".join(child.cmdline())]
 
 
-def test_too_few_rows(chain: Chain, tmp_path: Path) -> None:
+def test_too_few_sequences(chain: Chain, tmp_path: Path) -> None:
     config = {**PRETRAIN, "global_batch_size": 100_000}
     with pytest.raises(StageError, match=r"not enough for one global batch of 100000") as caught:
         run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME)
@@ -145,9 +145,9 @@ def test_an_impossible_shape(chain: Chain, tmp_path: Path) -> None:
 
 def test_a_batch_that_cannot_be_trained_names_its_documents(chain: Chain, tmp_path: Path) -> None:
     config = {**PRETRAIN, "learning_rate": 1e30, "warmup_steps": 0}
-    with pytest.raises(StageError, match=r"not finite; rows \d+") as caught:
+    with pytest.raises(StageError, match=r"not finite; sequences \d+") as caught:
         run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME)
-    spans = {str(span["doc_id"]) for span in read_rows(chain.mixture.path / "row_spans" / "train.parquet")}
+    spans = {str(span["doc_id"]) for span in read_rows(chain.mixture.path / "sequence_spans" / "train.parquet")}
     named = caught.value.where.partition("documents ")[2].removesuffix(" …").split(", ")
     assert named and set(named) <= spans
 

@@ -1,4 +1,4 @@
-"""Every setting of a training stage reaches the job field of the same name, or changes the prepared rows."""
+"""Every setting of a training stage reaches the job field of the same name, or changes the prepared sequences."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_setting_reaches_its_field_and_no_other(
         assert different.keys() == {"data"}
     elif setting.startswith("budget."):
         unit = setting.partition(".")[2]
-        steps = STEPS.get(setting, 3 * (job.phases[0].rows // 8))
+        steps = STEPS.get(setting, 3 * (job.phases[0].sequences // 8))
         expected = {"steps": steps, "settings.budget.steps": None, f"settings.{setting}": value}
         assert different == {name: value for name, value in expected.items() if value != before[name]}, unit
     elif setting.endswith(".name"):

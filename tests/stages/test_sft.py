@@ -13,7 +13,7 @@ import pytest
 from stages import sft, train_tokenizer
 from stages.core.contract.errors import StageError
 from stages.core.tables.parquet import read_rows
-from stages.lm.data.reader import IGNORE, RowReader
+from stages.lm.data.reader import IGNORE, SequenceReader
 from stages.lm.train.job import read_job
 from tests.conftest import run_stage
 from tests.stages.conftest import RUNTIME, SFT, Chain, conversations, sentences
@@ -22,7 +22,7 @@ from tests.stages.made import documents
 
 @pytest.fixture(scope="module")
 def kept_scratch(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scratch of an sft run that failed at its end, so that tests can inspect its rows."""
+    """The scratch of an sft run that failed at its end, so that tests can inspect its sequences."""
     home = tmp_path_factory.mktemp("sft")
     inputs = {"checkpoint": chain.pretrained, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
     with pytest.raises(StageError, match="is not divisible by 3 ranks"):
@@ -33,19 +33,25 @@ def kept_scratch(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_loss_on_assistant_tokens_and_their_end_of_turn_only(chain: Chain, kept_scratch: Path) -> None:
     from tokenizers import Tokenizer
 
-    from stages.lm.data.reader import RowFiles
+    from stages.lm.data.reader import SequenceFiles
 
     tokenizer = Tokenizer.from_file(str(chain.tokenizer.path / "tokenizer.json"))
     folder = kept_scratch / "data" / "train"
-    files = RowFiles(
-        (str(folder / "tokens.bin"),), "uint16", str(folder / "pieces.npy"), str(folder / "rows.npy"), 96, 0, (str(folder / "mask.bin"),)
+    files = SequenceFiles(
+        (str(folder / "tokens.bin"),),
+        "uint16",
+        str(folder / "segments.npy"),
+        str(folder / "sequences.npy"),
+        96,
+        0,
+        (str(folder / "mask.bin"),),
     )
-    reader = RowReader(files)
+    reader = SequenceReader(files)
     batch = reader.batch(np.arange(len(reader)))
     found = []
-    for row in range(len(reader)):
-        for doc in range(batch.docs[row].max() + 1):
-            labels = batch.labels[row][batch.docs[row] == doc]
+    for number in range(len(reader)):
+        for doc in range(batch.docs[number].max() + 1):
+            labels = batch.labels[number][batch.docs[number] == doc]
             found.append(tokenizer.decode(labels[labels != IGNORE].tolist(), skip_special_tokens=False))
     records = [r for r in read_rows(chain.conversations.path / "conversations.parquet") if r["split"] == "train"]
     expected = [json.loads(r["messages"])[1]["content"] + "<|eot_id|>" for r in records]
@@ -67,25 +73,25 @@ def test_training_helped(chain: Chain) -> None:
 
 
 def test_every_trained_row_leads_to_its_conversations(chain: Chain) -> None:
-    spans = list(read_rows(chain.tuned.path / "row_spans" / "train.parquet"))
-    rows = {row["row"] for row in read_rows(chain.tuned.path / "steps" / "00000.parquet")}
-    assert rows <= {span["row"] for span in spans}
+    spans = list(read_rows(chain.tuned.path / "sequence_spans" / "train.parquet"))
+    trained = {row["sequence"] for row in read_rows(chain.tuned.path / "steps" / "00000.parquet")}
+    assert trained <= {span["sequence"] for span in spans}
     ids = {r["doc_id"] for r in read_rows(chain.conversations.path / "conversations.parquet") if r["split"] == "train"}
     assert {span["doc_id"] for span in spans} < ids
     assert len(spans) == len(ids) - 1
 
 
 def test_the_spans_are_where_they_say(chain: Chain, kept_scratch: Path) -> None:
-    spans = list(read_rows(chain.tuned.path / "row_spans" / "train.parquet"))
-    pieces = np.load(kept_scratch / "data" / "train" / "pieces.npy")
-    offsets = np.load(kept_scratch / "data" / "train" / "rows.npy")
+    spans = list(read_rows(chain.tuned.path / "sequence_spans" / "train.parquet"))
+    segments = np.load(kept_scratch / "data" / "train" / "segments.npy")
+    offsets = np.load(kept_scratch / "data" / "train" / "sequences.npy")
     for span in spans:
-        assert pieces[offsets[span["row"]] + span["piece"]].tolist() == [0, span["start"], span["length"]]
+        assert segments[offsets[span["sequence"]] + span["segment"]].tolist() == [0, span["start"], span["length"]]
 
 
 def test_too_few_conversations(chain: Chain, tmp_path: Path) -> None:
     few = conversations(tmp_path / "few", count=2, long=False)
-    with pytest.raises(StageError, match="No phase holds one global batch: the largest has 1 rows, and global_batch_size is 8"):
+    with pytest.raises(StageError, match="No phase holds one global batch: the largest has 1 sequences, and global_batch_size is 8"):
         run_stage(
             sft.STAGE, SFT, {"checkpoint": chain.pretrained, "conversations": few, "tokenizer": chain.tokenizer}, tmp_path, runtime=RUNTIME
         )
@@ -112,16 +118,16 @@ def test_a_base_model_without_its_shards_is_refused(chain: Chain, tmp_path: Path
 
 def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: Path) -> None:
     from stages.lm.data.order import Phase
-    from stages.lm.data.reader import RowFiles
+    from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import read_model_config
     from stages.lm.model.loss_dpo import DpoLoss
     from stages.lm.train.job import Machine, RankJob, write_job
     from tests.lm.made import training
 
-    rows = RowFiles(("a", "b"), "uint16", "p", "r", 8, 0, ("m", "n"))
+    sequences = SequenceFiles(("a", "b"), "uint16", "p", "r", 8, 0, ("m", "n"))
     shape = read_model_config(chain.tuned.path / "model.json")
     job = RankJob(
-        model=shape, settings=training(loss=DpoLoss(beta=0.2), global_batch_size=4, learning_rate=0.1), train=rows, machine=Machine(2), seed=1,
-        scratch="s", out="o", phases=(Phase(0, 4),), validation=rows,
+        model=shape, settings=training(loss=DpoLoss(beta=0.2), global_batch_size=4, learning_rate=0.1), train=sequences, machine=Machine(2), seed=1,
+        scratch="s", out="o", phases=(Phase(0, 4),), validation=sequences,
     )  # fmt: skip
     assert read_job(write_job(job, tmp_path / "job.json")) == job

@@ -13,7 +13,7 @@ from stages.core.store.manifest import content_digest
 from tests.stages.conftest import Chain
 
 ALWAYS = {"checkpoint", "model.json", "steps"}
-IDENTITY = {"pretrained": ALWAYS, "tuned": ALWAYS | {"row_spans", "decisions"}, "aligned": ALWAYS | {"row_spans"}}
+IDENTITY = {"pretrained": ALWAYS, "tuned": ALWAYS | {"sequence_spans", "decisions"}, "aligned": ALWAYS | {"sequence_spans"}}
 
 
 def files_of(artifact: Artifact) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def test_the_identity_names_what_decides_and_nothing_with_a_clock(chain: Chain, 
 
 @pytest.mark.parametrize("name", IDENTITY)
 def test_every_other_byte_of_a_model_is_another_digest(chain: Chain, name: str) -> None:
-    """Checks each deciding file: the weights of every rank, the shape, the order of rows, and the records of each row."""
+    """Checks each deciding file: the weights of every rank, the shape, the order of sequences, and the records of each sequence."""
     artifact: Artifact = getattr(chain, name)
     files, identity = files_of(artifact), artifact.manifest["identity"]
     assert content_digest(files, identity) == artifact.manifest["digest"]

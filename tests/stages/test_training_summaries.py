@@ -17,11 +17,11 @@ from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
 NAMES = ("pretrained", "tuned", "aligned")
 
 
-def rows_of(chain: Chain, name: str) -> int:
-    """Returns the rows that the model was trained on."""
+def sequences_of(chain: Chain, name: str) -> int:
+    """Returns the number of sequences that the model was trained on."""
     if name == "pretrained":
-        return json.loads((chain.mixture.path / "mix.json").read_text())["train"]["rows"]
-    return 1 + max(span["row"] for span in read_rows(getattr(chain, name).path / "row_spans" / "train.parquet"))
+        return json.loads((chain.mixture.path / "mix.json").read_text())["train"]["sequences"]
+    return 1 + max(span["sequence"] for span in read_rows(getattr(chain, name).path / "sequence_spans" / "train.parquet"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -29,8 +29,8 @@ def test_the_steps_table_is_the_oracle_s_order(chain: Chain, name: str) -> None:
     artifact: Artifact = getattr(chain, name)
     table = list(read_rows(artifact.path / "steps" / "00000.parquet"))
     steps = artifact.summary["steps"]
-    expected = list(islice(oracle.batches(((0, rows_of(chain, name)),), 8, 7), steps))
-    assert [line["row"] for line in table] == sum(expected, [])
+    expected = list(islice(oracle.batches(((0, sequences_of(chain, name)),), 8, 7), steps))
+    assert [line["sequence"] for line in table] == sum(expected, [])
     assert [line["step"] for line in table] == [1 + at for at in range(steps) for _ in range(8)]
     assert artifact.manifest["rows"] == 8 * steps
 
@@ -41,13 +41,15 @@ def test_figures_are_those_of_the_metrics(chain: Chain, name: str) -> None:
     lines, summary = read_metrics(artifact.path / "metrics.jsonl"), artifact.summary
     trained = [line for line in lines if "loss" in line]
     evaluated = [line for line in lines if "validation_loss" in line]
-    rows = rows_of(chain, name)
-    steps = {"pretrained": PRETRAIN["budget"]["steps"], "tuned": SFT["budget"]["epochs"] * (rows // 8), "aligned": DPO["budget"]["steps"]}[
-        name
-    ]
+    sequences = sequences_of(chain, name)
+    steps = {
+        "pretrained": PRETRAIN["budget"]["steps"],
+        "tuned": SFT["budget"]["epochs"] * (sequences // 8),
+        "aligned": DPO["budget"]["steps"],
+    }[name]
     assert summary["steps"] == steps == len(trained) and summary["ranks"] == 1
-    assert summary["epochs"] == round(steps / (rows // 8), 3)
-    assert summary.get("sequences_left_over_per_epoch", rows % 8) == rows % 8
+    assert summary["epochs"] == round(steps / (sequences // 8), 3)
+    assert summary.get("sequences_left_over_per_epoch", sequences % 8) == sequences % 8
     assert artifact.manifest["tokens"] == summary.get("tokens", artifact.manifest["tokens"]) == sum(line["tokens"] for line in trained)
     assert summary["final_loss"] == trained[-1]["loss"] and summary["validation_loss"] == evaluated[-1]["validation_loss"]
     assert summary.get("validation_loss_before", evaluated[0]["validation_loss"]) == evaluated[0]["validation_loss"]
@@ -79,10 +81,10 @@ def test_figures_of_preferences(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("name", ["tuned", "aligned"])
-def test_no_validation_record_is_in_a_trained_row(chain: Chain, name: str) -> None:
+def test_no_validation_record_is_in_a_trained_sequence(chain: Chain, name: str) -> None:
     artifact: Artifact = getattr(chain, name)
     source = chain.conversations if name == "tuned" else chain.preferences
     split = {r["doc_id"]: r["split"] for r in read_rows(next(source.path.glob("*.parquet")))}
     for part in ("train", "validation"):
-        spans = list(read_rows(artifact.path / "row_spans" / f"{part}.parquet"))
+        spans = list(read_rows(artifact.path / "sequence_spans" / f"{part}.parquet"))
         assert {split[span["doc_id"]] for span in spans} == {part} == {span["part"] for span in spans}

@@ -8,11 +8,12 @@ config, seed, inputs and the named distributions. Nothing in `ctx.runtime` may c
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from pydantic import AfterValidator, Field
 
@@ -22,6 +23,9 @@ from stages.core.contract.secrets import without_secrets
 from stages.core.contract.side_table import SideTable
 from stages.core.store.names import name_fault
 from stages.settings import StageConfig
+
+if TYPE_CHECKING:
+    from stages.core.store.manifest_schema import Manifest
 
 
 @dataclass(frozen=True)
@@ -81,14 +85,12 @@ class ExternalFile:
     @property
     def sha256(self) -> str:
         """Hex sha256 of the content. For an ETag or an artifact it is the sha256 of the identity, because the bytes were not read."""
-        import hashlib
-
         kind, _, value = self.identity.partition(":")
         return value if kind == "sha256" else hashlib.sha256(self.identity.encode()).hexdigest()
 
 
 class RecordCountsJson(TypedDict):
-    """The fields of RecordCounts, as a manifest and the result of a shard hold them."""
+    """The fields of RecordCounts as plain JSON. manifest_schema.RecordCountsEntry has the same fields with the limits that are checked."""
 
     unit: str
     rows_in: int
@@ -197,7 +199,7 @@ class Artifact:
     """A published artifact: `path` is its folder, `manifest` is the parsed manifest.json."""
 
     path: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
 
     @property
     def summary(self) -> Summary:
@@ -282,6 +284,7 @@ class Stage:
             of an artifact of another home. It returns what is wrong with them as a phrase, or "".
         does: What the stage does, as one line of the README's table.
         tables: The stage's side tables, which the index shows as views.
+        summary: Value of `Outcome.summary` -> its meaning, with its unit. The dashboard shows these values, in this order.
         section: The stage's section of the report, or None.
         model: The name of the model that the stage's checkpoint is, or "".
         per_model: Whether the stage runs once for every model, as node "<stage>@<model>".
@@ -302,6 +305,7 @@ class Stage:
     fault: Callable[[Path], str] | None = None
     does: str = ""
     tables: tuple[SideTable, ...] = ()
+    summary: Mapping[str, str] = field(default_factory=dict)
     section: SectionOf | None = None
     model: str = ""
     per_model: bool = False

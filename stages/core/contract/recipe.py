@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from stages.core.contract import secrets
+from stages.core.contract import secrets, strict_json
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.runtime import Runtime
 from stages.core.store.names import refuse_name
@@ -188,7 +188,7 @@ def _parse(path: Path) -> dict[str, JsonValue]:
     Raises:
         RecipeError: The file cannot be read, or does not consist of sections.
     """
-    from stages.core.contract import plain_yaml, strict_json
+    from stages.core.contract import plain_yaml
 
     try:
         if path.suffix == ".json":
@@ -280,14 +280,12 @@ def _place(config: type[BaseModel], location: Sequence[int | str]) -> tuple[type
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     """Returns the first model class in an annotation. Looks into lists and unions."""
-    import typing
-
     queue = [annotation]
     while queue:
         kind = queue.pop(0)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
-        queue.extend(typing.get_args(kind))
+        queue.extend(get_args(kind))
     return None
 
 

@@ -54,7 +54,7 @@ def parse(raw: bytes) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise BadJsonError("half a surrogate pair, which is no character") from None
+            raise BadJsonError("half a surrogate pair, which is not a character") from None
     return value
 
 

@@ -207,7 +207,7 @@ def _rebuild(home: Path, why: str) -> None:
         _write(home, fresh=why == "damaged")
     except LoamError as error:
         raise type(error)(
-            f"The index is {why} and cannot be built anew: {error.what}", where=error.where, do=f"{error.do} Then `loam lineage reindex`."
+            f"The index is {why} and cannot be rebuilt: {error.what}", where=error.where, do=f"{error.do} Then `loam lineage reindex`."
         ) from None
 
 

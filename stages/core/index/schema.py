@@ -11,11 +11,12 @@ import datetime
 import glob
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stages.core.contract.declaration import RecordCountsJson
+    from stages.core.store.manifest_schema import Manifest, RecordCountsEntry
+    from stages.core.store.runs import RunRecord
 
 SCHEMA_VERSION = 6
 TABLES: dict[str, dict[str, str]] = {
@@ -93,7 +94,7 @@ NOT_COLUMNS = ("artifact_id", "node", "file", "filename", "empty")  # names that
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
-def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> Rows:
+def artifact_rows(name: str, m: Manifest, stamp: int, number: int) -> Rows:
     """Returns the rows of one manifest by table. Its links are computed when all artifacts are in the index (LINK).
 
     Args:
@@ -108,8 +109,7 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
     Raises:
         ValueError: A view has the name of a table of the index.
     """
-    record_counts: RecordCountsJson | None = m["record_counts"] or None
-    node = m["node"]
+    record_counts, node = m["record_counts"], m["node"]
     if taken := sorted(TAKEN & set(m["tables"].values())):
         raise ValueError(f"tables names the view {taken[0]!r}, which is a table of the index")
     edges = [(role, parent["artifact"], True) for role, parent in m["inputs"].items()]
@@ -135,7 +135,7 @@ def artifact_rows(name: str, m: Mapping[str, Any], stamp: int, number: int) -> R
     return found
 
 
-def record_count_rows(record_counts: RecordCountsJson | None) -> list[tuple[str, str | None, int, int | None]]:
+def record_count_rows(record_counts: RecordCountsEntry | None) -> list[tuple[str, str | None, int, int | None]]:
     """Returns (entry, reason, rows, characters) of the record counts in a manifest: in, kept, changed, and one entry per drop reason."""
     if not record_counts:
         return []
@@ -149,7 +149,7 @@ def record_count_rows(record_counts: RecordCountsJson | None) -> list[tuple[str,
     ]
 
 
-def run_rows(record: Mapping[str, Any]) -> Rows:
+def run_rows(record: RunRecord) -> Rows:
     """Returns the rows of one run record (see runs.read_run) by table."""
     environment, code, run_id = record["environment"], record["code"], record["run_id"]
     run = (

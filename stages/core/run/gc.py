@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database, schema
@@ -34,35 +34,39 @@ WITH RECURSIVE kept AS (
 )
 """
 OTHERS = """
-SELECT artifact_id, node, bytes, run_id AS built_by FROM artifact WHERE artifact_id NOT IN (SELECT artifact_id FROM needed) ORDER BY ended
+SELECT artifact_id, node, bytes, run_id FROM artifact WHERE artifact_id NOT IN (SELECT artifact_id FROM needed) ORDER BY ended
 """
 SCRATCH = "scratch/"
 
 
-def collectable(home: Path, keep_runs: int) -> list[dict[str, Any]]:
-    """Returns what gc would remove: artifact_id, node, bytes, built_by. Removes nothing.
+class Collectable(TypedDict):
+    """A folder that gc would remove. artifact_id: "<node>/<folder>" or "scratch/<folder>". built_by: the run, or empty."""
+
+    artifact_id: str
+    node: str
+    bytes: int
+    built_by: str
+
+
+def collectable(home: Path, keep_runs: int) -> list[Collectable]:
+    """Returns what gc would remove. Removes nothing.
 
     These are artifacts that none of the newest `keep_runs` finished runs of any recipe needs, what a killed gc left of such artifacts, and
     the scratch folders of unfinished stages (named "scratch/..."). A stage would continue from its scratch; without it, it starts anew.
-
-    Raises:
-        RecipeError: The home has no artifacts.
-        StageError: A run works on the home, or a record is damaged.
+    A RecipeError is raised if the home has no artifacts, a StageError if a run works on the home or a record is damaged.
     """
     _refuse_no_home(home)
     with runs.hold_home(home, alone=True):
         return _listed(home, keep_runs)
 
 
-def collect(home: Path, keep_runs: int) -> tuple[list[dict[str, Any]], int]:
+def collect(home: Path, keep_runs: int) -> tuple[list[Collectable], int]:
     """Removes what `collectable` lists, under the same lock, and leases that nobody holds. Rebuilds the index if anything was removed.
+
+    Raises the errors of `collectable`.
 
     Returns:
         The list of removed items and the bytes freed.
-
-    Raises:
-        RecipeError: The home has no artifacts.
-        StageError: A run works on the home, or a record is damaged.
     """
     _refuse_no_home(home)
     freed = 0
@@ -85,25 +89,33 @@ def collect(home: Path, keep_runs: int) -> tuple[list[dict[str, Any]], int]:
     return found, freed
 
 
-def _listed(home: Path, keep_runs: int) -> list[dict[str, Any]]:
+def _listed(home: Path, keep_runs: int) -> list[Collectable]:
+    """Returns what gc would remove. The caller holds the home alone.
+
+    Raises:
+        StageError: A record or manifest is damaged, so it is not known what it keeps.
+    """
     names.all_names(home)  # raises StageError for a name that cannot be read
     if broken := runs.damaged(home, _fits):
         folder, problem = broken[0]
         raise StageError(
             f"A run's record is damaged, so what it keeps is not known: {problem}{_more(broken)}.",
             where=str(folder),
-            do="Restore the file from a copy; or remove the folder, and what only that run needed can go.",
+            do="Restore the file from a copy, or remove the folder; gc can then remove what only that run needed.",
         )
     database.update(home)
     if spoilt := database.query(home, "SELECT name, problem FROM damaged ORDER BY name")[1]:
         raise StageError(
             f"A manifest is damaged, so what it was made from is not known: {spoilt[0][1]}{_more(spoilt)}",
             where=str(home / "artifacts" / spoilt[0][0] / manifest.NAME),
-            do="Restore the file from a copy; or remove its folder, and the next run builds the artifact again.",
+            do="Restore the file from a copy, or remove its folder; the next run then builds the artifact again.",
         )
     keeping = [keep_runs, sorted(set(names.all_names(home).values()))]
-    rows = database.records(home, NEEDED + OTHERS, keeping)
-    rows = [row for row in rows if not manifest.is_imported(manifest.read_artifact(home / "artifacts" / row["artifact_id"]))]
+    rows: list[Collectable] = [
+        {"artifact_id": artifact_id, "node": node, "bytes": size, "built_by": run_id}
+        for artifact_id, node, size, run_id in database.query(home, NEEDED + OTHERS, keeping)[1]
+        if not manifest.is_imported(manifest.read_artifact(home / "artifacts" / artifact_id))
+    ]
     needed = {row[0] for row in database.query(home, NEEDED + "SELECT artifact_id FROM needed", keeping)[1]}
     for folder in sorted((home / "artifacts").glob("*/*")):
         name = f"{folder.parent.name}/{folder.name}"
@@ -114,12 +126,17 @@ def _listed(home: Path, keep_runs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _fits(record: dict[str, Any]) -> None:
-    """Raises an error if a run's record does not have the fields and types that the index needs."""
+def _fits(record: runs.RunRecord) -> None:
+    """Checks that a run's record has the fields and types that the index needs. Raises KeyError, TypeError or ValueError."""
     schema.check_types(schema.run_rows(record))
 
 
 def _refuse_no_home(home: Path) -> None:
+    """Refuses a folder that is not a home.
+
+    Raises:
+        RecipeError: The folder has no artifacts.
+    """
     if not (home / "artifacts").is_dir():  # checked before the lock, which would create the folder
         raise RecipeError("This home has no artifacts.", where=str(home), do="Name another home with --home.")
 

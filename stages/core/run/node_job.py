@@ -9,20 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from stages.core.contract import source_code
 from stages.core.contract.declaration import Artifact, ExternalFile, Stage
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.runtime import Runtime
-from stages.core.store import external, key, manifest
+from stages.core.store import external, key, key_record, manifest
 from stages.core.tables.jsonl import base_name
 from stages.settings import StageConfig
 
 
 @dataclass(frozen=True)
 class NodeJob:
-    """A node with everything that decides its artifact resolved. `key` is computed from `parts`. provenance: set for an import only."""
+    """A node with everything that decides its artifact resolved.
+
+    Attributes:
+        runtime: How the stage is executed.
+        inputs: Role -> artifact that the stage reads.
+        files: Dotted field -> external files.
+        parts: Everything that decides the artifact.
+        key: Hex sha256, computed from `parts`.
+        provenance: Where imported files come from; empty if the job is not an import.
+    """
 
     node: str
     stage: Stage
@@ -31,7 +39,7 @@ class NodeJob:
     runtime: Runtime
     inputs: Mapping[str, Artifact]
     files: Mapping[str, tuple[ExternalFile, ...]]
-    parts: Mapping[str, Any]
+    parts: key_record.KeyParts
     key: str
     provenance: str = ""
 
@@ -50,8 +58,10 @@ def prepare(
         runtime: How the stage is executed.
         inputs: Role -> artifact that the stage reads.
 
+    Returns:
+        The job. A RecipeError is raised if an external input does not exist or cannot be reached, or if two inputs do not belong together.
+
     Raises:
-        RecipeError: An external input does not exist or cannot be reached, or two inputs do not belong together.
         StageError: An input is missing, or a distribution that the stage needs is not installed.
     """
     for role, read in stage.inputs.items():
@@ -61,16 +71,20 @@ def prepare(
                 where=f"node {node}",
                 do="This is a fault of the program, not of the recipe.",
             )
-    _refuse_strangers(node, inputs)
+    _refuse_mismatched(node, inputs)
     files, packages = resolve_externals(home, node, config)
     digests = {role: manifest.input_digest(artifact) for role, artifact in inputs.items()}
     with source_code.remembered(home):
         parts = key.key_parts(node, stage, config, seed, files, packages, digests)
-    return NodeJob(node, stage, config, seed, runtime, dict(inputs), files, parts, key.key_of(parts))
+    return NodeJob(node, stage, config, seed, runtime, dict(inputs), files, parts, key_record.key_of(parts))
 
 
-def _refuse_strangers(node: str, inputs: Mapping[str, Artifact]) -> None:
-    """Raises RecipeError when an input was made from another artifact than the one that the node reads. An imported one can cause that."""
+def _refuse_mismatched(node: str, inputs: Mapping[str, Artifact]) -> None:
+    """Refuses inputs of which one was made from another artifact of a node than the one that the node reads. Only imports can cause that.
+
+    Raises:
+        RecipeError: Two inputs do not belong together.
+    """
     beside: dict[str, set[str]] = {}
     for artifact in inputs.values():
         known = {artifact.manifest["digest"], manifest.input_digest(artifact)}  # an import keeps the digest by which its home named it

@@ -19,12 +19,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 from urllib.parse import urlsplit
+
+from pydantic import JsonValue
 
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.secrets import redact
 from stages.core.store.files import write_durably
+
+if TYPE_CHECKING:
+    from openlineage.client.event_v2 import RunEvent
 
 PATIENCE_S = 5.0
 """Largest duration of one delivery. A library's time-out starts again with each byte that arrives."""
@@ -33,11 +38,59 @@ BUDGET_S = 10.0
 REFUSED = frozenset({400, 413, 422})
 """HTTP status codes that concern the event itself. All others (a wrong key, a wrong path, a broken server) concern the endpoint, which may
 recover."""
+Facets = dict[str, dict[str, JsonValue]]
+"""Name of a facet -> its fields."""
 KEPT, REFUSED_FILE = "openlineage.jsonl", "openlineage-refused.jsonl"
 
 
+class LineageRun(TypedDict):
+    """The run of an event: its UUID and facets."""
+
+    runId: str
+    facets: Facets
+
+
+class LineageJob(TypedDict):
+    """The job of an event."""
+
+    namespace: str
+    name: str
+    facets: Facets
+
+
+class LineageDataset(TypedDict):
+    """An input or output of an event."""
+
+    namespace: str
+    name: str
+    facets: Facets
+    inputFacets: NotRequired[Facets]
+    outputFacets: NotRequired[Facets]
+
+
+class LineageEvent(TypedDict):
+    """An OpenLineage RunEvent as JSON."""
+
+    eventTime: str
+    producer: str
+    schemaURL: str
+    run: LineageRun
+    job: LineageJob
+    eventType: str
+    inputs: list[LineageDataset]
+    outputs: list[LineageDataset]
+
+
+Deliver = Callable[[LineageEvent], None]
+"""Function that delivers one event. Raises OSError."""
+
+
 def check(target: str) -> None:
-    """Raises RecipeError unless runtime.openlineage is empty, an http(s) URL or the path of a file that can be written."""
+    """Checks runtime.openlineage. It is empty, an http(s) URL or the path of a file that can be written.
+
+    Raises:
+        RecipeError: It is something else.
+    """
     where = "runtime.openlineage"
     if "://" in target:
         if not re.fullmatch(r"https?://(\[[0-9a-fA-F:]+\]|[^\s/?#:\[\]]+)(:\d{1,5})?([/?#]\S*)?", target):
@@ -74,14 +127,14 @@ class Outbox:
     """
 
     target: str
-    deliver: Callable[[dict[str, Any]], None]
+    deliver: Deliver
     folder: Path
-    waiting: list[dict[str, Any]] = field(default_factory=list)
+    waiting: list[LineageEvent] = field(default_factory=list)
     left_s: float = BUDGET_S
     held: bool = False
     said: set[str] = field(default_factory=set)
 
-    def send(self, event: dict[str, Any], last: bool = False) -> None:
+    def send(self, event: LineageEvent, last: bool = False) -> None:
         """Delivers the waiting events and this one, or keeps them. last: no event follows this one in this run."""
         self.waiting.append(event)
         failure = ""
@@ -90,8 +143,8 @@ class Outbox:
         self._keep()
         if failure:
             self._say(
-                f"openlineage: {self.target} does not take events ({redact(failure)}). They are kept in {self.folder / KEPT}, one a line, "
-                "and sent at the end of this run, or by the next one that tells the same target.\n"
+                f"openlineage: {self.target} does not accept events ({redact(failure)}). They are kept in {self.folder / KEPT}, one a line, "
+                "and sent at the end of this run, or by the next run with the same target.\n"
             )
 
     def take_over(self, kept: Path) -> None:
@@ -100,12 +153,20 @@ class Outbox:
         Events that cannot be read, or cannot be kept here, stay where they are. Another run may have taken them first.
         """
         with suppress(ValueError, OSError):
-            self.waiting += [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
+            events: list[LineageEvent] = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
+            self.waiting += events
             self._write()
             kept.unlink(missing_ok=True)
 
     def _deliver_first(self, allowed_s: float) -> str:
-        """Delivers the first waiting event or sets it aside, and removes it from the queue. Else returns why it still waits."""
+        """Delivers the first waiting event, or keeps it as refused, and removes it from the queue.
+
+        Args:
+            allowed_s: What is left of the time budget, in seconds.
+
+        Returns:
+            Why the event still waits; empty when it was removed.
+        """
         if allowed_s <= 0:
             self.held = True
             return f"it took {BUDGET_S - self.left_s:.0f} s of this run"
@@ -146,14 +207,13 @@ class Outbox:
             sys.stderr.write(line)
 
 
-def _within(seconds: float, deliver: Callable[[dict[str, Any]], None], event: dict[str, Any]) -> None:
-    """Delivers an event on a thread, and abandons the thread when it takes too long.
+def _within(seconds: float, deliver: Deliver, event: LineageEvent) -> None:
+    """Delivers an event on a thread, and abandons the thread when it takes too long. Raises the OSError that `deliver` raised.
 
     Only a thread can limit a name lookup or a very slow answer. The event may still arrive later; sent twice, it is the same event.
 
     Raises:
         TimeoutError: The delivery took longer than `seconds`.
-        OSError: What `deliver` raised.
     """
     outcome: SimpleQueue[OSError | None] = SimpleQueue()
 
@@ -173,11 +233,11 @@ def _within(seconds: float, deliver: Callable[[dict[str, Any]], None], event: di
         raise error
 
 
-def _appender(path: Path) -> Callable[[dict[str, Any]], None]:
+def _appender(path: Path) -> Deliver:
     return lambda event: _append(path, event)
 
 
-def _append(path: Path, event: dict[str, Any]) -> None:
+def _append(path: Path, event: LineageEvent) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(handle, (json.dumps(event, ensure_ascii=False) + "\n").encode())  # one call, so that lines of two runs do not mix
@@ -185,7 +245,7 @@ def _append(path: Path, event: dict[str, Any]) -> None:
         os.close(handle)
 
 
-def _poster(url: str) -> Callable[[dict[str, Any]], None]:
+def _poster(url: str) -> Deliver:
     """Returns a function that posts to a URL as other clients do: to /api/v1/lineage if it has no path, with OPENLINEAGE_API_KEY."""
     from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport, TokenProvider
 
@@ -200,7 +260,7 @@ def _poster(url: str) -> Callable[[dict[str, Any]], None]:
         )
     )
 
-    def post(event: dict[str, Any]) -> None:
-        transport.emit(event)  # type: ignore[arg-type]  # it serialises mappings unchanged
+    def post(event: LineageEvent) -> None:
+        transport.emit(cast("RunEvent", event))  # it serialises mappings unchanged
 
     return post

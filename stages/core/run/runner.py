@@ -13,22 +13,37 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from stages.core.contract import source_code
 from stages.core.contract.declaration import Artifact, Context, Outcome
-from stages.core.contract.environment import environment, utc_now
+from stages.core.contract.environment import utc_now
 from stages.core.contract.errors import StageError, VerificationError, of_the_disk
 from stages.core.contract.secrets import redact
 from stages.core.contract.states import NodeState
+from stages.core.run.new_manifest import new_manifest
 from stages.core.run.node_job import NodeJob
 from stages.core.store import external, integrity, lease, manifest, names
+from stages.core.store.manifest_schema import RecordCountsEntry
 
 PROGRESS_EVERY_S = 0.5
+
+
+class EventValues(TypedDict, total=False):
+    """The values of an event. Those of `start` are empty; `progress` has the first four, `log` the line, `end` the last three."""
+
+    done: float
+    total: float | None
+    unit: str
+    note: str
+    line: str
+    state: str
+    seconds: float
+    text: str
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,7 @@ class Event:
 
     kind: str
     node: str
-    values: Mapping[str, Any]
+    values: EventValues
 
 
 Report = Callable[[Event], None]
@@ -45,15 +60,22 @@ Report = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a node. state: CACHED or one of BUILDS. seconds: time of the build, 0 for a cached node."""
+    """The outcome of a node.
+
+    Attributes:
+        state: CACHED or one of BUILDS.
+        artifact: What the node built or found.
+        seconds: Time of the build, 0 for a cached node.
+        record_counts: The record counts in the artifact's manifest; None if its stage counts no records.
+    """
 
     state: NodeState
     artifact: Artifact
     seconds: float = 0.0
-    record_counts: Mapping[str, Any] = field(default_factory=dict)
+    record_counts: RecordCountsEntry | None = None
 
 
-def find_hit(home: Path, job: NodeJob) -> Artifact | None:
+def find_cached(home: Path, job: NodeJob) -> Artifact | None:
     """Returns the newest published artifact of the job's key, or None. Only an import job finds an imported artifact."""
     found = [a for a in manifest.find_artifacts(home, job.node, job.key) if manifest.is_imported(a) == bool(job.provenance)]
     return found[-1] if found else None
@@ -72,20 +94,21 @@ def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool 
         report: Receives events.
         force: Whether to build an artifact that exists.
 
+    A StageError is raised if the disk is full or an external file changed meanwhile, a VerificationError if a forced data stage gave other
+    bytes or the files of an artifact differ from its manifest. Every error of the stage is raised too.
+
     Returns:
         State and artifact of the node.
 
     Raises:
-        StageError: The disk is full, or an external file changed meanwhile.
-        VerificationError: A forced data stage gave other bytes, or the files of an artifact differ from its manifest.
-        Exception: Whatever the stage raised.
+        OSError: A file cannot be read or written, and the disk is not the reason.
     """
-    if hit := _usable_hit(home, job, run_id, force):
-        return Result(NodeState.CACHED, hit, 0.0, hit.manifest["record_counts"] or {})
+    if cached := _usable_cached(home, job, run_id, force):
+        return Result(NodeState.CACHED, cached, 0.0, cached.manifest["record_counts"])
     try:
         with _held(home, job, run_id, report):
-            if hit := _usable_hit(home, job, run_id, force):
-                return Result(NodeState.CACHED, hit, 0.0, hit.manifest["record_counts"] or {})
+            if cached := _usable_cached(home, job, run_id, force):
+                return Result(NodeState.CACHED, cached, 0.0, cached.manifest["record_counts"])
             return _build(home, job, run_id, report, force)
     except OSError as error:
         if clear := of_the_disk(error, f"while {job.node} was writing", home):
@@ -93,17 +116,17 @@ def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool 
         raise
 
 
-def _usable_hit(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifact | None:
-    """Returns the cached artifact, or None when the node must be built. Raises VerificationError when one of its files is damaged.
+def _usable_cached(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifact | None:
+    """Returns the cached artifact, or None when the node must be built. Raises VerificationError if one of its files is damaged.
 
     An import can repair a damaged artifact from the files that it has, so for an import a damaged artifact counts as missing.
     """
-    hit = None if force else find_hit(home, job)
-    if hit is None or not (wrong := integrity.check(home, hit) if job.provenance else manifest.glance(hit)):
-        return hit
-    if job.provenance:
-        return None
-    raise integrity.damaged(hit, wrong, run_id)
+    cached = None if force else find_cached(home, job)
+    if cached is None or not (wrong := integrity.check(home, cached) if job.provenance else manifest.glance(cached)):
+        return cached
+    if not job.provenance:
+        integrity.refuse_damaged(cached, wrong, run_id)
+    return None
 
 
 @contextmanager
@@ -133,8 +156,8 @@ def gpu_lease_path() -> Path:
 
 def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -> Result:
     started = time.monotonic()
-    hit = find_hit(home, job)
-    broken = bool(hit and integrity.check(home, hit))  # a damaged artifact says nothing about determinism, so it is replaced
+    old = find_cached(home, job)
+    broken = bool(old and integrity.check(home, old))  # a damaged artifact says nothing about determinism, so it is replaced
     _refuse_damaged(home, job, run_id, report)
     scratch = _scratch(home, job, force)
     out, work = scratch / "out", scratch / "work"
@@ -153,27 +176,28 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     _refuse_damaged(home, job, run_id, report)
     marks: dict[str, list[int]] = {}
     files = manifest.list_files(out, marks)
-    record = _manifest(job, outcome, files, run_id, clock)
-    same = hit is not None and record["digest"] == hit.manifest["digest"]
-    if hit and same and not broken:
+    digest = manifest.content_digest(files, outcome.identity)
+    same = old is not None and digest == old.manifest["digest"]
+    if old and same and not broken:
         shutil.rmtree(scratch)
-        return Result(NodeState.IDENTICAL, hit, time.monotonic() - started, hit.manifest["record_counts"] or {})
-    if hit and not same and not broken and job.stage.deterministic:
+        return Result(NodeState.IDENTICAL, old, time.monotonic() - started, old.manifest["record_counts"])
+    if old and not same and not broken and job.stage.deterministic:
         raise VerificationError(
             f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
-            where=f"{out} differs from {hit.path}",
+            where=f"{out} differs from {old.path}",
             do="Compare the two folders; the old artifact was kept.",
         )
-    record["alias"] = hit.manifest["alias"] if hit and same else f"{job.node}-{names.next_number(home, job.node)}"
-    artifact = manifest.publish(home, out, record, hit if same else None)
+    alias = old.manifest["alias"] if old and same else f"{job.node}-{names.next_number(home, job.node)}"
+    record = new_manifest(job, outcome, files, digest, run_id, clock, alias)
+    artifact = manifest.publish(home, out, record, old if same else None)
     shutil.rmtree(scratch)
     integrity.remember(home, artifact, marks)
     for other in manifest.find_artifacts(home, job.node, job.key) if job.stage.deterministic else ():
-        if manifest.is_imported(other) and other.manifest["digest"] != record["digest"]:
+        if manifest.is_imported(other) and other.manifest["digest"] != digest:
             line = f"the imported {manifest.artifact_id(other)} claims the same key and holds other bytes: do not use it"
             report(Event("log", job.node, {"line": line}))
-    state = NodeState.DIFFERS if hit and not same else NodeState.BUILT
-    return Result(state, artifact, time.monotonic() - started, record["record_counts"] or {})
+    state = NodeState.DIFFERS if old and not same else NodeState.BUILT
+    return Result(state, artifact, time.monotonic() - started, record["record_counts"])
 
 
 def _refuse_damaged(home: Path, job: NodeJob, run_id: str, report: Report) -> None:
@@ -184,17 +208,21 @@ def _refuse_damaged(home: Path, job: NodeJob, run_id: str, report: Report) -> No
 
     for artifact in job.inputs.values():
         if wrong := integrity.check(home, artifact, say):
-            raise integrity.damaged(artifact, wrong, run_id)
+            integrity.refuse_damaged(artifact, wrong, run_id)
     for found in job.files.values():
         for file in found:
             if file.identity.startswith("artifact:"):  # of another recipe, possibly of another home
                 artifact = manifest.read_artifact(Path(file.uri))
                 if wrong := integrity.check(home, artifact, say):
-                    raise integrity.damaged(artifact, wrong, artifact.manifest["run_id"])
+                    integrity.refuse_damaged(artifact, wrong, artifact.manifest["run_id"])
 
 
 def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
-    """Raises StageError when an external file changed since the key was computed. Discards what was made from it."""
+    """Compares the external files with what they were when the key was computed. Discards what was made from a changed file.
+
+    Raises:
+        StageError: A file changed or disappeared.
+    """
     memory = external.load_memory(home)
     for name, found in job.files.items():
         for file in found:
@@ -203,7 +231,7 @@ def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
                 raise StageError(
                     f"An input of {job.node} {what} while it was read; nothing was published.",
                     where=f"{file.uri} ({job.node}.{name})",
-                    do="Run the same command again when the file rests: its content then enters the key anew.",
+                    do="Run the same command again when nothing writes to the file: the key is then computed from its new content.",
                 )
 
 
@@ -228,7 +256,14 @@ def _scratch(home: Path, job: NodeJob, force: bool) -> Path:
 
 
 def _call(job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
-    """Runs the stage function with a context that reports, counts and keeps bad records. Raises StageError for unbalanced counts."""
+    """Runs the stage function with a context that reports, counts and keeps bad records.
+
+    Returns:
+        What the stage returned.
+
+    Raises:
+        StageError: The stage found more bad records than the recipe allows, or the record counts do not balance.
+    """
     last = [0.0]
     bad: list[dict[str, str]] = []
     limit = getattr(job.config, "max_bad_records", 0)
@@ -248,7 +283,7 @@ def _call(job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
             raise StageError(
                 f"{job.node}: {reason}" + (f" ({len(bad)} bad records, the recipe allows {limit})" if limit else ""),
                 where=where,
-                do=f"Mend the record, or raise {job.node}.max_bad_records to leave such records out. They are kept in {kept}.",
+                do=f"Correct the record, or raise {job.node}.max_bad_records to leave such records out. They are kept in {kept}.",
             )
 
     context = Context(
@@ -266,50 +301,6 @@ def _call(job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
             do="This is a fault of the stage; nothing was published.",
         )
     return outcome
-
-
-def _manifest(job: NodeJob, outcome: Outcome, files: list[dict[str, Any]], run_id: str, started: str) -> dict[str, Any]:
-    return {
-        "node": job.node,
-        "stage": job.stage.name,
-        "kind": job.stage.output,
-        "key": job.key,
-        "digest": manifest.content_digest(files, outcome.identity),
-        "identity": list(outcome.identity),
-        "version": job.stage.version,
-        "version_notes": list(job.stage.versions),
-        "config": job.config.model_dump(mode="json"),
-        "seed": job.seed,
-        "key_parts": dict(job.parts),
-        "inputs": {
-            role: {
-                "artifact": manifest.artifact_id(a),
-                "node": a.manifest["node"],
-                "key": a.manifest["key"],
-                "digest": manifest.input_digest(a),
-            }
-            for role, a in sorted(job.inputs.items())
-        },
-        "external": {name: [asdict(f) for f in found] for name, found in job.files.items()},
-        "rows": outcome.rows,
-        "tokens": outcome.tokens,
-        "record_counts": asdict(outcome.record_counts) if outcome.record_counts else None,
-        "summary": dict(outcome.summary),
-        "files": files,
-        "tables": {table.name: table.view for table in job.stage.tables},
-        "bytes": sum(f["bytes"] for f in files),
-        **({"imported": {"provenance": job.provenance}} if job.provenance else {}),
-        "run_id": run_id,
-        "code": {
-            **source_code.git_state(),
-            "stage": source_code.code_digest(*job.stage.modules),
-            "modules": source_code.module_digests(*job.stage.modules),
-        },
-        "runtime": job.runtime.model_dump(mode="json"),
-        "environment": environment(tuple(job.stage.distributions)),
-        "started": started,
-        "ended": utc_now(),
-    }
 
 
 def _write_lines(path: Path, rows: list[dict[str, str]]) -> None:

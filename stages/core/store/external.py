@@ -35,6 +35,7 @@ from stages.core.store.remote import describe, local_name, opened
 Remembered = dict[str, tuple[list[int], str]]
 FETCHED_BYTES = 1 << 30  # of a remote file without a strong ETag, which one run reads several times
 BLOCK_BYTES = 1 << 20
+CHECK_URI = "Check the URI, the network and your credentials."
 GRAIN_NS = 20_000_000  # kernels take file times from a clock that ticks every 1 to 10 ms
 
 
@@ -59,6 +60,9 @@ def resolve_files(values: Sequence[str], memory: Remembered, where: str) -> tupl
         memory: Remembered hashes; new ones are added.
         where: The setting, for messages.
 
+    Returns:
+        The files in the order of `values`, those of one glob sorted by path.
+
     Raises:
         RecipeError: A pattern matches no file, a file does not exist, or a remote file cannot be reached or identified.
     """
@@ -80,14 +84,18 @@ def resolve_files(values: Sequence[str], memory: Remembered, where: str) -> tupl
 
 
 def package_versions(names: Sequence[str], where: str) -> dict[str, str]:
-    """Returns the installed version of each distribution ("stdlib": the running Python). Raises RecipeError if one is not installed."""
+    """Returns the installed version of each distribution ("stdlib": the running Python).
+
+    Raises:
+        RecipeError: A distribution is not installed.
+    """
     versions = {}
     for name in names:
         try:
             versions[name] = platform.python_version() if name == "stdlib" else metadata.version(name)
         except metadata.PackageNotFoundError:
             raise RecipeError(
-                f"The package {name!r} is not installed.", where=where, do=f"Install it or take {name!r} out of the recipe."
+                f"The package {name!r} is not installed.", where=where, do=f"Install it or remove {name!r} from the recipe."
             ) from None
     return versions
 
@@ -153,10 +161,7 @@ def changed(file: ExternalFile, memory: Remembered) -> str:
     """Returns what happened to a file since it was identified: "changed", "disappeared", or empty.
 
     For a remote file, ETag and size are requested again; a file that is identified by content is read again. An artifact is not checked
-    here (see store/integrity.py).
-
-    Raises:
-        ConnectionError: The network does not answer.
+    here (see store/integrity.py). A ConnectionError is raised if the network does not answer.
     """
     if file.identity.startswith("artifact:"):
         return ""
@@ -173,7 +178,7 @@ def changed(file: ExternalFile, memory: Remembered) -> str:
 
 
 def at_rest(mark: list[int]) -> bool:
-    """Whether a later change would show in the mark, because the mark is older than the resolution of the clock that sets file times."""
+    """Returns whether a later change would show in the mark, because the mark is older than the resolution of the file system's clock."""
     return max(mark[1:3]) < time.time_ns() - GRAIN_NS
 
 
@@ -194,30 +199,42 @@ class _UnidentifiedError(Exception):
 
 
 def _local(value: str, where: str) -> str:
-    """Returns the local path or pattern that a value names. Empty for a remote file."""
+    """Returns the local path or pattern that a value names. Empty for a remote file.
+
+    Raises:
+        RecipeError: The URI cannot be read.
+    """
     if "://" not in value:
         return value
     try:
         return local_name(value)
     except (ValueError, ImportError) as error:
-        raise _out_of_reach(value, error, where) from None
+        raise RecipeError(_reach_fault(value, error), where=where, do=CHECK_URI) from None
 
 
 def _remote(uri: str, where: str) -> ExternalFile:
-    """Returns a remote file with its identity."""
+    """Returns a remote file with its identity.
+
+    Raises:
+        RecipeError: The file cannot be reached, or nothing identifies its content.
+    """
     try:
         size, identity = _identity(uri)
     except _UnidentifiedError as error:
         raise RecipeError(
-            f"The content of {uri} cannot be told from another: {error}.", where=where, do="Download it and name the local file."
+            f"Nothing identifies the content of {uri}: {error}.", where=where, do="Download it and name the local file."
         ) from None
     except (OSError, ValueError, ImportError) as error:
-        raise _out_of_reach(uri, error, where) from None
+        raise RecipeError(_reach_fault(uri, error), where=where, do=CHECK_URI) from None
     return ExternalFile(uri, size, identity)
 
 
 def _identity(uri: str) -> tuple[int, str]:
-    """Returns size and identity of a remote file: strong ETag and size without reading it, else the sha256 of its bytes."""
+    """Returns size and identity of a remote file: strong ETag and size without reading it, else the sha256 of its bytes.
+
+    Raises:
+        _UnidentifiedError: The server states neither a strong ETag nor a size that allows reading, or its answer has another size.
+    """
     about = describe(uri)
     if about.size is None:
         raise _UnidentifiedError("the server states no size")
@@ -239,6 +256,6 @@ def _identity(uri: str) -> tuple[int, str]:
     return size, f"sha256:{digest.hexdigest()}"
 
 
-def _out_of_reach(uri: str, error: Exception, where: str) -> RecipeError:
-    reason = f": {redact(str(error))}" if str(error) not in ("", uri) else "."
-    return RecipeError(f"Cannot reach {uri}{reason}", where=where, do="Check the URI, the network and your credentials.")
+def _reach_fault(uri: str, error: Exception) -> str:
+    """Returns a sentence that says why a URI cannot be reached."""
+    return f"Cannot reach {uri}" + (f": {redact(str(error))}" if str(error) not in ("", uri) else ".")

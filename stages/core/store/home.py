@@ -17,15 +17,19 @@ LONGEST_HOME = 400
 LONGEST_NAME = 255
 """Bytes, the limit of common file systems for one name."""
 REFUSED = {
-    "?": "Prefect's database, named by a URL, would lie elsewhere",
-    "\\": "DuckDB takes it for a slash",
-    "::": "fsspec takes it for a chain of file systems",
+    "?": "the URL of Prefect's database would name another file",
+    "\\": "DuckDB reads it as a slash",
+    "::": "fsspec reads it as a chain of file systems",
 }
 """Characters that a home's path cannot have, and why not."""
 
 
 def refuse_odd(home: Path) -> None:
-    """Raises RecipeError for a path that cannot be a home. A path that does not exist is valid; the first writer creates it."""
+    """Checks the path of a home. A path that does not exist is valid; the first writer creates it.
+
+    Raises:
+        RecipeError: The path cannot be a home.
+    """
     fault = _path_fault(home) or _path_fault(Path(os.path.realpath(home))) or _folder_fault(home)
     if fault:
         raise RecipeError(f"The home folder {fault}.", where=ascii(str(home))[1:-1], do=OTHER_HOME)
@@ -49,13 +53,13 @@ def _folder_fault(path: Path) -> str:
             is_there = stat.S_ISDIR(os.stat(folder).st_mode)
         except FileNotFoundError:
             if os.path.islink(folder):
-                return f"lies behind {folder}, a link that leads nowhere"
+                return f"is below {folder}, a link whose target does not exist"
             continue
         except NotADirectoryError:  # a parent is a file; the loop reaches it later
             continue
         except OSError as error:
-            return f"cannot be looked at: {error.strerror}"
+            return f"cannot be read: {error.strerror}"
         if not is_there:
-            return f"lies at {folder}, which is a file" if folder == path else f"lies below {folder}, which is a file"
-        return "" if os.access(folder, os.R_OK | os.X_OK) else f"lies in {folder}, which you may not read"
+            return f"is {folder}, which is a file" if folder == path else f"is below {folder}, which is a file"
+        return "" if os.access(folder, os.R_OK | os.X_OK) else f"is in {folder}, which you may not read"
     return ""

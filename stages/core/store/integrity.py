@@ -17,13 +17,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import VerificationError
 from stages.core.store import external, manifest
 
-TOLD_BYTES = 1 << 30  # a read of at least this many bytes is announced
-REST_S = 1.5 * external.GRAIN_NS / 1e9
+ANNOUNCED_BYTES = 1 << 30  # a read of at least this many bytes is announced
+CLOCK_WAIT_S = 1.5 * external.GRAIN_NS / 1e9
 SHOWN = 3  # faults named in a message
 
 
@@ -33,13 +34,16 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
     Args:
         home: The home that remembers the hashes.
         artifact: The artifact, of this or another home.
-        say: Receives one line when TOLD_BYTES or more have to be read.
+        say: Receives one line when ANNOUNCED_BYTES or more have to be read.
+
+    Returns:
+        The faults; empty when every file has its recorded sha256.
     """
     file = _memory_file(home, artifact)
     memory = external.read_memory(file)
     before = dict(memory)
     unknown = sum(entry["bytes"] for entry in artifact.manifest["files"] if str((artifact.path / entry["path"]).absolute()) not in memory)
-    if unknown >= TOLD_BYTES:
+    if unknown >= ANNOUNCED_BYTES:
         say(f"reads {unknown / 1e9:,.1f} GB of {manifest.artifact_id(artifact)} to compare them with its manifest")
     wrong = manifest.verify(artifact, lambda path: external.remembered_sha256(path, memory))
     if memory != before:
@@ -48,7 +52,7 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
 
 
 def check_anew(home: Path, artifact: Artifact) -> list[str]:
-    """As `check`, but reads every byte. Forgets the hashes of a damaged artifact."""
+    """Returns what `check` returns, but reads every byte. Forgets the hashes of a damaged artifact."""
     wrong = manifest.verify(artifact)
     if wrong:
         _memory_file(home, artifact).unlink(missing_ok=True)
@@ -66,7 +70,7 @@ def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]
         artifact: The published artifact.
         hashed: Path in the artifact -> mark of the file when its sha256 was computed (manifest.list_files).
     """
-    time.sleep(REST_S)
+    time.sleep(CLOCK_WAIT_S)
     memory: external.Remembered = {}
     for entry in artifact.manifest["files"]:
         path = (artifact.path / entry["path"]).absolute()
@@ -87,17 +91,23 @@ def forget(home: Path, artifact: str) -> None:
 def damaged(artifact: Artifact, wrong: Sequence[str], recipe: str) -> VerificationError:
     """Returns the error to raise for a damaged artifact. recipe: a file, a name or a run from which it can be built again."""
     more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
-    name = f"{artifact.manifest.get('alias') or artifact.manifest['node']} ({manifest.artifact_id(artifact)})"
+    name = f"{artifact.manifest['alias']} ({manifest.artifact_id(artifact)})"
     return VerificationError(
         f"{name} is damaged: {'; '.join(wrong[:SHOWN])}{more}.", where=str(artifact.path), do=remedy(artifact, recipe)
     )  # fmt: skip
+
+
+def refuse_damaged(artifact: Artifact, wrong: Sequence[str], recipe: str) -> NoReturn:
+    """Raises the error of `damaged`."""
+    error = damaged(artifact, wrong, recipe)
+    raise error
 
 
 def remedy(artifact: Artifact, recipe: str) -> str:
     """Returns a sentence that says how to repair a damaged artifact."""
     node = artifact.manifest["node"]
     if manifest.is_imported(artifact):
-        return f"Take it in again from where it came: `loam lineage import {node} FILES --provenance TEXT`; it keeps its name."
+        return f"Import it again from where it came: `loam lineage import {node} FILES --provenance TEXT`; it keeps its name."
     return f"Build it again: `loam stage {node} {recipe} --force`, then the same command."
 
 

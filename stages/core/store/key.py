@@ -1,4 +1,4 @@
-"""Computes the key of a node's artifact. An artifact with the same key is reused.
+"""Collects what decides a node's artifact, the parts of its key (see key_record). An artifact with the same key is reused.
 
 The key is the sha256 over node, stage version, config, seed, versions of the deciding distributions, external inputs by content, the
 content digests of the input artifacts, and the digest of the stage's code if stage_code.json does not list that code for the version.
@@ -8,16 +8,17 @@ The parts stay readable (`key_parts`), so that a missing artifact can be explain
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any
+
+from pydantic import JsonValue
 
 from stages.core.contract.declaration import ExternalFile, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.source_code import edited
 from stages.core.store.external import external_fields
+from stages.core.store.key_record import KeyParts
 from stages.settings import StageConfig
 
 CODE_DIFFERS = "code differs"
@@ -31,8 +32,8 @@ def key_parts(
     files: Mapping[str, Sequence[ExternalFile]],
     packages: Mapping[str, Mapping[str, str]],
     inputs: Mapping[str, str],
-) -> dict[str, Any]:
-    """Returns everything that decides the artifact.
+) -> KeyParts:
+    """Returns everything that decides the artifact that a stage makes.
 
     The names of packages stay in the config too, because their order decides the order of what is read from them.
 
@@ -44,8 +45,11 @@ def key_parts(
         files: Dotted field -> resolved files.
         packages: Dotted field -> package -> version.
         inputs: Role -> content digest.
+
+    Returns:
+        The parts, with every field but `imported`.
     """
-    settings = config.model_dump(mode="json")
+    settings: dict[str, JsonValue] = config.model_dump(mode="json")
     for field, mark, _ in external_fields(config):
         if mark.form != "packages":
             _remove(settings, field.split("."))
@@ -62,18 +66,18 @@ def key_parts(
     }
 
 
-def key_of(parts: Mapping[str, Any]) -> str:
-    """Returns the hex sha256 over the parts in canonical JSON."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
-
-
-def key_differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> list[str]:
+def key_differences(new: KeyParts, old: KeyParts) -> list[str]:
     """Returns what differs between two sets of parts, one readable line per field, as "field: old -> new"."""
+    return _differences(new, old, "")
+
+
+def _differences(new: Mapping[str, object], old: Mapping[str, object], prefix: str) -> list[str]:
+    """Returns the lines of `key_differences` for one level of nested fields. prefix: the dotted field of that level."""
     lines: list[str] = []
     for name in sorted({*new, *old}):
         a, b, place = old.get(name), new.get(name), f"{prefix}{name}"
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            lines.extend(key_differences(b, a, f"{place}."))
+            lines.extend(_differences(b, a, f"{place}."))
         elif a != b and place == "code":
             lines.append(f"{CODE_DIFFERS}: {'not that of a recorded version' if b else 'edited then, now that of a recorded version'}")
         elif a != b:
@@ -88,13 +92,16 @@ def _version(name: str, node: str) -> str:
         raise StageError(f"The package {name!r} is not installed.", where=f"node {node}", do="Run `make setup`.") from None
 
 
-def _remove(settings: dict[str, Any], path: list[str]) -> None:
-    here = settings
-    for part in path[:-1]:
-        here = here[part]
-    here.pop(path[-1], None)
+def _remove(settings: dict[str, JsonValue], path: list[str]) -> None:
+    """Removes the field at a path of nested sections, if it is there."""
+    *sections, last = path
+    for section in sections:
+        inner = settings[section]
+        assert isinstance(inner, dict), "a field inside a section has a section"
+        settings = inner
+    settings.pop(last, None)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from stages.processes import lock_file
 
@@ -30,18 +30,25 @@ RECORD_BYTES = 512  # less than one page, written in one call, so that a reader 
 Clock = Callable[[], float]
 
 
+class _Holder(TypedDict):
+    """The content of a lease file: the run that holds the lease, its process, the boot and the machine, and the heartbeat counter."""
+
+    owner: str
+    pid: int
+    boot_id: str
+    host: str
+    beat: int
+
+
 @contextmanager
 def lease(path: Path, owner: str, waiting: Callable[[str], None] = lambda text: None, clock: Clock = time.monotonic) -> Iterator[None]:
-    """Holds the lease `path` while the block runs. Waits while another owner holds it.
+    """Holds the lease `path` while the block runs. Waits while another owner holds it. Raises OSError if the file cannot be created.
 
     Args:
         path: The lease file.
         owner: The run that wants the lease.
         waiting: Is called once with the current holder, if there is one.
         clock: Monotonic seconds.
-
-    Raises:
-        OSError: The file cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = _acquire(path, waiting, clock)
@@ -67,7 +74,7 @@ def clear(path: Path, also: Callable[[], None] = lambda: None) -> None:
     except FileNotFoundError:
         return
     try:
-        if lock_file(handle) and _same_file(handle, path) and _read(handle).get("boot_id", boot_id()) == boot_id():
+        if lock_file(handle) and _same_file(handle, path) and _of_this_boot(_read(handle)):
             also()
             path.unlink(missing_ok=True)
     finally:
@@ -94,13 +101,13 @@ def boot_id() -> str:
 
 def _acquire(path: Path, waiting: Callable[[str], None], clock: Clock) -> int:
     """Returns a locked handle of the file that `path` names now."""
-    told, seen = False, _Watch(clock)
+    reported, watch = False, _Watch(clock)
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if lock_file(handle) and _same_file(handle, path) and seen.dead(_read(handle)):
+        if lock_file(handle) and _same_file(handle, path) and watch.dead(_read(handle)):
             return handle
-        if not told and (who := _text(_read(handle))):
-            told = True
+        if not reported and (who := _text(_read(handle))):
+            reported = True
             waiting(who)
         os.close(handle)
         time.sleep(POLL_S)
@@ -112,17 +119,22 @@ class _Watch:
     def __init__(self, clock: Clock) -> None:
         self.clock, self.last, self.since = clock, "", clock()
 
-    def dead(self, record: dict[str, Any]) -> bool:
-        if not record or record["boot_id"] == boot_id():
+    def dead(self, holder: _Holder | None) -> bool:
+        if _of_this_boot(holder):
             return True
-        mark = json.dumps(record)
+        mark = json.dumps(holder)
         if mark != self.last:
             self.last, self.since = mark, self.clock()
         return self.clock() - self.since >= STALE_S
 
 
+def _of_this_boot(holder: _Holder | None) -> bool:
+    """Returns whether a lease was written since this machine started, or by nobody. The state of its lock then says whether it is held."""
+    return holder is None or holder["boot_id"] == boot_id()
+
+
 def _same_file(handle: int, path: Path) -> bool:
-    """False when the last owner removed the file between our open and our lock."""
+    """Returns whether `path` still names the open file. It does not if the last owner removed the file between our open and our lock."""
     try:
         return os.fstat(handle).st_ino == path.stat().st_ino
     except FileNotFoundError:
@@ -137,18 +149,18 @@ def _beat(handle: int, owner: str, stop: threading.Event) -> None:
 
 
 def _write(handle: int, owner: str, beat: int) -> None:
-    record = {"owner": owner[:120], "pid": os.getpid(), "boot_id": boot_id(), "host": platform.node()[:64], "beat": beat}
-    os.pwrite(handle, json.dumps(record).encode().ljust(RECORD_BYTES), 0)
+    holder: _Holder = {"owner": owner[:120], "pid": os.getpid(), "boot_id": boot_id(), "host": platform.node()[:64], "beat": beat}
+    os.pwrite(handle, json.dumps(holder).encode().ljust(RECORD_BYTES), 0)
 
 
-def _read(handle: int) -> dict[str, Any]:
-    """Returns the record in a lease. Empty when its owner was killed before it wrote one."""
+def _read(handle: int) -> _Holder | None:
+    """Returns the holder that a lease names, or None when its owner was killed before it wrote the record."""
     try:
-        record: dict[str, Any] = json.loads(os.pread(handle, RECORD_BYTES, 0))
+        holder: _Holder | None = json.loads(os.pread(handle, RECORD_BYTES, 0))
     except ValueError:
-        return {}
-    return record
+        return None
+    return holder or None
 
 
-def _text(record: dict[str, Any]) -> str:
-    return f"run {record['owner']}, process {record['pid']} on {record['host']}" if record else ""
+def _text(holder: _Holder | None) -> str:
+    return f"run {holder['owner']}, process {holder['pid']} on {holder['host']}" if holder else ""

@@ -11,23 +11,27 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError, VerificationError
 from stages.core.store import manifest_schema, names
 from stages.core.store.external import mark_of, sha256_file
 from stages.core.store.files import fsync, make_durably, usual_mode
+from stages.core.store.manifest_schema import FileEntry, Manifest
 
 NAME = "manifest.json"
 FOLDER = re.compile(r"[0-9a-f]{12}(?:\.([1-9][0-9]{0,8}))?")
 
 
 def read_artifact(path: Path) -> Artifact:
-    """Returns the artifact in a folder. Raises VerificationError when its manifest cannot be read or breaks the schema."""
+    """Returns the artifact in a folder.
+
+    Raises:
+        VerificationError: Its manifest cannot be read or breaks the schema.
+    """
     try:
         return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
     except ValueError as error:
@@ -37,7 +41,7 @@ def read_artifact(path: Path) -> Artifact:
 
 
 def is_imported(artifact: Artifact) -> bool:
-    """Whether an artifact was imported. No run can make it again, and a node uses it only where a recipe's `import` names it."""
+    """Returns whether an artifact was imported. No run can make it again, and a node uses it only where a recipe's `import` names it."""
     return "imported" in artifact.manifest
 
 
@@ -74,7 +78,7 @@ def stamps(home: Path) -> dict[str, int]:
             continue
         try:
             for folder in sorted(os.listdir(handle)):
-                with suppress(FileNotFoundError, NotADirectoryError):  # gc has removed the manifest, or it is no folder
+                with suppress(FileNotFoundError, NotADirectoryError):  # gc has removed the manifest, or it is not a folder
                     found[f"{node}/{folder}"] = os.stat(f"{folder}/{NAME}", dir_fd=handle).st_mtime_ns
         finally:
             os.close(handle)
@@ -101,15 +105,18 @@ def named_artifact(home: Path, value: str, where: str) -> Artifact:
     )
 
 
-def list_files(folder: Path, marks: dict[str, list[int]] | None = None) -> list[dict[str, Any]]:
+def list_files(folder: Path, marks: dict[str, list[int]] | None = None) -> list[FileEntry]:
     """Returns path, bytes and sha256 of every file below a folder in path order. Fsyncs each file and sets the permissions of the umask.
 
     Args:
         folder: The folder; its manifest.json is left out.
         marks: Receives path -> mark (external.mark_of) of each file at the time when its bytes were read.
+
+    Returns:
+        One entry per file.
     """
     mode = usual_mode(folder)
-    entries = []
+    entries: list[FileEntry] = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME):
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & 0o777 != mode:
@@ -124,7 +131,7 @@ def list_files(folder: Path, marks: dict[str, list[int]] | None = None) -> list[
     return entries
 
 
-def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] = ()) -> str:
+def content_digest(files: Sequence[FileEntry], identity: Sequence[str] = ()) -> str:
     """Returns the hex sha256 over sorted (path, bytes, sha256) of an artifact's files, or of the files that `identity` names.
 
     Raises:
@@ -135,7 +142,7 @@ def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] =
         named = {f["path"]: f for f in files if f["path"] == name or f["path"].startswith(f"{name}/")}
         if not named:
             raise StageError(
-                f"The digest is to be taken over {name!r}, but there is no such file.",
+                f"The digest counts {name!r}, but there is no such file.",
                 where=f"{len(files)} files",
                 do="This is a fault of the stage that wrote them; nothing was published.",
             )
@@ -144,14 +151,17 @@ def content_digest(files: Sequence[Mapping[str, Any]], identity: Sequence[str] =
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def publish(home: Path, out: Path, manifest: Mapping[str, Any], instead_of: Artifact | None = None) -> Artifact:
-    """Writes the manifest into `out`, makes it durable and renames the folder into place. Returns the published artifact.
+def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | None = None) -> Artifact:
+    """Writes the manifest into `out`, makes it durable and renames the folder into place.
 
     Args:
         home: The home folder.
         out: The folder that the stage wrote.
         manifest: The manifest.
         instead_of: A damaged artifact with the same digest, which the new one replaces. What was made from the damaged one remains valid.
+
+    Returns:
+        The published artifact.
 
     Raises:
         StageError: The manifest breaks the schema.
@@ -161,7 +171,7 @@ def publish(home: Path, out: Path, manifest: Mapping[str, Any], instead_of: Arti
         manifest_schema.parsed(text.encode("utf-8"))
     except ValueError as error:
         raise StageError(
-            f"What {manifest['node']} states about its artifact cannot stand in a manifest: {error}.",
+            f"What {manifest['node']} states about its artifact is not valid in a manifest: {error}.",
             where=f"node {manifest['node']}",
             do="This is a fault of the stage; nothing was published.",
         ) from None
@@ -212,10 +222,11 @@ def verify(artifact: Artifact, sha256: Callable[[Path], str] = sha256_file) -> l
     return wrong
 
 
-def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, Mapping[str, Any]]]]:
+def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, FileEntry]]]:
     """Returns (faults, path and entry of each file that exists with its recorded size)."""
-    wrong, there = [], []
-    recorded = {f["path"]: f for f in artifact.manifest["files"]}
+    wrong: list[str] = []
+    there: list[tuple[Path, FileEntry]] = []
+    recorded: dict[str, FileEntry] = {f["path"]: f for f in artifact.manifest["files"]}
     for name, entry in recorded.items():
         path = artifact.path / name
         try:

@@ -1,4 +1,4 @@
-"""Checks a manifest.json: every field with its type and range, and the fields that must agree with each other.
+"""Defines the manifest and checks a manifest.json: every field with its type and range, and the fields that must agree with each other.
 
 Guarantee: a manifest that `parsed` returns has every field that the rest of Loam reads. Its values fit into the index (numbers of 63 bits,
 finite floats, Unicode text), its names stay inside their folder, and no key occurs twice. Everything else raises a ValueError that names
@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NotRequired, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, PlainValidator, SkipValidation, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic cannot read the fields of typing.TypedDict on Python 3.11
 
 from stages.core.contract.side_table import NAME as TABLE_NAME
 from stages.core.contract.strict_json import deepest, parse
-from stages.core.store.key import key_of
+from stages.core.store.key_record import KeyParts, key_of
 from stages.core.store.names import NUMBERED, PART, name_fault
 
 MAX_BYTES = 256 << 20  # a manifest of a million files
@@ -29,13 +31,19 @@ STAGE_PARTS = {"node", "version", "config", "seed", "distributions", "files", "p
 FILE_PARTS = {"node", "version", "imported"}  # of an artifact made from a user's files
 
 
-def _checked(test: Any, what: str) -> Any:
-    def check(value: Any) -> Any:
+def _checked(test: Callable[[Any], object], what: str) -> AfterValidator:
+    def check(value: object) -> object:
         if not test(value):
             raise ValueError(what)
         return value
 
     return AfterValidator(check)
+
+
+def _an_object(value: object) -> object:
+    if not isinstance(value, dict):
+        raise ValueError("Input should be a valid dictionary")
+    return value
 
 
 def _is_time(text: str) -> bool:
@@ -46,7 +54,7 @@ def _is_time(text: str) -> bool:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a path is relative, normalised and inside the folder. Control characters would make it look like another path."""
+    """Returns whether a path is relative, normalised and inside the folder. Control characters would make it look like another path."""
     parts = text.split("/")
     plain = len(text) <= 1024 and text.isprintable() and "\\" not in text
     return plain and all(part not in ("", ".", "..") and len(part.encode()) <= 255 for part in parts) and text != MANIFEST
@@ -55,56 +63,65 @@ def _is_path(text: str) -> bool:
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Signed = Annotated[int, Field(gt=-(2**63), lt=2**63)]
-Part = Annotated[str, _checked(PART.fullmatch, "is no name of a node, run or folder")]
-RunId = Annotated[str, _checked(lambda text: not text or PART.fullmatch(text), "is no id of a run")]
-Alias = Annotated[str, _checked(lambda text: PART.fullmatch(text) and NUMBERED.fullmatch(text), 'is no numbered name such as "dedup-3"')]
-Kind = Annotated[str, _checked(lambda text: not name_fault(text), "is no name of a kind")]
-TableName = Annotated[str, _checked(TABLE_NAME.fullmatch, "is no name of a table or view")]
+Part = Annotated[str, _checked(PART.fullmatch, "is not a name of a node, run or folder")]
+RunId = Annotated[str, _checked(lambda text: not text or PART.fullmatch(text), "is not an id of a run")]
+Alias = Annotated[str, _checked(lambda text: PART.fullmatch(text) and NUMBERED.fullmatch(text), 'is not a numbered name such as "dedup-3"')]
+Kind = Annotated[str, _checked(lambda text: not name_fault(text), "is not a name of a kind")]
+TableName = Annotated[str, _checked(TABLE_NAME.fullmatch, "is not a name of a table or view")]
 Time = Annotated[str, _checked(_is_time, "Invalid isoformat string")]
-FilePath = Annotated[str, _checked(_is_path, "is no plain path inside the artifact")]
-StageName = Annotated[str, _checked(lambda text: not name_fault(text), "is no name of a stage")]
+FilePath = Annotated[str, _checked(_is_path, "is not a plain path inside the artifact")]
+StageName = Annotated[str, _checked(lambda text: not name_fault(text), "is not a name of a stage")]
 Scalar = Annotated[bool | int | float | str | None, _checked(lambda v: not isinstance(v, int) or abs(v) < 2**63, "is out of range")]
 
 
-class _Record(BaseModel):
-    """Strict: no text is converted to a number. Fields that a later version adds are allowed; `_walk` limits their values."""
+class FileEntry(TypedDict):
+    """A file of an artifact. path: relative to the artifact's folder. bytes: size."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _File(_Record):
     path: FilePath
     bytes: Count
     sha256: Hex64
 
 
-class _Input(_Record):
-    artifact: Annotated[str, _checked(lambda text: _is_artifact_id(text), "is no node/folder")]
+class InputEntry(TypedDict):
+    """An artifact that a stage read: "<node>/<folder>", node, key, and the digest by which it entered the key."""
+
+    artifact: Annotated[str, _checked(lambda text: _is_artifact_id(text), "is not a node/folder")]
     node: Part
     key: Hex64
     digest: Hex64
 
 
-class _External(_Record):
+class ExternalEntry(TypedDict):
+    """An external input, with the fields of `declaration.ExternalFile`."""
+
     uri: str
     bytes: Signed
     identity: str
     name: str
 
 
-class _Code(_Record):
+class CodeEntry(TypedDict):
+    """The code that made an artifact: its commit, the digest of uncommitted changes, and the digests of the stage's code and modules."""
+
     commit: str
     dirty: str
     stage: str
+    modules: NotRequired[SkipValidation[dict[str, str]]]
 
 
-class _Environment(_Record):
+class EnvironmentEntry(TypedDict):
+    """The machine that made an artifact; see `environment.environment`. packages: distribution that decides the output -> version."""
+
     python: str
+    implementation: NotRequired[SkipValidation[str]]
     platform: str
+    packages: NotRequired[SkipValidation[dict[str, str]]]
     hardware: dict[str, Any]
 
 
-class _RecordCounts(_Record):
+class RecordCountsEntry(TypedDict):
+    """How many records came in and what happened to them, with the fields of `declaration.RecordCounts`."""
+
     unit: str
     rows_in: Count
     kept: Count
@@ -116,67 +133,96 @@ class _RecordCounts(_Record):
     chars_dropped: dict[str, Count]
 
 
-class _Imported(_Record):
-    provenance: str
+ImportedEntry = TypedDict(
+    "ImportedEntry",
+    {
+        "provenance": str,
+        "from": NotRequired[SkipValidation[str]],
+        "sha256": NotRequired[SkipValidation[str]],
+        "before": NotRequired[object],
+    },
+)
+"""Where an imported artifact comes from. The fields after `provenance` are those of a copy of an artifact of another home: its folder, the
+sha256 of its manifest, and its own entry if it was imported there."""
 
 
-class _Manifest(_Record):
+@with_config(strict=True, extra="allow")  # strict: no text is converted to a number; also for the entries in the manifest
+class Manifest(TypedDict):
+    """The record of an artifact, the content of its manifest.json. Fields that a later version adds are allowed."""
+
     node: Part
     stage: StageName
     kind: Kind
     key: Hex64
     digest: Hex64
     identity: list[str]
+    """Files and folders that the digest counts; empty if it counts all files."""
     version: Annotated[int, Field(ge=1, lt=2**31)]
     version_notes: list[str]
     config: dict[str, Any]
+    """All settings of the stage."""
     seed: Count
-    key_parts: dict[str, Any]
-    inputs: dict[str, _Input]
-    external: dict[str, list[_External]]
+    key_parts: Annotated[KeyParts, PlainValidator(_an_object)]
+    inputs: dict[str, InputEntry]
+    """Role -> artifact that the stage read."""
+    external: dict[str, list[ExternalEntry]]
+    """Dotted field -> external inputs."""
     rows: Count
     tokens: Count
-    record_counts: _RecordCounts | None
+    record_counts: RecordCountsEntry | None
     summary: dict[str, Scalar]
-    files: list[_File]
+    files: list[FileEntry]
     tables: dict[TableName, TableName]
+    """Side table -> view of the index that shows it."""
     bytes: Count
-    imported: _Imported | None = None
+    """Size of all files."""
+    imported: NotRequired[ImportedEntry]
     run_id: RunId
-    code: _Code
+    """The run that built the artifact; empty for an import."""
+    code: CodeEntry
     runtime: dict[str, Any]
-    environment: _Environment
+    """How the stage was executed."""
+    environment: EnvironmentEntry
     started: Time
     ended: Time
     alias: Alias
+    """Numbered name ("dedup-3")."""
 
 
-def parsed(data: bytes) -> dict[str, Any]:
-    """Returns the manifest in a file's bytes. Raises ValueError that names the field."""
+_SCHEMA = TypeAdapter(Manifest)
+
+
+def parsed(data: bytes) -> Manifest:
+    """Returns the manifest in a file's bytes.
+
+    Raises:
+        ValueError: The bytes are not a manifest. The message names the field.
+    """
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
     value = parse(data)
     if not isinstance(value, dict):
         raise ValueError("it holds no object")
     if len(data) > MAX_CHARS or deepest(data, MAX_DEPTH) > MAX_DEPTH:  # else nothing in it can be too long or too deep
-        _walk(value, "", 0)
+        _refuse_long_or_deep(value, "", 0)
     try:
-        _Manifest.model_validate(value)
+        _SCHEMA.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"] if part not in ("bool", "int", "float", "str"))[:200]
         if first["type"] == "missing":
             raise ValueError(f"it has no {place!r}") from None
         raise ValueError(f"{place} is {_short(first['input'])}: {first['msg'].removeprefix('Value error, ')}") from None
-    paths = [file["path"] for file in value["files"]]
+    manifest = cast(Manifest, value)
+    paths = [file["path"] for file in manifest["files"]]
     folders = {path[:cut] for path in paths for cut in range(len(path)) if path[cut] == "/"}
-    twice = next((path for path, count in _counts(paths).items() if count > 1 or path in folders), None)
+    twice = next((path for path, count in Counter(paths).items() if count > 1 or path in folders), None)
     if twice is not None:
         raise ValueError(f"files names {twice!r} twice")
-    return value
+    return manifest
 
 
-def misplaced(manifest: Mapping[str, Any], node: str, folder: str) -> str:
+def misplaced(manifest: Manifest, node: str, folder: str) -> str:
     """Returns what is wrong with a manifest's place in a home, as a sentence. Empty when node and key agree with the folder."""
     if manifest["node"] != node:
         return f"it is of the node {manifest['node']}"
@@ -186,12 +232,12 @@ def misplaced(manifest: Mapping[str, Any], node: str, folder: str) -> str:
     return ""
 
 
-def contradictions(manifest: Mapping[str, Any]) -> list[str]:
+def contradictions(manifest: Manifest) -> list[str]:
     """Returns what a checked manifest states twice with different values, one phrase each. Our own runner never writes such a manifest."""
     parts = manifest["key_parts"]
     if missing := sorted((FILE_PARTS if "imported" in parts else STAGE_PARTS) - set(parts)):
         return [f"key_parts has no {missing[0]}"]
-    pairs: dict[str, tuple[Any, Any]] = {
+    pairs: dict[str, tuple[object, object]] = {
         "key": (manifest["key"], key_of(parts)),
         "node": (manifest["node"], parts.get("node")),
         "version": (manifest["version"], parts.get("version")),
@@ -208,7 +254,7 @@ def contradictions(manifest: Mapping[str, Any]) -> list[str]:
         }
     else:
         pairs |= {
-            "config": (_without(manifest["config"], [*_mapping(parts.get("files"))]), parts.get("config")),
+            "config": (_without(manifest["config"], _fields_of_files(parts)), parts.get("config")),
             "seed": (manifest["seed"], parts.get("seed")),
             "inputs": ({role: parent["digest"] for role, parent in manifest["inputs"].items()}, parts.get("inputs")),
             "external": (external, parts.get("files")),
@@ -217,25 +263,25 @@ def contradictions(manifest: Mapping[str, Any]) -> list[str]:
             else f"{name} contradicts the rest" for name, (one, other) in pairs.items() if one != other]  # fmt: skip
 
 
-def _usual_identity(manifest: Mapping[str, Any]) -> bool:
-    """Whether the digest counts the files that a stage of the kind counts. A digest over another small file would not identify the rest."""
+def _usual_identity(manifest: Manifest) -> bool:
+    """Returns whether the digest counts the files that a stage of the kind counts. Another small file would not identify the rest."""
     given = set(manifest["identity"])
     if manifest["kind"] == "warc":
         return given == {"identity.jsonl"}
     return {"checkpoint", "model.json", "steps"} <= given if manifest["kind"] == "checkpoint" else not given
 
 
-def _entry(file: Mapping[str, Any]) -> str:
+def _entry(file: ExternalEntry) -> str:
     """Returns an external file as key.key_parts writes it."""
-    return f"{file['name']}={file['identity']}" if file["name"] else str(file["identity"])
+    return f"{file['name']}={file['identity']}" if file["name"] else file["identity"]
 
 
-def _without(config: Mapping[str, Any], fields: Sequence[str]) -> Any:
+def _without(config: Mapping[str, JsonValue], fields: Sequence[str]) -> JsonValue:
     """Returns a config without its fields of files ("lang_model"), because the key parts hold those by content."""
-    left = json.loads(json.dumps(config))
+    left: JsonValue = json.loads(json.dumps(config))
     for field in fields:
         *above, last = str(field).split(".")
-        here = left
+        here: JsonValue = left
         for name in above:
             here = here.get(name) if isinstance(here, dict) else None
         if isinstance(here, dict):
@@ -243,8 +289,10 @@ def _without(config: Mapping[str, Any], fields: Sequence[str]) -> Any:
     return left
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _fields_of_files(parts: KeyParts) -> list[str]:
+    """Returns the dotted fields whose files are in the parts. Only `key_of` has read the parts of another home, so they can have any type."""
+    files: object = parts.get("files")
+    return [*files] if isinstance(files, Mapping) else []
 
 
 def _is_artifact_id(text: str) -> bool:
@@ -252,8 +300,12 @@ def _is_artifact_id(text: str) -> bool:
     return bool(slash and PART.fullmatch(node) and PART.fullmatch(folder))
 
 
-def _walk(value: Any, place: str, depth: int) -> None:
-    """Raises ValueError for a value that is nested too deeply or too long. strict_json has already refused invalid numbers and text."""
+def _refuse_long_or_deep(value: JsonValue, place: str, depth: int) -> None:
+    """Refuses a value that is nested too deeply or too long. strict_json has already refused invalid numbers and text.
+
+    Raises:
+        ValueError: The value exceeds MAX_DEPTH or MAX_CHARS. The message names its place.
+    """
     if depth > MAX_DEPTH:
         raise ValueError(f"{place[:80]} is nested too deeply")
     if isinstance(value, str):
@@ -261,19 +313,13 @@ def _walk(value: Any, place: str, depth: int) -> None:
             raise ValueError(f"{place[:80]} is too long ({len(value):,} characters)")
     elif isinstance(value, dict):
         for name, item in value.items():
-            _walk(name, f"a key of {place}", depth)
-            _walk(item, f"{place}.{name}" if place else name, depth + 1)
+            _refuse_long_or_deep(name, f"a key of {place}", depth)
+            _refuse_long_or_deep(item, f"{place}.{name}" if place else name, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _walk(item, place, depth + 1)
+            _refuse_long_or_deep(item, place, depth + 1)
 
 
-def _counts(names: Sequence[str]) -> dict[str, int]:
-    from collections import Counter
-
-    return Counter(names)
-
-
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = ascii(value) if not isinstance(value, dict | list) else type(value).__name__
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -43,15 +43,18 @@ def name_fault(name: str) -> str:
 
 
 def refuse_name(name: object, what: str, *, where: str = "", rename: str = "") -> str:
-    """Returns the name itself. Raises RecipeError when it breaks the rule.
+    """Returns the name itself.
 
     Args:
         name: The text to check.
         what: What it names, such as "The recipe's name".
         where: Where the fault is.
         rename: The beginning of the advice, if the user changes the name elsewhere; else "Name it".
+
+    Raises:
+        RecipeError: The text breaks the rule.
     """
-    fault = name_fault(name) if isinstance(name, str) else f"is no text ({type(name).__name__})"
+    fault = name_fault(name) if isinstance(name, str) else f"is not a text ({type(name).__name__})"
     if fault:
         shown = ascii(name) if len(ascii(name)) <= 80 else f"{ascii(name)[:77]}..."
         raise RecipeError(
@@ -70,7 +73,11 @@ def near_name(text: str) -> str:
 
 
 def path_part(text: str) -> str:
-    """Returns the text itself, which may become one component of a path below the home. Raises StageError if it could lead elsewhere."""
+    """Returns the text itself, which may become one component of a path below the home.
+
+    Raises:
+        StageError: The path could lead out of its folder.
+    """
     if not PART.fullmatch(text):
         raise StageError(
             "A record names something that cannot be a file or folder of this home.",
@@ -96,8 +103,7 @@ def next_number(home: Path, counter: str) -> int:
 def give_name(home: Path, name: str, target: str, move: bool = False) -> None:
     """Lets `name` mean an artifact id or a run id from now on.
 
-    Raises:
-        RecipeError: The name already means something else (unless `move`), or it is not a valid name.
+    A RecipeError is raised if the name already means something else (unless `move`), or if it is not a valid name.
     """
     refuse_bad(home, name)
     if not move and all_names(home).get(name) != target:
@@ -121,7 +127,11 @@ def give_name(home: Path, name: str, target: str, move: bool = False) -> None:
 
 
 def refuse_taken(home: Path, name: str) -> None:
-    """Raises RecipeError when a name already means something or is not valid. An empty name means that no name is given."""
+    """Checks that a name is valid and means nothing yet. An empty name means that no name is given.
+
+    Raises:
+        RecipeError: The name is not valid or is taken.
+    """
     if not name:
         return
     refuse_bad(home, name)
@@ -132,7 +142,11 @@ def refuse_taken(home: Path, name: str) -> None:
 
 
 def refuse_bad(home: Path, name: str) -> None:
-    """Raises RecipeError for a text that cannot be a given name: it breaks the rule, looks like a number or a key, or is a node here."""
+    """Checks a text that a user gives as a name.
+
+    Raises:
+        RecipeError: The text breaks the rule, looks like a number or a key, or is the name of a node.
+    """
     if not RULE.fullmatch(name) or not name[0].isalpha() or NUMBERED.fullmatch(name) or re.fullmatch(r"[0-9a-f]{6,}", name):
         raise RecipeError(
             f"{ascii(name)[:80]} cannot be a name.",

@@ -75,7 +75,7 @@ def files_of(pattern: str, where: str) -> list[str]:
 
 
 def _leads_back(entry: os.DirEntry[str], folder: str) -> bool:
-    """Whether an entry of a folder is a link to the folder itself or to a folder above it."""
+    """Returns whether an entry of a folder is a link to the folder itself or to a folder above it."""
     if not entry.is_symlink():
         return False
     here, there = os.path.realpath(folder or os.curdir), os.path.realpath(os.path.join(folder, entry.name))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
-PASSING = (("aiohttp", "ClientConnectionError"), ("aiohttp", "ClientPayloadError"), ("botocore.exceptions", "HTTPClientError"))
+NETWORK_FAULTS = (("aiohttp", "ClientConnectionError"), ("aiohttp", "ClientPayloadError"), ("botocore.exceptions", "HTTPClientError"))
 """Exceptions of the libraries under fsspec that mean a network fault. Looked up only if the library is loaded."""
 BUSY = (429, 500, 502, 503, 504)
 """HTTP status codes of temporary faults (RFC 9110, RFC 6585)."""
@@ -38,20 +38,20 @@ class RemoteFile:
 
 @contextmanager
 def opened(uri: str, compression: str | None = None, sequential: bool = False) -> Iterator[BinaryIO]:
-    """Opens a local path or fsspec URI for reading bytes.
+    """Opens a local path or fsspec URI for reading bytes. A network fault is a ConnectionError, also while reading.
 
     Args:
         uri: The path or URI.
         compression: As for fsspec.open; "infer" decides by the name.
         sequential: Reads from beginning to end in one response, which every HTTP server supports. Such a stream cannot seek.
 
-    Raises:
-        ConnectionError: A network fault, also while reading.
+    Yields:
+        The stream, which is closed when the block ends.
     """
     import fsspec
 
     options = {"block_size": 0} if sequential and uri.startswith(("http://", "https://")) else {}
-    with _network_told_apart(uri), fsspec.open(uri, "rb", compression=compression, **options) as stream:
+    with _network_faults_as_connection_errors(uri), fsspec.open(uri, "rb", compression=compression, **options) as stream:
         yield cast(BinaryIO, stream)
 
 
@@ -59,7 +59,7 @@ def describe(uri: str) -> RemoteFile:
     """Returns a file's size and ETag. Raises ConnectionError for a network fault, else what the file system's library raises."""
     import fsspec
 
-    with _network_told_apart(uri):
+    with _network_faults_as_connection_errors(uri):
         file_system, path = fsspec.core.url_to_fs(uri)
         file_system.invalidate_cache(path)
         info = file_system.info(path)
@@ -79,19 +79,23 @@ def local_name(uri: str) -> str:
 
 
 @contextmanager
-def _network_told_apart(uri: str) -> Iterator[None]:
-    """Raises ConnectionError in place of an error that means a network fault. Raises every other error unchanged."""
+def _network_faults_as_connection_errors(uri: str) -> Iterator[None]:
+    """Replaces an error that means a network fault. Raises every other error unchanged.
+
+    Raises:
+        ConnectionError: The network failed.
+    """
     try:
         yield
-    except _faults() as error:  # evaluated only after an error, when the library that raised it is loaded
-        if "://" not in uri or not (reason := _passing(error)):
+    except _library_errors() as error:  # evaluated only after an error, when the library that raised it is loaded
+        if "://" not in uri or not (reason := _network_fault(error)):
             raise
         raise ConnectionError(f"{type(reason).__name__}: {reason}".rstrip(": ")) from error
 
 
-def _passing(error: BaseException | None) -> BaseException | None:
+def _network_fault(error: BaseException | None) -> BaseException | None:
     """Returns the exception behind `error` that means a network fault, or None."""
-    kinds: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, socket.gaierror, *_known(PASSING))
+    kinds: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, socket.gaierror, *_loaded(NETWORK_FAULTS))
     while error is not None:
         if isinstance(error, kinds) or getattr(error, "status", None) in BUSY:
             return error
@@ -99,9 +103,9 @@ def _passing(error: BaseException | None) -> BaseException | None:
     return None
 
 
-def _faults() -> tuple[type[Exception], ...]:
-    return OSError, *_known((("aiohttp", "ClientError"), ("botocore.exceptions", "BotoCoreError")))
+def _library_errors() -> tuple[type[Exception], ...]:
+    return OSError, *_loaded((("aiohttp", "ClientError"), ("botocore.exceptions", "BotoCoreError")))
 
 
-def _known(names: tuple[tuple[str, str], ...]) -> list[type[Exception]]:
+def _loaded(names: tuple[tuple[str, str], ...]) -> list[type[Exception]]:
     return [getattr(sys.modules[module], name) for module, name in names if module in sys.modules]

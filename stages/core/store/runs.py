@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
+
+from pydantic import JsonValue
 
 from stages.core.contract import source_code
 from stages.core.contract.environment import all_packages, environment, utc_now
@@ -26,9 +28,52 @@ from stages.core.contract.errors import LoamError, RecipeError, StageError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import ENDS, NodeState, RunState
 from stages.core.contract.strict_json import parse, read_object
-from stages.core.store import lease, manifest, names
+from stages.core.store import lease, manifest, manifest_schema, names
 from stages.core.store.files import write_durably
 from stages.processes import lock_file
+
+
+class NodeLine(TypedDict):
+    """A line of nodes.jsonl: the state of a node in a run. artifact: "<node>/<folder>" or empty. seconds: time of the build."""
+
+    node: str
+    state: str
+    artifact: str
+    seconds: float
+    message: str
+    ended: str
+
+
+class RunRecord(TypedDict):
+    """The record of a run: run.json and, from `read_run`, the run's state, end and nodes. Times are ISO 8601, UTC."""
+
+    run_id: str
+    seq: int
+    alias: str
+    """Numbered name ("tiny-7")."""
+    recipe: str
+    recipe_source: str
+    resolved: dict[str, Any]
+    """The whole recipe with every default."""
+    command: dict[str, JsonValue]
+    """The command and its options."""
+    code: dict[str, str]
+    """The commit and the digest of uncommitted changes (`source_code.git_state`)."""
+    environment: manifest_schema.EnvironmentEntry
+    packages: dict[str, str]
+    """Installed distribution -> version."""
+    started: str
+    state: NotRequired[str]
+    ended: NotRequired[str | None]
+    nodes: NotRequired[list[NodeLine]]
+
+
+class _End(TypedDict):
+    """The content of end.json: how a run ended, when, and how many lines nodes.jsonl has."""
+
+    state: str
+    ended: str | None
+    nodes: int
 
 
 def new_run_id(recipe: Recipe) -> str:
@@ -36,8 +81,8 @@ def new_run_id(recipe: Recipe) -> str:
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{recipe.name}-{secrets.token_hex(2)}"
 
 
-def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: str = "") -> str:
-    """Records a new run and returns its id.
+def start_run(home: Path, recipe: Recipe, command: Mapping[str, JsonValue], run_id: str = "") -> str:
+    """Records a new run.
 
     The run's seq rises from run to run, whatever the clock does. Its alias is "<recipe>-<number>".
 
@@ -46,10 +91,13 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: st
         recipe: The recipe that the run executes.
         command: The command and its options, for the record.
         run_id: The id to use; empty makes a new one.
+
+    Returns:
+        The run's id.
     """
     now = datetime.datetime.now(datetime.UTC)
     run_id = run_id or new_run_id(recipe)
-    record = {
+    record: RunRecord = {
         "run_id": run_id,
         "seq": names.next_number(home, "run"),
         "alias": f"{recipe.name}-{names.next_number(home, recipe.name)}",
@@ -58,7 +106,7 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: st
         "resolved": recipe.resolved(),
         "command": dict(command),
         "code": source_code.git_state(),
-        "environment": environment(),
+        "environment": cast(manifest_schema.EnvironmentEntry, environment()),
         "packages": all_packages(),
         "started": now.isoformat(timespec="milliseconds"),
     }
@@ -69,8 +117,13 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, Any], run_id: st
 
 
 def record_node(home: Path, run_id: str, node: str, state: NodeState, artifact: str = "", seconds: float = 0.0, message: str = "") -> None:
-    """Appends the new state of a node to the run's nodes.jsonl."""
-    line = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": utc_now()}
+    """Appends the new state of a node to the run's nodes.jsonl.
+
+    Raises:
+        OSError: The line cannot be written, for example because the disk is full. The file then ends with its last complete line.
+    """
+    ended = utc_now()
+    line: NodeLine = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": ended}
     with (folder_of(home, run_id) / "nodes.jsonl").open("ab", buffering=0) as file:
         before = os.fstat(file.fileno()).st_size
         try:
@@ -85,7 +138,8 @@ def end_run(home: Path, run_id: str, state: RunState) -> None:
     """Records how a run ended. state: one of ENDS."""
     nodes = folder_of(home, run_id) / "nodes.jsonl"
     count = len(nodes.read_bytes().splitlines()) if nodes.is_file() else 0
-    write_durably(folder_of(home, run_id) / "end.json", json.dumps({"state": state, "ended": utc_now(), "nodes": count}))
+    end: _End = {"state": state, "ended": utc_now(), "nodes": count}
+    write_durably(folder_of(home, run_id) / "end.json", json.dumps(end))
 
 
 def folder_of(home: Path, run_id: str) -> Path:
@@ -99,7 +153,7 @@ def run_ids(home: Path) -> list[str]:
     return sorted(run for run in os.listdir(folder) if os.path.isfile(f"{folder}/{run}/run.json")) if folder.is_dir() else []
 
 
-def read_run(home: Path, run_id: str) -> dict[str, Any]:
+def read_run(home: Path, run_id: str) -> RunRecord:
     """Returns the record of a run with its nodes and its state: done, failed or interrupted; running while its lease is held; else killed.
 
     Raises:
@@ -117,26 +171,38 @@ def read_run(home: Path, run_id: str) -> dict[str, Any]:
         raise ValueError(f"end.json: the state is {ascii(end.get('state'))[:100]}")
     if record.get("run_id") != run_id:
         raise ValueError(f"run.json is of the run {ascii(record.get('run_id'))[:100]}")
-    return record | end | {"nodes": nodes}
+    return cast(RunRecord, record | end | {"nodes": nodes})
 
 
-def damaged(home: Path, check: Callable[[dict[str, Any]], object]) -> list[tuple[Path, str]]:
+def damaged(home: Path, check: Callable[[RunRecord], object]) -> list[tuple[Path, str]]:
     """Returns (folder, fault) of every run whose record cannot be used.
 
     Args:
         home: The home folder.
         check: Raises KeyError, TypeError or ValueError for a record whose fields are wrong.
+
+    Returns:
+        The damaged runs, sorted by folder.
     """
     found = []
     for folder in sorted(path for path in (home / "runs").glob("*") if path.is_dir()):
         try:
-            if (folder / "run.json").is_file():
-                check(read_run(home, folder.name))
-            elif (folder / "nodes.jsonl").exists() or (folder / "end.json").exists():
-                raise ValueError("run.json is missing")
+            _check_folder(home, folder, check)
         except UNREADABLE as error:
             found.append((folder, problem_of(error)))
     return found
+
+
+def _check_folder(home: Path, folder: Path, check: Callable[[RunRecord], object]) -> None:
+    """Reads and checks the record in a run's folder. A folder without any record is sound.
+
+    Raises:
+        ValueError: The folder holds other files of the record, but no run.json.
+    """
+    if (folder / "run.json").is_file():
+        check(read_run(home, folder.name))
+    elif (folder / "nodes.jsonl").exists() or (folder / "end.json").exists():
+        raise ValueError("run.json is missing")
 
 
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError, LoamError)
@@ -151,20 +217,28 @@ def problem_of(error: BaseException) -> str:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file. Raises ValueError that names the file."""
+    """Returns the JSON object in a file.
+
+    Raises:
+        ValueError: The file holds no JSON object. The message names the file.
+    """
     try:
         return read_object(path)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 
 
-def _lines(path: Path, ended: bool) -> list[dict[str, Any]]:
-    """Returns the objects in nodes.jsonl. ended: whether the run wrote its end, so that its last line must be complete."""
+def _lines(path: Path, ended: bool) -> list[NodeLine]:
+    """Returns the objects in nodes.jsonl. ended: whether the run wrote its end, so that its last line must be complete.
+
+    Raises:
+        ValueError: A line is incomplete or is not a JSON object. The message names file and line.
+    """
     if not path.is_file():
         return []
     *whole, torn = path.read_bytes().split(b"\n")
     if torn and ended:
-        raise ValueError(f"{path.name}: the last line is cut")
+        raise ValueError(f"{path.name}: the last line is incomplete")
     found = []
     for number, line in enumerate(whole, start=1):
         try:
@@ -173,7 +247,7 @@ def _lines(path: Path, ended: bool) -> list[dict[str, Any]]:
             raise ValueError(f"{path.name}:{number}: {error}") from None
         if not isinstance(value, dict):
             raise ValueError(f"{path.name}:{number} holds no object")
-        found.append(value)
+        found.append(cast(NodeLine, value))
     return found
 
 
@@ -183,8 +257,17 @@ def _write_whole(handle: int, data: bytes) -> None:
 
 
 @contextmanager
-def holding(home: Path, recipe: Recipe, command: Mapping[str, Any]) -> Iterator[str]:
-    """Records a new run. While the block runs, holds the run's lease and protects the home against gc. Yields the run id."""
+def holding(home: Path, recipe: Recipe, command: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Records a new run. While the block runs, holds the run's lease and protects the home against gc.
+
+    Args:
+        home: The home folder.
+        recipe: The recipe that the run executes.
+        command: The command and its options, for the record.
+
+    Yields:
+        The run's id.
+    """
     with hold_home(home):
         run_id = new_run_id(recipe)
         with lease.lease(folder_of(home, run_id) / "lease", run_id):
@@ -229,7 +312,7 @@ def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
         handle = (home / "home.lock").open("a+")
     except OSError as error:
         raise RecipeError(
-            "The home folder cannot be written.", where=str(error.filename or home), do="Mend its permissions or set --home."
+            "The home folder cannot be written.", where=str(error.filename or home), do="Correct its permissions or set --home."
         ) from None
     try:
         if not lock_file(handle.fileno(), shared=not alone):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.canonical_order import Corpus
@@ -58,6 +58,9 @@ REPEATS = SideTable(
 )  # fmt: skip
 
 
+ClusterKind = Literal["kept", "exact", "near", "removed"]
+
+
 class ClusterRow(TypedDict):
     """A row of CLUSTERS. An id is the 16 bytes of a UUID."""
 
@@ -65,7 +68,7 @@ class ClusterRow(TypedDict):
     cluster: int
     kept_doc_id: bytes
     jaccard: float
-    kind: str
+    kind: ClusterKind
     corpus: str | None
 
 
@@ -119,7 +122,7 @@ def write_clusters(path: Path, corpus: Corpus, found: Found) -> None:
     removed = removed[removed >= corpus.known]
     removed = removed[np.argsort(found.kept_by[removed], kind="stable")]
 
-    def row(number: int, cluster: int, kept: int, jaccard: float, kind: str) -> ClusterRow:
+    def row(number: int, cluster: int, kept: int, jaccard: float, kind: ClusterKind) -> ClusterRow:
         ids = corpus.ids[number].tobytes(), corpus.ids[kept].tobytes()
         of = corpus.corpus_of(kept)
         return {"doc_id": ids[0], "cluster": cluster, "kept_doc_id": ids[1], "jaccard": jaccard, "kind": kind, "corpus": of}

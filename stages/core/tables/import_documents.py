@@ -1,28 +1,35 @@
-"""Imports a user's documents, Parquet and JSON Lines files with one text per row, as a documents artifact.
+"""Imports a user's documents, files with one text per row, as a documents artifact. FORMATS lists the formats of files.
 
 Guarantee: one shard per file in the order of the files, one document per row. doc_id is the row's own id if it is a UUID that did not
 occur before, else uuid5(sha256 of the file, row). Rows and lines count from 1. A row that cannot be imported refuses the whole import. A
 file that decompresses to far more than its size is refused.
 Cost: one pass; a row group and one file's decisions in memory, and the ids of all documents.
-Source: the fields are those of FineWeb's files (text, id, url, date); other columns of a row are left out.
+Source: the fields are those of FineWeb's files (text, id, url, date); other fields of a row are left out.
 """
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 from uuid import UUID
 
 from stages.core.contract.declaration import Context, ExternalFile, Importer, Outcome, RecordCounts
 from stages.core.contract.errors import RecipeError
+from stages.core.tables.document_format import DocumentFormat
 from stages.core.tables.documents import DECISIONS, DOCUMENTS
-from stages.core.tables.jsonl import JsonRecord, base_name, parquet_columns, parquet_rows, read_records
+from stages.core.tables.format_json_lines import JsonLinesFormat
+from stages.core.tables.format_parquet import ParquetFormat
+from stages.core.tables.jsonl import JsonRecord, base_name
 from stages.core.tables.parquet import schema, write_rows
 
-PATTERNS = ("**/*.parquet", "**/*.jsonl", "**/*.jsonl.gz")
-FIELDS = ("text", "id", "doc_id", "url", "date", "source", "lang", "lang_score")
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+FORMATS: tuple[DocumentFormat, ...] = (ParquetFormat(), JsonLinesFormat())
+"""The formats of users' files. The entries are explicit and not discovered, because the digest of a stage's code follows imports."""
+PATTERNS = tuple(pattern for known in FORMATS for pattern in known.patterns)
 FREE_BYTES, MAX_RATIO, ROW_BYTES = 256 << 20, 100, 256
 """A file whose rows grow beyond FREE_BYTES and beyond MAX_RATIO times its size is refused as a decompression bomb (extract.max_ratio has
 the same number). A row counts the characters of its text plus ROW_BYTES, about the memory that is kept for it."""
@@ -31,8 +38,41 @@ SCORE = 1e6  # no language detector gives a higher score; a far larger value is 
 DetectLanguage = Callable[[str], tuple[str, float]]
 
 
+class ImportedDocument(TypedDict):
+    """A row of documents/; DOCUMENTS says what the columns mean."""
+
+    doc_id: UUID
+    source: str
+    url: str
+    date: str
+    lang: str | None
+    lang_score: float | None
+    text: str
+
+
+class ImportDecision(TypedDict):
+    """A row of decisions/: every imported row is kept."""
+
+    doc_id: UUID
+    url: str
+    verdict: str
+    reason: None
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """The checked fields of a row. lang: None if the row states none. ids: the values of `id` and `doc_id`, which may be of any type."""
+
+    text: str
+    url: str
+    date: str
+    lang: str | None
+    lang_score: float | None
+    ids: tuple[JsonValue, JsonValue]
+
+
 def take_documents(files: Sequence[ExternalFile], out: Path, ctx: Context, detect: DetectLanguage | None = None) -> Outcome:
-    """Writes documents/ and decisions/.
+    """Writes documents/ and decisions/. Files with the same content, without usable fields or made to fill the disk are refused.
 
     Args:
         files: The files to import.
@@ -40,9 +80,8 @@ def take_documents(files: Sequence[ExternalFile], out: Path, ctx: Context, detec
         ctx: The stage's context.
         detect: Text -> (language, score), for rows without a language. None leaves both empty.
 
-    Raises:
-        RecipeError: Two files have the same content, a file has no usable columns or is a decompression bomb.
-        StageError: A file cannot be read.
+    Returns:
+        The outcome; its rows are documents.
     """
     _refuse_twice(files)
     seen: set[UUID] = set()
@@ -60,16 +99,18 @@ IMPORTER = Importer(PATTERNS, take_documents)
 
 
 def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: DetectLanguage | None, seen: set[UUID]) -> RecordCounts:
-    decisions: list[dict[str, Any]] = []
+    """Returns the record counts of one file after writing its shard, a Parquet file `name` in documents/ and in decisions/."""
+    decisions: list[ImportDecision] = []
     chars = grown = 0
 
-    def documents() -> Iterator[dict[str, Any]]:
+    def documents() -> Iterator[ImportedDocument]:
         nonlocal chars, grown
-        for record in _records(file, ctx):
-            if fault := _fault(record.value):
-                ctx.drop(fault, record.where, record.text())
+        for record in _format_of(file).records(file, ctx):
+            fields = _checked(record.value)
+            if isinstance(fields, str):
+                ctx.drop(fields, record.where, record.text())
                 continue
-            grown += len(record.value["text"]) + ROW_BYTES
+            grown += len(fields.text) + ROW_BYTES
             if grown > max(FREE_BYTES, MAX_RATIO * file.bytes):
                 raise RecipeError(
                     f"{base_name(file)} grows past {FREE_BYTES >> 20} MiB and {MAX_RATIO} times its {file.bytes:,} bytes: it repeats a text, "
@@ -77,7 +118,7 @@ def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: D
                     where=record.where,
                     do="Write it again without the copies, or uncompressed.",
                 )
-            document = _document(record, detect, seen)
+            document = _document(record, fields, detect, seen)
             chars += len(document["text"])
             decisions.append({"doc_id": document["doc_id"], "url": document["url"], "verdict": "kept", "reason": None})
             yield document
@@ -88,6 +129,11 @@ def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: D
 
 
 def _refuse_twice(files: Sequence[ExternalFile]) -> None:
+    """Refuses two files with the same content.
+
+    Raises:
+        RecipeError: There are two such files.
+    """
     first: dict[str, str] = {}
     for file in files:
         if file.sha256 in first:
@@ -99,64 +145,61 @@ def _refuse_twice(files: Sequence[ExternalFile]) -> None:
         first[file.sha256] = base_name(file)
 
 
-def _records(file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
-    """Yields the rows of a file. Of Parquet, reads only the columns in FIELDS."""
-    if not file.uri.endswith(".parquet"):
-        yield from read_records((file,), ctx)
-        return
-    columns = [name for name in parquet_columns(Path(file.uri), file) if name in FIELDS]
-    if twice := [name for name in FIELDS if columns.count(name) > 1]:
-        raise RecipeError(f"{base_name(file)} has two columns {twice[0]}.", where=file.uri, do="Keep one of them.")
-    if "text" not in columns:
-        raise RecipeError(f"{base_name(file)} has no column text.", where=file.uri, do="Rename the column that holds the text.")
-    for number, row in enumerate(parquet_rows(Path(file.uri), file, columns), start=1):
-        yield JsonRecord(file, number, {name: _plain(value) for name, value in row.items() if value is not None})
+def _format_of(file: ExternalFile) -> DocumentFormat:
+    """Returns the format of a file by its name.
+
+    Raises:
+        RecipeError: The name fits no format.
+    """
+    for known in FORMATS:
+        if known.reads(file):
+            return known
+    raise RecipeError(
+        f"{base_name(file)} has no name of a file with documents.", where=file.uri, do=f"Name files that fit one of {', '.join(PATTERNS)}."
+    )
 
 
-def _plain(value: Any) -> Any:
-    """Returns dates and UUIDs as text, as JSON would hold them."""
-    if isinstance(value, datetime.date):  # a datetime is a date too
-        return value.isoformat()
-    return str(value) if isinstance(value, UUID) else value
-
-
-def _fault(row: dict[str, Any]) -> str:
-    """Returns why a row cannot be a document. Empty when it can."""
+def _checked(row: Mapping[str, JsonValue]) -> _Fields | str:
+    """Returns the fields of a row, or the reason why the row cannot be a document."""
     text = row.get("text")
     if not isinstance(text, str):
         return "the row has no text" if text is None else "the text is not a string"
     if not text.strip():
         return "the text is empty"
+    texts: dict[str, str] = {}
     for name in ("url", "date", "source", "lang"):
-        if not isinstance(row.get(name, ""), str | None):
+        value = row.get(name)
+        if not isinstance(value, str | None):
             return f"{name} is not a string"
-    score = row.get("lang_score", 0.0)
+        texts[name] = value or ""
+    score = row.get("lang_score")
     if isinstance(score, bool) or not isinstance(score, int | float | None):
         return "lang_score is not a number"
     if score is not None and not -SCORE <= score <= SCORE:  # also true for NaN
         return "lang_score is out of range"
     try:
-        "".join(row.get(name) or "" for name in ("text", "url", "date", "source", "lang")).encode()
+        "".join((text, *texts.values())).encode()
     except UnicodeEncodeError:
         return "the row holds half a surrogate pair, which is no character"
-    return ""
+    return _Fields(text, texts["url"], texts["date"], texts["lang"] or None, score, (row.get("id"), row.get("doc_id")))
 
 
-def _document(record: JsonRecord, detect: DetectLanguage | None, seen: set[UUID]) -> dict[str, Any]:
-    row = record.value
-    own = _uuid(row.get("id")) or _uuid(row.get("doc_id"))
+def _document(record: JsonRecord, fields: _Fields, detect: DetectLanguage | None, seen: set[UUID]) -> ImportedDocument:
+    """Returns the row of a document and adds its doc_id to `seen`."""
+    first, second = fields.ids
+    own = _uuid(first) or _uuid(second)
     doc_id = own if own and own not in seen else record.doc_id
     seen.add(doc_id)
-    language: tuple[str | None, float | None] = (row.get("lang") or None, row.get("lang_score"))
-    if language[0] is not None:
-        language = (language[0], 1.0 if language[1] is None else float(language[1]))  # the user states it, so it is certain
+    lang, score = fields.lang, fields.lang_score
+    if lang is not None:
+        score = 1.0 if score is None else float(score)  # the user states it, so it is certain
     elif detect:
-        language = detect(row["text"])
-    given = {"url": row.get("url") or "", "date": row.get("date") or "", "text": row["text"]}
-    return {"doc_id": doc_id, "source": record.source, "lang": language[0], "lang_score": language[1], **given}
+        lang, score = detect(fields.text)
+    return {"doc_id": doc_id, "source": record.source, "url": fields.url, "date": fields.date, "lang": lang, "lang_score": score,
+            "text": fields.text}  # fmt: skip
 
 
-def _uuid(value: Any) -> UUID | None:
+def _uuid(value: JsonValue) -> UUID | None:
     """Returns the UUID in a string such as <urn:uuid:…>. None if there is none."""
     bare = value.strip().strip("<>").removeprefix("urn:uuid:") if isinstance(value, str) else ""
     try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stages.core.contract.declaration import Context, ExternalFile
 
 SHOWN_CHARS = 2000
-SPARED_BYTES = 64 << 20  # largest size of the rows of a Parquet file that are Python objects at a time
+MAX_BATCH_BYTES = 64 << 20  # of rows of a Parquet file that are Python objects at the same time
 MAX_LINE_BYTES = 16 << 20
 """Longer lines are bad records and are skipped in pieces, because 5 MB of gzip can hold a line of 5 GB. The longest books of Project
 Gutenberg have about half of this limit."""
@@ -181,7 +181,7 @@ def parquet_rows(path: Path, file: ExternalFile, columns: Sequence[str]) -> Iter
 
 
 def _small_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields batches whose rows fit into SPARED_BYTES. A dictionary column lets a file of 1 MB repeat a string of 1 MB a million times."""
+    """Yields batches whose rows fit into MAX_BATCH_BYTES. A dictionary column lets a file of 1 MB repeat a string of 1 MB a million times."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -197,7 +197,7 @@ def _small_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatc
     texts = [field.name for field in pq.read_schema(path) if field.name in columns and is_text(field.type)]
     with pq.ParquetFile(path, read_dictionary=texts) as file:
         for batch in file.iter_batches(batch_size=ROW_GROUP_ROWS, columns=list(columns)):
-            at_once = max(1, min(ROW_GROUP_ROWS, SPARED_BYTES // (1 + sum(longest(column) for column in batch.columns))))
+            at_once = max(1, min(ROW_GROUP_ROWS, MAX_BATCH_BYTES // (1 + sum(longest(column) for column in batch.columns))))
             for start in range(0, batch.num_rows, at_once):
                 yield batch.slice(start, at_once)
 

@@ -11,25 +11,25 @@ from stages.core.contract.report_section import LineChart, Section, SectionTable
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.parquet import read_rows
 
-ROW_SPANS = SideTable(
-    "row_spans", "row_spans", "a piece of a document in a training row",
+SEQUENCE_SPANS = SideTable(
+    "sequence_spans", "sequence_spans", "a segment of a document in a training sequence",
     {
         "part": Column("string", "train or validation"),
-        "row": Column("int64", "number of the row"),
-        "piece": Column("int32", "number of the piece in the row"),
+        "sequence": Column("int64", "number of the sequence"),
+        "segment": Column("int32", "number of the segment in the sequence"),
         "doc_id": Column("uuid", "the document, conversation or pair"),
         "source": Column("string", "its source"),
         "shard": Column("int32", "number of the token file; 0 where the stage made the tokens"),
-        "start": Column("int64", "position of the piece's first token in the file"),
+        "start": Column("int64", "position of the segment's first token in the file"),
         "length": Column("int64", "its tokens"),
     },
 )  # fmt: skip
 STEPS = SideTable(
-    "steps", "steps", "a row that was trained on",
+    "steps", "steps", "a sequence that was trained on",
     {
         "step": Column("int64", "the optimizer step, from 1"),
-        "position": Column("int64", "place in the order of rows"),
-        "row": Column("int64", "the row: row of row_spans"),
+        "position": Column("int64", "place in the order of sequences"),
+        "sequence": Column("int64", "the sequence: sequence of sequence_spans"),
         "phase": Column("int32", "phase of the mixture"),
         "epoch": Column("int32", "how often the phase had been read before"),
     },
@@ -43,9 +43,9 @@ METRICS = SideTable(
         "lr": Column("float64", "learning rate"),
         "grad_norm": Column("float64", "global norm of the gradient before it is clipped"),
         "tokens_per_s": Column("float64", "tokens per second"),
-        "validation_loss": Column("float64", "loss on the validation rows; null between evaluations"),
+        "validation_loss": Column("float64", "loss on the validation sequences; null between evaluations"),
     },
-    more="every other metric that the loss returns, on the rows of the step and, as validation_<metric>, on the validation rows",
+    more="every other metric that the loss returns, on the sequences of the step and, as validation_<metric>, on the validation sequences",
 )  # fmt: skip
 
 

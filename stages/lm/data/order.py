@@ -1,7 +1,7 @@
 """Maps every training position to a sequence by a stateless bijection, so one integer is enough to resume.
 
-A sequence is one packed training row; names in the code say `row`. The sequence at a position is
-start_row(phase) + permutation(seed, phase, epoch)(offset of the position in its phase and epoch).
+A sequence is a fixed number of tokens, packed from segments of documents. The sequence at a position is
+start_sequence(phase) + permutation(seed, phase, epoch)(offset of the position in its phase and epoch).
 Global batch b of size B is positions b·B … b·B+B-1 for every number of ranks. An epoch goes through the phases in order.
 The sequences after the last full global batch of a phase are not trained in that epoch; another epoch has another permutation and leaves
 out others.
@@ -30,10 +30,10 @@ class OrderError(ValueError):
 
 @dataclass(frozen=True)
 class Phase:
-    """`rows` consecutive sequences of the mixture, from `start_row` on."""
+    """`sequences` consecutive sequences of the mixture, from `start_sequence` on."""
 
-    start_row: int
-    rows: int
+    start_sequence: int
+    sequences: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Places:
     """The sequence, phase and epoch of each position: int64 arrays of equal length. phase and epoch count from 0."""
 
     position: np.ndarray
-    row: np.ndarray
+    sequence: np.ndarray
     phase: np.ndarray
     epoch: np.ndarray
 
@@ -60,9 +60,9 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.sequences_per_epoch == 0:
-            largest = max((phase.rows for phase in self.phases), default=0)
+            largest = max((phase.sequences for phase in self.phases), default=0)
             raise OrderError(
-                f"No phase holds one global batch: the largest has {largest} rows, and global_batch_size is {self.global_batch_size}. "
+                f"No phase holds one global batch: the largest has {largest} sequences, and global_batch_size is {self.global_batch_size}. "
                 "Use more data or a smaller global_batch_size."
             )
 
@@ -78,7 +78,7 @@ class Order:
     @property
     def sequences_left_over(self) -> int:
         """Sequences that one epoch does not train."""
-        return sum(phase.rows - self._trained(phase) for phase in self.phases)
+        return sum(phase.sequences - self._trained(phase) for phase in self.phases)
 
     def places(self, start: int, count: int) -> Places:
         """Returns the places of positions start … start+count-1.
@@ -90,7 +90,7 @@ class Order:
             raise OrderError(f"Positions start at 0; {count} from {start} were asked for.")
         position = np.arange(start, start + count, dtype=np.int64)
         epoch, offset = np.divmod(position, self.sequences_per_epoch)
-        row, phase_number = np.empty(count, np.int64), np.empty(count, np.int64)
+        sequence, phase_number = np.empty(count, np.int64), np.empty(count, np.int64)
         begin = 0
         for index, phase in enumerate(self.phases):
             trained = self._trained(phase)
@@ -98,25 +98,26 @@ class Order:
             phase_number[here] = index
             for number in np.unique(epoch[here]):
                 mine = here & (epoch == number)
-                row[mine] = phase.start_row + permute(offset[mine] - begin, phase.rows, permutation_keys(self.seed, index, int(number)))
+                sequence[mine] = phase.start_sequence + permute(offset[mine] - begin, phase.sequences, permutation_keys(self.seed, index, int(number)))
             begin += trained
-        return Places(position, row, phase_number, epoch)
+        return Places(position, sequence, phase_number, epoch)
 
-    def rows_of_step(self, step: int) -> np.ndarray:
+    def sequences_of_step(self, step: int) -> np.ndarray:
         """Returns the sequences of global batch `step`, counted from 0: int64 [global_batch_size]."""
-        return self.places(step * self.global_batch_size, self.global_batch_size).row
+        return self.places(step * self.global_batch_size, self.global_batch_size).sequence
 
     def _trained(self, phase: Phase) -> int:
-        return phase.rows - phase.rows % self.global_batch_size
+        return phase.sequences - phase.sequences % self.global_batch_size
 
 
-def row_at(position: int, phases: Sequence[Phase], seed: int, global_batch_size: int) -> int:
+def sequence_at(position: int, phases: Sequence[Phase], seed: int, global_batch_size: int) -> int:
     """Returns the sequence at one position."""
-    return int(Order(tuple(phases), seed, global_batch_size).places(position, 1).row[0])
+    return int(Order(tuple(phases), seed, global_batch_size).places(position, 1).sequence[0])
 
 
 def permutation_keys(seed: int, phase: int, epoch: int) -> np.ndarray:
     """Returns the round keys of one permutation: uint64 [ROUNDS], from the sha512 of seed, phase and epoch."""
+    # The text decides the order of every training. It keeps its old word "row", so that the order stays the same.
     digest = hashlib.sha512(f"loam row order {seed} {phase} {epoch}".encode()).digest()
     return np.frombuffer(digest, dtype="<u8")[:ROUNDS].astype(np.uint64)
 
@@ -133,7 +134,7 @@ def permute(index: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
         OrderError: An index is out of range.
     """
     if index.size and (index.min() < 0 or index.max() >= size):
-        raise OrderError(f"An index outside the permutation of {size} rows was asked for.")
+        raise OrderError(f"An index outside the permutation of {size} sequences was asked for.")
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     out = index.astype(np.uint64)
     walking = np.ones(out.shape, bool)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stages.lm.data.reader import RowFiles, write_row_files
+from stages.lm.data.reader import SequenceFiles, write_sequence_files
 
 Render = Callable[[Sequence[Mapping[str, str]]], tuple[list[int], list[int]]]
 """messages -> (ids, mask). Mask 1 = train on predicting this token."""
@@ -117,7 +117,7 @@ def choose(records: Sequence[dict[str, Any]], limit: int | None) -> list[dict[st
     return [record for record, digest in zip(records, digests, strict=True) if digest <= bound[record["split"]]]
 
 
-def write_pair_rows(folder: Path, encoded: Encoded, seq_len: int, pad_id: int, references: np.ndarray | None = None) -> RowFiles:
+def write_pair_sequences(folder: Path, encoded: Encoded, seq_len: int, pad_id: int, references: np.ndarray | None = None) -> SequenceFiles:
     """Writes one sequence per pair and returns the paths of the files.
 
     A sequence is twice as long as the context. Its two segments do not attend to each other, and positions restart.
@@ -129,28 +129,28 @@ def write_pair_rows(folder: Path, encoded: Encoded, seq_len: int, pad_id: int, r
         pad_id: Token id of padding.
         references: float64 [pairs, 2] (chosen, rejected), log-probabilities under the reference model, or None.
     """
-    row_of = np.repeat(np.arange(len(encoded.records)), 2)
-    return write_row_files(folder, encoded.items, row_of, 2 * seq_len, pad_id, references)
+    sequence_of = np.repeat(np.arange(len(encoded.records)), 2)
+    return write_sequence_files(folder, encoded.items, sequence_of, 2 * seq_len, pad_id, references)
 
 
-def row_span_rows(part: str, encoded: Encoded, row_of: np.ndarray) -> list[dict[str, Any]]:
-    """Returns the rows of the row_spans side table: which record is in which sequence, one row per item.
+def sequence_span_rows(part: str, encoded: Encoded, sequence_of: np.ndarray) -> list[dict[str, Any]]:
+    """Returns the rows of the sequence_spans side table: which record is in which sequence, one row per item.
 
     Args:
         part: Name of the part of the data, such as "train".
         encoded: The encoded records; the items of one record are consecutive.
-        row_of: int64 [number of items], the sequence of each item.
+        sequence_of: int64 [number of items], the sequence of each item.
     """
     per_record = len(encoded.items) // max(1, len(encoded.records))
-    piece_in_row: dict[int, int] = {}
-    starts = np.concatenate([[0], np.cumsum([len(encoded.items[i][0]) for i in np.argsort(row_of, kind="stable")])]).astype(np.int64)
-    place = np.argsort(np.argsort(row_of, kind="stable"), kind="stable")
+    segment_in_sequence: dict[int, int] = {}
+    starts = np.concatenate([[0], np.cumsum([len(encoded.items[i][0]) for i in np.argsort(sequence_of, kind="stable")])]).astype(np.int64)
+    place = np.argsort(np.argsort(sequence_of, kind="stable"), kind="stable")
     rows = []
     for index, (ids, _) in enumerate(encoded.items):
-        row, record = int(row_of[index]), encoded.records[index // per_record]
-        piece = piece_in_row.get(row, 0)
-        piece_in_row[row] = piece + 1
-        rows.append({"part": part, "row": row, "piece": piece, "doc_id": record["doc_id"], "source": record["source"], "shard": 0,
+        sequence, record = int(sequence_of[index]), encoded.records[index // per_record]
+        segment = segment_in_sequence.get(sequence, 0)
+        segment_in_sequence[sequence] = segment + 1
+        rows.append({"part": part, "sequence": sequence, "segment": segment, "doc_id": record["doc_id"], "source": record["source"], "shard": 0,
                      "start": int(starts[place[index]]), "length": len(ids)})  # fmt: skip
     return rows
 

@@ -1,8 +1,9 @@
 """Reads batches of packed sequences from memory-mapped tokens, as NumPy arrays.
 
-A sequence is one packed training row (`row` in names). A segment is the part of a sequence that comes from one document (`piece` in names).
-Files: token shards (little-endian uint16 or uint32); pieces.npy int64 [n_pieces, 3] (shard, start, length); rows.npy int64 [n_rows + 1],
-offsets into pieces.npy. If not every token is trained, each token shard has a uint8 mask shard (1 = train on predicting this token).
+A segment is the part of a sequence that comes from one document.
+Files: token shards (little-endian uint16 or uint32); segments.npy int64 [n_segments, 3] (shard, start, length); sequences.npy int64
+[n_sequences + 1], offsets into segments.npy. If not every token is trained, each token shard has a uint8 mask shard (1 = train on predicting
+this token).
 
 Guarantee: a label is the next token of the same segment. It is -100 at the last token of a segment, on padding, and where the mask of the
 next token is 0. Positions restart with every segment. docs numbers the segments of a sequence from 0; -1 is padding.
@@ -30,24 +31,24 @@ class DataError(ValueError):
 
 
 @dataclass(frozen=True)
-class RowFiles:
+class SequenceFiles:
     """The files of one set of sequences, as plain values that JSON can hold.
 
     Attributes:
         tokens: Paths of the token shards.
         dtype: "uint16" or "uint32".
-        pieces: Path of pieces.npy.
-        rows: Path of rows.npy.
+        segments: Path of segments.npy.
+        sequences: Path of sequences.npy.
         seq_len: Tokens per sequence, padding included.
         pad_id: Token id of padding.
         masks: Paths of the mask shards; empty if all tokens are trained.
-        references: Path of a .npy file, float64 [n_rows, P]: log-probabilities under the reference model (DPO only); else empty.
+        references: Path of a .npy file, float64 [n_sequences, P]: log-probabilities under the reference model (DPO only); else empty.
     """
 
     tokens: tuple[str, ...]
     dtype: str
-    pieces: str
-    rows: str
+    segments: str
+    sequences: str
     seq_len: int
     pad_id: int
     masks: tuple[str, ...] = ()
@@ -60,7 +61,7 @@ class Batch:
 
     Attributes:
         tokens, positions, docs, labels: int64 [B, L].
-        rows: int64 [B], numbers of the sequences; -1 for one that is all padding.
+        sequences: int64 [B], numbers of the sequences; -1 for one that is all padding.
         references: float64 [B, P], log-probabilities under the reference model, or None.
     """
 
@@ -68,7 +69,7 @@ class Batch:
     positions: np.ndarray
     docs: np.ndarray
     labels: np.ndarray
-    rows: np.ndarray
+    sequences: np.ndarray
     references: np.ndarray | None = None
 
     @property
@@ -78,18 +79,18 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class RowReader:
-    """Reads the sequences of one RowFiles. The memory maps open on first use."""
+class SequenceReader:
+    """Reads the sequences of one SequenceFiles. The memory maps open on first use."""
 
-    files: RowFiles
+    files: SequenceFiles
 
     @cached_property
-    def pieces(self) -> np.ndarray:
-        return np.load(self.files.pieces, mmap_mode="r")
+    def segments(self) -> np.ndarray:
+        return np.load(self.files.segments, mmap_mode="r")
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        return np.load(self.files.rows, mmap_mode="r")
+        return np.load(self.files.sequences, mmap_mode="r")
 
     @cached_property
     def _tokens(self) -> list[np.ndarray]:
@@ -106,52 +107,54 @@ class RowReader:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def batch(self, rows: Sequence[int] | np.ndarray, trim_to: int = 0) -> Batch:
+    def batch(self, sequences: Sequence[int] | np.ndarray, trim_to: int = 0) -> Batch:
         """Returns sequences as one batch.
 
         Args:
-            rows: Numbers of the sequences; -1 gives a sequence of padding.
+            sequences: Numbers of the sequences; -1 gives a sequence of padding.
             trim_to: L becomes the smallest multiple of this that holds the longest sequence, at most seq_len. 0: L is seq_len.
 
         Raises:
             DataError: A sequence is longer than seq_len, or a segment reaches beyond its shard.
         """
-        rows = np.asarray(rows, np.int64)
-        length = self.files.seq_len if not trim_to else self._trimmed(rows, trim_to)
-        shape = (len(rows), length)
+        sequences = np.asarray(sequences, np.int64)
+        length = self.files.seq_len if not trim_to else self._trimmed(sequences, trim_to)
+        shape = (len(sequences), length)
         batch = Batch(
             tokens=np.full(shape, self.files.pad_id, np.int64),
             positions=np.zeros(shape, np.int64),
             docs=np.full(shape, PADDING_DOC, np.int64),
             labels=np.full(shape, IGNORE, np.int64),
-            rows=rows,
-            references=None if self._references is None else self._references[np.maximum(rows, 0)],
+            sequences=sequences,
+            references=None if self._references is None else self._references[np.maximum(sequences, 0)],
         )
-        for slot, row in enumerate(rows):
-            if row >= 0:
-                self._fill(batch, slot, int(row))
+        for slot, sequence in enumerate(sequences):
+            if sequence >= 0:
+                self._fill(batch, slot, int(sequence))
         return batch
 
-    def row_tokens(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the number of tokens in each sequence without padding: int64 [len(rows)]."""
-        ends = np.concatenate([[0], np.cumsum(self.pieces[:, 2])])
-        return ends[self.offsets[np.asarray(rows) + 1]] - ends[self.offsets[np.asarray(rows)]]
+    def sequence_tokens(self, sequences: np.ndarray) -> np.ndarray:
+        """Returns the number of tokens in each sequence without padding: int64 [len(sequences)]."""
+        ends = np.concatenate([[0], np.cumsum(self.segments[:, 2])])
+        return ends[self.offsets[np.asarray(sequences) + 1]] - ends[self.offsets[np.asarray(sequences)]]
 
-    def _trimmed(self, rows: np.ndarray, multiple: int) -> int:
-        real = rows[rows >= 0]
-        longest = int(self.row_tokens(real).max()) if len(real) else 1
+    def _trimmed(self, sequences: np.ndarray, multiple: int) -> int:
+        real = sequences[sequences >= 0]
+        longest = int(self.sequence_tokens(real).max()) if len(real) else 1
         return min(self.files.seq_len, -(-longest // multiple) * multiple)
 
-    def _fill(self, batch: Batch, slot: int, row: int) -> None:
+    def _fill(self, batch: Batch, slot: int, sequence: int) -> None:
         at = 0
-        for number, piece in enumerate(range(int(self.offsets[row]), int(self.offsets[row + 1]))):
-            shard, start, length = (int(v) for v in self.pieces[piece])
+        for number, segment in enumerate(range(int(self.offsets[sequence]), int(self.offsets[sequence + 1]))):
+            shard, start, length = (int(v) for v in self.segments[segment])
             end = at + length
             if end > self.files.seq_len:
-                raise DataError(f"Row {row} holds more than seq_len {self.files.seq_len} tokens; the mixture was made for another length.")
+                raise DataError(
+                    f"Sequence {sequence} holds more than seq_len {self.files.seq_len} tokens; the mixture was made for another length."
+                )
             ids = self._tokens[shard][start : start + length]
             if len(ids) != length:
-                raise DataError(f"Row {row}: piece {piece} reaches beyond the end of {Path(self.files.tokens[shard]).name}.")
+                raise DataError(f"Sequence {sequence}: segment {segment} reaches beyond the end of {Path(self.files.tokens[shard]).name}.")
             batch.tokens[slot, at:end] = ids
             batch.positions[slot, at:end] = np.arange(length)
             batch.docs[slot, at:end] = number
@@ -162,39 +165,39 @@ class RowReader:
             at = end
 
 
-def write_row_files(
+def write_sequence_files(
     folder: Path,
     items: Sequence[tuple[np.ndarray, np.ndarray]],
-    row_of: np.ndarray,
+    sequence_of: np.ndarray,
     seq_len: int,
     pad_id: int,
     references: np.ndarray | None = None,
-) -> RowFiles:
-    """Writes items as tokens.bin, mask.bin, pieces.npy and rows.npy, and references.npy where given. Returns their paths.
+) -> SequenceFiles:
+    """Writes items as tokens.bin, mask.bin, segments.npy and sequences.npy, and references.npy where given. Returns their paths.
 
     Args:
         folder: Folder of the files; created if missing.
         items: (ids, mask) of each segment, arrays of equal length.
-        row_of: int64 [len(items)], the sequence of each item. Items of one sequence keep their order.
+        sequence_of: int64 [len(items)], the sequence of each item. Items of one sequence keep their order.
         seq_len: Tokens per sequence, padding included.
         pad_id: Token id of padding.
-        references: float64 [n_rows, P] or None.
+        references: float64 [n_sequences, P] or None.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    in_rows = np.argsort(row_of, kind="stable")
-    lengths = np.array([len(items[i][0]) for i in in_rows], np.int64)
+    ordered = np.argsort(sequence_of, kind="stable")
+    lengths = np.array([len(items[i][0]) for i in ordered], np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])[:-1] if len(lengths) else lengths
     top = max((int(ids.max()) for ids, _ in items), default=0)
     dtype = "uint16" if top < 1 << 16 else "uint32"
-    _concatenated([items[i][0] for i in in_rows]).astype(np.dtype(dtype).newbyteorder("<")).tofile(folder / "tokens.bin")
-    _concatenated([items[i][1] for i in in_rows]).astype(np.uint8).tofile(folder / "mask.bin")
-    np.save(folder / "pieces.npy", np.stack([np.zeros_like(lengths), starts, lengths], 1))
-    counts = np.bincount(row_of, minlength=int(row_of.max()) + 1) if len(row_of) else np.zeros(0, np.int64)
-    np.save(folder / "rows.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+    _concatenated([items[i][0] for i in ordered]).astype(np.dtype(dtype).newbyteorder("<")).tofile(folder / "tokens.bin")
+    _concatenated([items[i][1] for i in ordered]).astype(np.uint8).tofile(folder / "mask.bin")
+    np.save(folder / "segments.npy", np.stack([np.zeros_like(lengths), starts, lengths], 1))
+    counts = np.bincount(sequence_of, minlength=int(sequence_of.max()) + 1) if len(sequence_of) else np.zeros(0, np.int64)
+    np.save(folder / "sequences.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
     if references is not None:
         np.save(folder / "references.npy", references)
-    return RowFiles(
-        tokens=(str(folder / "tokens.bin"),), dtype=dtype, pieces=str(folder / "pieces.npy"), rows=str(folder / "rows.npy"),
+    return SequenceFiles(
+        tokens=(str(folder / "tokens.bin"),), dtype=dtype, segments=str(folder / "segments.npy"), sequences=str(folder / "sequences.npy"),
         seq_len=seq_len, pad_id=pad_id, masks=(str(folder / "mask.bin"),),
         references="" if references is None else str(folder / "references.npy"),
     )  # fmt: skip

@@ -28,14 +28,14 @@ class Scored:
     samples: dict[str, list[dict[str, Any]]]
 
 
-def make_lm(model: Any, tokenizer: Any, max_length: int, batch_rows: int, progress: Progress | None = None) -> Any:
+def make_lm(model: Any, tokenizer: Any, max_length: int, batch_size: int, progress: Progress | None = None) -> Any:
     """Returns an lm_eval LM.
 
     Args:
         model: A Hugging Face causal model.
         tokenizer: A transformers tokenizer.
         max_length: Largest number of tokens in a forward pass. Longer contexts are cut on the left.
-        batch_rows: Sequences per forward pass.
+        batch_size: Sequences per forward pass.
         progress: See `token_logprobs`.
     """
     from lm_eval.api.model import TemplateLM
@@ -81,7 +81,7 @@ def make_lm(model: Any, tokenizer: Any, max_length: int, batch_rows: int, progre
                 different[context, continuation] = number
                 ids = (context + continuation)[-(max_length + 1) :]
                 sequences.append((ids, max(len(ids) - len(continuation), 1)))
-            scored = token_logprobs(model, sequences, batch_rows, progress)
+            scored = token_logprobs(model, sequences, batch_size, progress)
             answers = [scored[different[tuple(context), tuple(continuation)]] for _, context, continuation in requests]
             return [(float(logp.sum()), greedy) for logp, greedy in answers]
 
@@ -90,7 +90,7 @@ def make_lm(model: Any, tokenizer: Any, max_length: int, batch_rows: int, progre
             for request in requests:
                 ids = self.tok_encode(request.args[0], add_special_tokens=False)
                 parts = windows([self.prefix_token_id, *ids], max_length)
-                sums.append(sum(float(logp.sum()) for logp, _ in token_logprobs(model, parts, batch_rows)))
+                sums.append(sum(float(logp.sum()) for logp, _ in token_logprobs(model, parts, batch_size)))
             return sums
 
         def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:

@@ -192,11 +192,11 @@ def _refuse_other_tensors(held: Mapping[str, Any], names: Mapping[str, list[int]
         raise ForeignModelError(f"config.json ties the embeddings, but {head} differs from {embedding}.")
 
 
-def _flat(piece: Any, shape: Sequence[int], begin: int, end: int, name: str) -> Tensor:
+def _flat(stored: Any, shape: Sequence[int], begin: int, end: int, name: str) -> Tensor:
     """Returns elements begin to end of the flattened tensor, in fp32. It reads only the rows that contain them."""
     per_row = torch.Size(shape[1:]).numel()
     first, last = begin // per_row, -(-end // per_row)
-    found = piece[first:last].flatten()[begin - first * per_row : end - first * per_row].float()
+    found = stored[first:last].flatten()[begin - first * per_row : end - first * per_row].float()
     if not bool(torch.isfinite(found).all()):
         raise ForeignModelError(f"{hugging_face_name(name)} holds values that are not finite.")
     return found

@@ -41,14 +41,14 @@ def load_tokenizer(folder: Path) -> Any:
 
 @torch.inference_mode()
 def token_logprobs(
-    model: Any, sequences: Sequence[tuple[Sequence[int], int]], batch_rows: int, progress: Progress | None = None
+    model: Any, sequences: Sequence[tuple[Sequence[int], int]], batch_size: int, progress: Progress | None = None
 ) -> list[tuple[np.ndarray, bool]]:
     """Returns, per sequence, the natural log-probabilities of its scored tokens (float64) and whether all of them are the most likely ones.
 
     Args:
         model: A Hugging Face causal model.
         sequences: (ids, first): ids[first:] are scored, ids[:first] are context. first is at least 1.
-        batch_rows: Sequences per forward pass; the longest come first.
+        batch_size: Sequences per forward pass; the longest come first.
         progress: Called with (sequences done, sequences in total) after each batch.
 
     Returns:
@@ -57,8 +57,8 @@ def token_logprobs(
     results: list[tuple[np.ndarray, bool]] = [(np.zeros(0), True)] * len(sequences)
     order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i][0]), i))
     device = next(model.parameters()).device
-    for begin in range(0, len(order), batch_rows):
-        batch = order[begin : begin + batch_rows]
+    for begin in range(0, len(order), batch_size):
+        batch = order[begin : begin + batch_size]
         length = len(sequences[batch[0]][0]) - 1
         ids_BT = torch.zeros(len(batch), max(length, 1), dtype=torch.long)
         rows: list[int] = []
@@ -76,7 +76,7 @@ def token_logprobs(
         for i, own, best in zip(batch, np.split(logp, ends[:-1]), np.split(greedy, ends[:-1]), strict=True):
             results[i] = (own, bool(best.all()))
         if progress:
-            progress(min(begin + batch_rows, len(order)), len(order))
+            progress(min(begin + batch_size, len(order)), len(order))
     return results
 
 

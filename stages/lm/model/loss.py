@@ -82,19 +82,19 @@ def to_torch(batch: Batch, device: torch.device) -> TorchBatch:
     return TorchBatch(tokens, positions, docs, labels.to(device), (labels != IGNORE).to(device), references)
 
 
-def piece_log_probs(logits_NV: Tensor, batch: TorchBatch, pieces: int) -> Tensor:
+def segment_log_probs(logits_NV: Tensor, batch: TorchBatch, segments: int) -> Tensor:
     """Returns the sum of the labels' log-probabilities per segment, fp32 [B, P].
 
     Args:
         logits_NV: Logits at the positions in batch.keep.
         batch: The batch, on the device of the logits.
-        pieces: P, the number of segments per sequence.
+        segments: P, the number of segments per sequence.
     """
     import torch
     import torch.nn.functional as F
 
     log_probs_N = -F.cross_entropy(logits_NV.float(), batch.labels[batch.keep], reduction="none")
-    row_N, _ = batch.keep.nonzero(as_tuple=True)
-    slot_N = row_N * pieces + batch.docs[batch.keep]
-    flat = torch.zeros(batch.tokens.shape[0] * pieces, device=log_probs_N.device)
-    return flat.index_add(0, slot_N, log_probs_N).view(-1, pieces)
+    sequence_N, _ = batch.keep.nonzero(as_tuple=True)
+    slot_N = sequence_N * segments + batch.docs[batch.keep]
+    flat = torch.zeros(batch.tokens.shape[0] * segments, device=log_probs_N.device)
+    return flat.index_add(0, slot_N, log_probs_N).view(-1, segments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from stages.lm.model.loss import Loss, TorchBatch, piece_log_probs
+from stages.lm.model.loss import Loss, TorchBatch, segment_log_probs
 from stages.settings import Field
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class DpoLoss(Loss):
     trim_to: ClassVar[int] = 16
 
     def units(self, batch: Batch) -> int:
-        """Returns the number of pairs, without the padding rows of the batch."""
-        return int((batch.rows >= 0).sum())
+        """Returns the number of pairs, without the padding sequences of the batch."""
+        return int((batch.sequences >= 0).sum())
 
     def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See Loss.sums. Metrics: reward_accuracy, reward_margin and logprob_accuracy, with TRL's names.
@@ -40,8 +40,8 @@ class DpoLoss(Loss):
         import torch.nn.functional as F
 
         if batch.references is None:
-            raise ValueError("DPO needs the log-probabilities of a reference model; the rows carry none.")
-        policy_BP = piece_log_probs(logits_NV, batch, 2)
+            raise ValueError("DPO needs the log-probabilities of a reference model; the sequences carry none.")
+        policy_BP = segment_log_probs(logits_NV, batch, 2)
         rewards_BP = self.beta * (policy_BP - batch.references)
         margin_B = rewards_BP[:, 0] - rewards_BP[:, 1]
         real_B = (batch.docs == 1).any(1)

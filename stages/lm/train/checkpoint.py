@@ -255,8 +255,8 @@ def from_values(value: Callable[[str], Tensor]) -> Callable[[str, str, int, int]
 
     def partition(name: str, what: str, begin: int, length: int) -> Tensor:
         assert what == "weight", "fresh weights have no optimizer state"
-        piece = value(name).flatten()[begin : begin + length]
-        return torch.nn.functional.pad(piece, (0, length - piece.numel()))
+        part = value(name).flatten()[begin : begin + length]
+        return torch.nn.functional.pad(part, (0, length - part.numel()))
 
     return partition
 

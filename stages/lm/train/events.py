@@ -1,7 +1,7 @@
 """Events from a rank to its stage: one JSON line per event, appended to events-<rank>.jsonl.
 
-Kinds: "log" (text), "partition" (parameters held by a rank), "step" (metrics of one step), "eval" (validation metrics), "scored" (rows done
-and in total), "error" (text and rows; for an error of the operating system also its number and file). "error" is the last event of a rank
+Kinds: "log" (text), "partition" (parameters held by a rank), "step" (metrics of one step), "eval" (validation metrics), "scored" (sequences done
+and in total), "error" (text and sequences; for an error of the operating system also its number and file). "error" is the last event of a rank
 that fails. On a full disk, a rank cannot write it; therefore a rank that ends because of an operating-system error exits with
 OS_ERROR_EXIT + the error number.
 Guarantee: a reader that sees a newline sees the whole event.

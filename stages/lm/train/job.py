@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from stages.lm.data.order import Phase
-from stages.lm.data.reader import RowFiles
+from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import DECIDES, deciding
@@ -70,13 +70,13 @@ class RankJob:
 
     model: ModelConfig = field(metadata=DECIDING)
     settings: TrainingSettings | ScoringSettings = field(metadata=DECIDING)
-    train: RowFiles = field(metadata=OBSERVING)
+    train: SequenceFiles = field(metadata=OBSERVING)
     machine: Machine = field(metadata=OBSERVING)
     seed: int = field(metadata=DECIDING)
     scratch: str = field(metadata=OBSERVING)
     out: str = field(metadata=OBSERVING)
     phases: tuple[Phase, ...] = field(default=(), metadata=DECIDING)
-    validation: RowFiles | None = field(default=None, metadata=OBSERVING)
+    validation: SequenceFiles | None = field(default=None, metadata=OBSERVING)
     init_from: str = field(default="", metadata=OBSERVING)
     data_identity: str = field(default="", metadata=DECIDING)
     steps: int = field(default=0, metadata=DECIDING)
@@ -89,13 +89,13 @@ class RankJob:
 
     def accumulation(self) -> int:
         """Returns micro-batches per step and rank; raises JobError if global_batch_size is not divisible by ranks × micro_batch_size."""
-        rows, per_pass = self.training.global_batch_size, self.machine.ranks * self.machine.micro_batch_size
-        if rows % per_pass:
+        batch, per_pass = self.training.global_batch_size, self.machine.ranks * self.machine.micro_batch_size
+        if batch % per_pass:
             raise JobError(
-                f"global_batch_size {rows} is not divisible by {self.machine.ranks} ranks × "
+                f"global_batch_size {batch} is not divisible by {self.machine.ranks} ranks × "
                 f"runtime.micro_batch_size {self.machine.micro_batch_size} = {per_pass}; change one of them."
             )
-        return rows // per_pass
+        return batch // per_pass
 
     def fingerprint(self) -> str:
         """Returns the sha256 over the deciding fields. Of the settings it covers only fields that a rank reads."""

@@ -34,12 +34,12 @@ class LaunchError(RuntimeError):
     """A rank failed. The message is the rank's own error, or the end of its output.
 
     Attributes:
-        rows: Sequences of a batch that cannot be trained.
+        sequences: Sequences of a batch that cannot be trained.
     """
 
-    def __init__(self, message: str, rows: list[int] | None = None) -> None:
+    def __init__(self, message: str, sequences: list[int] | None = None) -> None:
         super().__init__(message)
-        self.rows = rows or []
+        self.sequences = sequences or []
 
 
 @dataclass
@@ -48,17 +48,17 @@ class LastWords:
 
     Attributes:
         errors: rank -> text.
-        rows: Sequences that the errors name.
+        sequences: Sequences that the errors name.
         system: Number and file of an operating-system error; None without one.
     """
 
     errors: dict[int, str] = field(default_factory=dict)
-    rows: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
     system: tuple[int, str] | None = None
 
     def hear(self, rank: int, event: dict[str, Any]) -> None:
         self.errors[rank] = event["text"]
-        self.rows.extend(event["rows"])
+        self.sequences.extend(event["sequences"])
         if event.get("number"):
             self.system = event["number"], event["file"]
 
@@ -153,7 +153,7 @@ def _failure(scratch: Path, last: LastWords, codes: Sequence[int | None]) -> Exc
         return OSError(number, os.strerror(number), file or str(scratch))
     failed = next(rank for rank, code in enumerate(codes) if code not in (None, 0))
     if last.errors:
-        return LaunchError(last.errors.get(failed, next(iter(last.errors.values()))), last.rows)
+        return LaunchError(last.errors.get(failed, next(iter(last.errors.values()))), last.sequences)
     if by_code:
         return LaunchError(f"A training rank could not go on: {os.strerror(by_code)}.")
     code, lines = codes[failed], (scratch / f"rank-{failed}.log").read_text(errors="replace").splitlines()[-TAIL_LINES:]

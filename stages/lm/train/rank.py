@@ -51,7 +51,7 @@ def work(job: RankJob, events: EventWriter) -> int:
         started = engine.start(job, job.accumulation() if trains else 1)
         (trainer.train if trains else trainer.score)(job, started, events)
     except refused as error:
-        events.write("error", text=str(error), rows=getattr(error, "rows", []))
+        events.write("error", text=str(error), sequences=getattr(error, "sequences", []))
         return 1
     engine.stop()
     return 0
@@ -64,7 +64,7 @@ def give_up(error: OSError, events: EventWriter | None) -> NoReturn:
     number = error.errno or 0
     if events:
         with suppress(OSError):
-            events.write("error", text=f"{type(error).__name__}: {error}", rows=[], number=number, file=str(error.filename or ""))
+            events.write("error", text=f"{type(error).__name__}: {error}", sequences=[], number=number, file=str(error.filename or ""))
     # os._exit flushes nothing: on a full disk, a flush would fail again and change the exit code.
     os._exit(OS_ERROR_EXIT + number if 0 < number < 128 else 1)
 

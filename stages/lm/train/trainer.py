@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from stages.lm.data.order import Order
-from stages.lm.data.reader import Batch, RowReader
+from stages.lm.data.reader import Batch, SequenceReader
 from stages.lm.model.llama import initial_value
-from stages.lm.model.loss import Loss, piece_log_probs, to_torch
+from stages.lm.model.loss import Loss, segment_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train import checkpoint
 from stages.lm.train.engine import Engine, assign, partition_sizes
@@ -39,12 +39,12 @@ class TrainingError(RuntimeError):
     """Training cannot continue.
 
     Attributes:
-        rows: Sequences of the batch that caused the error; empty if none did.
+        sequences: Sequences of the batch that caused the error; empty if none did.
     """
 
-    def __init__(self, message: str, rows: list[int] | None = None) -> None:
+    def __init__(self, message: str, sequences: list[int] | None = None) -> None:
         super().__init__(message)
-        self.rows = rows or []
+        self.sequences = sequences or []
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Run:
     """The objects that the training loop uses.
 
     Attributes:
-        rows: Reader of the training sequences.
+        sequences: Reader of the training sequences.
         metrics: The metrics file; None on ranks other than 0.
         start: Steps done before this process started.
     """
@@ -61,7 +61,7 @@ class Run:
     engine: Engine
     settings: TrainingSettings
     order: Order
-    rows: RowReader
+    sequences: SequenceReader
     events: EventWriter
     metrics: MetricsFile | None
     start: int
@@ -87,7 +87,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     start = load(job, engine, events)
     events.write("partition", **partition_sizes(engine))
     metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", start) if engine.rank == 0 else None
-    run = Run(job, engine, settings, order, RowReader(job.train), events, metrics, start)
+    run = Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start)
     if start == 0:
         _report(run, "eval", 0, evaluate(run))
     clock = time.monotonic()
@@ -138,12 +138,12 @@ def train_step(run: Run, step: int) -> dict[str, float]:
     """
     engine = run.engine
     micro = run.job.machine.micro_batch_size
-    dealt = run.order.rows_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
-    batches = [run.rows.batch(rows, run.loss.trim_to) for rows in dealt]
+    dealt = run.order.sequences_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
+    batches = [run.sequences.batch(micro_batch, run.loss.trim_to) for micro_batch in dealt]
     local = [float(sum(run.loss.units(b) for b in batches)), float(sum((b.docs >= 0).sum() for b in batches))]
     units, tokens = engine.reduce(local)
     if units == 0:
-        raise TrainingError(f"Step {step + 1} has no token to train on; its rows are {_some(dealt)}.")
+        raise TrainingError(f"Step {step + 1} has no token to train on; its sequences are {_some(dealt)}.")
     engine.deep.train()
     losses, sums = [], []
     for batch in batches:
@@ -157,10 +157,10 @@ def train_step(run: Run, step: int) -> dict[str, float]:
         raise TrainingError(f"The loss {run.loss.name} names a metric {', '.join(sorted(taken))}, which every step has already.")
     totals = engine.reduce([float(sum(losses)), *(float(sum(s[n] for s in sums)) for n in names)])
     if not math.isfinite(totals[0]):
-        bad = [int(r) for rows, loss in zip(dealt, losses, strict=True) if not torch.isfinite(loss) for r in rows]
-        raise TrainingError(f"The loss of step {step + 1} is not finite" + (f"; rows {_some(np.array(bad))}." if bad else "."), bad)
+        bad = [int(s) for mine, loss in zip(dealt, losses, strict=True) if not torch.isfinite(loss) for s in mine]
+        raise TrainingError(f"The loss of step {step + 1} is not finite" + (f"; sequences {_some(np.array(bad))}." if bad else "."), bad)
     if engine.deep.optimizer.overflow:
-        raise TrainingError(f"The gradients of step {step + 1} are not finite; rows {_some(dealt)}.", dealt.flatten().tolist())
+        raise TrainingError(f"The gradients of step {step + 1} are not finite; sequences {_some(dealt)}.", dealt.flatten().tolist())
     return {"loss": totals[0] / units, "tokens": tokens, **{n: v / units for n, v in zip(names, totals[1:], strict=True)}}
 
 
@@ -174,12 +174,12 @@ def evaluate(run: Run) -> dict[str, float]:
     if run.job.validation is None:
         return {}
     run.engine.deep.eval()
-    rows = RowReader(run.job.validation)
+    sequences = SequenceReader(run.job.validation)
     sums: dict[str, float] = {"loss": 0.0}
     units = 0
-    count = min(len(rows), run.settings.max_validation_sequences)
-    chosen = np.arange(count) * len(rows) // count
-    for batch in _own_batches(rows, chosen, run.engine, run.job.machine.eval_batch_size, run.loss.trim_to):
+    count = min(len(sequences), run.settings.max_validation_sequences)
+    chosen = np.arange(count) * len(sequences) // count
+    for batch in _own_batches(sequences, chosen, run.engine, run.job.machine.eval_batch_size, run.loss.trim_to):
         loss, metrics = _forward(run, batch)
         units += run.loss.units(batch)
         for name, value in {"loss": loss, **metrics}.items():
@@ -193,21 +193,21 @@ def evaluate(run: Run) -> dict[str, float]:
 def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
     """Writes the log-probabilities of both segments of every sequence, under the weights of init_from, to log_probs-<rank>.npy in scratch.
 
-    Columns: row (number of the sequence), chosen, rejected, chosen tokens, rejected tokens; float64.
+    Columns: sequence (number of the sequence), chosen, rejected, chosen tokens, rejected tokens; float64.
     """
     load(job, engine, events)
     engine.deep.eval()
-    reader = RowReader(job.train)
+    reader = SequenceReader(job.train)
     found = []
     for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_size, DpoLoss.trim_to):
         moved = to_torch(batch, engine.device)
         logits = engine.deep(moved.tokens, moved.positions, moved.docs, moved.keep)
-        values = piece_log_probs(logits, moved, 2).double().cpu().numpy()
-        counts = np.stack([((batch.docs == piece) & (batch.labels >= 0)).sum(1) for piece in (0, 1)], 1)
-        real = batch.rows >= 0
-        found.append(np.concatenate([batch.rows[:, None], values, counts], 1)[real])
+        values = segment_log_probs(logits, moved, 2).double().cpu().numpy()
+        counts = np.stack([((batch.docs == segment) & (batch.labels >= 0)).sum(1) for segment in (0, 1)], 1)
+        real = batch.sequences >= 0
+        found.append(np.concatenate([batch.sequences[:, None], values, counts], 1)[real])
         if engine.rank == 0:
-            events.write("scored", rows=int(sum(len(f) for f in found)) * engine.ranks, total=len(reader))
+            events.write("scored", sequences=int(sum(len(f) for f in found)) * engine.ranks, total=len(reader))
     np.save(Path(job.scratch) / f"log_probs-{engine.rank}.npy", np.concatenate(found))
     engine.barrier()
 
@@ -245,12 +245,12 @@ def _forward(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     return run.loss.sums(logits_NV, moved)
 
 
-def _own_batches(reader: RowReader, rows: np.ndarray, engine: Engine, rows_per_batch: int, trim_to: int) -> Iterator[Batch]:
-    """Yields this rank's batches of the sequences, in order. Padding (row -1) gives all ranks the same number of batches."""
-    per_pass = rows_per_batch * engine.ranks
-    padded = np.full(-(-len(rows) // per_pass) * per_pass, -1, np.int64)
-    padded[: len(rows)] = rows
-    for block in padded.reshape(-1, engine.ranks, rows_per_batch):
+def _own_batches(reader: SequenceReader, sequences: np.ndarray, engine: Engine, batch_size: int, trim_to: int) -> Iterator[Batch]:
+    """Yields this rank's batches of the sequences, in order. Padding (sequence -1) gives all ranks the same number of batches."""
+    per_pass = batch_size * engine.ranks
+    padded = np.full(-(-len(sequences) // per_pass) * per_pass, -1, np.int64)
+    padded[: len(sequences)] = sequences
+    for block in padded.reshape(-1, engine.ranks, batch_size):
         yield reader.batch(block[engine.rank], trim_to)
 
 
@@ -260,6 +260,6 @@ def _report(run: Run, kind: str, step: int, values: dict[str, float]) -> None:
         run.events.write(kind, step=step, **values)
 
 
-def _some(rows: np.ndarray) -> str:
-    listed = ", ".join(str(int(row)) for row in rows.flatten()[:16])
-    return listed + (" …" if rows.size > 16 else "")
+def _some(sequences: np.ndarray) -> str:
+    listed = ", ".join(str(int(sequence)) for sequence in sequences.flatten()[:16])
+    return listed + (" …" if sequences.size > 16 else "")

@@ -103,7 +103,7 @@ def run(job: RankJob, listener: Listener) -> list[dict[str, Any]]:
             share = event["held"] / event["parameters"]
             listener.log(f"{job.machine.ranks} ranks on {job.machine.device}, each holds {share:.1%} of {event['parameters']:,} parameters")
         elif kind == "scored":
-            listener.progress(min(event["rows"], event["total"]), event["total"], "rows", "log-probabilities")
+            listener.progress(min(event["sequences"], event["total"]), event["total"], "sequences", "log-probabilities")
         elif kind in ("step", "eval"):
             _pass_on(job, listener, event)
 
@@ -148,8 +148,8 @@ def step_rows(order: Order, steps: int) -> list[dict[str, int]]:
     """Returns the rows of the steps side table: the sequence at every trained position. Steps count from 1, as in the metrics."""
     places = order.places(0, steps * order.global_batch_size)
     return [
-        {"step": int(p) // order.global_batch_size + 1, "position": int(p), "row": int(r), "phase": int(f), "epoch": int(n)}
-        for p, r, f, n in zip(places.position, places.row, places.phase, places.epoch, strict=True)
+        {"step": int(p) // order.global_batch_size + 1, "position": int(p), "sequence": int(s), "phase": int(f), "epoch": int(n)}
+        for p, s, f, n in zip(places.position, places.sequence, places.phase, places.epoch, strict=True)
     ]
 
 

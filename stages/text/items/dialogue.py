@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stages.text.items.chat import ROLES, special_token_in
 from stages.text.match.words import normalise_words
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 Messages = list[dict[str, str]]
 
@@ -30,15 +33,19 @@ class Pair:
     rejected: str
 
 
-def read_messages(value: Any) -> Messages:
-    """Returns the checked messages: a list of {"role", "content"} with at least one assistant turn. Raises BadDialogueError."""
+def read_messages(value: JsonValue) -> Messages:
+    """Returns the checked messages: a list of {"role", "content"} with at least one assistant turn.
+
+    Raises:
+        BadDialogueError: The value is not such a list.
+    """
     messages = _turns(value, "messages")
     if not any(message["role"] == "assistant" for message in messages):
         raise BadDialogueError("the conversation has no assistant turn, so there is nothing to learn from")
     return messages
 
 
-def read_pair(record: Mapping[str, Any]) -> Pair:
+def read_pair(record: Mapping[str, JsonValue]) -> Pair:
     """Returns the pair of a record.
 
     Args:
@@ -75,7 +82,7 @@ def split_key(answer: str) -> str:
     return " ".join(normalise_words(answer))
 
 
-def _turns(value: Any, field: str) -> Messages:
+def _turns(value: JsonValue, field: str) -> Messages:
     if not isinstance(value, list) or not value:
         raise BadDialogueError(f"the field {field!r} is not a list of messages")
     messages = []
@@ -83,13 +90,14 @@ def _turns(value: Any, field: str) -> Messages:
         where = f"{field}[{number}]"
         if not isinstance(message, Mapping) or "role" not in message:
             raise BadDialogueError(f"{where} has no role")
-        if message["role"] not in ROLES:
-            raise BadDialogueError(f"{where} has the role {str(message['role'])[:40]!r}; the roles are {', '.join(ROLES)}")
-        messages.append({"role": message["role"], "content": _content(message.get("content"), where)})
+        role = message["role"]
+        if not isinstance(role, str) or role not in ROLES:
+            raise BadDialogueError(f"{where} has the role {str(role)[:40]!r}; the roles are {', '.join(ROLES)}")
+        messages.append({"role": role, "content": _content(message.get("content"), where)})
     return messages
 
 
-def _answer(value: Any, field: str) -> str:
+def _answer(value: JsonValue, field: str) -> str:
     if isinstance(value, str):
         return _content(value, field)
     turns = _turns(value, field)
@@ -98,7 +106,7 @@ def _answer(value: Any, field: str) -> str:
     return turns[0]["content"]
 
 
-def _content(value: Any, where: str) -> str:
+def _content(value: JsonValue, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise BadDialogueError(f"{where} has no content")
     return value.strip()

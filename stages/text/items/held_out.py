@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from stages.text.basics.hash_sampling import hash_value
 from stages.text.match.words import normalise_words
@@ -101,7 +101,22 @@ def answers(described: Iterable[Described], counts: Counter[str], min_words: int
     return found
 
 
-def answer_row(answer: Answer) -> dict[str, str | int | list[str]]:
+class AnswerRow(TypedDict):
+    """An answer as a row of a table.
+
+    `lead` holds the first paragraph of an object's documentation, only in the row of its first sentence.
+    """
+
+    package: str
+    name: str
+    kind: str
+    ordinal: int
+    text: str
+    key: str
+    lead: list[str]
+
+
+def answer_row(answer: Answer) -> AnswerRow:
     """Returns an answer as a row of a table. `answer_of` is its inverse, except for sentences after the first paragraph."""
     of = answer.of
     lead = list(of.sentences[: of.lead]) if answer.ordinal == 0 else []
@@ -123,7 +138,7 @@ def answer_of(row: Mapping[str, Any]) -> Answer:
 
 
 def says_what(answer: Answer) -> bool:
-    """Whether an answer is the first sentence of the documentation of a function or class, and so says what it does."""
+    """Returns whether an answer is the first sentence of the documentation of a function or class, and so says what it does."""
     return answer.ordinal == 0 and answer.of.lead > 0 and answer.of.kind != "module"
 
 

@@ -34,13 +34,13 @@ class KneserNey:
     levels: tuple[Level, Level, Level]
 
 
-def fit(pieces: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
+def fit(segments: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
     """Returns a model with the n-gram counts of the given segments.
 
     The first token of a segment is given, not predicted.
 
     Args:
-        pieces: Segments of token ids, int64 [tokens] each, counted independently of each other.
+        segments: Segments of token ids, int64 [tokens] each, counted independently of each other.
         vocab_size: Number of token ids.
 
     Raises:
@@ -48,9 +48,9 @@ def fit(pieces: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
     """
     if vocab_size > 1 << 20:
         raise ValueError(f"A trigram of a vocabulary of {vocab_size:,} tokens does not fit 64 bits; at most {1 << 20:,} do.")
-    parts = [_trigrams(piece) for piece in pieces if len(piece) > 1]
+    parts = [_trigrams(segment) for segment in segments if len(segment) > 1]
     if not parts:
-        raise ValueError("There is no piece of two tokens or more to count.")
+        raise ValueError("There is no segment of two tokens or more to count.")
     u, v, w = (np.concatenate([part[i] for part in parts]) for i in range(3))
     key, count = np.unique((u * vocab_size + v) * vocab_size + w, return_counts=True)
     trigram = _level(key, count, vocab_size)
@@ -59,9 +59,9 @@ def fit(pieces: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
     return KneserNey(vocab_size, (unigram, bigram, trigram))
 
 
-def piece_logprobs(model: KneserNey, piece: np.ndarray) -> np.ndarray:
-    """Returns natural log-probabilities of piece[1:], float64."""
-    logs: np.ndarray = np.log(probability(model, *_trigrams(piece)))
+def segment_logprobs(model: KneserNey, segment: np.ndarray) -> np.ndarray:
+    """Returns natural log-probabilities of segment[1:], float64."""
+    logs: np.ndarray = np.log(probability(model, *_trigrams(segment)))
     return logs
 
 
@@ -79,9 +79,9 @@ def unigram_logprobs(counts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return logs
 
 
-def _trigrams(piece: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _trigrams(segment: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns (u, v, w) for each token after the first. The history of the second token is the first token twice."""
-    padded = np.concatenate([piece[:1], piece]).astype(np.int64)
+    padded = np.concatenate([segment[:1], segment]).astype(np.int64)
     return padded[:-2], padded[1:-1], padded[2:]
 
 

@@ -28,10 +28,10 @@ def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     if capacity < 1:
-        raise ValueError(f"The capacity of a row must be at least 1 token, not {capacity}.")
+        raise ValueError(f"The capacity of a sequence must be at least 1 token, not {capacity}.")
     if lengths.size and (int(lengths.min()) < 1 or int(lengths.max()) > capacity):
         bad = int(np.flatnonzero((lengths < 1) | (lengths > capacity))[0])
-        raise ValueError(f"Item {bad} has {int(lengths[bad])} tokens; a row takes 1 to {capacity}.")
+        raise ValueError(f"Item {bad} has {int(lengths[bad])} tokens; a sequence takes 1 to {capacity}.")
     assigned = np.empty(lengths.size, dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")
     descending = lengths[order]
@@ -45,12 +45,12 @@ def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
             fitting = open_mask >> length
             if fitting:
                 room = length + (fitting & -fitting).bit_length() - 1
-                rows = rooms[room].popleft()
+                sequences = rooms[room].popleft()
             else:
                 room = capacity
-                rows = np.arange(opened, opened + -(-(end - start) // (capacity // length)))
-                opened += rows.size
-            used, spare = _fill(assigned, order[start:end], rows, room, length, rooms)
+                sequences = np.arange(opened, opened + -(-(end - start) // (capacity // length)))
+                opened += sequences.size
+            used, spare = _fill(assigned, order[start:end], sequences, room, length, rooms)
             start += used
             if spare.size:
                 rooms[room].appendleft(spare)
@@ -59,21 +59,21 @@ def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
     return assigned
 
 
-def _fill(assigned: np.ndarray, items: np.ndarray, rows: np.ndarray, room: int, length: int, rooms: _Rooms) -> tuple[int, np.ndarray]:
+def _fill(assigned: np.ndarray, items: np.ndarray, sequences: np.ndarray, room: int, length: int, rooms: _Rooms) -> tuple[int, np.ndarray]:
     """Puts as many equal items as possible into sequences of equal room; returns (number of items placed, untouched sequences).
 
     A sequence that got one item is again the tightest fit. So it is filled completely before the next sequence is started.
     """
-    per_row = room // length
-    used = min(items.size, per_row * rows.size)
-    full, rest = divmod(used, per_row)
-    touched = rows[: full + (rest > 0)]
-    assigned[items[:used]] = np.repeat(touched, per_row)[:used]
+    per_sequence = room // length
+    used = min(items.size, per_sequence * sequences.size)
+    full, rest = divmod(used, per_sequence)
+    touched = sequences[: full + (rest > 0)]
+    assigned[items[:used]] = np.repeat(touched, per_sequence)[:used]
     if full:
-        rooms[room % length].append(rows[:full])
+        rooms[room % length].append(sequences[:full])
     if rest:
-        rooms[room - rest * length].append(rows[full : full + 1])
-    return used, rows[touched.size :]
+        rooms[room - rest * length].append(sequences[full : full + 1])
+    return used, sequences[touched.size :]
 
 
 def _tail(used: int, room: int, length: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Turns document spans into packed sequences, as arrays: selects, repeats, cuts and packs them.
 
 Guarantee: exact. `cut_to_tokens` returns exactly the requested number of tokens: whole epochs first, then documents in order of their hash,
-the last one cut. `pack_rows` puts every token of its slices into exactly one sequence.
+the last one cut. `pack_sequences` puts every token of its slices into exactly one sequence.
 Cost: a few numpy operations over the spans.
 Source: best-fit packing with whole chunks kept, Ding et al. 2024; largest-remainder apportionment (Hamilton) for the counts.
 """
@@ -107,7 +107,7 @@ def cut_to_tokens(spans: Spans, documents: np.ndarray, tokens: int, seed: int) -
     return np.concatenate(slices) if slices else np.zeros((0, 3), np.int64)
 
 
-def pack_rows(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pack_sequences(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Packs slices (document, offset, length) into sequences.
 
     A slice longer than seq_len fills whole sequences. Its remainder and all shorter slices are packed best-fit decreasing.
@@ -126,12 +126,12 @@ def pack_rows(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.ndarray
     number = np.arange(len(owner)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
     offset = taken[owner, 1] + number * seq_len
     length = np.minimum(seq_len, taken[owner, 2] - number * seq_len)
-    row = pack(length, seq_len)
-    order = np.argsort(row, kind="stable")  # stable: within a sequence the order of the slices
+    sequence = pack(length, seq_len)
+    order = np.argsort(sequence, kind="stable")  # stable: within a sequence the order of the slices
     document = taken[owner, 0][order]
-    pieces = np.stack([spans.shard[document], spans.start[document] + offset[order], length[order]], axis=1).astype(np.int64)
-    offsets = np.searchsorted(row[order], np.arange(int(row.max(initial=-1)) + 2)).astype(np.int64)
-    return document, pieces, offsets
+    segments = np.stack([spans.shard[document], spans.start[document] + offset[order], length[order]], axis=1).astype(np.int64)
+    offsets = np.searchsorted(sequence[order], np.arange(int(sequence.max(initial=-1)) + 2)).astype(np.int64)
+    return document, segments, offsets
 
 
 def _arrow(indices: np.ndarray) -> pa.Array:

@@ -38,7 +38,7 @@ def read_validation(mixture: Path, tokens: Path) -> Validation:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    held = pq.read_table(mixture / "row_spans" / "validation.parquet", columns=["shard", "start"])
+    held = pq.read_table(mixture / "sequence_spans" / "validation.parquet", columns=["shard", "start"])
     shard, start = held.column("shard").to_numpy(), held.column("start").to_numpy()
     doc_ids, ids, sizes = [], [], []
     for number in np.unique(shard):
@@ -53,7 +53,7 @@ def read_validation(mixture: Path, tokens: Path) -> Validation:
     return Validation(tuple(doc_ids), tuple(ids), np.array(sizes, np.int64), np.array([len(i) - 1 for i in ids], np.int64))
 
 
-def read_training_pieces(mixture: Path, tokens: Path, limit: int, seed: int) -> tuple[list[np.ndarray], int]:
+def read_training_segments(mixture: Path, tokens: Path, limit: int, seed: int) -> tuple[list[np.ndarray], int]:
     """Returns (training segments as ids, vocabulary size).
 
     If all segments together exceed `limit` tokens, the result is a random sample of at most `limit` tokens, but at least one segment.
@@ -64,13 +64,13 @@ def read_training_pieces(mixture: Path, tokens: Path, limit: int, seed: int) -> 
         limit: Largest number of tokens.
         seed: Seed of the sample.
     """
-    pieces = np.load(mixture / "train" / "pieces.npy", mmap_mode="r")
-    order = np.arange(len(pieces))
-    if int(pieces[:, 2].sum()) > limit:
-        order = np.random.default_rng(seed).permutation(len(pieces))
-        order = np.sort(order[: max(int(np.searchsorted(np.cumsum(pieces[order, 2]), limit, side="right")), 1)])
-    flat = {int(shard): open_tokens(tokens, int(shard)) for shard in np.unique(pieces[order, 0])}
-    chosen = [np.asarray(flat[int(s)][start : start + length], dtype=np.int64) for s, start, length in pieces[order].tolist()]
+    segments = np.load(mixture / "train" / "segments.npy", mmap_mode="r")
+    order = np.arange(len(segments))
+    if int(segments[:, 2].sum()) > limit:
+        order = np.random.default_rng(seed).permutation(len(segments))
+        order = np.sort(order[: max(int(np.searchsorted(np.cumsum(segments[order, 2]), limit, side="right")), 1)])
+    flat = {int(shard): open_tokens(tokens, int(shard)) for shard in np.unique(segments[order, 0])}
+    chosen = [np.asarray(flat[int(s)][start : start + length], dtype=np.int64) for s, start, length in segments[order].tolist()]
     return chosen, _described(tokens)["vocab_size"]
 
 

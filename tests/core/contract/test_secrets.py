@@ -1,4 +1,4 @@
-"""Credentials: refused in recipes without being repeated, struck out of everything that is recorded or shown."""
+"""Credentials: refused in recipes without being repeated, removed from everything that is recorded or shown."""
 
 from __future__ import annotations
 

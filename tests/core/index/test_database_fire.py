@@ -303,7 +303,7 @@ def test_a_home_that_cannot_be_written_is_read_and_update_says_so(shut: Path) ->
 def test_a_bad_index_in_a_home_that_cannot_be_written_says_what_to_do(shut: Path, how: str) -> None:
     damage(shut / database.FILE, how)
     first, *rest = ask_as_nobody(shut).splitlines()
-    assert first.startswith("RecipeError 2 The index is") and "cannot be built anew" in first
+    assert first.startswith("RecipeError 2 The index is") and "cannot be rebuilt" in first
     assert "loam lineage reindex" in rest[1]
 
 

@@ -40,7 +40,7 @@ def made(home: Path, word: str) -> Artifact:
 
 
 def recorded(home: Path, artifact: Artifact, end: str = "done", name: str = "toy") -> Path:
-    """The folder of a run's record. end: as it ended; empty for a killed one."""
+    """Returns the folder of a run's record. end: the state in which the run ended; empty for a killed run."""
     run = runs.start_run(home, recipe_of(home, name), {"flow": "pretrain"})
     runs.record_node(home, run, "words", "built", f"words/{artifact.path.name}")
     runs.record_node(home, run, "words", "cached", f"words/{artifact.path.name}")
@@ -107,7 +107,7 @@ HARM: list[tuple[str, str, str]] = [
     ("end.json", '"state": "finished"', "the state is 'finished'"),
     ("end.json", '"state": 1', "the state is 1"),
     ("end.json", '"nodes": 3', "nodes.jsonl has 2 lines, end.json counts 3"),
-    ("nodes.jsonl", "cut", "the last line is cut"),
+    ("nodes.jsonl", "cut", "the last line is incomplete"),
     ("nodes.jsonl", "line", "nodes.jsonl has 1 lines, end.json counts 2"),
     ("nodes.jsonl", "gone", "nodes.jsonl has 0 lines, end.json counts 2"),
     ("nodes.jsonl", "{\n{}\n", "nodes.jsonl:1: Expecting property name"),
@@ -134,7 +134,7 @@ def spoil(path: Path, harm: str) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with one run and, built by none, another artifact."""
+    """Returns a home with one run and an artifact that no run built."""
     home = tmp_path_factory.mktemp("whole") / "home"
     recorded(home, made(home, "a"))
     made(home, "b")

@@ -26,7 +26,7 @@ PROVENANCE = "My own lines, CC0"
 
 
 def take(files: Sequence[ExternalFile], out: Path, ctx: Context) -> Outcome:
-    """A number per line; a line that is none is dropped."""
+    """Returns the outcome of an import of one number per line; a line that is not a number is dropped."""
     rows = 0
     for file in files:
         for number, line in enumerate(Path(file.uri).read_text().split(), start=1):
@@ -88,7 +88,7 @@ def test_the_same_files_again_are_a_hit_wherever_they_lie(tmp_path: Path, files:
         (["files"], " ", "An imported artifact needs its provenance"),
         (["files"], "from hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", "provenance"),
         (["nowhere"], "x", "There is no file or folder"),
-        (["files/readme.md"], "x", "readme.md is no file that count could import"),
+        (["files/readme.md"], "x", "readme.md is not a file that count could import"),
         (["empty"], "x", r"empty holds no file that count could import[\s\S]*\*\*/\*.txt, \*.num"),
         (["blank"], "x", "There is nothing to import: the files hold no record"),
     ],
@@ -103,7 +103,7 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path, files: Path, paths: 
 
 
 def test_a_stage_that_takes_no_files_says_so(tmp_path: Path, files: Path) -> None:
-    with pytest.raises(RecipeError, match="No files of one's own can become the documents artifact of words"):
+    with pytest.raises(RecipeError, match="The documents artifact of words cannot be imported from files"):
         take_in(tmp_path / "home", files, stage=WORDS)
 
 

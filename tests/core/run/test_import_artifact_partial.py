@@ -23,7 +23,7 @@ FILES = {"checkpoint/weights": "w", "model.json": "{}", "steps/0": "s", "metrics
 
 
 def run_model(config: StageConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """A checkpoint with metrics, which its digest does not count."""
+    """Returns the outcome of a stage that writes a checkpoint with metrics, which its digest does not count."""
     for name, text in FILES.items():
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_text(text)
@@ -31,7 +31,7 @@ def run_model(config: StageConfig, inputs: Mapping[str, Artifact], out: Path, ct
 
 
 def run_card(config: StageConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """What is made from the metrics."""
+    """Returns the outcome of a stage that reads the metrics."""
     (out / "card").write_text((inputs["checkpoint"].path / "metrics").read_text())
     return Outcome(rows=1)
 
@@ -42,7 +42,7 @@ BOTH = Stage("both", StageConfig, run_card, {"checkpoint": "model", "card": "car
 
 
 def forged(source: Path, target: Path, changes: Mapping[str, str]) -> Path:
-    """A copy of an artifact with other files and a manifest that lists them; what the digest counts is to stay."""
+    """Returns a copy of an artifact with other files and a manifest that lists them. The files that the digest counts are the same."""
     shutil.copytree(source, target)
     record: dict[str, Any] = json.loads((target / "manifest.json").read_text())
     for name, text in changes.items():
@@ -74,7 +74,7 @@ def test_what_is_made_from_a_forged_artifact_is_no_hit_of_the_ordinary_one(tmp_p
     ours = run_stage(MODEL, {}, {}, home)
     assert ours.manifest["digest"] == taken.manifest["digest"], "the hole: the digest does not tell them apart"
     wanted = job(home, CARD, checkpoint=ours)
-    assert wanted.key != poisoned.manifest["key"] and runner.find_hit(home, wanted) is None
+    assert wanted.key != poisoned.manifest["key"] and runner.find_cached(home, wanted) is None
     assert (run_stage(CARD, {}, {"checkpoint": ours}, home).path / "card").read_text() == "loss 1"
     assert run_stage(CARD, {}, {"checkpoint": taken}, home).path == poisoned.path  # the same imported one again is a hit
 

@@ -19,7 +19,7 @@ from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
 from stages.core.run import runner
 from stages.core.run.node_job import prepare
-from stages.core.run.runner import find_hit, run_node
+from stages.core.run.runner import find_cached, run_node
 from stages.core.store import lease, manifest
 from tests.conftest import run_stage, until
 from tests.core.toys import COUNT, WORDS, run_words
@@ -127,7 +127,7 @@ def test_a_forced_rebuild_that_differs_is_refused_for_data_and_kept_for_training
     second = run_stage(training, {}, {}, tmp_path, force=True)
     assert second.path.name.endswith(".2")
     job = prepare(tmp_path, "words", training, validated(WORDS.config, {}, "t"), 7, Runtime(workers=1), {})
-    found = find_hit(tmp_path, job)
+    found = find_cached(tmp_path, job)
     assert found is not None and found.path == second.path
 
 
@@ -143,7 +143,7 @@ def test_no_space_is_one_clear_message_and_leaves_nothing(tmp_path: Path) -> Non
 
 
 def meddling(file: Path, meddle: Callable[[], object]) -> Stage:
-    """The words stage, whose input file is changed by someone else while it works."""
+    """Returns the words stage, whose input file changes while it works."""
 
     def run(config, inputs, out, ctx) -> Outcome:
         outcome = run_words(config, inputs, out, ctx)

@@ -156,7 +156,7 @@ def test_an_artifact_that_is_no_input_of_the_pipeline_is_checked_too(tmp_path: P
 
 
 def drawing(letters: str, deterministic: bool) -> Stage:
-    """The words stage, which writes another letter each time."""
+    """Returns the words stage, which writes another letter each time."""
     left = list(letters)
 
     def run(config, inputs, out, ctx) -> Outcome:  # noqa: ANN001
@@ -253,7 +253,7 @@ def test_a_digest_over_nothing_is_refused(tmp_path: Path) -> None:
     files = [{"path": "a/x", "bytes": 1, "sha256": "0"}, {"path": "ab", "bytes": 1, "sha256": "1"}]
     assert manifest.content_digest(files, ["a"]) == manifest.content_digest(files[:1])
     for identity in (["b"], ["a", "b"], ["a/"]):
-        with pytest.raises(StageError, match="The digest is to be taken over '.*', but there is no such file") as caught:
+        with pytest.raises(StageError, match="The digest counts '.*', but there is no such file") as caught:
             manifest.content_digest(files, identity)
         assert "fault of the stage" in caught.value.do
 

@@ -20,7 +20,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import load_recipe, validated
 from stages.core.contract.runtime import Runtime
 from stages.core.run.node_job import NodeJob, prepare
-from stages.core.store import key
+from stages.core.store import key, key_record
 from stages.core.store.external import GRAIN_NS, changed, external_fields, load_memory, remembered_sha256
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS
@@ -36,14 +36,14 @@ def job(home: Path, config: dict | None = None, seed: int = 1, runtime: dict | N
 
 @given(st.dictionaries(st.text(), JSON))
 def test_a_key_does_not_depend_on_the_order_of_its_parts(parts: dict) -> None:
-    assert key.key_of(parts) == key.key_of(dict(reversed(list(parts.items()))))
+    assert key_record.key_of(parts) == key_record.key_of(dict(reversed(list(parts.items()))))
 
 
 @given(st.dictionaries(st.text(min_size=1), st.integers(), min_size=1), st.data())
 def test_every_changed_part_changes_the_key_and_is_named(parts: dict, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(parts)))
     other = {**parts, name: parts[name] + 1}
-    assert key.key_of(parts) != key.key_of(other)
+    assert key_record.key_of(parts) != key_record.key_of(other)
     assert key.key_differences(other, parts) == [f"{name}: {parts[name]} -> {parts[name] + 1}"]
 
 
@@ -139,7 +139,7 @@ def test_an_input_enters_by_its_content_digest(tmp_path: Path) -> None:
 
 
 def leaves(value: object, path: tuple = ()) -> Iterator[tuple]:
-    """Paths to every value of a nested dict or list that is not one itself."""
+    """Yields the path of every value of a nested dict or list that is not itself a dict or list."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = [leaf for name, below in inner for leaf in leaves(below, (*path, name))]
     yield from found or [path]
@@ -162,5 +162,5 @@ def test_every_field_of_every_config_enters_the_key(node: Node, tmp_path: Path) 
         for name in path[:-1]:
             here = here[name]
         here[path[-1]] = [here[path[-1]], "changed"]
-        assert key.key_of(other) != key.key_of(parts), path
+        assert key_record.key_of(other) != key_record.key_of(parts), path
         assert key.key_differences(other, parts), path

@@ -10,14 +10,14 @@ import pytest
 
 from stages.core.contract.declaration import ExternalFile, ExternalFiles, Packages, Stage
 from stages.core.contract.errors import StageError
-from stages.core.store import key
+from stages.core.store import key, key_record
 from stages.settings import StageConfig
 from tests.core.toys import WORDS, run_words
 
 
 def test_the_key_is_the_sha256_of_canonical_json() -> None:
     text = '{"config":{"a":[1,2.5],"b":null},"node":"ü","seed":7}'
-    assert key.key_of({"seed": 7, "node": "ü", "config": {"b": None, "a": [1, 2.5]}}) == hashlib.sha256(text.encode()).hexdigest()
+    assert key_record.key_of({"seed": 7, "node": "ü", "config": {"b": None, "a": [1, 2.5]}}) == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_differences_come_in_order_and_long_values_are_cut() -> None:
@@ -42,6 +42,8 @@ class Inner(StageConfig):
 
     packages: Packages = ()
     """Distributions."""
+    files: ExternalFiles = ()
+    """Files of a section: a field of two levels."""
     number: int = 3
     """A setting."""
 
@@ -59,7 +61,7 @@ class Outer(StageConfig):
 
 def test_the_parts_are_what_decides_and_external_fields_only_by_content() -> None:
     stage = Stage("toy", Outer, run_words, {}, "documents", ("one", "two"), ("pyarrow", "duckdb"))
-    config = Outer(files=("b.txt", "a.txt"), inner=Inner(packages=("numpy",)))
+    config = Outer(files=("b.txt", "a.txt"), inner=Inner(packages=("numpy",), files=("c.txt",)))
     files = {"files": [ExternalFile("b.txt", 1, "sha256:bb"), ExternalFile("a.txt", 1, "sha256:aa", "a.txt")]}
     parts = key.key_parts("toy@x", stage, config, 7, files, {"inner.packages": {"z": "1", "numpy": "2"}}, {"r": "d2", "a": "d1"})
     wanted = {

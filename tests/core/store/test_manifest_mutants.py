@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
+
+import pytest
 
 from stages.core.store import manifest
 from tests.conftest import run_stage
@@ -21,3 +24,20 @@ def test_two_keys_with_the_same_first_twelve_digits_are_two_keys(tmp_path: Path)
     (beside / manifest.NAME).write_text(json.dumps(json.loads((own.path / manifest.NAME).read_text()) | {"key": other}))
     assert [a.path for a in manifest.find_artifacts(tmp_path, "words", key)] == [own.path]
     assert [a.path for a in manifest.find_artifacts(tmp_path, "words", other)] == [beside]
+
+
+def test_rebuilds_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    own = run_stage(WORDS, {}, {}, tmp_path)
+    numbered = [own.path.with_name(f"{own.path.name}.{number}") for number in (2, 10)]
+    for folder in numbered:
+        shutil.copytree(own.path, folder)
+    assert [a.path for a in manifest.find_artifacts(tmp_path, "words", str(own.manifest["key"]))] == [own.path, *numbered]
+
+
+def test_stamps_are_in_order_of_node_and_folder_whatever_the_disk_lists_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: sorted(listed(path), reverse=True))
+    for name in ("b/2", "b/1", "a/3", "a/1"):
+        (tmp_path / "artifacts" / name).mkdir(parents=True)
+        (tmp_path / "artifacts" / name / manifest.NAME).touch()
+    assert list(manifest.stamps(tmp_path)) == ["a/1", "a/3", "b/1", "b/2"]

@@ -20,7 +20,7 @@ from stages.core.index import database
 from stages.core.run import node_job, runner
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest, manifest_schema
-from stages.core.store.key import key_of
+from stages.core.store.key_record import key_of
 from stages.queries.lineage import read
 from stages.queries.plan import why_miss
 from tests.conftest import run_stage
@@ -32,7 +32,7 @@ Harm = Callable[[Record], Any]
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """An artifact with an input, record counts, summary and files, of another home."""
+    """Returns an artifact of another home, with an input, record counts, summary and files."""
     home = tmp_path_factory.mktemp("theirs")
     return run_stage(WORDS, {}, {}, home)
 
@@ -47,7 +47,7 @@ def copied(theirs: Artifact, folder: Path) -> Path:
 
 
 def rewritten(folder: Path, harm: Harm) -> Path:
-    """The folder with its manifest changed by `harm`; a text that it returns is written as it is."""
+    """Returns the folder after `harm` changed its manifest. Bytes that `harm` returns are written unchanged."""
     path = folder / "manifest.json"
     record = json.loads(path.read_text())
     made = harm(record)
@@ -88,9 +88,9 @@ BAD: list[tuple[str, Harm, str]] = [
     ("digest in capitals", lambda r: r.update(digest="A" * 64), "digest is "),
     ("node a path", put("node", "../../x"), "node is '../../x'"),
     ("stage a path", put("stage", "../x"), "stage is '../x'"),
-    ("kind a path", put("kind", "../x"), "kind is '../x': is no name of a kind"),
+    ("kind a path", put("kind", "../x"), "kind is '../x': is not a name of a kind"),
     ("a table that is no name", put("tables", {"a b": "a"}), "tables.a b"),
-    ("a view in capitals", put("tables", {"a": "Artifact"}), "tables.a is 'Artifact': is no name of a table or view"),
+    ("a view in capitals", put("tables", {"a": "Artifact"}), "tables.a is 'Artifact': is not a name of a table or view"),
     ("alias a path", put("alias", "../x-1"), "alias is '../x-1'"),
     ("alias without number", put("alias", "words"), "alias is 'words'"),
     ("run a path", put("run_id", "../../etc"), "run_id is '../../etc'"),
@@ -154,7 +154,7 @@ FORGED: list[tuple[str, Harm, str]] = [
 
 
 def snapshot(home: Path) -> dict[str, bytes]:
-    """Every file of a home but its locks and its index."""
+    """Returns every file of a home but its locks and its index."""
     return {
         str(p.relative_to(home)): p.read_bytes() for p in home.rglob("*") if p.is_file() and not p.name.startswith(("lineage", "home.lock"))
     }
@@ -246,7 +246,7 @@ def test_a_folder_that_holds_something_else_is_refused(
 
 
 def forged(theirs: Artifact, folder: Path) -> Path:
-    """The artifact with other words under the same key, every checksum recomputed: what anybody can make."""
+    """Returns the artifact with other words under the same key and every checksum computed again, as anybody can make it."""
     copied(theirs, folder)
     (folder / "word" / "00000.txt").write_text("FORGE")
 
@@ -261,10 +261,8 @@ def test_a_forged_artifact_is_no_hit_of_an_ordinary_recipe(theirs: Artifact, tmp
     home, lines = tmp_path / "home", []
     fake = take(home, forged(theirs, tmp_path / "forged"))
     job = node_job.prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
-    assert job.key == fake.manifest["key"] and runner.find_hit(home, job) is None
-    assert why_miss(home, job) == [
-        f"{manifest.artifact_id(fake)} is imported, so it stands only where the recipe's section import names it"
-    ]
+    assert job.key == fake.manifest["key"] and runner.find_cached(home, job) is None
+    assert why_miss(home, job) == [f"{manifest.artifact_id(fake)} is imported, so it is used only if the recipe's section import names it"]
     built = runner.run_node(home, job, "run", lambda event: lines.append(event.values.get("line", "")))
     assert built.state == "built" and built.artifact.path.name == f"{fake.path.name}.2"
     assert built.artifact.manifest["digest"] == theirs.manifest["digest"] != fake.manifest["digest"]
@@ -324,7 +322,7 @@ def test_a_stage_that_states_what_no_manifest_may_hold_publishes_nothing(tmp_pat
 
     run.__module__ = WORDS.run.__module__
     with pytest.raises(
-        StageError, match="What words states about its artifact cannot stand in a manifest: NaN, which is no JSON number"
+        StageError, match="What words states about its artifact is not valid in a manifest: NaN, which is no JSON number"
     ) as caught:
         run_stage(dataclasses.replace(WORDS, run=run), {}, {}, tmp_path)
     assert "nothing was published" in caught.value.do and not list(tmp_path.glob("artifacts/*/*"))

@@ -6,7 +6,8 @@ import datetime
 import gzip
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pyarrow as pa
@@ -15,10 +16,11 @@ import pytest
 
 from stages import decontaminate, dedup, extract, train_quality
 from stages import filter as filtering
-from stages.core.contract.declaration import Artifact, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Stage
 from stages.core.contract.errors import LoamError, RecipeError
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
+from stages.core.tables import import_documents
 from stages.core.tables.parquet import read_rows
 from tests.conftest import run_stage
 
@@ -146,3 +148,12 @@ def test_every_stage_of_documents_takes_them_and_the_next_one_reads_them(tmp_pat
     filtered = take(tmp_path, path, stage=filtering.STAGE)
     assert run_stage(dedup.STAGE, {"near": False}, {"documents": filtered}, tmp_path / "home").manifest["rows"] == 2
     assert take(tmp_path, path, stage=dedup.STAGE).manifest["node"] == "dedup"
+
+
+def test_a_file_without_a_format_is_refused(tmp_path: Path) -> None:
+    file = ExternalFile(str(tmp_path / "a.csv"), 1, "sha256:0")
+    with pytest.raises(
+        RecipeError,
+        match="a.csv has no name of a file with documents",
+    ):
+        import_documents.take_documents((file,), tmp_path / "out", cast(Context, SimpleNamespace(drop=None, progress=None)))

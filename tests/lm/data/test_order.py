@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lm.data.order import Order, OrderError, Phase, permutation_keys, permute, row_at
+from stages.lm.data.order import Order, OrderError, Phase, permutation_keys, permute, sequence_at
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**40), st.integers(0, 3))
@@ -19,7 +19,7 @@ def test_permute_is_a_bijection(size: int, seed: int, epoch: int) -> None:
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
-def test_a_pass_trains_no_row_twice_and_no_batch_crosses_a_phase(sizes: list[int], batch: int, seed: int) -> None:
+def test_a_pass_trains_no_sequence_twice_and_no_batch_crosses_a_phase(sizes: list[int], batch: int, seed: int) -> None:
     starts = np.concatenate([[0], np.cumsum(sizes)])
     phases = tuple(Phase(int(start), size) for start, size in zip(starts, sizes, strict=False))
     if not any(size >= batch for size in sizes):
@@ -30,10 +30,10 @@ def test_a_pass_trains_no_row_twice_and_no_batch_crosses_a_phase(sizes: list[int
     places = order.places(0, 2 * order.sequences_per_epoch)
     assert order.sequences_per_epoch + order.sequences_left_over == sum(sizes)
     for number in (0, 1):
-        rows = places.row[places.epoch == number]
-        assert len(set(rows.tolist())) == len(rows) == order.sequences_per_epoch
-    for phase, row in zip(places.phase, places.row, strict=True):
-        assert phases[phase].start_row <= row < phases[phase].start_row + phases[phase].rows
+        sequences = places.sequence[places.epoch == number]
+        assert len(set(sequences.tolist())) == len(sequences) == order.sequences_per_epoch
+    for phase, sequence in zip(places.phase, places.sequence, strict=True):
+        assert phases[phase].start_sequence <= sequence < phases[phase].start_sequence + phases[phase].sequences
     assert all(len(set(block)) == 1 for block in places.phase.reshape(-1, batch).tolist())
 
 
@@ -41,15 +41,15 @@ def test_a_pass_trains_no_row_twice_and_no_batch_crosses_a_phase(sizes: list[int
 @settings(max_examples=40, deadline=None)
 def test_ranges_agree_with_single_positions(start: int, count: int) -> None:
     order = Order((Phase(0, 40), Phase(40, 33)), 3, 8)
-    rows = order.places(start, count).row.tolist()
-    assert rows == [row_at(p, order.phases, 3, 8) for p in range(start, start + count)]
+    sequences = order.places(start, count).sequence.tolist()
+    assert sequences == [sequence_at(p, order.phases, 3, 8) for p in range(start, start + count)]
 
 
 def test_seed_phase_and_pass_change_the_order() -> None:
     first = Order((Phase(0, 1000),), 0, 10).places(0, 2000)
     other = Order((Phase(0, 1000),), 1, 10).places(0, 1000)
-    assert not np.array_equal(first.row[:1000], first.row[1000:])
-    assert not np.array_equal(first.row[:1000], other.row)
+    assert not np.array_equal(first.sequence[:1000], first.sequence[1000:])
+    assert not np.array_equal(first.sequence[:1000], other.sequence)
 
 
 def test_the_order_looks_random() -> None:
@@ -61,13 +61,13 @@ def test_the_order_looks_random() -> None:
 
 def test_the_order_never_changes() -> None:
     """Golden values: snapshots and step tables of earlier runs depend on them."""
-    assert Order((Phase(0, 100),), 17, 10).places(0, 10).row.tolist() == GOLDEN
+    assert Order((Phase(0, 100),), 17, 10).places(0, 10).sequence.tolist() == GOLDEN
 
 
 def test_positions_and_indices_outside_are_refused() -> None:
     with pytest.raises(OrderError, match="Positions start at 0"):
         Order((Phase(0, 10),), 0, 5).places(-1, 2)
-    with pytest.raises(OrderError, match="outside the permutation of 10 rows"):
+    with pytest.raises(OrderError, match="outside the permutation of 10 sequences"):
         permute(np.array([10]), 10, permutation_keys(0, 0, 0))
 
 

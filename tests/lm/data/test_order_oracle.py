@@ -12,20 +12,20 @@ from stages.lm.train.training_run import step_rows
 from tests.golden import oracle
 
 
-@pytest.mark.parametrize("rows", range(1, 51))
-def test_every_pass_shuffles_all_rows_and_leaves_its_own_rest(rows: int) -> None:
-    for batch in {1, 2, 3, 5, 7, 8, rows // 2, rows - 1, rows} - {0}:
-        phases = ((4, rows),)
-        if batch > rows:
-            with pytest.raises(OrderError, match=f"the largest has {rows} rows, and global_batch_size is {batch}"):
-                Order((Phase(4, rows),), rows, batch)
+@pytest.mark.parametrize("sequences", range(1, 51))
+def test_every_pass_shuffles_all_sequences_and_leaves_its_own_rest(sequences: int) -> None:
+    for batch in {1, 2, 3, 5, 7, 8, sequences // 2, sequences - 1, sequences} - {0}:
+        phases = ((4, sequences),)
+        if batch > sequences:
+            with pytest.raises(OrderError, match=f"the largest has {sequences} sequences, and global_batch_size is {batch}"):
+                Order((Phase(4, sequences),), sequences, batch)
             continue
-        order = Order((Phase(4, rows),), rows, batch)
-        steps = rows // batch
-        assert (order.steps_per_epoch, order.sequences_per_epoch, order.sequences_left_over) == (steps, steps * batch, rows % batch)
-        expected = list(islice(oracle.batches(phases, batch, rows), 4 * steps))
-        assert [order.rows_of_step(step).tolist() for step in range(4 * steps)] == expected
-        assert order.places(0, 4 * steps * batch).row.tolist() == sum(expected, [])
+        order = Order((Phase(4, sequences),), sequences, batch)
+        steps = sequences // batch
+        assert (order.steps_per_epoch, order.sequences_per_epoch, order.sequences_left_over) == (steps, steps * batch, sequences % batch)
+        expected = list(islice(oracle.batches(phases, batch, sequences), 4 * steps))
+        assert [order.sequences_of_step(step).tolist() for step in range(4 * steps)] == expected
+        assert order.places(0, 4 * steps * batch).sequence.tolist() == sum(expected, [])
 
 
 @pytest.mark.parametrize("sizes", [(5, 9), (17, 3, 23), (2, 30), (8, 8, 8), (41, 1)])
@@ -37,7 +37,7 @@ def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...]) -> None:
     assert (order.steps_per_epoch, order.sequences_left_over) == (per_pass, sum(size % 4 for size in sizes))
     expected = list(islice(oracle.batches(phases, 4, 11), 3 * per_pass))
     table = step_rows(order, 3 * per_pass)
-    assert [line["row"] for line in table] == sum(expected, [])
+    assert [line["sequence"] for line in table] == sum(expected, [])
     assert [line["position"] for line in table] == list(range(12 * per_pass))
     assert [line["step"] for line in table] == [1 + step for step in range(3 * per_pass) for _ in range(4)]
     numbers = [number for number, size in enumerate(sizes) for _ in range(size // 4 * 4)]
@@ -45,12 +45,12 @@ def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...]) -> None:
     assert [line["epoch"] for line in table] == [number for number in range(3) for _ in numbers]
 
 
-def test_over_many_passes_every_row_has_its_turn() -> None:
+def test_over_many_passes_every_sequence_has_its_turn() -> None:
     """Each epoch trains seven of ten sequences. If the permutation covered only the trained ones, the others would never be seen."""
     order = Order((Phase(0, 10),), 1, 7)
-    seen = [set(order.rows_of_step(step).tolist()) for step in range(30)]
-    assert all(len(rows) == 7 for rows in seen) and set().union(*seen) == set(range(10))
-    assert len({frozenset(rows) for rows in seen}) > 15  # the untrained rest differs from epoch to epoch
+    seen = [set(order.sequences_of_step(step).tolist()) for step in range(30)]
+    assert all(len(sequences) == 7 for sequences in seen) and set().union(*seen) == set(range(10))
+    assert len({frozenset(sequences) for sequences in seen}) > 15  # the untrained rest differs from epoch to epoch
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 255, 256, 257, 4095, 4097])
@@ -62,7 +62,7 @@ def test_the_permutation_number_by_number(size: int) -> None:
         assert found[:300].tolist() == expected and sorted(found.tolist()) == list(range(size))
 
 
-def test_rows_of_billions() -> None:
+def test_billions_of_sequences() -> None:
     size = 3 * 2**33 + 7
     index = [0, 1, 2**32, 2**33 + 5, size - 1]
     assert permute(np.array(index), size, permutation_keys(1, 0, 0)).tolist() == [oracle.shuffled(i, size, 1, 0, 0) for i in index]
@@ -70,8 +70,8 @@ def test_rows_of_billions() -> None:
 
 def test_indices_on_either_side_are_refused() -> None:
     for index in (-1, 10):
-        with pytest.raises(OrderError, match="An index outside the permutation of 10 rows was asked for"):
+        with pytest.raises(OrderError, match="An index outside the permutation of 10 sequences was asked for"):
             permute(np.array([0, index]), 10, permutation_keys(0, 0, 0))
     with pytest.raises(OrderError, match="Positions start at 0; -1 from 0 were asked for"):
         Order((Phase(0, 10),), 0, 5).places(0, -1)
-    assert Order((Phase(0, 10),), 0, 5).places(3, 0).row.size == 0
+    assert Order((Phase(0, 10),), 0, 5).places(3, 0).sequence.size == 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.lm.data import pairs
-from stages.lm.data.reader import RowReader, write_row_files
+from stages.lm.data.reader import SequenceReader, write_sequence_files
 from tests.lm.made import render
 
 
@@ -32,30 +32,30 @@ def test_conversations_that_fit_or_not() -> None:
     assert encoded.items[0][1].tolist() == [0, 0, 0, 0, 1, 1]
 
 
-def test_pairs_are_rows_of_two_pieces(tmp_path: Path) -> None:
+def test_pairs_are_sequences_of_two_segments(tmp_path: Path) -> None:
     prompt = json.dumps([{"role": "user", "content": "why"}])
     records = [{"doc_id": n, "source": "s", "prompt": prompt, "chosen": "yes" * n, "rejected": "no"} for n in (1, 9, 2)]
     encoded = pairs.encode_pairs(records, render, 24)
     assert [r["doc_id"] for r in encoded.records] == [1, 2] and encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1}
-    reader = RowReader(pairs.write_pair_rows(tmp_path, encoded, 24, 0))
+    reader = SequenceReader(pairs.write_pair_sequences(tmp_path, encoded, 24, 0))
     batch = reader.batch([0, 1])
-    assert [(batch.docs[row] == piece).sum() for row in (0, 1) for piece in (0, 1)] == [7, 6, 10, 6]
+    assert [(batch.docs[number] == segment).sum() for number in (0, 1) for segment in (0, 1)] == [7, 6, 10, 6]
     assert batch.targets == 3 + 2 + 6 + 2
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.randoms())
 @settings(max_examples=30, deadline=None)
-def test_row_spans_are_where_they_say(tmp_path_factory: pytest.TempPathFactory, lengths: list[int], draw) -> None:
+def test_sequence_spans_are_where_they_say(tmp_path_factory: pytest.TempPathFactory, lengths: list[int], draw) -> None:
     records = [conversation(("user", "q"), ("assistant", "a" * n)) for n in lengths]
     encoded = pairs.encode_conversations(records, render, 16)
-    row_of = np.arange(len(lengths))
-    draw.shuffle(row_of)
-    row_of = np.sort(row_of // 2)[np.argsort(np.argsort(draw.sample(range(99), len(lengths))))]
+    sequence_of = np.arange(len(lengths))
+    draw.shuffle(sequence_of)
+    sequence_of = np.sort(sequence_of // 2)[np.argsort(np.argsort(draw.sample(range(99), len(lengths))))]
     folder = tmp_path_factory.mktemp("spans")
-    files = write_row_files(folder, encoded.items, row_of, 64, 0)
-    pieces, offsets, tokens = np.load(files.pieces), np.load(files.rows), np.fromfile(files.tokens[0], "<u2")
-    for span, (ids, _) in zip(pairs.row_span_rows("train", encoded, row_of), encoded.items, strict=True):
-        assert pieces[offsets[span["row"]] + span["piece"]].tolist() == [0, span["start"], span["length"]]
+    files = write_sequence_files(folder, encoded.items, sequence_of, 64, 0)
+    segments, offsets, tokens = np.load(files.segments), np.load(files.sequences), np.fromfile(files.tokens[0], "<u2")
+    for span, (ids, _) in zip(pairs.sequence_span_rows("train", encoded, sequence_of), encoded.items, strict=True):
+        assert segments[offsets[span["sequence"]] + span["segment"]].tolist() == [0, span["start"], span["length"]]
         assert tokens[span["start"] : span["start"] + span["length"]].tolist() == ids.tolist()
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lm.data.reader import IGNORE, PADDING_DOC, DataError, RowFiles, RowReader, write_row_files
+from stages.lm.data.reader import IGNORE, PADDING_DOC, DataError, SequenceFiles, SequenceReader, write_sequence_files
 
 
 def items_of(lengths: list[int], seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -21,71 +21,76 @@ def items_of(lengths: list[int], seed: int = 0) -> list[tuple[np.ndarray, np.nda
 @settings(max_examples=50, deadline=None)
 def test_every_token_label_and_position(tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int) -> None:
     items, seq_len = items_of(lengths, seed), 12
-    row_of = np.arange(len(items))  # one item per sequence; the next line joins those that fit together
-    row_of = np.cumsum([i == 0 or lengths[i] + lengths[i - 1] > seq_len or i % 2 == 0 for i in range(len(items))]) - 1
-    reader = RowReader(write_row_files(tmp_path_factory.mktemp("rows"), items, row_of, seq_len, pad_id=63))
+    sequence_of = np.arange(len(items))  # one item per sequence; the next line joins those that fit together
+    sequence_of = np.cumsum([i == 0 or lengths[i] + lengths[i - 1] > seq_len or i % 2 == 0 for i in range(len(items))]) - 1
+    reader = SequenceReader(write_sequence_files(tmp_path_factory.mktemp("sequences"), items, sequence_of, seq_len, pad_id=63))
     batch = reader.batch(np.arange(len(reader)))
-    for row in range(len(reader)):
+    for sequence in range(len(reader)):
         at = 0
-        mine = [items[i] for i in range(len(items)) if row_of[i] == row]
+        mine = [items[i] for i in range(len(items)) if sequence_of[i] == sequence]
         for number, (ids, mask) in enumerate(mine):
             for k in range(len(ids)):
-                assert batch.tokens[row, at] == ids[k]
-                assert batch.positions[row, at] == k
-                assert batch.docs[row, at] == number
+                assert batch.tokens[sequence, at] == ids[k]
+                assert batch.positions[sequence, at] == k
+                assert batch.docs[sequence, at] == number
                 trained = k + 1 < len(ids) and mask[k + 1]
-                assert batch.labels[row, at] == (ids[k + 1] if trained else IGNORE)
+                assert batch.labels[sequence, at] == (ids[k + 1] if trained else IGNORE)
                 at += 1
         assert (
-            (batch.tokens[row, at:] == 63).all()
-            and (batch.docs[row, at:] == PADDING_DOC).all()
-            and (batch.labels[row, at:] == IGNORE).all()
+            (batch.tokens[sequence, at:] == 63).all()
+            and (batch.docs[sequence, at:] == PADDING_DOC).all()
+            and (batch.labels[sequence, at:] == IGNORE).all()
         )
-        assert reader.row_tokens(np.array([row]))[0] == at
+        assert reader.sequence_tokens(np.array([sequence]))[0] == at
 
 
-def test_without_mask_all_but_a_piece_s_last_token_is_trained(tmp_path: Path) -> None:
-    files = write_row_files(tmp_path, items_of([5, 7]), np.array([0, 0]), 16, 0)
-    batch = RowReader(RowFiles(files.tokens, files.dtype, files.pieces, files.rows, 16, 0)).batch([0])
+def test_without_mask_all_but_a_segment_s_last_token_is_trained(tmp_path: Path) -> None:
+    files = write_sequence_files(tmp_path, items_of([5, 7]), np.array([0, 0]), 16, 0)
+    batch = SequenceReader(SequenceFiles(files.tokens, files.dtype, files.segments, files.sequences, 16, 0)).batch([0])
     assert batch.targets == 4 + 6
 
 
 def test_trimmed_and_filled_up_batches(tmp_path: Path) -> None:
-    reader = RowReader(write_row_files(tmp_path, items_of([5, 9]), np.array([0, 1]), 64, 0))
+    reader = SequenceReader(write_sequence_files(tmp_path, items_of([5, 9]), np.array([0, 1]), 64, 0))
     assert reader.batch([0], trim_to=8).tokens.shape == (1, 8)
     assert reader.batch([0, 1], trim_to=8).tokens.shape == (2, 16)
     empty = reader.batch([-1, -1], trim_to=8)
     assert empty.targets == 0 and (empty.docs == PADDING_DOC).all()
 
 
-def test_references_follow_their_row(tmp_path: Path) -> None:
+def test_references_follow_their_sequence(tmp_path: Path) -> None:
     references = np.array([[0.0, 1.0], [2.0, 3.0]])
-    reader = RowReader(write_row_files(tmp_path, items_of([3, 3, 3, 3]), np.array([0, 0, 1, 1]), 16, 0, references))
+    reader = SequenceReader(write_sequence_files(tmp_path, items_of([3, 3, 3, 3]), np.array([0, 0, 1, 1]), 16, 0, references))
     assert reader.batch([1]).references.tolist() == [[2.0, 3.0]]
 
 
 @pytest.mark.parametrize(("top", "dtype"), [(65_535, "uint16"), (65_536, "uint32")])
 def test_ids_take_two_bytes_while_they_fit(tmp_path: Path, top: int, dtype: str) -> None:
-    files = write_row_files(tmp_path, [(np.array([1, top]), np.ones(2, np.uint8))], np.array([0]), 4, 0)
+    files = write_sequence_files(tmp_path, [(np.array([1, top]), np.ones(2, np.uint8))], np.array([0]), 4, 0)
     assert files.dtype == dtype and (tmp_path / "tokens.bin").stat().st_size == 2 * np.dtype(dtype).itemsize
-    assert RowReader(files).batch([0]).tokens[0, :2].tolist() == [1, top]
+    assert SequenceReader(files).batch([0]).tokens[0, :2].tolist() == [1, top]
 
 
 def test_32_bit_ids(tmp_path: Path) -> None:
     ids = np.array([70_000, 5, 99_999])
-    files = write_row_files(tmp_path, [(ids, np.ones(3, np.uint8))], np.array([0]), 4, 0)
+    files = write_sequence_files(tmp_path, [(ids, np.ones(3, np.uint8))], np.array([0]), 4, 0)
     assert files.dtype == "uint32"
-    assert RowReader(files).batch([0]).tokens[0, :3].tolist() == ids.tolist()
+    assert SequenceReader(files).batch([0]).tokens[0, :3].tolist() == ids.tolist()
 
 
-def test_rows_longer_than_the_context_are_refused(tmp_path: Path) -> None:
-    files = write_row_files(tmp_path, items_of([10]), np.array([0]), 8, 0)
-    with pytest.raises(DataError, match="Row 0 holds more than seq_len 8 tokens"):
-        RowReader(files).batch([0])
+def test_sequences_longer_than_the_context_are_refused(tmp_path: Path) -> None:
+    files = write_sequence_files(tmp_path, items_of([10]), np.array([0]), 8, 0)
+    with pytest.raises(DataError, match="Sequence 0 holds more than seq_len 8 tokens"):
+        SequenceReader(files).batch([0])
 
 
-def test_pieces_beyond_the_shard_are_refused(tmp_path: Path) -> None:
-    files = write_row_files(tmp_path, items_of([8]), np.array([0]), 8, 0)
-    np.save(files.pieces, np.array([[0, 4, 8]]))
+def test_segments_beyond_the_shard_are_refused(tmp_path: Path) -> None:
+    files = write_sequence_files(tmp_path, items_of([8]), np.array([0]), 8, 0)
+    np.save(files.segments, np.array([[0, 4, 8]]))
     with pytest.raises(DataError, match="reaches beyond the end of tokens.bin"):
-        RowReader(files).batch([0])
+        SequenceReader(files).batch([0])
+
+
+def test_the_token_and_mask_files_are_opened_for_reading_only(tmp_path: Path) -> None:
+    reader = SequenceReader(write_sequence_files(tmp_path, items_of([5, 7]), np.array([0, 0]), 16, 0))
+    assert [array.flags.writeable for array in (*reader._tokens, *reader._masks)] == [False, False]

@@ -45,10 +45,10 @@ def loglikelihoods(found: Any) -> dict[tuple[str, str], list[float]]:
 
 
 @pytest.mark.parametrize("chat", [False, True])
-@pytest.mark.parametrize("batch_rows", [1, 7])
-def test_equals_lm_evals_own_wrapper(ours: tuple[Any, Any], theirs: Any, chat: bool, batch_rows: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_equals_lm_evals_own_wrapper(ours: tuple[Any, Any], theirs: Any, chat: bool, batch_size: int) -> None:
     tasks, kinds = {"choose": CHOICES, "go_on": CONTINUED}, {"choose": "multiple_choice", "go_on": "continuation"}
-    own = run_tasks(make_lm(*ours, 64, batch_rows), tasks, kinds, chat)
+    own = run_tasks(make_lm(*ours, 64, batch_size), tasks, kinds, chat)
     oracle = run_tasks(theirs, tasks, kinds, chat)
     assert own.metrics == oracle.metrics
     assert set(own.metrics["choose"]) == {"acc", "acc_norm", "acc_mutual_info"} and own.metrics["choose"]["acc"][1] > 0

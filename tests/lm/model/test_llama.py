@@ -48,7 +48,7 @@ def test_names_in_transformers() -> None:
 
 
 @torch.no_grad()
-def test_a_packed_piece_sees_only_itself() -> None:
+def test_a_packed_segment_sees_only_itself() -> None:
     _, model = random_model()
     lengths = [10, 1, 21]
     tokens = torch.randint(97, (1, 40))

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lm.data.reader import RowReader, write_row_files
-from stages.lm.model.loss import TorchBatch, piece_log_probs, to_torch
+from stages.lm.data.reader import SequenceReader, write_sequence_files
+from stages.lm.model.loss import TorchBatch, segment_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 
 CPU = torch.device("cpu")
 
 
-def pair_batch(tmp_path: Path, references: np.ndarray | None) -> tuple[RowReader, TorchBatch]:
+def pair_batch(tmp_path: Path, references: np.ndarray | None) -> tuple[SequenceReader, TorchBatch]:
     draw = np.random.default_rng(0)
     items = []
     for _ in range(12):
@@ -26,7 +26,7 @@ def pair_batch(tmp_path: Path, references: np.ndarray | None) -> tuple[RowReader
         mask = np.zeros(length, np.uint8)
         mask[length // 2 :] = 1
         items.append((draw.integers(0, 30, length), mask))
-    reader = RowReader(write_row_files(tmp_path, items, np.repeat(np.arange(6), 2), 32, 0, references))
+    reader = SequenceReader(write_sequence_files(tmp_path, items, np.repeat(np.arange(6), 2), 32, 0, references))
     return reader, to_torch(reader.batch(np.arange(6), 4), CPU)
 
 
@@ -35,23 +35,23 @@ def test_language_modelling_is_the_mean_negative_log_likelihood(tmp_path: Path) 
     logits = torch.randn(batch.tokens.shape[0], batch.tokens.shape[1], 30, dtype=torch.float64)
     total, _ = NextTokenLoss().sums(logits[batch.keep], batch)
     expected = 0.0
-    for row in range(6):
+    for sequence in range(6):
         for at in range(batch.tokens.shape[1]):
-            if batch.labels[row, at] >= 0:
-                expected -= float(logits[row, at].log_softmax(-1)[batch.labels[row, at]])
+            if batch.labels[sequence, at] >= 0:
+                expected -= float(logits[sequence, at].log_softmax(-1)[batch.labels[sequence, at]])
     assert float(total) == pytest.approx(expected, rel=1e-6)
     assert NextTokenLoss().units(reader.batch(np.arange(6))) == int((batch.labels >= 0).sum())
 
 
-def test_piece_log_probs_by_brute_force(tmp_path: Path) -> None:
+def test_segment_log_probs_by_brute_force(tmp_path: Path) -> None:
     _, batch = pair_batch(tmp_path, None)
     logits = torch.randn(*batch.tokens.shape, 30)
-    found = piece_log_probs(logits[batch.keep], batch, 2)
-    for row in range(6):
-        for piece in (0, 1):
-            at = (batch.docs[row] == piece) & (batch.labels[row] >= 0)
-            expected = logits[row][at].log_softmax(-1).gather(1, batch.labels[row][at][:, None]).sum()
-            assert float(found[row, piece]) == pytest.approx(float(expected), rel=1e-5)
+    found = segment_log_probs(logits[batch.keep], batch, 2)
+    for sequence in range(6):
+        for segment in (0, 1):
+            at = (batch.docs[sequence] == segment) & (batch.labels[sequence] >= 0)
+            expected = logits[sequence][at].log_softmax(-1).gather(1, batch.labels[sequence][at][:, None]).sum()
+            assert float(found[sequence, segment]) == pytest.approx(float(expected), rel=1e-5)
 
 
 def trl_loss(policy: torch.Tensor, references: torch.Tensor, beta: float) -> tuple[torch.Tensor, dict[str, float]]:
@@ -81,7 +81,7 @@ def test_dpo_equals_trl(tmp_path: Path) -> None:
     _, batch = pair_batch(tmp_path, references)
     logits = torch.randn(*batch.tokens.shape, 30, requires_grad=True)
     total, metrics = DpoLoss(beta=0.3).sums(logits[batch.keep], batch)
-    policy = piece_log_probs(logits[batch.keep], batch, 2)
+    policy = segment_log_probs(logits[batch.keep], batch, 2)
     expected, theirs = trl_loss(policy, torch.tensor(references).float(), 0.3)
     assert float(total.detach()) / 6 == pytest.approx(float(expected.detach()), rel=1e-6)
     gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (total / 6, expected)]
@@ -91,7 +91,7 @@ def test_dpo_equals_trl(tmp_path: Path) -> None:
     assert int(metrics["logprob_accuracy"]) == int((policy[:, 0] > policy[:, 1]).sum())
 
 
-def test_dpo_counts_no_row_that_only_fills_up(tmp_path: Path) -> None:
+def test_dpo_counts_no_sequence_that_only_fills_up(tmp_path: Path) -> None:
     reader, _ = pair_batch(tmp_path, np.zeros((6, 2)))
     padded = reader.batch([2, -1], 4)
     batch = to_torch(padded, CPU)

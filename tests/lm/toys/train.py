@@ -12,26 +12,26 @@ TOYS: dict[str, Any] = {
     "schedule": {"name": "linear", "plateau_frac": 0.25}, "optimizer": {"name": "momentum", "momentum": 0.8},
     "loss": {"name": "z", "weight": 0.01}, "weight_decay": 0.0,
 }  # fmt: skip
-STEPS, BATCH, ROWS = 8, 4, 13
+STEPS, BATCH, SEQUENCES = 8, 4, 13
 
 
 def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
     """Returns a job of eight steps. parts: schedule, optimizer and loss."""
     from stages.lm.data.order import Phase
-    from stages.lm.data.reader import write_row_files
+    from stages.lm.data.reader import write_sequence_files
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.job import Machine, RankJob
     from tests.lm.made import training
     from tests.lm.plain import items_of
 
-    rows = write_row_files(folder / "train", *items_of(ROWS, 1), 32, 0)
-    held_out = write_row_files(folder / "validation", *items_of(5, 2), 32, 0)
+    sequences = write_sequence_files(folder / "train", *items_of(SEQUENCES, 1), 32, 0)
+    held_out = write_sequence_files(folder / "validation", *items_of(5, 2), 32, 0)
     settings = training(
         global_batch_size=BATCH, learning_rate=0.05, min_lr_frac=0.1, warmup_steps=2, eval_every_steps=4, checkpoint_every_steps=4, **parts
     )
     return RankJob(
-        model=ModelConfig(61, 2, 16, 4, 2, 24, 16), settings=settings, train=rows, validation=held_out, machine=Machine(ranks, "cpu", 2, 2),
-        seed=3, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, ROWS),), steps=STEPS,
+        model=ModelConfig(61, 2, 16, 4, 2, 24, 16), settings=settings, train=sequences, validation=held_out, machine=Machine(ranks, "cpu", 2, 2),
+        seed=3, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, SEQUENCES),), steps=STEPS,
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def train_stage(home: Path) -> None:
     model = run_stage(pretrain.STAGE, {**PRETRAIN, "budget": {"steps": 4}, **TOYS}, inputs, home, runtime=runtime)
     database.reindex(home)
     asked = "SELECT step, loss, accuracy, log_z_squared, validation_accuracy FROM step_metrics ORDER BY step"
-    print(json.dumps({"path": str(model.path), "summary": dict(model.summary), "rows": database.query(home, asked)[1]}))
+    print(json.dumps({"path": str(model.path), "summary": dict(model.summary), "sequences": database.query(home, asked)[1]}))
 
 
 if __name__ == "__main__":

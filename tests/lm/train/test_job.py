@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError
 
 from stages.lm.data.order import Phase
-from stages.lm.data.reader import RowFiles, write_row_files
+from stages.lm.data.reader import SequenceFiles, write_sequence_files
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
@@ -25,9 +25,9 @@ from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import OneOf, StageConfig, is_deciding
 from tests.lm import made, plain
 
-ROWS = 21
+SEQUENCES = 21
 OTHER: dict[str, Any] = {
-    "seed": 6, "phases": (Phase(1, ROWS - 1),), "steps": 5, "validation": None,
+    "seed": 6, "phases": (Phase(1, SEQUENCES - 1),), "steps": 5, "validation": None,
     "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_size": 4, "settings.learning_rate": 4e-3,
     "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_sequences": 2,
     "settings.checkpoint_every_steps": 3, "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
@@ -43,7 +43,7 @@ ELSEWHERE = {
     "scratch": "a place", "out": "a place",
     "init_from": "test_trainer and test_trajectory begin with given weights",
     "data_identity": "only in the fingerprint, below",
-    "model.max_position_embeddings": "the context that generation and export keep to; a row brings its own length",
+    "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
     "train": "by its own fields, below",
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
@@ -83,12 +83,12 @@ def changed(job: RankJob, name: str, value: Any) -> RankJob:
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankJob]:
     """Returns two jobs of four steps over the same sequences: language modelling and preferences."""
     folder = tmp_path_factory.mktemp("job")
-    references = np.random.default_rng(3).normal(-20, 4, (ROWS, 2))
-    rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
-    held_out = write_row_files(folder / "validation", *plain.items_of(9, 2), 32, 0, references[:9])
+    references = np.random.default_rng(3).normal(-20, 4, (SEQUENCES, 2))
+    sequences = write_sequence_files(folder / "train", *plain.items_of(SEQUENCES, 1), 32, 0, references)
+    held_out = write_sequence_files(folder / "validation", *plain.items_of(9, 2), 32, 0, references[:9])
     job = RankJob(
-        model=ModelConfig(61, 2, 16, 4, 2, 24, 16), train=rows, validation=held_out,
-        machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", phases=(Phase(0, ROWS),), steps=4,
+        model=ModelConfig(61, 2, 16, 4, 2, 24, 16), train=sequences, validation=held_out,
+        machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", phases=(Phase(0, SEQUENCES),), steps=4,
         settings=made.training(
             loss=NextTokenLoss(), global_batch_size=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, max_grad_norm=0.5, eval_every_steps=2,
             checkpoint_every_steps=2,
@@ -101,7 +101,7 @@ def observed(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dic
     """Returns all observable results of a run, by name."""
     batches: list[int] = []
     own = trainer._own_batches
-    monkeypatch.setattr(trainer, "_own_batches", lambda *given: (batches.append(len(b.rows)) or b for b in own(*given)))
+    monkeypatch.setattr(trainer, "_own_batches", lambda *given: (batches.append(len(b.sequences)) or b for b in own(*given)))
     made: list[bool] = []
     start = plain.PlainDeep.__init__
     monkeypatch.setattr(plain.PlainDeep, "__init__", lambda deep, *given: start(deep, *given) or made.append(deep.module.checkpointing))
@@ -186,29 +186,29 @@ def shifted(path: str, to: Path, dtype: str, by: int) -> str:
     return str(to)
 
 
-def without_first_piece(files: RowFiles, folder: Path) -> RowFiles:
-    offsets = np.load(files.rows)
-    np.save(folder / "pieces.npy", np.delete(np.load(files.pieces), offsets[:-1], 0))
-    np.save(folder / "rows.npy", np.maximum(offsets - np.arange(len(offsets)), 0))
-    return replace(files, pieces=str(folder / "pieces.npy"), rows=str(folder / "rows.npy"))
+def without_first_segment(files: SequenceFiles, folder: Path) -> SequenceFiles:
+    offsets = np.load(files.sequences)
+    np.save(folder / "segments.npy", np.delete(np.load(files.segments), offsets[:-1], 0))
+    np.save(folder / "sequences.npy", np.maximum(offsets - np.arange(len(offsets)), 0))
+    return replace(files, segments=str(folder / "segments.npy"), sequences=str(folder / "sequences.npy"))
 
 
-ROW_FILES: dict[str, Callable[[RowFiles, Path], RowFiles]] = {
+SEQUENCE_FILES: dict[str, Callable[[SequenceFiles, Path], SequenceFiles]] = {
     "tokens": lambda files, folder: replace(files, tokens=(shifted(files.tokens[0], folder / "t", "<u2", 1),)),
     "masks": lambda files, folder: replace(files, masks=(shifted(files.masks[0], folder / "m", "u1", 1),)),
     "no masks": lambda files, folder: replace(files, masks=()),
-    "pieces and rows": without_first_piece,
+    "segments and sequences": without_first_segment,
     "references": lambda files, folder: replace(files, references=str(folder / "r.npy")),
 }
 
 
-@pytest.mark.parametrize("name", ROW_FILES)
+@pytest.mark.parametrize("name", SEQUENCE_FILES)
 def test_other_files_are_another_run(
     jobs: dict[str, RankJob], base: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     kind = "preference" if name == "references" else "language_modelling"
     np.save(tmp_path / "r.npy", np.load(jobs[kind].train.references) + [1.0, 0.0])
-    other = ROW_FILES[name](jobs[kind].train, tmp_path)
+    other = SEQUENCE_FILES[name](jobs[kind].train, tmp_path)
     found = observed(replace(jobs[kind], train=other), tmp_path / "run", monkeypatch)
     assert found["lines"] != base[kind]["lines"]
 

@@ -92,9 +92,15 @@ def test_accumulation() -> None:
     machine = machine_of(base)
     assert (machine.ranks, machine.device) == (3, "cpu")
     shape = ModelConfig(11, 1, 8, 2, 1, 8, 16)
-    rows: Any = None
+    sequences: Any = None
     job = RankJob(
-        model=shape, settings=training(global_batch_size=24, learning_rate=1.0), train=rows, machine=machine, seed=0, scratch="", out=""
+        model=shape,
+        settings=training(global_batch_size=24, learning_rate=1.0),
+        train=sequences,
+        machine=machine,
+        seed=0,
+        scratch="",
+        out="",
     )
     assert job.accumulation() == 2
     with pytest.raises(JobError, match="global_batch_size 25 is not divisible by 3 ranks × runtime.micro_batch_size 4 = 12"):

@@ -79,10 +79,10 @@ def test_a_rank_that_cannot_even_open_its_files_ends_with_that_code(tmp_path: Pa
 
 def test_a_full_disk_counts_before_what_its_peers_say(tmp_path: Path) -> None:
     last = LastWords()
-    last.hear(0, {"text": "lost my peer", "rows": [3]})
+    last.hear(0, {"text": "lost my peer", "sequences": [3]})
     found = _failure(tmp_path, last, [1, OS_ERROR_EXIT + errno.ENOSPC])
     assert isinstance(found, OSError) and found.errno == errno.ENOSPC and found.filename == str(tmp_path)
-    last.hear(1, {"text": "no space", "rows": [], "number": errno.EDQUOT, "file": "/disk/x"})
+    last.hear(1, {"text": "no space", "sequences": [], "number": errno.EDQUOT, "file": "/disk/x"})
     found = _failure(tmp_path, last, [1, 1])
     assert isinstance(found, OSError) and (found.errno, found.filename) == (errno.EDQUOT, "/disk/x")
 
@@ -91,7 +91,7 @@ def test_other_errors_of_the_system_are_sentences(tmp_path: Path) -> None:
     found = _failure(tmp_path, LastWords(), [None, OS_ERROR_EXIT + errno.EIO])
     assert isinstance(found, LaunchError) and str(found) == "A training rank could not go on: Input/output error."
     last = LastWords()
-    last.hear(1, {"text": "OSError: [Errno 5] Input/output error", "rows": [], "number": errno.EIO, "file": ""})
+    last.hear(1, {"text": "OSError: [Errno 5] Input/output error", "sequences": [], "number": errno.EIO, "file": ""})
     assert str(_failure(tmp_path, last, [None, OS_ERROR_EXIT + errno.EIO])) == "OSError: [Errno 5] Input/output error"
     (tmp_path / "rank-1.log").write_text("words of another library")
     for code, ended in ((-9, "by signal SIGKILL"), (7, "with exit code 7")):

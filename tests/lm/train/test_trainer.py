@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from stages.lm.data.order import Phase
-from stages.lm.data.reader import RowReader, write_row_files
+from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
@@ -30,7 +30,7 @@ from tests.lm.made import changed, training
 SHAPE = {"vocab": 61, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "ffn": 24, "context": 16, "theta": 1e4, "eps": 1e-5,
          "tied": False, "qk_norm": False}  # fmt: skip
 MODEL = ModelConfig(61, 2, 16, 4, 2, 24, 16)
-ROWS = 21
+SEQUENCES = 21
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +50,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def job(folder: Path, weights: dict[str, torch.Tensor]) -> RankJob:
     """Returns a job of seven steps of eight pairs, with references that are far from the model."""
-    references = np.random.default_rng(3).normal(-20, 4, (ROWS, 2))
-    rows = write_row_files(folder / "train", *plain.items_of(ROWS, 1), 32, 0, references)
-    held_out = write_row_files(folder / "validation", *plain.items_of(11, 2), 32, 0, references[:11])
+    references = np.random.default_rng(3).normal(-20, 4, (SEQUENCES, 2))
+    sequences = write_sequence_files(folder / "train", *plain.items_of(SEQUENCES, 1), 32, 0, references)
+    held_out = write_sequence_files(folder / "validation", *plain.items_of(11, 2), 32, 0, references[:11])
     return RankJob(
-        model=MODEL, train=rows, validation=held_out, machine=Machine(1, "cpu", 4, 3), seed=5,
-        scratch="", out="", phases=(Phase(0, ROWS),), init_from=str(folder / "init"), steps=7,
+        model=MODEL, train=sequences, validation=held_out, machine=Machine(1, "cpu", 4, 3), seed=5,
+        scratch="", out="", phases=(Phase(0, SEQUENCES),), init_from=str(folder / "init"), steps=7,
         settings=training(
             loss=DpoLoss(beta=0.3), global_batch_size=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, max_grad_norm=1.0, eval_every_steps=3,
             checkpoint_every_steps=2,
@@ -75,10 +75,10 @@ def loaded(weights: dict[str, torch.Tensor]) -> Any:
     return model
 
 
-def answers(model: Any, seed: int, row: int) -> list[torch.Tensor]:
+def answers(model: Any, seed: int, sequence: int) -> list[torch.Tensor]:
     """Returns the log-probabilities of both segments of a pair, computed by the model alone."""
-    items, _ = plain.items_of(ROWS if seed == 1 else 11, seed)
-    return [-oracle.nll(model, [(ids.tolist(), mask.tolist())])[0] for ids, mask in items[2 * row : 2 * row + 2]]
+    items, _ = plain.items_of(SEQUENCES if seed == 1 else 11, seed)
+    return [-oracle.nll(model, [(ids.tolist(), mask.tolist())])[0] for ids, mask in items[2 * sequence : 2 * sequence + 2]]
 
 
 def test_preferences_follow_the_oracle(
@@ -87,15 +87,17 @@ def test_preferences_follow_the_oracle(
     references = np.load(job.train.references)
     margins: list[float] = []
 
-    def loss_of(model: Any, row: int) -> tuple[torch.Tensor, int]:
-        chosen, rejected = answers(model, 1, row)
-        margin = 0.3 * ((chosen - references[row, 0]) - (rejected - references[row, 1]))
+    def loss_of(model: Any, sequence: int) -> tuple[torch.Tensor, int]:
+        chosen, rejected = answers(model, 1, sequence)
+        margin = 0.3 * ((chosen - references[sequence, 0]) - (rejected - references[sequence, 1]))
         margins.append(float(margin.detach()))
         return torch.log1p(torch.exp(-margin.double())), 1
 
-    settings = oracle.Settings(7, 8, 5, ((0, ROWS),), 3e-3, 0.2, 2, clip=1.0)
-    rows = [[(ids.tolist(), mask.tolist()) for ids, mask in plain.items_of(ROWS, 1)[0][2 * r : 2 * r + 2]] for r in range(ROWS)]
-    expected = oracle.train(loaded(weights), settings, rows, loss_of=loss_of)
+    settings = oracle.Settings(7, 8, 5, ((0, SEQUENCES),), 3e-3, 0.2, 2, clip=1.0)
+    sequences = [
+        [(ids.tolist(), mask.tolist()) for ids, mask in plain.items_of(SEQUENCES, 1)[0][2 * r : 2 * r + 2]] for r in range(SEQUENCES)
+    ]
+    expected = oracle.train(loaded(weights), settings, sequences, loss_of=loss_of)
     found = plain.run(job, tmp_path, monkeypatch)
     assert found.curve() == pytest.approx(expected.loss, rel=1e-5)
     assert found.curve("grad_norm") == pytest.approx(expected.grad_norm, rel=1e-5)
@@ -112,7 +114,7 @@ def test_evaluation_of_preferences(job: RankJob, weights: dict[str, torch.Tensor
     references = np.load(job.validation.references)  # type: ignore[union-attr]
     model = loaded(weights)
     with torch.no_grad():
-        pairs = [[float(v) for v in answers(model, 2, row)] for row in range(11)]
+        pairs = [[float(v) for v in answers(model, 2, sequence)] for sequence in range(11)]
     margins = [0.3 * (c - r - references[i, 0] + references[i, 1]) for i, (c, r) in enumerate(pairs)]
     for limit, chosen in ((99, range(11)), (11, range(11)), (4, (0, 2, 5, 8)), (1, (0,))):
         first = plain.run(changed(replace(job, steps=1), max_validation_sequences=limit), tmp_path / str(limit), monkeypatch).lines[0]
@@ -136,7 +138,7 @@ def test_evaluation_is_per_counted_token(
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_log_probabilities_of_every_row_whatever_the_ranks(
+def test_log_probabilities_of_every_sequence_whatever_the_ranks(
     job: RankJob, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     monkeypatch.setattr(trainer, "assign", plain.assign)
@@ -144,12 +146,12 @@ def test_log_probabilities_of_every_row_whatever_the_ranks(
     for rank in range(ranks):
         trainer.score(scoring, plain.engine_of(scoring, rank, ranks), open_events(tmp_path, rank))
     model = loaded(weights)
-    items, _ = plain.items_of(ROWS, 1)
+    items, _ = plain.items_of(SEQUENCES, 1)
     with torch.no_grad():
-        expected = [[float(v) for v in answers(model, 1, row)] for row in range(ROWS)]
+        expected = [[float(v) for v in answers(model, 1, sequence)] for sequence in range(SEQUENCES)]
     found = training_run.scores(scoring)
     assert found[:, :2] == pytest.approx(np.array(expected), abs=2e-5)
-    assert found[:, 2:].tolist() == [[int(items[2 * r + s][1][1:].sum()) for s in (0, 1)] for r in range(ROWS)]
+    assert found[:, 2:].tolist() == [[int(items[2 * r + s][1][1:].sum()) for s in (0, 1)] for r in range(SEQUENCES)]
 
 
 @pytest.mark.parametrize(
@@ -176,11 +178,13 @@ def test_going_on_takes_the_step_after_the_last(job: RankJob, tmp_path: Path, mo
     """After four steps, training continues with sequences and learning rate of the fifth step, without an evaluation at the start."""
     whole = plain.run(job, tmp_path / "whole", monkeypatch)
     seen: list[list[int]] = []
-    batch = RowReader.batch
-    monkeypatch.setattr(RowReader, "batch", lambda self, rows, trim_to=0: seen.append(list(rows)) or batch(self, rows, trim_to))
+    batch = SequenceReader.batch
+    monkeypatch.setattr(
+        SequenceReader, "batch", lambda self, sequences, trim_to=0: seen.append(list(sequences)) or batch(self, sequences, trim_to)
+    )
     found = plain.run(replace(job, validation=None), tmp_path / "again", monkeypatch, start=4)
     assert [line["step"] for line in found.lines] == [5, 6, 7] and found.curve("lr") == whole.curve("lr")[4:]
-    order = oracle.batches(((0, ROWS),), 8, 5)
+    order = oracle.batches(((0, SEQUENCES),), 8, 5)
     assert [sum(seen[i : i + 2], []) for i in (0, 2, 4)] == [next(order) for _ in range(7)][4:]
 
 
@@ -191,23 +195,25 @@ def test_a_job_that_is_already_done_only_hands_over(job: RankJob, tmp_path: Path
 
 def test_a_step_without_a_trained_token_is_refused(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = [(np.arange(5), np.zeros(5, np.uint8)) for _ in range(8)]
-    rows = write_row_files(tmp_path / "rows", nothing, np.arange(8), 16, 0)
-    empty = changed(replace(job, train=rows, validation=None, phases=(Phase(0, 8),)), loss=NextTokenLoss())
-    with pytest.raises(trainer.TrainingError, match=r"Step 1 has no token to train on; its rows are \d(, \d){7}\."):
+    sequences = write_sequence_files(tmp_path / "sequences", nothing, np.arange(8), 16, 0)
+    empty = changed(replace(job, train=sequences, validation=None, phases=(Phase(0, 8),)), loss=NextTokenLoss())
+    with pytest.raises(trainer.TrainingError, match=r"Step 1 has no token to train on; its sequences are \d(, \d){7}\."):
         plain.run(empty, tmp_path / "run", monkeypatch)
 
 
-def test_a_loss_that_is_not_finite_names_the_rows_of_its_micro_batch(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_finite_names_the_sequences_of_its_micro_batch(
+    job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     references = np.load(job.train.references)
-    bad = next(oracle.batches(((0, ROWS),), 8, 5))[5]  # in the second micro-batch of four
+    bad = next(oracle.batches(((0, SEQUENCES),), 8, 5))[5]  # in the second micro-batch of four
     references[bad] = np.nan
-    rows = write_row_files(tmp_path / "rows", *plain.items_of(ROWS, 1), 32, 0, references)
-    with pytest.raises(trainer.TrainingError, match="The loss of step 1 is not finite; rows") as caught:
-        plain.run(replace(job, train=rows), tmp_path / "run", monkeypatch)
-    assert caught.value.rows == next(oracle.batches(((0, ROWS),), 8, 5))[4:]
+    sequences = write_sequence_files(tmp_path / "sequences", *plain.items_of(SEQUENCES, 1), 32, 0, references)
+    with pytest.raises(trainer.TrainingError, match="The loss of step 1 is not finite; sequences") as caught:
+        plain.run(replace(job, train=sequences), tmp_path / "run", monkeypatch)
+    assert caught.value.sequences == next(oracle.batches(((0, SEQUENCES),), 8, 5))[4:]
 
 
-def test_gradients_that_overflow_name_the_rows(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_overflow_name_the_sequences(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = plain.PlainDeep.step
 
     def overflowing(deep: plain.PlainDeep) -> None:
@@ -215,9 +221,9 @@ def test_gradients_that_overflow_name_the_rows(job: RankJob, tmp_path: Path, mon
         deep.optimizer.overflow = True
 
     monkeypatch.setattr(plain.PlainDeep, "step", overflowing)
-    with pytest.raises(trainer.TrainingError, match="The gradients of step 1 are not finite; rows") as caught:
+    with pytest.raises(trainer.TrainingError, match="The gradients of step 1 are not finite; sequences") as caught:
         plain.run(job, tmp_path, monkeypatch)
-    assert caught.value.rows == next(oracle.batches(((0, ROWS),), 8, 5))
+    assert caught.value.sequences == next(oracle.batches(((0, SEQUENCES),), 8, 5))
 
 
 def test_a_metric_with_a_name_of_the_steps_own_is_refused(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

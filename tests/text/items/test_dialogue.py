@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from pydantic import JsonValue
 
 from stages.text.items.dialogue import BadDialogueError, forged_token, read_messages, read_pair, split_key
 
-USER, ANSWER = {"role": "user", "content": " hi "}, {"role": "assistant", "content": "ho"}
+USER: dict[str, JsonValue] = {"role": "user", "content": " hi "}
+ANSWER: dict[str, JsonValue] = {"role": "assistant", "content": "ho"}
 
 
 def test_messages_are_read_and_trimmed() -> None:
@@ -22,7 +22,7 @@ def test_messages_are_read_and_trimmed() -> None:
     ([USER, {"role": "assistant"}], r"messages\[1\] has no content"),
     ([USER], "the conversation has no assistant turn"),
 ])  # fmt: skip
-def test_wrong_messages_are_named(value: Any, message: str) -> None:
+def test_wrong_messages_are_named(value: JsonValue, message: str) -> None:
     with pytest.raises(BadDialogueError, match=message):
         read_messages(value)
 
@@ -40,7 +40,7 @@ def test_pairs_come_as_texts_or_messages() -> None:
     ({"chosen": [USER, ANSWER]}, "chosen is not one assistant turn"),
     ({"prompt": 3}, "the field 'prompt' is not a list of messages"),
 ])  # fmt: skip
-def test_wrong_pairs_are_named(change: dict[str, Any], message: str) -> None:
+def test_wrong_pairs_are_named(change: dict[str, JsonValue], message: str) -> None:
     with pytest.raises(BadDialogueError, match=message):
         read_pair({"prompt": "hi", "chosen": "ho", "rejected": "no"} | change)
     with pytest.raises(BadDialogueError, match="the field 'prompt' is missing"):

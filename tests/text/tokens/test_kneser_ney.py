@@ -1,3 +1,5 @@
+"""The trigram model against a textbook implementation."""
+
 from __future__ import annotations
 
 import math
@@ -8,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text.tokens.kneser_ney import fit, piece_logprobs, probability, unigram_logprobs
+from stages.text.tokens.kneser_ney import fit, probability, segment_logprobs, unigram_logprobs
 
 V = 7
 corpora = st.lists(st.lists(st.integers(0, V - 1), min_size=2, max_size=20), min_size=1, max_size=6)
 
 
-def brute_force(pieces: list[list[int]]):
-    """Interpolated Kneser-Ney with dicts, as the textbook writes it."""
+def brute_force(segments: list[list[int]]):
+    """Returns the probability by interpolated Kneser-Ney with dicts, as the textbook writes it."""
     tri: Counter[tuple[int, int, int]] = Counter()
-    for piece in pieces:
-        padded = [piece[0], *piece]
-        tri.update((padded[i], padded[i + 1], padded[i + 2]) for i in range(len(piece) - 1))
+    for segment in segments:
+        padded = [segment[0], *segment]
+        tri.update((padded[i], padded[i + 1], padded[i + 2]) for i in range(len(segment) - 1))
     bi = Counter((v, w) for _, v, w in tri)
     uni = Counter((w,) for _, w in bi)
 
@@ -41,17 +43,17 @@ def brute_force(pieces: list[list[int]]):
 
 @settings(max_examples=60, deadline=None)
 @given(corpora, st.lists(st.integers(0, V - 1), min_size=2, max_size=12))
-def test_equals_the_textbook(pieces: list[list[int]], test: list[int]) -> None:
-    model, prob = fit([np.array(p) for p in pieces], V), brute_force(pieces)
+def test_equals_the_textbook(segments: list[list[int]], test: list[int]) -> None:
+    model, prob = fit([np.array(p) for p in segments], V), brute_force(segments)
     padded = [test[0], *test]
     expected = [math.log(prob((padded[i], padded[i + 1]), padded[i + 2])) for i in range(len(test) - 1)]
-    np.testing.assert_allclose(piece_logprobs(model, np.array(test)), expected, rtol=1e-12)
+    np.testing.assert_allclose(segment_logprobs(model, np.array(test)), expected, rtol=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
 @given(corpora)
-def test_probabilities_sum_to_one_for_every_history(pieces: list[list[int]]) -> None:
-    model = fit([np.array(p) for p in pieces], V)
+def test_probabilities_sum_to_one_for_every_history(segments: list[list[int]]) -> None:
+    model = fit([np.array(p) for p in segments], V)
     u, v, w = (grid.ravel() for grid in np.meshgrid(*[np.arange(V)] * 3, indexing="ij"))
     p = probability(model, u, v, w).reshape(V, V, V)
     assert (p > 0).all()
@@ -65,7 +67,7 @@ def test_counts_of_the_training_text_beat_uniform_and_unigram() -> None:
     for _ in range(20_000):
         tokens.append(int(rng.choice(chain[tokens[-2], tokens[-1]])))
     train, test = np.array(tokens[:18_000]), np.array(tokens[18_000:])
-    trigram = -piece_logprobs(fit([train], 50), test).mean()
+    trigram = -segment_logprobs(fit([train], 50), test).mean()
     unigram = -unigram_logprobs(np.bincount(train, minlength=50), test[1:]).mean()
     assert trigram < unigram < math.log(50) + 0.1
 
@@ -78,5 +80,5 @@ def test_unigram_sums_to_one() -> None:
 def test_refuses_what_it_cannot_count() -> None:
     with pytest.raises(ValueError, match="does not fit 64 bits"):
         fit([np.array([1, 2])], (1 << 20) + 1)
-    with pytest.raises(ValueError, match="no piece of two tokens"):
+    with pytest.raises(ValueError, match="no segment of two tokens"):
         fit([np.array([1])], 5)

@@ -9,17 +9,17 @@ from stages.text.tokens.packing import pack
 
 
 def brute_force(lengths: list[int], capacity: int) -> list[int]:
-    """Best-fit decreasing, item by item: the tightest row; among equals the one that has had its room longest."""
-    rows: list[list[int]] = []  # [room, time at which it got this room]
+    """Best-fit decreasing, item by item: the tightest sequence; among equals the one that has had its room longest."""
+    sequences: list[list[int]] = []  # [room, time at which it got this room]
     result = [0] * len(lengths)
     for time, item in enumerate(sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))):
-        fitting = [(room, since, number) for number, (room, since) in enumerate(rows) if room >= lengths[item]]
+        fitting = [(room, since, number) for number, (room, since) in enumerate(sequences) if room >= lengths[item]]
         if fitting:
             number = min(fitting)[2]
         else:
-            number = len(rows)
-            rows.append([capacity, time])
-        rows[number] = [rows[number][0] - lengths[item], time]
+            number = len(sequences)
+            sequences.append([capacity, time])
+        sequences[number] = [sequences[number][0] - lengths[item], time]
         result[item] = number
     return result
 
@@ -39,17 +39,17 @@ def test_is_best_fit_decreasing(problem: tuple[list[int], int]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(problems())
-def test_every_row_within_capacity_and_numbered_without_gaps(problem: tuple[list[int], int]) -> None:
+def test_every_sequence_within_capacity_and_numbered_without_gaps(problem: tuple[list[int], int]) -> None:
     lengths, capacity = problem
-    rows = pack(np.array(lengths, dtype=np.int64), capacity)
-    assert rows.dtype == np.int64 and rows.shape == (len(lengths),)
-    fill = np.bincount(rows, weights=lengths) if lengths else np.zeros(0)
+    sequences = pack(np.array(lengths, dtype=np.int64), capacity)
+    assert sequences.dtype == np.int64 and sequences.shape == (len(lengths),)
+    fill = np.bincount(sequences, weights=lengths) if lengths else np.zeros(0)
     assert (fill <= capacity).all() and (fill > 0).all()
     half_empty = (fill <= capacity / 2).sum()
-    assert half_empty <= 1  # two rows that are at most half full would have been one
+    assert half_empty <= 1  # two sequences that are at most half full would have been one
 
 
-def test_a_hundred_thousand_lengths_fill_their_rows() -> None:
+def test_a_hundred_thousand_lengths_fill_their_sequences() -> None:
     lengths = np.minimum(np.random.default_rng(0).lognormal(6, 1, 100_000).astype(np.int64) + 1, 4096)
     fill = np.bincount(pack(lengths, 4096), weights=lengths)
     assert fill.max() <= 4096
@@ -57,10 +57,10 @@ def test_a_hundred_thousand_lengths_fill_their_rows() -> None:
 
 
 @pytest.mark.parametrize(("lengths", "capacity", "message"), [
-    ([3, 9], 8, "Item 1 has 9 tokens; a row takes 1 to 8."),
-    ([0], 8, "Item 0 has 0 tokens; a row takes 1 to 8."),
-    ([3, 0], 8, "Item 1 has 0 tokens; a row takes 1 to 8."),
-    ([], 0, "The capacity of a row must be at least 1 token, not 0."),
+    ([3, 9], 8, "Item 1 has 9 tokens; a sequence takes 1 to 8."),
+    ([0], 8, "Item 0 has 0 tokens; a sequence takes 1 to 8."),
+    ([3, 0], 8, "Item 1 has 0 tokens; a sequence takes 1 to 8."),
+    ([], 0, "The capacity of a sequence must be at least 1 token, not 0."),
 ])  # fmt: skip
 def test_refuses_what_cannot_be_packed(lengths: list[int], capacity: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text.tokens.spans import Spans, apportion, cut_to_tokens, pack_rows, select_validation
+from stages.text.tokens.spans import Spans, apportion, cut_to_tokens, pack_sequences, read_spans, select_validation
 
 
 def spans_of(lengths: list[int], shards: list[int] | None = None) -> Spans:
@@ -28,20 +29,20 @@ documents = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 2)), min_size=
 
 @settings(max_examples=200, deadline=None)
 @given(documents, st.integers(8, 40), st.integers(1, 4))
-def test_every_token_exactly_once_per_epoch_and_no_piece_crosses_a_document(
+def test_every_token_exactly_once_per_epoch_and_no_segment_crosses_a_document(
     docs: tuple[list[int], list[int]], seq_len: int, epochs: int
 ) -> None:
     spans = spans_of(*docs)
     everything = np.arange(len(docs[0]))
     taken = cut_to_tokens(spans, everything, epochs * sum(docs[0]), seed=3)
-    document, pieces, offsets = pack_rows(spans, taken, seq_len)
+    document, segments, offsets = pack_sequences(spans, taken, seq_len)
     counted: Counter[tuple[int, int]] = Counter()
-    for d, (shard, start, length) in zip(document.tolist(), pieces.tolist(), strict=True):
+    for d, (shard, start, length) in zip(document.tolist(), segments.tolist(), strict=True):
         assert shard == spans.shard[d] and spans.start[d] <= start and start + length <= spans.start[d] + spans.length[d]
         counted.update((shard, t) for t in range(start, start + length))
     assert len(counted) == sum(docs[0]) and set(counted.values()) == {epochs}
-    fill = [int(pieces[a:b, 2].sum()) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
-    assert offsets[0] == 0 and offsets[-1] == len(pieces) and all(0 < f <= seq_len for f in fill)
+    fill = [int(segments[a:b, 2].sum()) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    assert offsets[0] == 0 and offsets[-1] == len(segments) and all(0 < f <= seq_len for f in fill)
     long_rows = sum(length // seq_len for length in docs[0]) * epochs
     assert sum(f == seq_len for f in fill) >= long_rows
 
@@ -80,3 +81,14 @@ def test_validation_is_stable_when_documents_are_added() -> None:
     assert {d for d in np.flatnonzero(b).tolist() if d < 100} <= set(np.flatnonzero(a).tolist())  # displaced, never reshuffled
     assert select_validation(few, 0.5, 7, seed=1).sum() == 7
     assert select_validation(few, 0.001, 7, seed=1).sum() == 1
+
+
+def test_a_span_index_without_documents_has_no_source(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers = {name: pa.array([], pa.int64()) for name in ("shard", "start", "length", "bytes")}
+    columns = {"doc_id": pa.array([], pa.uuid()), "source": pa.array([], pa.string())} | numbers
+    pq.write_table(pa.table(columns), tmp_path / "spans.parquet")
+    spans = read_spans([tmp_path / "spans.parquet"])
+    assert spans.names == () and spans.source.size == spans.length.size == len(spans.doc_id) == 0

@@ -1,3 +1,5 @@
+"""Validation documents and training segments, read back as token ids."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +14,7 @@ from stages.encode import STAGE as ENCODE
 from stages.mix import STAGE as MIX
 from stages.text.items.chat import BOS
 from stages.text.tokens.bpe import load_plain, save, train_bpe
-from stages.text.tokens.validation import read_training_pieces, read_validation
+from stages.text.tokens.validation import read_training_segments, read_validation
 from tests.conftest import run_stage
 from tests.stages import made
 
@@ -37,7 +39,7 @@ def test_validation_documents_come_whole_although_their_rows_are_cut(made_of: tu
     validation = read_validation(mixture.path, tokens.path)
     plain = load_plain(root / "tokenizer" / "tokenizer.json")
     texts = {row["doc_id"]: row["text"] for n in (0, 1) for row in read_rows(root / "docs" / "documents" / f"{n:05d}.parquet")}
-    held = {row["doc_id"] for row in read_rows(mixture.path / "row_spans" / "validation.parquet")}
+    held = {row["doc_id"] for row in read_rows(mixture.path / "sequence_spans" / "validation.parquet")}
     assert set(validation.doc_ids) == {doc_id for doc_id in held if texts[doc_id]}
     for doc_id, ids, size, count in zip(validation.doc_ids, validation.ids, validation.bytes, validation.tokens, strict=True):
         assert plain.decode(ids[1:].tolist()) == texts[doc_id] and ids[0] == plain.token_to_id(BOS)
@@ -45,15 +47,15 @@ def test_validation_documents_come_whole_although_their_rows_are_cut(made_of: tu
     assert max(validation.tokens) > 16
 
 
-def test_training_pieces_are_those_of_the_mixture(made_of: tuple[Artifact, Artifact, Path]) -> None:
+def test_training_segments_are_those_of_the_mixture(made_of: tuple[Artifact, Artifact, Path]) -> None:
     mixture, tokens, _ = made_of
     total = json.loads((mixture.path / "mix.json").read_text())["train"]["tokens"]
-    pieces, vocab_size = read_training_pieces(mixture.path, tokens.path, 10**9, seed=0)
-    assert vocab_size == 265 and sum(map(len, pieces)) == total
+    segments, vocab_size = read_training_segments(mixture.path, tokens.path, 10**9, seed=0)
+    assert vocab_size == 265 and sum(map(len, segments)) == total
     flat = [np.fromfile(tokens.path / "tokens" / f"{n:05d}.bin", dtype="<u2") for n in (0, 1)]
-    for piece, (shard, start, length) in zip(pieces, np.load(mixture.path / "train" / "pieces.npy").tolist(), strict=True):
-        assert piece.tolist() == flat[shard][start : start + length].tolist()
-    some, _ = read_training_pieces(mixture.path, tokens.path, total // 3, seed=0)
-    again, _ = read_training_pieces(mixture.path, tokens.path, total // 3, seed=0)
+    for segment, (shard, start, length) in zip(segments, np.load(mixture.path / "train" / "segments.npy").tolist(), strict=True):
+        assert segment.tolist() == flat[shard][start : start + length].tolist()
+    some, _ = read_training_segments(mixture.path, tokens.path, total // 3, seed=0)
+    again, _ = read_training_segments(mixture.path, tokens.path, total // 3, seed=0)
     assert total // 3 - 16 <= sum(map(len, some)) <= total // 3
     assert [p.tolist() for p in some] == [p.tolist() for p in again]

@@ -1,0 +1,70 @@
+"""Prints `loam stage NODE --help`: what the stage of a node declares, as text or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from flows.cli.options import Common
+from flows.cli.printing import answer, print_table, say
+
+if TYPE_CHECKING:
+    from stages.core.contract.declaration import Stage
+    from stages.queries.stage_description import DescribedSetting, StageDescription
+
+HELP_FLAGS = frozenset({"--help", "-h"})
+
+
+def named_node(words: Sequence[str]) -> str:
+    """Returns the node of `loam stage NODE --help`; empty for every other command line."""
+    stage, node = (*words[:2], "", "")[:2]
+    return node if stage == "stage" and HELP_FLAGS & set(words[2:]) and not node.startswith("-") else ""
+
+
+def print_stage_help(node: str, as_json: bool) -> int:
+    """Prints the description of a node's stage.
+
+    Args:
+        node: A node, or a stage that runs for every model ("evaluate").
+        as_json: Whether to print the description as JSON.
+
+    Returns:
+        0; an unknown node is refused.
+    """
+    from flows.pipeline import pipeline, stage_of, upstream
+    from stages.queries.stage_description import describe
+
+    first = next((known.name for known in pipeline() if known.stage_name == node), node)
+    upstream([first])  # refuses an unknown node
+    stages: Mapping[str, Stage] = {known.name: stage_of(known) for known in pipeline()}
+    found = describe(node if node in stages else first, stages)
+    answer(Common(json=as_json, command="stage --help"), asdict(found), lambda: _show(found))
+    return 0
+
+
+def _show(found: StageDescription) -> None:
+    """Prints a description as text."""
+    say(f"{found.node}: {found.does}\n\n{found.about}\n\nINPUTS")
+    print_table([asdict(one) for one in found.inputs])
+    say(f"\nOUTPUT\n{found.output}" + (f"; imported from {', '.join(found.imports)}" if found.imports else ""))
+    for table in found.tables:
+        say(f"\nSIDE TABLE {table.name}, view {table.view}: {table.about}")
+        print_table([asdict(column) for column in table.columns])
+        if table.more:
+            say(f"Further columns: {table.more}.")
+    if found.summary:
+        say("\nSUMMARY")
+        print_table([{"value": name, "about": about} for name, about in found.summary.items()])
+    say(f"\nSETTINGS, below {found.node}: in a recipe")
+    print_table([_setting_line(setting) for setting in found.settings])
+    say("\nVERSIONS")
+    print_table([{"version": str(number), "change": change} for number, change in enumerate(found.versions, start=1)])
+    say(f"\nDistributions that decide the output: {', '.join(found.distributions) or 'none'}.")
+    rebuilt = "A forced rebuild must be identical." if found.deterministic else "A forced rebuild may differ."
+    say(rebuilt + (" The stage computes on GPUs." if found.uses_gpus else ""))
+
+
+def _setting_line(setting: DescribedSetting) -> dict[str, str]:
+    """Returns a setting as a line of the table."""
+    return {"setting": setting.name, "default": setting.default or "-", "type": setting.type, "about": setting.about}

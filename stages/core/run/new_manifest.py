@@ -1,0 +1,81 @@
+"""Builds the manifest of a new artifact from its node's job, what its stage returned, the code and this machine.
+
+The order of the fields is that of all published manifests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TypedDict, cast
+
+from stages.core.contract import source_code
+from stages.core.contract.declaration import Outcome
+from stages.core.contract.environment import environment, utc_now
+from stages.core.run.node_job import NodeJob
+from stages.core.store import manifest
+from stages.core.store.manifest_schema import EnvironmentEntry, ExternalEntry, FileEntry, ImportedEntry, Manifest, RecordCountsEntry
+
+
+class _IfImported(TypedDict, total=False):
+    """The field of a manifest that only an imported artifact has."""
+
+    imported: ImportedEntry
+
+
+def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest: str, run_id: str, started: str, alias: str) -> Manifest:
+    """Returns the manifest of an artifact whose stage ended now.
+
+    Args:
+        job: The node's job.
+        outcome: What the stage returned.
+        files: The files that the stage wrote.
+        digest: Their content digest.
+        run_id: The run; empty for an import.
+        started: When the stage started, ISO 8601.
+        alias: The artifact's numbered name.
+    """
+    git = source_code.git_state()
+    imported: _IfImported = {"imported": {"provenance": job.provenance}} if job.provenance else {}
+    return {
+        "node": job.node,
+        "stage": job.stage.name,
+        "kind": job.stage.output,
+        "key": job.key,
+        "digest": digest,
+        "identity": list(outcome.identity),
+        "version": job.stage.version,
+        "version_notes": list(job.stage.versions),
+        "config": job.config.model_dump(mode="json"),
+        "seed": job.seed,
+        "key_parts": job.parts,
+        "inputs": {
+            role: {
+                "artifact": manifest.artifact_id(a),
+                "node": a.manifest["node"],
+                "key": a.manifest["key"],
+                "digest": manifest.input_digest(a),
+            }
+            for role, a in sorted(job.inputs.items())
+        },
+        "external": {name: [cast(ExternalEntry, asdict(f)) for f in found] for name, found in job.files.items()},
+        "rows": outcome.rows,
+        "tokens": outcome.tokens,
+        "record_counts": cast(RecordCountsEntry, asdict(outcome.record_counts)) if outcome.record_counts else None,
+        "summary": dict(outcome.summary),
+        "files": files,
+        "tables": {table.name: table.view for table in job.stage.tables},
+        "bytes": sum(f["bytes"] for f in files),
+        **imported,
+        "run_id": run_id,
+        "code": {
+            "commit": git["commit"],
+            "dirty": git["dirty"],
+            "stage": source_code.code_digest(*job.stage.modules),
+            "modules": source_code.module_digests(*job.stage.modules),
+        },
+        "runtime": job.runtime.model_dump(mode="json"),
+        "environment": cast(EnvironmentEntry, environment(tuple(job.stage.distributions))),
+        "started": started,
+        "ended": utc_now(),
+        "alias": alias,
+    }

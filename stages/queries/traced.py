@@ -1,0 +1,120 @@
+"""Defines the answers of stages/queries/trace.py: a traced document with its verdicts, and the rows of a training step.
+
+Guarantee: the names of the fields are those of the JSON answer of `loam trace`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from stages.queries.drop_evidence import Copy, ItemMatch, Named
+from stages.queries.rule_thresholds import Measured
+
+
+class Origin(TypedDict):
+    """What an answer says about its start.
+
+    Attributes:
+        artifact: the id of the artifact.
+        alias: its alias.
+        run: alias of a run that has the artifact; empty if none is recorded.
+    """
+
+    artifact: str
+    alias: str
+    run: str
+
+
+class BatchRow(TypedDict):
+    """A document, or a part of one, in a global batch of pretraining.
+
+    Attributes:
+        position: the place of the sequence in the batch, from 0.
+        sequence: its number in the mixture.
+        segment: the place of the document in the sequence, from 0.
+        doc_id: the document.
+        url: its URL; None if its decisions are not in this home.
+        source: the source of the document.
+        tokens: number of tokens of the document in the sequence.
+    """
+
+    position: int
+    sequence: int
+    segment: int
+    doc_id: str
+    url: str | None
+    source: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class TracedVerdict:
+    """The verdict of one stage on a document, with its evidence.
+
+    Attributes:
+        node: the node that decided.
+        artifact: its artifact, "<node>/<folder>".
+        verdict: kept, changed or dropped.
+        reason: why it was changed or dropped; None or empty for a kept document.
+        measured: values, with the thresholds that they were compared with.
+        copy: the document that dedup kept in its place.
+        removed: documents named by `dedup.remove_copies_of` of which this document is a removed copy.
+        matches: benchmark items that decontaminate found.
+    """
+
+    node: str
+    artifact: str
+    verdict: str
+    reason: str | None
+    measured: tuple[Measured, ...] = ()
+    copy: Copy | None = None
+    removed: tuple[Named, ...] = ()
+    matches: tuple[ItemMatch, ...] = ()
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """The tokens of a document: `length` tokens, from token `start` of the token file `shard`."""
+
+    shard: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True)
+class SequenceSpan:
+    """The part of a document in a sequence of the mixture.
+
+    Attributes:
+        part: train or validation.
+        sequence: its number in the part.
+        segment: the place in the sequence, from 0.
+        length: number of tokens.
+    """
+
+    part: str
+    sequence: int
+    segment: int
+    length: int
+
+
+@dataclass(frozen=True)
+class TracedDocument:
+    """The way of one document through the pipeline.
+
+    Attributes:
+        doc_id: the document.
+        url: its URL.
+        verdicts: in pipeline order.
+        tokens: its spans in the token files.
+        sequences: its parts in the mixture.
+        steps: the pretraining steps that saw it, in order.
+    """
+
+    doc_id: str
+    url: str | None
+    verdicts: tuple[TracedVerdict, ...]
+    tokens: tuple[TokenSpan, ...] = ()
+    sequences: tuple[SequenceSpan, ...] = ()
+    steps: tuple[int, ...] = ()
