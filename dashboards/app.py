@@ -62,7 +62,9 @@ def make_app(home: Path, stages: Mapping[str, Stage], token: str) -> ASGIApp:
     return local_only(app)
 
 
-def _endpoint(page: DashboardPage, pages: tuple[DashboardPage, ...], home: Path, stages: Mapping[str, Stage]) -> Callable[[Request], Response]:
+def _endpoint(
+    page: DashboardPage, pages: tuple[DashboardPage, ...], home: Path, stages: Mapping[str, Stage]
+) -> Callable[[Request], Response]:
     """Returns the function that answers the requests for a page. starlette runs it on a thread, so a slow query blocks no other page."""
     from fastapi.responses import HTMLResponse
 

@@ -56,7 +56,7 @@ class RunLine:
 
 
 @dataclass(frozen=True)
-class NodeRow:
+class ShownNode:
     """A node in a run.
 
     Attributes:
@@ -81,7 +81,7 @@ class NodeRun:
     """A node in one of several runs: the run, the node's line, and its artifact with its size. Text is empty without an artifact."""
 
     run_id: str
-    line: NodeRow
+    line: ShownNode
     artifact: str
     rows: str
     tokens: str
@@ -92,7 +92,7 @@ def run_lines(home: Path) -> list[RunLine]:
     return [RunLine(**row) for row in run_rows(home)]
 
 
-def node_lines(home: Path, stages: Mapping[str, Stage], run: str) -> list[NodeRow]:
+def node_lines(home: Path, stages: Mapping[str, Stage], run: str) -> list[ShownNode]:
     """Returns the line of every node in a run, in pipeline order.
 
     Args:
@@ -182,11 +182,11 @@ def score_lines(home: Path, run: str) -> list[Mapping[str, str]]:
     return list(table.values())
 
 
-def _node_line(node: str, stage: Stage, state: str, seconds: float | None, message: str, summary: Summary) -> NodeRow:
+def _node_line(node: str, stage: Stage, state: str, seconds: float | None, message: str, summary: Summary) -> ShownNode:
     """Returns a node's line with the values that its stage declares. summary: all values of the artifact's summary."""
     declared = {name: summary.get(name, "") for name in stage.summary} if summary else {}
     style = STATE_CLASS.get(NodeState(state), "soft")
-    return NodeRow(node, state, style, f"{seconds:.1f}" if seconds is not None else "", message, declared)
+    return ShownNode(node, state, style, f"{seconds:.1f}" if seconds is not None else "", message, declared)
 
 
 def _summaries(home: Path, artifacts: Iterable[str]) -> dict[str, dict[str, str]]:

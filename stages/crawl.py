@@ -64,7 +64,7 @@ class PageRow(TypedDict):
     note: str | None
 
 
-class Visit(NamedTuple):
+class CrawlStart(NamedTuple):
     """Where a crawl starts: seed URLs, host -> "address:port" to connect to instead, and the date of the WARC records."""
 
     seeds: tuple[str, ...]
@@ -78,7 +78,7 @@ class OwnCrawl:
 
     source: str
     limits: CrawlLimits
-    visit: Callable[[], AbstractContextManager[Visit]]
+    visit: Callable[[], AbstractContextManager[CrawlStart]]
 
 
 class DocsConfig(StageConfig):
@@ -208,8 +208,8 @@ def _own_crawls(config: CrawlConfig) -> Iterator[OwnCrawl]:
         site = config.site
 
         @contextmanager
-        def visit_site() -> Iterator[Visit]:
-            yield Visit(site.seeds, {}, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        def visit_site() -> Iterator[CrawlStart]:
+            yield CrawlStart(site.seeds, {}, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
         limits = CrawlLimits(site.max_pages, site.max_bytes, site.max_page_bytes, site.delay_s, site.timeout_s, site.user_agent)
         yield OwnCrawl(site.source, limits, visit_site)
@@ -217,10 +217,10 @@ def _own_crawls(config: CrawlConfig) -> Iterator[OwnCrawl]:
         docs = config.docs
 
         @contextmanager
-        def visit_docs() -> Iterator[Visit]:
+        def visit_docs() -> Iterator[CrawlStart]:
             try:
                 with running_site(docs.packages, docs.editions, docs.max_pages, docs.min_page_chars) as port:
-                    yield Visit((f"http://{HOST}/",), {HOST: f"127.0.0.1:{port}"}, DOCS_DATE)
+                    yield CrawlStart((f"http://{HOST}/",), {HOST: f"127.0.0.1:{port}"}, DOCS_DATE)
             except SiteError as error:
                 raise StageError(f"{error}.", where="crawl.docs", do="Check crawl.docs.packages and that 127.0.0.1 can be used.") from None
 
@@ -230,7 +230,7 @@ def _own_crawls(config: CrawlConfig) -> Iterator[OwnCrawl]:
 
 
 def _crawl(
-    own: OwnCrawl, visit: Visit, shards: int, first: int, out: Path, ctx: Context
+    own: OwnCrawl, visit: CrawlStart, shards: int, first: int, out: Path, ctx: Context
 ) -> tuple[list[WarcFile], list[RecordLine], RecordCounts]:
     """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet.
 

@@ -52,7 +52,7 @@ LESS_MEMORY = (
 
 
 @dataclass(frozen=True)
-class Page:
+class ExtractedPage:
     """What was extracted from a record.
 
     Attributes:
@@ -248,7 +248,7 @@ def _records(task: ExtractTask) -> Iterator[WarcRecord]:
         raise StageError("A WARC file of the crawl is gone.", where=task.uri, do="Put it back, or change crawl.warcs.") from None
 
 
-def _page(record: WarcRecord, config: ExtractConfig) -> Page:
+def _page(record: WarcRecord, config: ExtractConfig) -> ExtractedPage:
     """Returns the verdict on a record and, of a document, its text."""
     from stages.text.warc.charset import bad_frac, decode_page
     from stages.text.warc.html import TooCostlyError, extract_text, tidy
@@ -257,18 +257,18 @@ def _page(record: WarcRecord, config: ExtractConfig) -> Page:
 
     reason = unwanted(record, config.statuses, config.mimes)
     if reason:
-        return Page(reason, len(record.body) or record.size_bytes)
+        return ExtractedPage(reason, len(record.body) or record.size_bytes)
     is_page = record.type == "response"
     page, encoding = decode_page(record.body, record.charset) if is_page else (record.body.decode("utf-8", "replace"), "utf-8")
     if bad_frac(page) > config.max_bad_char_frac:
-        return Page(PageReason.CHARSET, len(page), encoding=encoding)
+        return ExtractedPage(PageReason.CHARSET, len(page), encoding=encoding)
     try:
         text = extract_text(page, config.engine) if is_page else tidy(page)
     except TooCostlyError as error:
-        return Page(error.reason, len(page), encoding=encoding)
+        return ExtractedPage(error.reason, len(page), encoding=encoding)
     if len(text) < config.min_chars:
-        return Page(PageReason.NO_TEXT, len(page), encoding=encoding)
-    return Page("", len(page), text, encoding, *detect_language(text))
+        return ExtractedPage(PageReason.NO_TEXT, len(page), encoding=encoding)
+    return ExtractedPage("", len(page), text, encoding, *detect_language(text))
 
 
 def _doc_id(record: WarcRecord, identity: str, seen: set[UUID]) -> UUID:

@@ -1,3 +1,5 @@
+"""Which items contamination flags, and the scores on all, clean and flagged items."""
+
 from __future__ import annotations
 
 import json
@@ -24,7 +26,7 @@ SCORES = {"base": [1, 0, 1, 0, 1, 0], "sft": [1, 1, 1, 0, 0, 0], "dpo": [1, 1, 1
 
 
 def mixture(path: Path, documents: Artifact, left_out: set[str]) -> Artifact:
-    """Row spans of all documents. Documents whose text is in `left_out` are in the validation part, all others in the train part."""
+    """Returns sequence spans of all documents. Documents whose text is in `left_out` are in the validation part, all others in the train part."""
     shape = schema(
         part="string", sequence="int64", segment="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64"
     )

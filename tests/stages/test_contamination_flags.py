@@ -18,7 +18,7 @@ from tests.stages.test_contamination import QUESTIONS, SCORES, inputs, mixture
 
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, Artifact]:
-    """The inputs of test_contamination without any leak."""
+    """Returns the inputs of test_contamination without any leak."""
     found = inputs(tmp_path)
     found["documents"] = made.documents(tmp_path / "clean", [["Nothing here."]])
     found["mixture"] = mixture(tmp_path / "mix2", found["documents"], set())
@@ -28,7 +28,7 @@ def given(tmp_path: Path) -> dict[str, Artifact]:
 
 
 def talks(path: Path, told: list[tuple[str, str]]) -> Artifact:
-    """Conversations with one question and one answer each."""
+    """Returns conversations with one question and one answer each."""
     shape = schema(doc_id="uuid", messages="string", split="string")
     rows = [
         {"doc_id": made.uuid5(made.SPACE, f"talk{n}"), "split": "train",

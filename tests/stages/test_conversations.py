@@ -1,3 +1,5 @@
+"""Conversations from files and from documentation: what is kept, dropped and held out."""
+
 from __future__ import annotations
 
 import json

@@ -34,7 +34,7 @@ def take_in(home: Path, folder: Path) -> runner.Result:
 
 
 def resigned(folder: Path) -> Path:
-    """Updates the manifest to the current files of the folder. identity.jsonl is unchanged, so digest and key stay the same."""
+    """Returns the folder, after the manifest was updated to its current files. identity.jsonl is unchanged, so digest and key stay the same."""
     shown: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
     shown["files"] = manifest.list_files(folder)
     shown["bytes"] = sum(file["bytes"] for file in shown["files"])

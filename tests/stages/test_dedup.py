@@ -66,7 +66,7 @@ def test_threshold_and_near_switch(tmp_path: Path) -> None:
 
 
 def sharded(folder: Path, rows: list[dict[str, Any]], shards: int) -> Artifact:
-    """Writes the same rows to several files, with a few rows per row group."""
+    """Returns an artifact with the same rows in several files, with a few rows per row group."""
     for shard in range(shards):
         write_rows(folder / "documents" / f"{shard:05d}.parquet", SHAPE, rows[shard::shards])
     return artifact(folder, "documents")

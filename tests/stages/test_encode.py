@@ -1,3 +1,5 @@
+"""The token files and spans of documents: every document comes back, with any number of workers."""
+
 from __future__ import annotations
 
 import json

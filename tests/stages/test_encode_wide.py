@@ -20,7 +20,7 @@ from tests.stages import made
 
 
 def word_tokenizer(folder: Path, vocab_size: int) -> Artifact:
-    """A tokenizer of whole words w0, w1, …. The special tokens have the first ids, so the last word has the highest id."""
+    """Returns a tokenizer of whole words w0, w1, …. The special tokens have the first ids, so the last word has the highest id."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
     words = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *(f"w{i}" for i in range(vocab_size - len(SPECIAL_TOKENS)))])}

@@ -47,7 +47,7 @@ XML = "HTTP/1.1 200 OK\r\nContent-Type: application/xml"
 
 @pytest.fixture(scope="module")
 def everything(data: Data, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Artifact]:
-    """The output of extract for all files of the crawl, including broken, truncated and unusual ones and real files of other tools."""
+    """Returns the output of extract for all files of the crawl, including broken, truncated and unusual ones and real files of other tools."""
     folder = data.part("crawl")
     files = [*data.crawls(), folder / "broken.warc.gz", folder / "truncated.warc.gz"]
     files += sorted((folder / "real").glob("*.gz"))

@@ -33,7 +33,7 @@ BRIEF = "This page is much too brief to pass the rule that wants at least fifty 
 
 
 def filtered(config: dict[str, Any], made: Artifact, home: Path, classifier: Artifact | None = None, **more: Any) -> Artifact:
-    """Runs the stage without a classifier and without the URL lists, which take a second to unpack."""
+    """Returns the artifact of the stage without a classifier and without the URL lists, which take a second to unpack."""
     if classifier is None:
         (home / "off").mkdir(parents=True, exist_ok=True)
         (home / "off" / "classifier.json").write_text('{"state": "off"}')
@@ -46,7 +46,7 @@ def decisions(artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def in_languages(path: Path, languages: list[tuple[str, float]]) -> Artifact:
-    """Documents of good prose, one per (lang, lang_score)."""
+    """Returns documents of good prose, one per (lang, lang_score)."""
     import pyarrow.parquet as pq
 
     made = documents(path, [[PROSE] * len(languages)])

@@ -1,3 +1,5 @@
+"""The trained tokenizer: its size, its sample, the refusal of a small corpus, and imported tokenizers."""
+
 from __future__ import annotations
 
 import shutil

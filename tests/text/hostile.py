@@ -23,7 +23,7 @@ def _each(template: str) -> Callable[[int], str]:
 
 
 def _then(before: str, after: str, share: int = 6) -> Callable[[int], str]:
-    """`before` n / share times, then `after` n times."""
+    """Returns `before` n / share times, then `after` n times."""
     return lambda n: _each(before)(n // share) + after * n
 
 
@@ -100,12 +100,12 @@ CONSTRUCTS: dict[str, Callable[[int], str]] = {
 
 
 def page(name: str, n: int) -> str:
-    """The page of a construct, of size n."""
+    """Returns the page of a construct, of size n."""
     return "<html><body>" + CONSTRUCTS[name](n)
 
 
 def largest(name: str, limit_chars: int = MAX_CHARS) -> int:
-    """The largest n, to a sixteenth, whose page is not refused, nor too long."""
+    """Returns the largest n, to a sixteenth, whose page is not refused, nor too long."""
 
     def passes(n: int) -> bool:
         made = page(name, n)
@@ -128,7 +128,7 @@ def largest(name: str, limit_chars: int = MAX_CHARS) -> int:
 
 
 def _peak_kib() -> int:
-    """The most memory that this program has held; ru_maxrss would count what ran in its process before it."""
+    """Returns the most memory that this program has held; ru_maxrss would count what ran in its process before it."""
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found
     return int(found[1])

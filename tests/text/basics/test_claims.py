@@ -20,7 +20,7 @@ DPO = {
 
 
 def model(right: int = 30, bits: float = 2.0, items: int = 100, **scored: Any) -> ModelScores:
-    """A model with `right` right answers, the first ones, and `bits` per byte on 20 documents of 100 to 2,000 bytes."""
+    """Returns a model with `right` right answers, the first ones, and `bits` per byte on 20 documents of 100 to 2,000 bytes."""
     sizes = {f"d{number}": 100.0 * number for number in range(1, 21)}
     values = {
         ("quiz", "acc"): {f"i{number}": float(number < right) for number in range(items)},

@@ -1,3 +1,5 @@
+"""Means and ratios with their standard errors, against numpy and known values."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""Hash samples: uniform, stable, and independent between purposes."""
+
 from __future__ import annotations
 
 import numpy as np

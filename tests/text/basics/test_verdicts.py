@@ -18,20 +18,20 @@ RATE = 0.4
 
 
 def binomial_by_hand(successes: int, trials: int, chance: Fraction) -> float:
-    """The probability of all counts that are no more probable than the one seen."""
+    """Returns the probability of all counts that are no more probable than the one seen."""
     mass = [math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(trials + 1)]
     return float(sum(m for m in mass if m <= mass[successes]))
 
 
 def signs_by_hand(gains: list[int]) -> float:
-    """The share of all 2 ** n sign changes whose sum is as far from 0 as the one seen; whole numbers, so that ties are ties."""
+    """Returns the share of all 2 ** n sign changes whose sum is as far from 0 as the one seen; whole numbers, so that ties are ties."""
     seen = abs(sum(gains))
     sums = [abs(sum(s * g for s, g in zip(signs, gains, strict=True))) for signs in itertools.product((1, -1), repeat=len(gains))]
     return sum(value >= seen for value in sums) / len(sums)
 
 
 def closed_testing(p: list[float]) -> list[float]:
-    """Holm's corrected values by the closure principle: the worst Bonferroni value of all groups that a claim belongs to."""
+    """Returns Holm's corrected values by the closure principle: the worst Bonferroni value of all groups that a claim belongs to."""
     groups = [g for size in range(1, len(p) + 1) for g in itertools.combinations(range(len(p)), size)]
     return [min(1.0, max(len(g) * min(p[i] for i in g) for g in groups if number in g)) for number in range(len(p))]
 
@@ -41,7 +41,7 @@ def sign_test(successes: int, trials: int) -> Verdict:
 
 
 def answers(both: int, ours: int, theirs: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
-    """Right answers of two models on items that both, only the first, only the second, or none got right."""
+    """Returns right answers of two models on items that both, only the first, only the second, or none got right."""
     counts = (both, ours, theirs, neither)
     return np.repeat([1.0, 1.0, 0.0, 0.0], counts), np.repeat([1.0, 0.0, 1.0, 0.0], counts)
 
@@ -155,12 +155,12 @@ def wrong_by_chance(rng: np.random.Generator) -> Verdict:
 
 
 def size_by_signs() -> float:
-    """Of 512 signs at most 25 are within 5 %, and they come in pairs."""
+    """Returns the share of wrong verdicts: of 512 signs at most 25 are within 5 %, and they come in pairs."""
     return 24 / 512
 
 
 def size_by_items() -> float:
-    """The exact probability that McNemar's test is wrong: over all numbers of items that one of the two got right."""
+    """Returns the exact probability that McNemar's test is wrong: over all numbers of items that one of the two got right."""
     split, total = 2 * RATE * (1 - RATE), 0.0
     for n in range(61):
         rejected = sum(math.comb(n, k) / 2**n for k in range(n + 1) if binomial_by_hand(k, n, Fraction(1, 2)) <= 0.05)

@@ -16,16 +16,19 @@ from stages.text.match.minhash import TEXT_HASH_BYTES, band_keys, jaccard, shing
 
 @dataclass
 class Found:
+    """The verdicts and edges of some texts."""
+
     verdicts: Verdicts
     edges: list[tuple[int, int, float]]
 
     @property
     def removed(self) -> dict[int, int]:
+        """Removed document -> kept document."""
         return {i: int(k) for i, k in enumerate(self.verdicts.kept_by) if k != i}
 
 
 def remove(texts: list[str], threshold: float = 0.8, bands: int = 22, rows: int = 5, known: int = 0) -> Found:
-    """What the stage does, on texts in memory."""
+    """Returns what the stage finds in texts in memory."""
     sets = [shingles(text, 3) for text in texts]
     offsets = np.concatenate(([0], np.cumsum([len(s) for s in sets]))).astype(np.int64)
     flat = np.concatenate([*sets, np.empty(0, np.uint64)])
@@ -42,7 +45,7 @@ def remove(texts: list[str], threshold: float = 0.8, bands: int = 22, rows: int 
 
 
 def brute_force(texts: list[str], threshold: float) -> dict[int, int]:
-    """The greedy rule on all pairs: a document goes when a kept earlier one is alike enough."""
+    """Returns removed -> kept by the greedy rule on all pairs: a document is removed if a kept earlier one is similar enough."""
     kept: list[int] = []
     removed: dict[int, int] = {}
     sets = [shingles(text, 3) for text in texts]

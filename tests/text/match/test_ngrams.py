@@ -13,7 +13,7 @@ WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "E", "é", "ß"]), max_siz
 
 
 def brute_force(items: list[tuple[str, str, list[str]]], text: str, n: int, min_words: int) -> set[tuple[str, int, int]]:
-    """(item, first word, one past last) of every matching n-gram, unjoined."""
+    """Returns (item, first word, one past last) of every matching n-gram, unjoined."""
     words = normalise_words(text)
     hits = set()
     for _, item_id, texts in items:

@@ -15,7 +15,7 @@ ALPHABET = "aZ_09 .,-\n'ßéİŒﬁ５①½\u00ad\u200b\u200d\u0301\u0323\ufe0f�
 
 
 def plain(text: str) -> list[str]:
-    """Runs of word characters and marks after them, ignorable characters left out, NFKC_Casefold."""
+    """Returns runs of word characters and marks after them, ignorable characters left out, NFKC_Casefold."""
     ignorable = regex.compile(r"(?!\u200b)\p{Default_Ignorable_Code_Point}")
     text = "".join(c for c in text if not ignorable.match(c))
     words, inside = [""], False

@@ -24,7 +24,7 @@ from stages.text.quality.classifier import (
 
 
 def made(folder: Path, seed: int = 3, rate: float = 0.5) -> Path:
-    """A model, trained in a new process as `train` asks for."""
+    """Returns a model, trained in a new process as `train` asks for."""
     draw = random.Random(1)
     lines = []
     for _ in range(300):

@@ -37,7 +37,7 @@ def verdicts(texts: list[str], config: FilterConfig) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def pages(data: Data, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Pages of a crawl in many languages, and English texts: of the made ones, some break each rule."""
+    """Returns pages of a crawl in many languages, and English texts: of the made ones, some break each rule."""
     crawled = file_texts(data.crawls()[3], tmp_path_factory.mktemp("crawl"))
     return random.Random(1).sample(crawled, data.expected(made=25, real=150)) + data.expected(made=judged, real=lambda: data.texts(100))()
 

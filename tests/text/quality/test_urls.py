@@ -25,7 +25,7 @@ def entries(lists: Blocklist, name: str) -> Any:
 
 
 def theirs(lists: Blocklist, domains: set[str], url: str) -> str:
-    """The reason of datatrove's URLFilter.filter, its lists cut to `domains`; its automaton (a package of its own) as a plain search."""
+    """Returns the reason of datatrove's URLFilter.filter, its lists cut to `domains`; its automaton (a package of its own) as a plain search."""
     from types import SimpleNamespace
 
     from datatrove.data import Document

@@ -114,7 +114,7 @@ def test_a_language_that_is_not_there() -> None:
 
 
 def test_a_tokenizer_that_reads_whole_texts() -> None:
-    """Datatrove's plain splitter at white space, as for languages whose words spaCy does not find chunk by chunk."""
+    """The splitter is datatrove's at white space, as for languages whose words spaCy does not find chunk by chunk."""
     from datatrove.utils.word_tokenizers import WhitespaceTokenizer
 
     splitter = WordSplitter("en")

@@ -13,7 +13,7 @@ WORDS = ["a", "b", "ab", "ba", "aa", "the", "of", "!"]
 
 
 def table(words: list[str]) -> tuple[np.ndarray, ...]:
-    """(ids, characters, hashes, powers) of words, ids in order of first sight."""
+    """Returns (ids, characters, hashes, powers) of words, ids in order of first sight."""
     different = list(dict.fromkeys(words))
     ids = np.array([different.index(word) for word in words], np.int32)
     chars = np.array([len(word) for word in different], np.int32)

@@ -32,7 +32,11 @@ PAGES = {
 
 @contextmanager
 def serving(pages: dict[str, tuple[int, str, bytes]]) -> Iterator[dict[str, str]]:
-    """Serves `pages`; gives the address mapping for the host site.invalid."""
+    """Serves `pages`.
+
+    Yields:
+        The address mapping for the host site.invalid.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -16,18 +16,22 @@ class Checker(HTMLParser):
     """Collects text and notes tags that do not nest."""
 
     def __init__(self) -> None:
+        """Starts without text and without faults."""
         super().__init__()
         self.open: list[str] = []
         self.faults = 0
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
+        """Notes the tag as open."""
         self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
+        """Counts a fault if the tag is not the one that was opened last."""
         self.faults += not self.open or self.open.pop() != tag
 
     def handle_data(self, data: str) -> None:
+        """Collects the text."""
         self.text += data
 
 

@@ -19,7 +19,7 @@ PACKAGES = ["datasketch", "datatrove"]
 
 
 def all_pages(edition: str) -> dict[str, str]:
-    """Path -> HTML of every module page of an edition."""
+    """Returns path -> HTML of every module page of an edition."""
     site = build_site(PACKAGES, ["stable", "latest"], 1000, 200)
     paths = [f"{m.package}/{m.name}.html" for m in site.modules]
     answers = {path: render(site, f"/{edition}/{path}") for path in paths}

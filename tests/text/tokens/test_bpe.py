@@ -1,3 +1,5 @@
+"""The trained tokenizer: Llama 3's split, every byte, special tokens, and the same file every time."""
+
 from __future__ import annotations
 
 import json

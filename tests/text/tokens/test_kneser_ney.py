@@ -1,3 +1,5 @@
+"""The trigram model against a textbook implementation."""
+
 from __future__ import annotations
 
 import math
@@ -15,7 +17,7 @@ corpora = st.lists(st.lists(st.integers(0, V - 1), min_size=2, max_size=20), min
 
 
 def brute_force(segments: list[list[int]]):
-    """Interpolated Kneser-Ney with dicts, as the textbook writes it."""
+    """Returns the probability by interpolated Kneser-Ney with dicts, as the textbook writes it."""
     tri: Counter[tuple[int, int, int]] = Counter()
     for segment in segments:
         padded = [segment[0], *segment]

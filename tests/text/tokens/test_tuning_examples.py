@@ -36,7 +36,7 @@ def example(*searched: str, texts: tuple[str, ...] = ("plain",), answer: str = "
     (example(OWL, FOX), ("dropped", "held_out", "birds/owl")),  # the first text with an item names it
     (example(FOX, texts=("plain", "say <|eot_id|>")), ("dropped", "special_token", None)),  # what is forged is not searched
 ])  # fmt: skip
-def test_the_first_fault_decides(index: Index, given: Example, verdict: tuple[object, ...]) -> None:
+def test_the_first_fault_decides(index: Index, given: Example, verdict: tuple[str | None, ...]) -> None:
     (judged,) = judge_examples([given], index, 7, 0.5)
     assert tuple(judged.decision[name] for name in ("verdict", "reason", "item")) == verdict
     assert judged.decision["doc_id"] == UUID(int=1) and judged.chars == 11

@@ -1,3 +1,5 @@
+"""Validation documents and training segments, read back as token ids."""
+
 from __future__ import annotations
 
 import json

@@ -33,7 +33,7 @@ def test_xhtml_with_prologue_has_text() -> None:
 
 
 def nested(depth: int) -> str:
-    """A page whose <p> is an element of this depth; <html> has depth 1."""
+    """Returns a page whose <p> is an element of this depth; <html> has depth 1."""
     return "<html><body>" + "<div>" * (depth - 3) + "<p>deep" + "</div>" * (depth - 3) * (depth % 2)
 
 
@@ -87,7 +87,7 @@ def test_engines_find_the_text_and_leave_out_the_menu(engine: Engine) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_page_gives_the_same_text_whatever_was_read_before(engine: Engine) -> None:
-    """Trafilatura as datatrove sets it remembers paragraphs of other pages and leaves out what it has seen."""
+    """With datatrove's settings, trafilatura remembers paragraphs of other pages and leaves out what it has seen."""
     assert len({extract_text(PAGE, engine) for _ in range(5)}) == 1
 
 

@@ -43,12 +43,12 @@ def read(data: bytes, limit: int = LIMITS.max_bytes) -> list[WarcRecord]:
 
 
 def lying(n: int, by: int, body: bytes = b"<p>hello</p>") -> bytes:
-    """A record whose Content-Length is wrong by so many bytes."""
+    """Returns a record whose Content-Length is wrong by so many bytes."""
     return re.sub(rb"Content-Length: (\d+)", lambda m: b"Content-Length: %d" % (int(m[1]) + by), record(n, body))
 
 
 def outcomes(data: bytes, limit: int = LIMITS.max_bytes) -> list[tuple[str, str]]:
-    """(last character of the URL, problem) of every record."""
+    """Returns (last character of the URL, problem) of every record."""
     return [(r.url[-1:], r.problem) for r in read(data, limit)]
 
 
@@ -172,9 +172,9 @@ def test_a_damaged_record_is_still_named() -> None:
 @pytest.mark.parametrize("pack", [bytes, member], ids=["plain", "one member"])
 @pytest.mark.parametrize("by", [-8, -1, 5, 7, 200, 330, 400, 10**5, 10**12])
 def test_a_wrong_length_costs_no_neighbour(pack: object, by: int) -> None:
-    """Several records in one stretch: a length too large ends in the next record, behind it, or behind the file.
+    """A length that is too large ends in the next record, after it, or after the file.
 
-    One that only swallows an empty line between records does no harm.
+    One that only covers an empty line between records does no harm.
     """
     data = record(1) + lying(2, by) + record(3, b"<p>third</p>" * 9) + record(4)
     assert outcomes(pack(data)) == [("1", ""), ("2", "bad_length"), ("3", ""), ("4", "")]
@@ -199,7 +199,7 @@ def test_many_lengths_beyond_the_member_do_not_read_it_again_each(monkeypatch: p
 
 
 def in_blocks(data: bytes, size: int) -> bytes:
-    """Compressed as bgzip does: a member per so many bytes, whatever the records."""
+    """Returns data compressed as bgzip does: a member per so many bytes, whatever the records."""
     return b"".join(member(data[at : at + size]) for at in range(0, len(data), size))
 
 
