@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboards.data import MOST_RUNS, ShownNode, RunLine, artifact_lines, loss_charts, node_lines, run_lines, score_lines
+from dashboards.data import MOST_RUNS, RunLine, ShownNode, artifact_lines, loss_charts, node_lines, run_lines, score_lines
 from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.core.contract.states import RunState
 
