@@ -10,7 +10,7 @@ other runs are left out. The default start is the newest pretrained checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -42,8 +42,8 @@ class Start:
     alias: str
     node: str
     run: str
-    of: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    gone: tuple[str, ...] = ()
+    of: Mapping[tuple[str, str], str]
+    gone: tuple[str, ...]
 
     def named(self) -> Origin:
         """Returns the fields that an answer shows."""

@@ -168,3 +168,28 @@ def test_the_command_says_where_its_answer_comes_from(home: Path) -> None:
     assert answer["from"]["run"] == "tiny-3" and answer["documents"][0]["sequences"][0]["sequence"] == 0
     both = loam("trace", "--step", "1", "--run", "tiny-1", "--checkpoint", "mix-3", home=home, check=False)
     assert both.returncode == 2
+
+
+def test_the_run_is_the_requested_one_or_the_builder_or_the_newest() -> None:
+    """A run that built an artifact counts even where it has no line for the node, as after a kill."""
+    import duckdb
+
+    with duckdb.connect() as db:
+        db.execute("CREATE TABLE edge AS FROM (VALUES ('a', 'gone', true)) t(child, parent, input)")
+        db.execute(
+            "CREATE TABLE artifact AS FROM (VALUES ('a', 'mix-1', 'mix', 1, 'r1'), ('b', 'mix-2', 'mix', 2, 'r9')) t(artifact_id, alias, node, number, run_id)"
+        )
+        db.execute("CREATE TABLE side_table AS FROM (VALUES ('mix', 'spans', 'a')) t(node, kind, artifact_id)")
+        db.execute(
+            "CREATE TABLE run AS FROM (VALUES ('r1', 'one', 1), ('r2', 'two', 2), ('r3', 'three', 3), ('r4', 'four', 4)) t(run_id, alias, seq)"
+        )
+        db.execute("CREATE TABLE node_run AS FROM (VALUES ('r2', 'a'), ('r3', 'a'), ('r3', 'b'), ('r2', 'b')) t(run_id, artifact_id)")
+
+        def query(sql: str, params: list[object] | None = None) -> tuple[list[str], list[tuple[object, ...]]]:
+            found = db.execute(sql, params or [])
+            return [], found.fetchall()
+
+        start = trace._followed(query, "a", "")  # type: ignore[arg-type]
+        assert (start.run, start.of, start.gone) == ("one", {("mix", "spans"): "/a/"}, ("gone",)), "the builder, without a line of its own"
+        assert [trace._followed(query, "a", run).run for run in ("two", "r3", "three", "four")] == ["two", "three", "three", "one"]  # type: ignore[arg-type]
+        assert trace._followed(query, "b", "").run == "three", "the newest that has it, where the builder is not recorded"  # type: ignore[arg-type]

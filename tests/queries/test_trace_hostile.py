@@ -98,3 +98,11 @@ def test_a_value_just_past_a_threshold_does_not_look_equal() -> None:
     verdict = replace(document.verdicts[0], measured=(replace(measured, value=0.4567891),))
     lines = document_lines(replace(document, verdicts=(verdict,)))
     assert lines[2].strip() == "dup_line_frac 0.4568, above s = 0.3 (share of lines)"
+
+
+def test_as_many_matches_as_are_shown_leave_none_to_count(home: Path) -> None:
+    found = trace.trace_doc(home, trace.start(home), str(doc(1)))
+    cut = replace(found, verdicts=(replace(found.verdicts[3], matches=found.verdicts[3].matches[:MATCHES_SHOWN]),))
+    assert not any("more matches" in line for line in document_lines(cut))
+    one_more = replace(found, verdicts=(replace(found.verdicts[3], matches=found.verdicts[3].matches[: MATCHES_SHOWN + 1]),))
+    assert sum("and 1 more matches" in line for line in document_lines(one_more)) == 1

@@ -71,7 +71,7 @@ class Index:
     gate: np.ndarray  # uint64 [power of two]: a bit per hash of the first lengths[0] words of an n-gram
 
 
-def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int = 13, min_words: int = 5) -> Index:
+def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int, min_words: int) -> Index:
     """Returns an index of (task, item_id, texts).
 
     Args:

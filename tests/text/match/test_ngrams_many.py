@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stages.text.match import ngrams
 from stages.text.match.ngrams import Match, build_index, find, load_index, merged_spans, save_index
 
 ITEMS = [
@@ -72,3 +73,17 @@ def test_spans_that_touch_or_overlap_are_one() -> None:
 
     assert merged_spans([match(20, 30), match(0, 5), match(5, 9), match(22, 25), match(10, 12)]) == [(0, 9), (10, 12), (20, 30)]
     assert merged_spans([]) == []
+
+
+def test_the_search_never_writes_past_its_arrays() -> None:
+    """Compiled loops do not check bounds: as plain Python the same loop raises IndexError where it would write past the end."""
+    from stages.text.match.words import hash_words, joined
+
+    index = build_index(ITEMS, n=4, min_words=3)
+    words = hash_words(*joined(["one two three four x one two three four"]))
+    with np.errstate(over="ignore"):
+        for room in (0, 1, 2):
+            grams, firsts, sizes = np.empty(room, np.uint32), np.empty(room, np.int64), np.empty(room, np.int64)
+            found = ngrams._search(words.hashes, index.lengths, index.words, index.hashes, index.position, index.slots, index.gate,
+                                   grams, firsts, sizes)  # fmt: skip
+            assert found == 2 and firsts.tolist() == [0, 5][:room]
