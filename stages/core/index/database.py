@@ -66,7 +66,7 @@ def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[di
     """
     wanted = sql_guard.one_select(sql, limits.rows + 1)
     columns, rows = with_connection(home, lambda ask: ask(wanted), limits)
-    return as_dicts((columns, rows[: limits.rows])), len(rows) > limits.rows
+    return _as_dicts((columns, rows[: limits.rows])), len(rows) > limits.rows
 
 
 def with_connection(home: Path, questions: Callable[[QueryFunction], Answer], limits: sql_guard.QueryLimits | None = None) -> Answer:
@@ -92,10 +92,10 @@ def with_connection(home: Path, questions: Callable[[QueryFunction], Answer], li
 
 def records(home: Path, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
     """Returns the rows of a query as dicts."""
-    return as_dicts(query(home, sql, parameters))
+    return _as_dicts(query(home, sql, parameters))
 
 
-def as_dicts(table: Table) -> list[dict[str, Any]]:
+def _as_dicts(table: Table) -> list[dict[str, Any]]:
     """Returns the rows of a table as dicts."""
     columns, rows = table
     return [dict(zip(columns, row, strict=True)) for row in rows]
