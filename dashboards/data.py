@@ -16,7 +16,7 @@ from stages.text.web.chart import line_chart, thinned
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage
 
-STATE_CLASS = {
+STATE_CLASS: dict[str, str] = {
     NodeState.BUILT: "good",
     NodeState.CACHED: "good",
     NodeState.IMPORTED: "good",
@@ -185,7 +185,7 @@ def score_lines(home: Path, run: str) -> list[Mapping[str, str]]:
 def _node_line(node: str, stage: Stage, state: str, seconds: float | None, message: str, summary: Summary) -> ShownNode:
     """Returns a node's line with the values that its stage declares. summary: all values of the artifact's summary."""
     declared = {name: summary.get(name, "") for name in stage.summary} if summary else {}
-    style = STATE_CLASS.get(NodeState(state), "soft")
+    style = STATE_CLASS.get(state, "soft")
     return ShownNode(node, state, style, f"{seconds:.1f}" if seconds is not None else "", message, declared)
 
 

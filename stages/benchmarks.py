@@ -3,7 +3,7 @@
 Guarantee: the artifact holds every item of every file. All items are indexed for decontamination, whether models are scored on them or
 not. The words of an item and the seed decide whether it is scored; the order of a file does not.
 Cost: one pass over the files; for docstrings, parsing of the packages' sources (about 0.5 s per MB).
-Source: stages/text/items/tasks.py lists the file formats; stages/text/items/held_out.py for the held-out answers.
+Source: stages/text/items/tasks.py lists the file formats; stages/text/items/held_out.py makes the held-out answers.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     held = hold_out(found, config.items, seed)
     if len(held) < config.items:
         raise StageError(
-            f"The packages have {len(held)} answers of {config.min_words} to {config.max_words} words that occur once; {config.items} were asked for.",
+            f"The packages have {len(held)} answers of {config.min_words} to {config.max_words} words that occur once; the recipe requires {config.items}.",
             where="benchmarks.docstrings",
             do="Lower benchmarks.docstrings.items or name more packages.",
         )

@@ -76,7 +76,7 @@ class TrainQuality(StageConfig):
         for name in self.positives:
             ending = PurePath(name.removesuffix(".gz")).suffix
             if ending and not glob.has_magic(ending) and "/" not in ending and ending.lower() not in FORMATS:
-                raise ValueError(f"{name!r} has no known format; the endings are {', '.join(FORMATS)}, or .gz behind one of them")
+                raise ValueError(f"{name!r} has no known format; the endings are {', '.join(FORMATS)}, or one of them followed by .gz")
         if self.buckets * self.dimensions * 4 <= MIN_VECTOR_BYTES:
             raise ValueError(
                 f"buckets x dimensions must be above {MIN_VECTOR_BYTES // 4:,}: smaller vectors are not initialised, so that two runs would differ."

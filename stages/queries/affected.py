@@ -103,7 +103,7 @@ def affected(home: Path, pattern: str) -> Affected:
 
 
 def as_like(pattern: str) -> str:
-    r"""Returns a pattern for LIKE … ESCAPE '\\'. Only % is a wildcard, as in filter.url.remove (stages/text/quality/url_patterns.py)."""
+    r"""Returns a pattern for LIKE … ESCAPE '\'. Only % is a wildcard, as in filter.url.remove (stages/text/quality/url_patterns.py)."""
     return re.sub(r"([\\_])", r"\\\1", pattern)
 
 

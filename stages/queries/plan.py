@@ -115,10 +115,10 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mappi
             missing.append(f"{error.what} ({error.where})" if error.where else error.what)
             planned[step.node] = Planned(step.node, NodeState.WAITING, ("an input is missing",))
             continue
-        hit = find_cached(home, job)
-        if hit:
-            wrong = manifest.glance(hit)
-            planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), hit, job)
+        found = find_cached(home, job)
+        if found:
+            wrong = manifest.glance(found)
+            planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), found, job)
         else:
             planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job)), None, job)
     return Plan(tuple(planned.values()), tuple(missing))

@@ -30,7 +30,7 @@ class BatchRow(TypedDict):
     """A document, or a part of one, in a global batch of pretraining.
 
     Attributes:
-        position: the place of the sequence in the batch, from 0.
+        position: the place of the sequence in the order of training, from 0.
         sequence: its number in the mixture.
         segment: the place of the document in the sequence, from 0.
         doc_id: the document.

@@ -11,8 +11,8 @@ import numpy as np
 
 def probe() -> str:
     """One line: GFLOP/s of a 2048-wide float32 product with one thread's settings as they are, MB/s of sha256, cores, load."""
-    hidden_size, data = 2048, b"x" * 50_000_000
-    a = np.ones((hidden_size, hidden_size), np.float32)
+    width, data = 2048, b"x" * 50_000_000
+    a = np.ones((width, width), np.float32)
     a @ a
     start = time.perf_counter()
     a @ a
@@ -21,6 +21,6 @@ def probe() -> str:
     hashlib.sha256(data).digest()
     hashed = time.perf_counter() - start
     return (
-        f"machine: matmul {2 * hidden_size**3 / product / 1e9:,.0f} GFLOP/s, sha256 {len(data) / hashed / 1e6:,.0f} MB/s, "
+        f"machine: matmul {2 * width**3 / product / 1e9:,.0f} GFLOP/s, sha256 {len(data) / hashed / 1e6:,.0f} MB/s, "
         f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}"
     )

@@ -67,3 +67,11 @@ def test_two_pages_of_one_path_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("dashboards.pages.node_page.PAGE", runs_page.PAGE)
     with pytest.raises(StageError, match="Two pages have the path /"):
         declaring.all_pages()
+
+
+def test_a_state_of_a_later_version_is_shown_as_it_is() -> None:
+    from dashboards import data
+    from stages.dedup import STAGE
+
+    line = data._node_line("dedup", STAGE, "paused", None, "", {})
+    assert (line.state, line.style, line.seconds) == ("paused", "soft", "")

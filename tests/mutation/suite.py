@@ -1,6 +1,7 @@
 """Draws mutants, runs each against its module's tests in a copy of the project, and counts which survive.
 
-Guarantee: nothing in the project's own folder is written; the baseline is green before the first mutant; a mutant is tried by the tests of
+Guarantee: nothing in the project's own folder is written; the baseline is green before the first mutant, and so are the tests that decide
+about a mutant, in their selection; a mutant is tried by the tests of
 its module that execute its line (tests/mutation/lines.py), and by all that execute the module where its import does; it is killed by a test
 that fails, by a process that dies, or by a test that takes three times as long as without it and 20 s more (counted apart).
 Cost: a fork, and the tests until the first that fails; the two workers have a copy of the tree each, since training ranks read it.
@@ -21,9 +22,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -48,6 +49,7 @@ COPIED = (
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 LIMIT = 0.05  # of the sample may survive
 SLOWER, GRACE_S, FIRST_S = 3.0, 20.0, 600.0  # a mutant's test may take SLOWER x baseline + GRACE_S; the baseline itself FIRST_S
+COMPILE_S = 60.0  # more, where numba compiles a changed loop anew
 LONG_AGO = 1_000_000_000  # every copied file's time: Python's and numba's caches see a mutated file by its newer one
 
 
@@ -148,7 +150,13 @@ class Worker:
         self.process.stdin.flush()
         return self.hear()
 
-    def mutated(self, mutant: Mutant, tests: Sequence[str], times: Mapping[str, float]) -> Result:
+    def run_chosen(self, tests: Sequence[str], limits: Mapping[str, float], extra_s: float = 0.0) -> dict[str, Any]:
+        """What the zygote says of some tests. limits: Test -> seconds, of every test of their files. extra_s: Added to each limit."""
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
+        own = {test: limit + extra_s for test, limit in limits.items() if test.partition("::")[0] in files}
+        return self.run(tuple(files), tests, own, max(own.values()))
+
+    def mutated(self, mutant: Mutant, tests: Sequence[str], limits: Mapping[str, float]) -> Result:
         """Writes the mutant into the copy, runs the tests, and puts everything back."""
         path = self.root / mutant.path
         source = path.read_bytes()
@@ -156,9 +164,7 @@ class Worker:
         started = time.monotonic()
         try:
             path.write_bytes(mutant.applied(source))
-            limits = {test: SLOWER * seconds + GRACE_S for test, seconds in times.items()}
-            files = dict.fromkeys(test.partition("::")[0] for test in tests)
-            said = self.run(tuple(files), tests, limits, SLOWER * max(times.values(), default=0.0) + GRACE_S)
+            said = self.run_chosen(tests, limits, COMPILE_S if compiled else 0.0)
         finally:
             path.write_bytes(source)
             os.utime(path, (LONG_AGO, LONG_AGO))
@@ -221,6 +227,20 @@ class Baseline:
 
     def times(self, files: Sequence[str]) -> dict[str, float]:
         return {test: seconds for file in files for test, seconds in self.seconds[file].items()}
+
+    def limits(self, files: Sequence[str], chosen: Collection[str]) -> dict[str, float]:
+        """Returns how many seconds every test of some files may take, where only the chosen ones run.
+
+        The seconds of tests that are left out count for the next chosen one, since it makes the fixtures that they made in the baseline.
+        """
+        found: dict[str, float] = {}
+        for file in files:
+            waited = 0.0
+            for test, seconds in self.seconds[file].items():
+                waited += seconds
+                found[test] = SLOWER * waited + GRACE_S
+                waited = 0.0 if test in chosen or not chosen else waited
+        return found
 
     def tests(self, mutant: Mutant, source: bytes, files: Sequence[str]) -> tuple[str, ...]:
         """Returns the tests that can detect a mutant, in the order of its module's test files.
@@ -310,13 +330,18 @@ def run_suite(
             tasks = [(m, first.tests(m, sources[path], chosen[path])) for path in chosen for m in drawn[path]]
             tasks.sort(key=lambda task: -sum(times[test] for test in task[1]))  # the long ones first, so that no worker waits at the end
 
+            green: dict[tuple[str, ...], bool] = {}
+
             def attempt(worker: Worker, task: tuple[Mutant, tuple[str, ...]]) -> None:
                 mutant, wanted = task
-                result = (
-                    worker.mutated(mutant, wanted, {test: times[test] for test in wanted})
-                    if wanted
-                    else Result(mutant, "survived", "", 0.0)
-                )
+                limits = first.limits(chosen[mutant.path], set(wanted))
+                result = worker.mutated(mutant, wanted, limits) if wanted else Result(mutant, "survived", "", 0.0)
+                if result.state != "survived" and result.test in wanted:
+                    ran = wanted[: wanted.index(result.test) + 1]
+                    if ran not in green:
+                        green[ran] = worker.run_chosen(ran, limits)["state"] == "passed"
+                    if not green[ran]:
+                        result = replace(result, state="survived", test=f"{result.test} fails without the mutant too, among these tests")
                 results.append(result)
                 say(f"{len(results):4}/{len(tasks)} {result.state:8} {result.seconds:6.1f} s  {result.mutant.path} {result.test}")
                 if result.state == "survived":

@@ -241,3 +241,32 @@ def test_lines_are_attributed_to_the_tests_that_execute_them(tmp_path: Path) -> 
 def test_the_innermost_statement_without_its_body(text: str, lines: list[int], imported: bool) -> None:
     found, at_import = suite.statement_lines(LINES_TOY.encode(), LINES_TOY.index(text))
     assert (list(found), at_import) == (lines, imported)
+
+
+ORDER_TEST = """import pytest
+from toy import sizes
+
+SEEN = []
+
+
+def test_first():
+    SEEN.append(1)
+
+
+def test_second():
+    sizes.size(12)
+    assert SEEN
+"""
+
+
+def test_a_test_that_fails_without_the_mutant_decides_nothing(tmp_path: Path) -> None:
+    """The second test needs the first one, which executes no line of the module and is left out."""
+    result, said = ran(toy(tmp_path, ORDER_TEST))
+    assert result["killed"] == result["overdue"] == 0 and result["survived"] == result["sample"] > 1
+    assert any("test_second fails without the mutant too" in line for line in said)
+
+
+def test_what_tests_that_are_left_out_took_counts_for_the_next_one() -> None:
+    measured = suite.Baseline({"a": {"a::1": 70.0, "a::2": 0.1, "a::3": 1.0}, "b": {"b::1": 2.0}}, {})
+    assert measured.limits(("a",), {"a::2"}) == pytest.approx({"a::1": 230, "a::2": 230.3, "a::3": 23})
+    assert measured.limits(("a", "b"), {"a::1", "a::3"}) == pytest.approx({"a::1": 230, "a::2": 20.3, "a::3": 23.3, "b::1": 26})

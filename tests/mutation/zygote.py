@@ -34,7 +34,7 @@ LIBRARIES = (
 )  # fmt: skip
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MEMORY_BYTES, FILE_BYTES = 6 << 30, 2 << 30  # of a child: a mutant that grows without end dies of it
-COLLECT_S = 120.0  # until the first test starts, and after the last one
+COLLECT_S = 120.0  # per test file, until the first test starts, and after the last one
 OUTPUT_BYTES = 4000
 LOOK_S = 0.05
 
@@ -89,7 +89,7 @@ def listen(job: dict[str, Any], pid: int, pipe: int) -> tuple[str, str, dict[str
     test, times, rest = "", dict[str, float](), b""
     since, ended, status = time.monotonic(), False, None
     while status is None:
-        limit = job["limits"].get(test, job["limit"]) if test and not ended else COLLECT_S
+        limit = job["limits"].get(test, job["limit"]) if test and not ended else COLLECT_S * len(job["tests"])
         if time.monotonic() > since + limit:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

@@ -129,7 +129,7 @@ def test_the_index_of_ngrams_is_published_and_never_empty(tmp_path: Path) -> Non
 
 
 def test_too_few_answers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match=r"The packages have \d+ answers of 5 to 30 words that occur once; 100000 were asked for"):
+    with pytest.raises(StageError, match=r"The packages have \d+ answers of 5 to 30 words that occur once; the recipe requires 100000"):
         run_stage(STAGE, {"docstrings": {"packages": [PACKAGE], "items": 100_000}}, {}, tmp_path)
 
 

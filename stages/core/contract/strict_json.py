@@ -116,4 +116,4 @@ def _decimal(digits: str) -> float:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise BadJsonError(f"{name}, which is no JSON number")
+    raise BadJsonError(f"{name}, which is not a JSON number")

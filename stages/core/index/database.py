@@ -55,7 +55,7 @@ def reindex(home: Path) -> tuple[int, int]:
 
 def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> Table:
     """Returns column names and rows of one read-only query. Wrong SQL is a RecipeError with DuckDB's message."""
-    return with_connection(home, lambda ask: ask(sql, parameters))
+    return with_connection(home, lambda query: query(sql, parameters))
 
 
 def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[dict[str, Any]], bool]:
@@ -65,7 +65,7 @@ def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[di
     StageError.
     """
     wanted = sql_guard.one_select(sql, limits.rows + 1)
-    columns, rows = with_connection(home, lambda ask: ask(wanted), limits)
+    columns, rows = with_connection(home, lambda query: query(wanted), limits)
     return _as_dicts((columns, rows[: limits.rows])), len(rows) > limits.rows
 
 
@@ -325,7 +325,9 @@ def _insert_news(connection: duckdb.DuckDBPyConnection, home: Path, news: News) 
     if news.artifacts or news.gone:
         connection.execute("DELETE FROM link")
         connection.execute(schema.LINK)
-    views.insert(connection, list(news.runs.values()))
+    runs = list(news.runs.values())
+    for start in range(0, len(runs), BATCH):
+        views.insert(connection, runs[start : start + BATCH])
     if news.runs or news.gone_runs:
         connection.execute("DELETE FROM current")
         connection.execute(schema.CURRENT)

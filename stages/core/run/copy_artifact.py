@@ -40,8 +40,9 @@ def copy_artifact(home: Path, node: str, stage: Stage, source: Path, provenance:
     with lease(lease_path(home, node, theirs.manifest["key"]), "import"):
         own, damaged = _own_artifacts(home, stage, theirs)
         if own:
-            return Result(NodeState.CACHED, own)
-        return Result(NodeState.BUILT, _copy(home, stage, theirs, provenance, damaged))
+            return Result(NodeState.CACHED, own, record_counts=own.manifest["record_counts"])
+        copy = _copy(home, stage, theirs, provenance, damaged)
+        return Result(NodeState.BUILT, copy, record_counts=copy.manifest["record_counts"])
 
 
 def _sound_artifact(node: str, stage: Stage, source: Path) -> Artifact:
@@ -107,7 +108,7 @@ def _copy(home: Path, stage: Stage, theirs: Artifact, provenance: str, damaged: 
         damaged: The artifact of this home that the copy replaces, or None.
 
     Raises:
-        RecipeError: A file cannot be read, or the disk is full.
+        RecipeError: A file cannot be read.
     """
     source, node, recorded = theirs.path, theirs.manifest["node"], theirs.manifest["files"]
     out = home / "scratch" / f"{node}-{theirs.manifest['key'][:12]}-import"

@@ -202,7 +202,7 @@ def parsed(data: bytes) -> Manifest:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
     value = parse(data)
     if not isinstance(value, dict):
-        raise ValueError("it holds no object")
+        raise ValueError("it is not a JSON object")
     if len(data) > MAX_CHARS or deepest(data, MAX_DEPTH) > MAX_DEPTH:  # else nothing in it can be too long or too deep
         _refuse_long_or_deep(value, "", 0)
     try:

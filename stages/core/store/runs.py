@@ -246,7 +246,7 @@ def _lines(path: Path, ended: bool) -> list[NodeLine]:
         except ValueError as error:
             raise ValueError(f"{path.name}:{number}: {error}") from None
         if not isinstance(value, dict):
-            raise ValueError(f"{path.name}:{number} holds no object")
+            raise ValueError(f"{path.name}:{number} is not a JSON object")
         found.append(cast(NodeLine, value))
     return found
 

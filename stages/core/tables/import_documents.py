@@ -155,7 +155,7 @@ def _format_of(file: ExternalFile) -> DocumentFormat:
         if known.reads(file):
             return known
     raise RecipeError(
-        f"{base_name(file)} has no name of a file with documents.", where=file.uri, do=f"Name files that fit one of {', '.join(PATTERNS)}."
+        f"{base_name(file)} is not in a known format of documents.", where=file.uri, do=f"Name files that fit one of {', '.join(PATTERNS)}."
     )
 
 
@@ -180,7 +180,7 @@ def _checked(row: Mapping[str, JsonValue]) -> _Fields | str:
     try:
         "".join((text, *texts.values())).encode()
     except UnicodeEncodeError:
-        return "the row holds half a surrogate pair, which is no character"
+        return "the row holds half a surrogate pair, which is not a character"
     return _Fields(text, texts["url"], texts["date"], texts["lang"] or None, score, (row.get("id"), row.get("doc_id")))
 
 

@@ -29,7 +29,7 @@ STEPS = SideTable(
     {
         "step": Column("int64", "the optimizer step, from 1"),
         "position": Column("int64", "place in the order of sequences"),
-        "sequence": Column("int64", "the sequence: sequence of sequence_spans"),
+        "sequence": Column("int64", "number of the sequence, as in sequence_spans"),
         "phase": Column("int32", "phase of the mixture"),
         "epoch": Column("int32", "how often the phase had been read before"),
     },

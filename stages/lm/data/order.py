@@ -87,7 +87,7 @@ class Order:
             OrderError: `start` or `count` is negative.
         """
         if start < 0 or count < 0:
-            raise OrderError(f"Positions start at 0; {count} from {start} were asked for.")
+            raise OrderError(f"Positions start at 0; {count} from {start} were requested.")
         position = np.arange(start, start + count, dtype=np.int64)
         epoch, offset = np.divmod(position, self.sequences_per_epoch)
         sequence, phase_number = np.empty(count, np.int64), np.empty(count, np.int64)

@@ -144,7 +144,7 @@ def _margin_signs(dpo: DpoSummary) -> Iterator[Verdict]:
     if accuracy is None:
         return
     claim, unit = "DPO raises the reward margin of more held-out pairs than it lowers", "share of pairs"
-    pairs = int(_number(dpo, "validation_pairs") or 0)
+    pairs = _pairs(dpo)
     if accuracy == 0 and _number(dpo, "validation_reward_margin") == 0:
         yield verdicts.untested(claim, unit, pairs, "every margin is 0")
     else:
@@ -156,7 +156,19 @@ def _means_of_dpo(dpo: DpoSummary) -> Iterator[Verdict]:
         before, after = _number(dpo, f"validation_{name}_before"), _number(dpo, f"validation_{name}")
         if before is not None and after is not None:
             claim, unit = f"DPO raises the {label} on held-out pairs", label.removeprefix("mean ")
-            yield verdicts.untested(claim, unit, int(_number(dpo, "validation_pairs") or 0), ONE_NUMBER, after - before)
+            yield verdicts.untested(claim, unit, _pairs(dpo), ONE_NUMBER, after - before)
+
+
+def _pairs(dpo: DpoSummary) -> int:
+    """Returns the number of validation pairs.
+
+    Raises:
+        ValueError: It is not recorded, although results on validation pairs are.
+    """
+    pairs = _number(dpo, "validation_pairs")
+    if pairs is None:
+        raise ValueError("The summary of dpo has results on validation pairs, but not their number (validation_pairs).")
+    return int(pairs)
 
 
 def _number(dpo: DpoSummary, name: str) -> float | None:

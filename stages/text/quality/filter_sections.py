@@ -121,7 +121,7 @@ class RedactionRules(StageConfig):
 
 
 class FilterSections(StageConfig):
-    """Languages to keep, quality rules and repairs. The order is fixed; the module docstring gives it."""
+    """Languages to keep, quality rules and repairs. The order is fixed; stages/filter.py gives it."""
 
     repair: RepairRules = RepairRules()
     """Unicode repair."""

@@ -37,9 +37,9 @@ TOP_GRAM_FRAC = Signal(
 DUP_GRAM_FRAC = Signal(
     "dup_{n}_gram_frac", "float64", SHARE, "characters in repeated word n-grams, of all", REPEATS, "gopher_repetition.dup_n_grams"
 )
-WORDS = Signal("words", "int64", "words", "words that are no symbols", GOPHER)
+WORDS = Signal("words", "int64", "words", "words that are not symbols", GOPHER)
 ALL_WORDS = Signal("all_words", "int64", "words", "words and symbols", GOPHER)
-AVG_WORD_CHARS = Signal("avg_word_chars", "float64", "characters", "mean length of the words that are no symbols", GOPHER)
+AVG_WORD_CHARS = Signal("avg_word_chars", "float64", "characters", "mean length of the words that are not symbols", GOPHER)
 HASHES_PER_WORD = Signal("hashes_per_word", "float64", "hashes per word", "number signs, by words and symbols", GOPHER)
 ELLIPSES_PER_WORD = Signal("ellipses_per_word", "float64", "ellipses per word", "ellipses, by words and symbols", GOPHER)
 BULLET_LINES_FRAC = Signal("bullet_lines_frac", "float64", SHARE, "lines that begin with a bullet, of all lines", GOPHER)

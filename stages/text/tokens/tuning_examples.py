@@ -85,10 +85,10 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
         reason = reason or (TuningReason.HELD_OUT if found else "")
         item = f"{found[0].task}/{found[0].item_id}" if found else None
         verdict = "dropped" if reason else "kept"
-        split = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
-        row: dict[str, UUID | str] | None = (
-            None if reason else {"doc_id": example.doc_id, "source": example.source, **example.columns, "split": split}
-        )
+        row: dict[str, UUID | str] | None = None
+        if not reason:
+            split = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
+            row = {"doc_id": example.doc_id, "source": example.source, **example.columns, "split": split}
         decision: dict[str, UUID | str | None] = {"doc_id": example.doc_id, "verdict": verdict, "reason": reason or None, "item": item}
         yield ClearedExample(decision, row, example.chars)
 

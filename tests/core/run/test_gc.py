@@ -97,7 +97,7 @@ HARM: list[tuple[str, str, str]] = [
     ("run.json", '"started": "yesterday"', "Invalid isoformat"),
     ("run.json", '"started": "2026-W01-1"', "Invalid isoformat"),
     ("run.json", '"recipe": "\\ud800"', "half a surrogate pair"),
-    ("run.json", '"seq": NaN', "NaN, which is no JSON number"),
+    ("run.json", '"seq": NaN', "NaN, which is not a JSON number"),
     ("run.json", '"run_id": "20260101-000000-other-abcd"', "is of the run"),
     ("run.json", "[" * 100_000, ""),
     ("run.json", "gone", "run.json is missing"),
@@ -111,7 +111,7 @@ HARM: list[tuple[str, str, str]] = [
     ("nodes.jsonl", "line", "nodes.jsonl has 1 lines, end.json counts 2"),
     ("nodes.jsonl", "gone", "nodes.jsonl has 0 lines, end.json counts 2"),
     ("nodes.jsonl", "{\n{}\n", "nodes.jsonl:1: Expecting property name"),
-    ("nodes.jsonl", "[]\n[]\n", "nodes.jsonl:1 holds no object"),
+    ("nodes.jsonl", "[]\n[]\n", "nodes.jsonl:1 is not a JSON object"),
     ("nodes.jsonl", "{}\n{}\n", "it has no 'node'"),
     ("nodes.jsonl", "\xff\n\xff\n", "nodes.jsonl:1: "),
 ]

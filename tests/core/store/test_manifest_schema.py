@@ -74,6 +74,7 @@ DEEP = json.loads("[" * 60 + "]" * 60)
 BAD: list[tuple[str, Harm, str]] = [
     ("rows of 10^30", put("rows", 10**30), "a whole number of more than 64 bits"),
     ("rows many", put("rows", "many"), "rows is 'many'"),
+    ("imported null", put("imported", None), "imported is None"),
     ("rows negative", put("rows", -1), "rows is -1"),
     ("rows a float", put("rows", 3.0), "rows is 3.0"),
     ("rows a bool", put("rows", True), "rows is True"),
@@ -110,7 +111,7 @@ BAD: list[tuple[str, Harm, str]] = [
     ("summary nested", put("summary/longest", {"a": 1}), "summary.longest is dict"),
     ("summary huge", put("summary/longest", 2**64 - 1), "summary.longest is 18446744073709551615"),
     ("summary infinite", text(lambda t: t.replace('"longest": 5', '"longest": 1e999')), "a number beyond the range of a double"),
-    ("NaN", text(lambda t: t.replace('"longest": 5', '"longest": NaN')), "NaN, which is no JSON number"),
+    ("NaN", text(lambda t: t.replace('"longest": 5', '"longest": NaN')), "NaN, which is not a JSON number"),
     ("a key twice", text(lambda t: t.replace('"rows"', '"rows": 1, "rows"')), "the key 'rows' twice in an object"),
     ("nested in config", put("config", {"x": DEEP}), "config.x is nested too deeply"),
     ("nested past the parser", lambda r: b"[" * 200_000, "more than 100 levels of brackets"),
@@ -129,8 +130,8 @@ BAD: list[tuple[str, Harm, str]] = [
     ("external a text", put("external/files", "x"), "external.files is 'x'"),
     ("imported a text", put("imported", "yes"), "imported is 'yes'"),
     ("not UTF-8", lambda r: b'{"node": "\xff"}', "not UTF-8"),
-    ("a list", lambda r: b"[]", "it holds no object"),
-    ("null", lambda r: b"null", "it holds no object"),
+    ("a list", lambda r: b"[]", "it is not a JSON object"),
+    ("null", lambda r: b"null", "it is not a JSON object"),
     ("empty", lambda r: b"", "Expecting value"),
 ]  # fmt: skip
 FORGED: list[tuple[str, Harm, str]] = [
@@ -322,7 +323,7 @@ def test_a_stage_that_states_what_no_manifest_may_hold_publishes_nothing(tmp_pat
 
     run.__module__ = WORDS.run.__module__
     with pytest.raises(
-        StageError, match="What words states about its artifact is not valid in a manifest: NaN, which is no JSON number"
+        StageError, match="What words states about its artifact is not valid in a manifest: NaN, which is not a JSON number"
     ) as caught:
         run_stage(dataclasses.replace(WORDS, run=run), {}, {}, tmp_path)
     assert "nothing was published" in caught.value.do and not list(tmp_path.glob("artifacts/*/*"))

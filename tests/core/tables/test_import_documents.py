@@ -154,6 +154,6 @@ def test_a_file_without_a_format_is_refused(tmp_path: Path) -> None:
     file = ExternalFile(str(tmp_path / "a.csv"), 1, "sha256:0")
     with pytest.raises(
         RecipeError,
-        match="a.csv has no name of a file with documents",
+        match="a.csv is not in a known format of documents",
     ):
         import_documents.take_documents((file,), tmp_path / "out", cast(Context, SimpleNamespace(drop=None, progress=None)))

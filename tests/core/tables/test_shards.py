@@ -63,7 +63,9 @@ def test_workers_die_with_a_killed_stage_and_write_no_more(stage, tmp_path: Path
 def test_killed_workers_fail_the_stage(stage, which: str) -> None:
     process, workers, started = stage
     by_age = sorted(workers, key=lambda pid: psutil.Process(pid).create_time())
-    for worker in {"first": by_age[:1], "last": by_age[1:], "both": by_age}[which]:
+    chosen, *others = {"first": by_age[:1], "last": by_age[1:], "both": by_age}[which]
+    os.kill(chosen, signal.SIGKILL)
+    for worker in others:
         with suppress(ProcessLookupError):  # after the death of the first, the stage itself ends the other one
             os.kill(worker, signal.SIGKILL)
     said = process.communicate(timeout=30)[1]

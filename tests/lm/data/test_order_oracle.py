@@ -72,6 +72,6 @@ def test_indices_on_either_side_are_refused() -> None:
     for index in (-1, 10):
         with pytest.raises(OrderError, match="An index is outside the permutation of 10 sequences"):
             permute(np.array([0, index]), 10, permutation_keys(0, 0, 0))
-    with pytest.raises(OrderError, match="Positions start at 0; -1 from 0 were asked for"):
+    with pytest.raises(OrderError, match="Positions start at 0; -1 from 0 were requested"):
         Order((Phase(0, 10),), 0, 5).places(0, -1)
     assert Order((Phase(0, 10),), 0, 5).places(3, 0).sequence.size == 0

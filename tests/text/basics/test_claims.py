@@ -159,3 +159,11 @@ def test_of_a_mean_alone_nothing_is_shown() -> None:
         (0.07, "reward margin", 256, None), (pytest.approx(0.00390625), "log-prob accuracy", 256, None),
     ]  # fmt: skip
     assert len(comparisons(models, DPO | {"validation_logprob_accuracy_before": None}, 7)) == 5
+
+
+@pytest.mark.parametrize("function", [required_claims, comparisons])
+def test_results_on_pairs_without_their_number_are_an_error(function: Any) -> None:
+    """With 0 instead, the claim on the margins would read as not shown."""
+    without = {name: value for name, value in DPO.items() if name != "validation_pairs"}
+    with pytest.raises(ValueError, match=r"not their number \(validation_pairs\)"):
+        function({"sft": model(), "dpo": model()}, without, 7)
