@@ -134,3 +134,21 @@ def test_weights_have_limits() -> None:
     for weights in ({"a": 0.9e-12, "b": 1.0}, {"a": 1.1e12}, {"a": 6e11, "b": 5e11}):
         with pytest.raises(ValidationError, match="weights"):
             Mix(weights=weights, total_tokens=1)
+
+
+def test_spans_are_written_in_groups_of_131072(tmp_path: Path) -> None:
+    """A reader of one document's spans skips groups; one group per file would be read whole."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from stages.mix import _write_sequence_spans
+    from stages.text.tokens.spans import Spans
+
+    count = (1 << 17) + 1
+    one = np.zeros(1, np.int64)
+    spans = Spans(pa.array([bytes(16)], pa.binary(16)), one, ("web",), one, one, one + count, one)
+    segments = np.stack([np.zeros(count, np.int64), np.arange(count), np.ones(count, np.int64)], axis=1)
+    _write_sequence_spans(tmp_path / "train.parquet", "train", spans, np.zeros(count, np.int64), segments, np.array([0, count]))
+    written = pq.ParquetFile(tmp_path / "train.parquet")
+    assert [written.metadata.row_group(i).num_rows for i in range(written.num_row_groups)] == [1 << 17, 1]
+    assert written.read(["segment"]).column("segment").to_pylist()[-2:] == [count - 2, count - 1]
