@@ -170,3 +170,15 @@ def test_texts_are_those_of_the_documents_that_dedup_read() -> None:
         db.execute(f"CREATE TABLE documents AS FROM (VALUES {documents}) t(artifact_id, doc_id, text)")
         found = db.execute(affected_module._TEXTS, [["c"], [f"{1:032}"]]).fetchall()
         assert [(child, text) for child, _, text in found] == [("c", "p1")]
+
+
+def test_a_document_of_a_crawl_counts_once_and_a_record_that_is_no_page_not_at_all() -> None:
+    import duckdb
+
+    with duckdb.connect() as db:
+        db.execute("CREATE TABLE matching AS FROM (VALUES ('d'), ('e')) t(doc_id)")
+        db.execute("CREATE TABLE edge AS FROM (VALUES ('x1', 'c'), ('x2', 'c'), ('x1', 'other')) t(child, parent)")
+        db.execute("CREATE TABLE artifact AS FROM (VALUES ('c', 'warc'), ('other', 'documents')) t(artifact_id, kind)")
+        rows = "('x1', 'd', NULL), ('x2', 'd', 'http_status'), ('x1', 'e', 'not_a_page'), ('x1', 'f', NULL)"
+        db.execute(f"CREATE TABLE decisions AS FROM (VALUES {rows}) t(artifact_id, doc_id, reason)")
+        assert db.execute(affected_module._CRAWLS.format(documents="matching")).fetchall() == [("c", 1)]

@@ -183,7 +183,7 @@ def test_the_run_is_the_requested_one_or_the_builder_or_the_newest() -> None:
         db.execute(
             "CREATE TABLE run AS FROM (VALUES ('r1', 'one', 1), ('r2', 'two', 2), ('r3', 'three', 3), ('r4', 'four', 4)) t(run_id, alias, seq)"
         )
-        db.execute("CREATE TABLE node_run AS FROM (VALUES ('r2', 'a'), ('r3', 'a'), ('r3', 'b'), ('r2', 'b')) t(run_id, artifact_id)")
+        db.execute("CREATE TABLE node_run AS FROM (VALUES ('r2', 'a'), ('r3', 'a'), ('r3', 'b'), ('r4', 'b')) t(run_id, artifact_id)")
 
         def query(sql: str, params: list[object] | None = None) -> tuple[list[str], list[tuple[object, ...]]]:
             found = db.execute(sql, params or [])
@@ -192,4 +192,4 @@ def test_the_run_is_the_requested_one_or_the_builder_or_the_newest() -> None:
         start = trace._followed(query, "a", "")  # type: ignore[arg-type]
         assert (start.run, start.of, start.gone) == ("one", {("mix", "spans"): "/a/"}, ("gone",)), "the builder, without a line of its own"
         assert [trace._followed(query, "a", run).run for run in ("two", "r3", "three", "four")] == ["two", "three", "three", "one"]  # type: ignore[arg-type]
-        assert trace._followed(query, "b", "").run == "three", "the newest that has it, where the builder is not recorded"  # type: ignore[arg-type]
+        assert trace._followed(query, "b", "").run == "four", "the newest that has it, where the builder is not recorded"  # type: ignore[arg-type]
