@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from stages.core.contract.report_section import figure
 from stages.core.contract.states import NodeState
 from stages.core.index import database
-from stages.queries.lineage import run_rows
 from stages.text.web.chart import line_chart, thinned
 
 if TYPE_CHECKING:
@@ -30,29 +29,6 @@ MOST_RUNS = 30
 
 Summary = Mapping[str, str]
 """Name of a summary value -> the value as text."""
-
-
-@dataclass(frozen=True)
-class RunLine:
-    """A run.
-
-    Attributes:
-        started: When it started, in UTC.
-        seconds: Its duration; None while it runs.
-        cached: Number of cached nodes.
-        built: Number of built nodes.
-        failed: Messages of failed nodes; None without one.
-    """
-
-    run_id: str
-    alias: str
-    recipe: str
-    state: str
-    started: str
-    seconds: float | None
-    cached: int
-    built: int
-    failed: str | None
 
 
 @dataclass(frozen=True)
@@ -85,11 +61,6 @@ class NodeRun:
     artifact: str
     rows: str
     tokens: str
-
-
-def run_lines(home: Path) -> list[RunLine]:
-    """Returns all runs, newest first."""
-    return [RunLine(**row) for row in run_rows(home)]
 
 
 def node_lines(home: Path, stages: Mapping[str, Stage], run: str) -> list[ShownNode]:

@@ -98,7 +98,7 @@ def end_values(result: Result) -> EventValues:
     manifest = result.artifact.manifest
     figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
     text = ", ".join([f"{manifest['rows']:,} rows", size_text(manifest["bytes"]), *figures[-4:]])
-    if counts := result.record_counts:
+    if counts := manifest["record_counts"]:
         text = record_counts_text(counts["unit"], counts["rows_in"], counts["kept"], counts["changed"], counts["dropped"])
     return {"state": result.state, "seconds": result.seconds, "text": text}
 
@@ -134,11 +134,12 @@ def _forward(node: str) -> Report:
 
 def _markdown(node: str, result: Result) -> str:
     manifest = result.artifact.manifest
+    counts = manifest["record_counts"]
     rows = "".join(
         f"| {entry} | {reason or ''} | {count:,} | {'' if chars is None else f'{chars:,}'} |\n"
-        for entry, reason, count, chars in record_count_rows(manifest["record_counts"])
+        for entry, reason, count, chars in record_count_rows(counts)
     )
-    unit = result.record_counts["unit"] if result.record_counts else ""
+    unit = counts["unit"] if counts else ""
     record_counts = f"\n| entry | reason | {unit} | characters |\n|---|---|---|---|\n{rows}" if rows else ""
     numbers = "".join(f"| {name} | {value} |\n" for name, value in sorted(manifest["summary"].items()))
     summary = f"\n| summary | |\n|---|---|\n{numbers}" if numbers else ""

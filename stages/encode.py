@@ -12,15 +12,18 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from uuid import UUID
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, RecordCountsJson, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.shards import Meter, collect, run_shards
 from stages.settings import StageConfig
+
+if TYPE_CHECKING:
+    from stages.core.store.manifest_schema import RecordCountsEntry
 
 SPANS = SideTable(
     "spans", "token_spans", "the tokens of a document",
@@ -54,7 +57,7 @@ class EncodedShard(TypedDict):
 
     tokens: int
     bytes: int
-    record_counts: RecordCountsJson
+    record_counts: RecordCountsEntry
 
 
 class SourceText(NamedTuple):

@@ -124,7 +124,8 @@ def run(config: FilterSettings, inputs: Mapping[str, Artifact], out: Path, ctx: 
     """
     files = _prepare(config, inputs["classifier"], ctx)
     paths = document_shards(inputs["documents"].path)
-    tasks = [FilterTask(path, config.model_dump_json(), files) for path in paths]
+    settings = config.model_dump_json()
+    tasks = [FilterTask(path, settings, files) for path in paths]
     shards = run_shards(filter_file, tasks, ctx, "filter", [path.stat().st_size for path in paths])
     record_counts = add_record_counts([shard.result for shard in shards])
     rows = record_counts.kept + record_counts.changed

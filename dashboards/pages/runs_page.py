@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboards.data import MOST_RUNS, RunLine, ShownNode, artifact_lines, loss_charts, node_lines, run_lines, score_lines
+from dashboards.data import MOST_RUNS, ShownNode, artifact_lines, loss_charts, node_lines, score_lines
 from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.core.contract.states import RunState
+from stages.queries.lineage import RunRow, run_rows
 
 TEMPLATE = """
 {% set chosen = content.chosen %}
@@ -39,8 +40,8 @@ TEMPLATE = """
 class RunsContent(PageContent):
     """The values of the page. chosen: the run that the page shows; None if there is no run. charts: SVG."""
 
-    runs: Sequence[RunLine] = ()
-    chosen: RunLine | None = None
+    runs: Sequence[RunRow] = ()
+    chosen: RunRow | None = None
     nodes: Sequence[ShownNode] = ()
     artifacts: Sequence[Mapping[str, str]] = ()
     charts: Sequence[str] = ()
@@ -54,19 +55,19 @@ class RunsContent(PageContent):
 
 def content(visit: PageVisit) -> RunsContent:
     """Returns the run that the parameter `run` names by id or alias; the newest run if it is empty or unknown."""
-    runs = run_lines(visit.home)
+    runs = run_rows(visit.home)
     if not runs:
         return RunsContent()
     name = visit.parameters.get("run", "")
-    chosen = next((run for run in runs if name in (run.run_id, run.alias)), runs[0])
+    chosen = next((run for run in runs if name in (run["run_id"], run["alias"])), runs[0])
     return RunsContent(
-        live=chosen.state == RunState.RUNNING,
+        live=chosen["state"] == RunState.RUNNING,
         runs=runs[:MOST_RUNS],
         chosen=chosen,
-        nodes=node_lines(visit.home, visit.stages, chosen.run_id),
-        artifacts=artifact_lines(visit.home, chosen.run_id),
-        charts=loss_charts(visit.home, chosen.run_id),
-        scores=score_lines(visit.home, chosen.run_id),
+        nodes=node_lines(visit.home, visit.stages, chosen["run_id"]),
+        artifacts=artifact_lines(visit.home, chosen["run_id"]),
+        charts=loss_charts(visit.home, chosen["run_id"]),
+        scores=score_lines(visit.home, chosen["run_id"]),
     )
 
 

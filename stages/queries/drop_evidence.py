@@ -141,12 +141,11 @@ def evidence(query: QueryFunction, decision: Decision) -> Evidence:
     if decision.verdict not in ("dropped", "changed"):
         return Evidence()
     config = _config(query, decision.artifact)
-    node = decision.artifact.partition("/")[0]
-    if node == "extract":
+    if decision.node == "extract":
         return Evidence((*extract_measured(decision, config), *_warc_file(query, decision)))
-    if node == "filter":
+    if decision.node == "filter":
         return Evidence(tuple(filter_measured(decision, config)))
-    return _of_dedup(query, decision, config) if node == "dedup" else _of_decontaminate(query, decision, config)
+    return _of_dedup(query, decision, config) if decision.node == "dedup" else _of_decontaminate(query, decision, config)
 
 
 def _config(query: QueryFunction, artifact: str) -> RecordedConfig:

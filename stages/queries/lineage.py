@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError, VerificationError
@@ -79,7 +79,7 @@ class ReachedRow(TypedDict):
 
 def run_rows(home: Path) -> list[RunRow]:
     """Returns all runs, newest first."""
-    found = database.query(
+    found = database.records(
         home,
         "SELECT run_id, alias, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
         "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state = $1) AS cached, "
@@ -87,20 +87,14 @@ def run_rows(home: Path) -> list[RunRow]:
         "(SELECT string_agg(node || ': ' || message, '; ') FROM node_run n WHERE n.run_id = run.run_id AND list_contains($3::VARCHAR[], n.state)) "
         "AS failed FROM run ORDER BY seq DESC, run_id",
         [str(NodeState.CACHED), [*map(str, BUILDS)], [str(NodeState.FAILED), str(NodeState.INTERRUPTED)]],
-    )[1]
-    return [
-        {"run_id": run_id, "alias": alias, "recipe": recipe, "state": state, "started": started, "seconds": seconds, "cached": cached, "built": built,
-         "failed": failed} for run_id, alias, recipe, state, started, seconds, cached, built, failed in found
-    ]  # fmt: skip
+    )
+    return cast(list[RunRow], found)
 
 
 def node_rows(home: Path, run: str) -> list[NodeRow]:
     """Returns the nodes of a run, in the order in which they ended. run: its id."""
     sql = "SELECT node, state, artifact_id, seconds, message FROM node_run WHERE run_id = ? ORDER BY ordinal"
-    return [
-        {"node": node, "state": state, "artifact_id": artifact_id, "seconds": seconds, "message": message}
-        for node, state, artifact_id, seconds, message in database.query(home, sql, [run])[1]
-    ]
+    return cast(list[NodeRow], database.records(home, sql, [run]))
 
 
 def show(home: Path, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from uuid import UUID
 
 from stages.core.contract.errors import RecipeError, StageError
@@ -165,18 +165,15 @@ def trace_step(home: Path, of: Start, step: int) -> list[BatchRow]:
         raise StageError(what, where=str(home), do="Look where it was trained, or run its recipe again.")
     if not first <= step <= last:
         raise StageError(f"There is no step {step}.", where=trained, do=f"The steps are {first} to {last}.")
-    found = database.query(
+    found = database.records(
         home,
         "SELECT s.position, s.sequence, r.segment, r.doc_id::VARCHAR AS doc_id, d.url, r.source, r.length AS tokens FROM steps s "
         "JOIN sequence_spans r ON r.sequence = s.sequence AND r.part = 'train' AND contains(r.file, ?) "
         f"LEFT JOIN (SELECT DISTINCT doc_id, url FROM decisions WHERE {_any(of.judged)}) d ON d.doc_id = r.doc_id "
         "WHERE contains(s.file, ?) AND s.step = ? ORDER BY s.position, r.segment",
         [of.of["mix", "sequence_spans"], *of.judged, pretrain, step],
-    )[1]
-    return [
-        {"position": position, "sequence": sequence, "segment": segment, "doc_id": doc_id, "url": url, "source": source, "tokens": tokens}
-        for position, sequence, segment, doc_id, url, source, tokens in found
-    ]
+    )
+    return cast(list[BatchRow], found)
 
 
 class _Known(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from dashboards.data import artifact_lines, run_lines
+from dashboards.data import artifact_lines
 from flows.cli import main
 from flows.opened_recipe import default_home
 from stages.core.contract.errors import RecipeError
@@ -49,7 +49,7 @@ def answers(home: Path) -> list[object]:
         affected(home, f"{SITE}/%").artifacts,
         database.select(home, sql, QueryLimits()),
         counts(home),
-        artifact_lines(home, run_lines(home)[0].run_id),
+        artifact_lines(home, ask.run_rows(home)[0]["run_id"]),
     ]
 
 

@@ -57,8 +57,16 @@ def test_the_page_of_a_node_has_a_column_per_declared_value_and_a_row_per_run(cl
 
 def test_a_running_page_is_loaded_again_and_a_finished_one_is_not(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "refresh" not in client.get("/").headers
-    lines = [runs_page.RunLine("run-2", "tiny-2", "tiny", "running", "2026-01-01", None, 0, 1, None)]
-    monkeypatch.setattr(runs_page, "run_lines", lambda home: lines)
+    row = {
+        "run_id": "run-2",
+        "alias": "tiny-2",
+        "recipe": "tiny",
+        "state": "running",
+        "started": "2026-01-01",
+        "seconds": None,
+        "cached": 0,
+    }
+    monkeypatch.setattr(runs_page, "run_rows", lambda home: [row | {"built": 1, "failed": None}])
     assert client.get("/").headers["refresh"] == "10"
 
 

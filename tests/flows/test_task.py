@@ -39,7 +39,7 @@ def failing(times: int, error: Exception, tries: list[int]) -> Callable[[Report]
         tries.append(1)
         if len(tries) <= times:
             raise error
-        return Result("cached", Artifact(Path("toy/0123"), {"summary": {}, "rows": 1, "bytes": 1}))
+        return Result("cached", Artifact(Path("toy/0123"), {"summary": {}, "rows": 1, "bytes": 1, "record_counts": None}))
 
     return perform
 

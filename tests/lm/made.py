@@ -17,6 +17,17 @@ from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import TrainingSettings
 from stages.settings import StageConfig
 
+MODEL = ModelConfig(
+    vocab_size=61,
+    num_hidden_layers=2,
+    hidden_size=16,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=16,
+)
+"""A model whose dimensions differ where a confusion of two would show."""
+
 
 def small_job(folder: Path, machine: Machine, steps: int) -> RankJob:
     """Returns a training job over eight sequences of 16 tokens, with its files below `folder`."""

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -25,7 +25,7 @@ from stages.core.store.names import name_fault
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:
-    from stages.core.store.manifest_schema import Manifest
+    from stages.core.store.manifest_schema import Manifest, RecordCountsEntry
 
 
 @dataclass(frozen=True)
@@ -89,20 +89,6 @@ class ExternalFile:
         return value if kind == "sha256" else hashlib.sha256(self.identity.encode()).hexdigest()
 
 
-class RecordCountsJson(TypedDict):
-    """The fields of RecordCounts as plain JSON. manifest_schema.RecordCountsEntry has the same fields with the limits that are checked."""
-
-    unit: str
-    rows_in: int
-    kept: int
-    changed: int
-    dropped: dict[str, int]
-    chars_in: int
-    chars_out: int
-    chars_removed: int
-    chars_dropped: dict[str, int]
-
-
 @dataclass(frozen=True)
 class RecordCounts:
     """How many records came in and what happened to them: rows_in = kept + changed + dropped, and the same in characters.
@@ -141,7 +127,7 @@ class RecordCounts:
             )
         return ""
 
-    def as_json(self) -> RecordCountsJson:
+    def as_json(self) -> RecordCountsEntry:
         """Returns the fields in the order of their declaration."""
         return {
             "unit": self.unit,
@@ -204,8 +190,7 @@ class Artifact:
     @property
     def summary(self) -> Summary:
         """The scalar results that the stage returned as `Outcome.summary`."""
-        summary: Summary = self.manifest["summary"]
-        return summary
+        return self.manifest["summary"]
 
 
 SectionOf = Callable[[Artifact], Section | None]

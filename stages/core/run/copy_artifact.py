@@ -40,9 +40,8 @@ def copy_artifact(home: Path, node: str, stage: Stage, source: Path, provenance:
     with lease(lease_path(home, node, theirs.manifest["key"]), "import"):
         own, damaged = _own_artifacts(home, stage, theirs)
         if own:
-            return Result(NodeState.CACHED, own, record_counts=own.manifest["record_counts"])
-        copy = _copy(home, stage, theirs, provenance, damaged)
-        return Result(NodeState.BUILT, copy, record_counts=copy.manifest["record_counts"])
+            return Result(NodeState.CACHED, own)
+        return Result(NodeState.BUILT, _copy(home, stage, theirs, provenance, damaged))
 
 
 def _sound_artifact(node: str, stage: Stage, source: Path) -> Artifact:

@@ -13,7 +13,7 @@ from stages.core.contract.declaration import Outcome
 from stages.core.contract.environment import environment, utc_now
 from stages.core.run.node_job import NodeJob
 from stages.core.store import manifest
-from stages.core.store.manifest_schema import EnvironmentEntry, ExternalEntry, FileEntry, ImportedEntry, Manifest, RecordCountsEntry
+from stages.core.store.manifest_schema import EnvironmentEntry, ExternalEntry, FileEntry, ImportedEntry, Manifest
 
 
 class _IfImported(TypedDict, total=False):
@@ -60,7 +60,7 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
         "external": {name: [cast(ExternalEntry, asdict(f)) for f in found] for name, found in job.files.items()},
         "rows": outcome.rows,
         "tokens": outcome.tokens,
-        "record_counts": cast(RecordCountsEntry, asdict(outcome.record_counts)) if outcome.record_counts else None,
+        "record_counts": outcome.record_counts.as_json() if outcome.record_counts else None,
         "summary": dict(outcome.summary),
         "files": files,
         "tables": {table.name: table.view for table in job.stage.tables},

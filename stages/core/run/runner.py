@@ -28,7 +28,6 @@ from stages.core.contract.states import NodeState
 from stages.core.run.new_manifest import new_manifest
 from stages.core.run.node_job import NodeJob
 from stages.core.store import external, integrity, lease, manifest, names
-from stages.core.store.manifest_schema import RecordCountsEntry
 
 PROGRESS_EVERY_S = 0.5
 
@@ -66,13 +65,11 @@ class Result:
         state: CACHED or one of BUILDS.
         artifact: What the node built or found.
         seconds: Time of the build, 0 for a cached node.
-        record_counts: The record counts in the artifact's manifest; None if its stage counts no records.
     """
 
     state: NodeState
     artifact: Artifact
     seconds: float = 0.0
-    record_counts: RecordCountsEntry | None = None
 
 
 def find_cached(home: Path, job: NodeJob) -> Artifact | None:
@@ -104,11 +101,11 @@ def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool 
         OSError: A file cannot be read or written, and the disk is not the reason.
     """
     if cached := _usable_cached(home, job, run_id, force):
-        return Result(NodeState.CACHED, cached, 0.0, cached.manifest["record_counts"])
+        return Result(NodeState.CACHED, cached)
     try:
         with _held(home, job, run_id, report):
             if cached := _usable_cached(home, job, run_id, force):
-                return Result(NodeState.CACHED, cached, 0.0, cached.manifest["record_counts"])
+                return Result(NodeState.CACHED, cached)
             return _build(home, job, run_id, report, force)
     except OSError as error:
         if clear := of_the_disk(error, f"while {job.node} was writing", home):
@@ -180,7 +177,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     same = old is not None and digest == old.manifest["digest"]
     if old and same and not broken:
         shutil.rmtree(scratch)
-        return Result(NodeState.IDENTICAL, old, time.monotonic() - started, old.manifest["record_counts"])
+        return Result(NodeState.IDENTICAL, old, time.monotonic() - started)
     if old and not same and not broken and job.stage.deterministic:
         raise VerificationError(
             f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
@@ -197,7 +194,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
             line = f"the imported {manifest.artifact_id(other)} claims the same key and holds other bytes: do not use it"
             report(Event("log", job.node, {"line": line}))
     state = NodeState.DIFFERS if old and not same else NodeState.BUILT
-    return Result(state, artifact, time.monotonic() - started, record["record_counts"])
+    return Result(state, artifact, time.monotonic() - started)
 
 
 def _refuse_damaged(home: Path, job: NodeJob, run_id: str, report: Report) -> None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 from uuid import UUID
 
-from stages.core.contract.declaration import Context, RecordCounts, RecordCountsJson
+from stages.core.contract.declaration import Context, RecordCounts
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.parquet import Cell, TableRow, count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter
+
+if TYPE_CHECKING:
+    from stages.core.store.manifest_schema import RecordCountsEntry
 
 DOCUMENTS = SideTable(
     "documents", "documents", "a document that stays",
@@ -56,7 +59,7 @@ class Document(TypedDict):
 class JudgedShard(TypedDict):
     """The result of `judge_shard`, as plain JSON. rows: number of documents written."""
 
-    record_counts: RecordCountsJson
+    record_counts: RecordCountsEntry
     rows: int
 
 

@@ -6,12 +6,15 @@ Guarantee: the record counts of a file balance.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 from uuid import UUID
 
-from stages.core.contract.declaration import RecordCounts, RecordCountsJson
+from stages.core.contract.declaration import RecordCounts
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.documents import decisions_with
+
+if TYPE_CHECKING:
+    from stages.core.store.manifest_schema import RecordCountsEntry
 
 WARC = Column("int32", "number of the WARC file in the crawl's files.json")
 CHARS_IN, CHARS_OUT = Column("int64", "characters of the HTML"), Column("int64", "characters of the text")
@@ -83,7 +86,7 @@ class BadRecord(TypedDict):
 class ExtractedFile(TypedDict):
     """The result of `extract_file`: record counts, damaged records, number of documents, and the rows of files.parquet."""
 
-    record_counts: RecordCountsJson
+    record_counts: RecordCountsEntry
     bad: list[BadRecord]
     rows: int
     file: list[FileRow]

@@ -258,17 +258,7 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
     Matrices decay and vectors do not. The token embedding decays only with decay_embeddings. The head decays unless it is tied.
     """
-    shape = ModelConfig(
-        vocab_size=61,
-        num_hidden_layers=2,
-        hidden_size=16,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=16,
-        tie_word_embeddings=tied,
-        qk_norm=True,
-    )
+    shape = made.MODEL.model_copy(update={"tie_word_embeddings": tied, "qk_norm": True})
     model = plain.Llama(shape)
     settings = made.training(
         weight_decay=0.3, optimizer={"betas": (0.7, 0.8), "eps": 1e-3}, decay_embeddings=embeddings, global_batch_size=1, learning_rate=1.0

@@ -13,7 +13,6 @@ import torch
 
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceReader, write_sequence_files
-from stages.lm.model.config import ModelConfig
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import checkpoint, trainer, training_run
@@ -25,19 +24,10 @@ from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.training_settings import ScoringSettings
 from tests.golden import oracle
 from tests.lm import plain
-from tests.lm.made import changed, training
+from tests.lm.made import MODEL, changed, training
 
 SHAPE = {"vocab": 61, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "ffn": 24, "context": 16, "theta": 1e4, "eps": 1e-5,
          "tied": False, "qk_norm": False}  # fmt: skip
-MODEL = ModelConfig(
-    vocab_size=61,
-    num_hidden_layers=2,
-    hidden_size=16,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=16,
-)
 SEQUENCES = 21
 
 
