@@ -153,10 +153,10 @@ def trace_step(home: Path, of: Start, step: int) -> list[BatchRow]:
     if not trained:
         do = "Name a checkpoint with --checkpoint, or run the recipe up to pretrain."
         raise StageError(f"{of.alias} was not made from a pretrained checkpoint, so there are no steps.", where=str(home), do=do)
-    pretrain = of.of.get(("pretrain", "steps"), "")
+    pretrain = of.of.get(("pretrain", "steps"))
     first: int | None = None
     last = 0
-    if pretrain:
+    if pretrain is not None:
         ((first, last),) = database.query(home, "SELECT min(step), max(step) FROM steps WHERE contains(file, ?)", [pretrain])[1]
     if first is None:
         raise StageError("Pretraining took no step here: its checkpoint was imported.", where=trained, do="Look where it was trained.")
@@ -190,7 +190,7 @@ def _newest(home: Path, node: str, made: bool) -> str:
     sql = (
         "SELECT a.artifact_id FROM artifact a LEFT JOIN node_run n USING (artifact_id) LEFT JOIN run ON run.run_id = n.run_id "
         "WHERE a.node = $1 AND (NOT $2 OR EXISTS (FROM edge WHERE child = a.artifact_id AND input)) "
-        "ORDER BY coalesce(run.seq, 0) DESC, n.ordinal DESC, try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"
+        "ORDER BY coalesce(run.seq, 0) DESC, try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"
     )
     found = database.query(home, sql, [node, made])[1]
     return str(found[0][0]) if found else ""

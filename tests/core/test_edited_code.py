@@ -124,6 +124,9 @@ def test_sources_are_parsed_once_per_home(tmp_path: Path, monkeypatch: pytest.Mo
             patched.setattr(source_code.ast, "parse", lambda source: pytest.fail("parsed again"))
             with source_code.remembered(tmp_path):
                 assert source_code.code_digest(MODULE) == digest
+            patched.setattr(source_code, "write_durably", lambda *_: pytest.fail("written without news"))
+            with source_code.remembered(tmp_path):
+                assert source_code.code_digest(MODULE) == digest
         for damaged in ("{ half", "[]", '{"x": 1}', "\xff"):
             forget()
             (tmp_path / "code.json").write_text(damaged, encoding="latin-1")
