@@ -14,8 +14,9 @@ PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store test
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
 
+# Two processes; tests/conftest.py says which tests stay together.
 test: .venv/.ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 # While you work: format, lint, types, architecture rules and unit tests. `make check PATHS=tests/stages/test_mix.py` narrows it.
 check: .venv/.ready lint

@@ -32,13 +32,32 @@ LONGER_S = {"tiny_home": 1800, "server": 900}
 """Seconds for a test that uses such a fixture or carries such a mark, and has no limit of its own; all others have pyproject's."""
 
 
+SHARED = ("tiny_home", "chain")
+"""Fixtures of the whole session that take long to build: their tests stay together in one process, and come first."""
+LONG = ("tests/golden", "tests/lm/train", "tests/flows", "tests/core/index")
+"""Folders whose files take longest. They come before the others, so that both processes end at about the same time."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives time to what runs the whole pipeline or a real server: a limit holds for the fixtures that a test is the first to ask for."""
+    """Gives time to long tests, and shares the tests out to the processes of `make test`.
+
+    A limit holds for the fixtures that a test is the first to ask for, so what runs the whole pipeline or a real server has a longer one. The
+    tests of one file run in one process, so that the fixtures of a module are built once.
+    """
     for item in items:
         names = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
         longer = [seconds for name, seconds in LONGER_S.items() if name in names]
         if longer and "timeout" not in names:
             item.add_marker(pytest.mark.timeout(max(longer)))
+        shared = next((name for name in SHARED if name in names), "")
+        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.partition("::")[0]))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Returns a test's place in the order: shared fixtures, then long files, then the others."""
+    (group,) = next(item.iter_markers("xdist_group")).args
+    return SHARED.index(group) if group in SHARED else len(SHARED) + (not group.startswith(LONG))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -138,9 +157,15 @@ def answered(printed: str, command: str = "") -> Any:
     return envelope["answer"]
 
 
+TINY = "tiny-1"
+"""The run of `tiny_home`. Commands name it as their recipe: its record has every value."""
+SHORTER = ("pretrain.budget.steps=100", "sft.budget.steps=100")
+"""What the tests change in tiny: the training takes a third of the steps, and half of the time of the run."""
+
+
 @pytest.fixture(scope="session")
 def tiny_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home in which the whole tiny recipe was run. LOAM_TEST_HOME names one to keep between test runs."""
+    """A home in which the whole tiny recipe was run, with less training. LOAM_TEST_HOME names one to keep between test runs."""
     home = Path(os.environ.get("LOAM_TEST_HOME") or tmp_path_factory.mktemp("tiny") / "home")
-    loam("run", "tiny", home=home)
+    loam("run", "tiny", *(word for value in SHORTER for word in ("--set", value)), home=home)
     return home

@@ -15,7 +15,7 @@ import pytest
 
 from flows.pipeline import pipeline
 from stages.core.contract.errors import StageError
-from tests.conftest import PROJECT, answered, loam
+from tests.conftest import PROJECT, TINY, answered, loam
 from tests.served import ask, client_environment
 
 pytestmark = pytest.mark.server
@@ -71,7 +71,7 @@ def newest_run(home: Path, flow: str) -> Any:
 def test_the_whole_pipeline_as_a_deployment_shows_one_cached_task_per_node_and_links_the_report(
     server: dict[str, str], tiny_home: Path
 ) -> None:
-    deploy(server, "pretrain/full", "-p", "recipe=tiny")
+    deploy(server, "pretrain/full", "-p", f"recipe={TINY}")
     run = newest_run(tiny_home, "pretrain")
     tasks = found(tiny_home, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
     assert sorted(t["name"] for t in tasks) == sorted(node.name for node in pipeline())
@@ -91,7 +91,7 @@ def test_every_parameter_is_described_and_the_example_schedule_sleeps(server: di
 
 
 def test_one_node_again_as_a_deployment_is_built_and_leaves_its_record_counts(server: dict[str, str], tiny_home: Path) -> None:
-    deploy(server, "stage/any", "-p", "node=dedup", "-p", "recipe=tiny")
+    deploy(server, "stage/any", "-p", "node=dedup", "-p", f"recipe={TINY}")
     run = newest_run(tiny_home, "stage")
     tasks = found(tiny_home, "task_runs", flow_runs={"id": {"any_": [run["id"]]}})
     assert [(t["name"], t["state_name"]) for t in tasks] == [("dedup", "Completed")]
@@ -103,7 +103,7 @@ def test_one_node_again_as_a_deployment_is_built_and_leaves_its_record_counts(se
 
 
 def test_log_lines_and_progress_of_the_ranks_arrive_while_they_train(server: dict[str, str], tiny_home: Path) -> None:
-    command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dpo", "-p", "recipe=tiny"]
+    command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dpo", "-p", f"recipe={TINY}"]
     subprocess.run(command, env=server, check=True, capture_output=True, cwd=PROJECT)
     seen_while_running, percents = False, set()
     end = time.monotonic() + 300
@@ -123,7 +123,7 @@ def test_log_lines_and_progress_of_the_ranks_arrive_while_they_train(server: dic
 
 
 def test_a_failing_node_fails_the_run_with_its_message(server: dict[str, str], tiny_home: Path) -> None:
-    command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dedpu", "-p", "recipe=tiny", "--watch"]
+    command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dedpu", "-p", f"recipe={TINY}", "--watch"]
     done = subprocess.run(command, env=server, capture_output=True, text=True, check=False, timeout=300, cwd=PROJECT)
     assert done.returncode == 1
     assert "There is no node 'dedpu'" in newest_run(tiny_home, "stage")["state"]["message"]

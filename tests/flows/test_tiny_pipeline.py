@@ -14,7 +14,7 @@ import duckdb
 import pytest
 
 from flows.pipeline import pipeline
-from tests.conftest import PROJECT, answered, loam
+from tests.conftest import PROJECT, TINY, answered, loam
 
 
 def artifact(home: Path, node: str) -> Path:
@@ -24,7 +24,7 @@ def artifact(home: Path, node: str) -> Path:
 
 def test_the_second_run_is_all_hits_without_prefect(tiny_home: Path) -> None:
     before = sorted((tiny_home / "prefect").rglob("*.db")) and max(p.stat().st_mtime_ns for p in (tiny_home / "prefect").rglob("*.db"))
-    done = loam("run", "tiny", home=tiny_home)
+    done = loam("run", TINY, home=tiny_home)
     assert f"all {len(pipeline())} nodes are cached" in done.stderr and "report  " in done.stdout
     assert (
         sorted((tiny_home / "prefect").rglob("*.db")) and max(p.stat().st_mtime_ns for p in (tiny_home / "prefect").rglob("*.db"))
@@ -67,11 +67,11 @@ def test_up_and_down_reach_the_ends_of_the_pipeline(tiny_home: Path) -> None:
 
 
 def test_why_names_the_changed_field(tiny_home: Path) -> None:
-    done = loam("lineage", "why", "filter", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
+    done = loam("lineage", "why", "filter", TINY, "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
     assert answered(done.stdout) == [{"node": "filter", "state": "cached", "why": ""}]
-    done = loam("lineage", "why", "dedup", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
+    done = loam("lineage", "why", "dedup", TINY, "--set", "dedup.threshold=0.5", "--json", home=tiny_home)
     assert answered(done.stdout)[-1]["why"].startswith("config.threshold: 0.")
-    plan = answered(loam("plan", "tiny", "--set", "dedup.threshold=0.5", "--json", home=tiny_home).stdout)
+    plan = answered(loam("plan", TINY, "--set", "dedup.threshold=0.5", "--json", home=tiny_home).stdout)
     states = {s["node"]: s["state"] for s in plan["steps"]}
     assert (states["filter"], states["dedup"], states["decontaminate"], states["benchmarks"]) == ("cached", "missing", "waiting", "cached")
 
@@ -119,16 +119,16 @@ def readme_queries() -> list[str]:
 
 
 def test_one_stage_again_is_identical(tiny_home: Path) -> None:
-    done = loam("stage", "dedup", "tiny", "--force", home=tiny_home)
+    done = loam("stage", "dedup", TINY, "--force", home=tiny_home)
     assert "identical" in done.stderr
 
 
 def test_a_node_with_what_follows_is_built_again_and_the_run_has_a_name(tiny_home: Path) -> None:
-    done = loam("run", "tiny", "--from", "contamination", "--as", "again", home=tiny_home)
+    done = loam("run", TINY, "--from", "contamination", "--as", "again", home=tiny_home)
     built = [line.split()[:2] for line in done.stderr.splitlines() if line.split()[1:2] in (["identical"], ["built"], ["cached"])]
     assert built[-2:] == [["contamination", "identical"], ["report", "identical"]]
     assert all(state == "cached" for _, state in built[:-2]) and len(built) == len(pipeline())
-    taken = loam("run", "tiny", "--as", "again", home=tiny_home, check=False)
+    taken = loam("run", TINY, "--as", "again", home=tiny_home, check=False)
     assert taken.returncode == 2 and "The name 'again' is taken by" in taken.stderr
 
 
@@ -141,14 +141,14 @@ def test_a_branch_of_a_recorded_run_shares_everything_upstream(tiny_home: Path) 
 
 
 def test_a_stage_whose_inputs_are_not_built_is_refused(tiny_home: Path) -> None:
-    done = loam("stage", "dedup", "tiny", "--set", "extract.min_chars=17", home=tiny_home, check=False)
+    done = loam("stage", "dedup", TINY, "--set", "extract.min_chars=17", home=tiny_home, check=False)
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
 
 
 def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> None:
     """Ctrl-C in the middle of sft: exit code 130, no process left, and the same command finishes the job."""
     settings = ["--set", "sft.learning_rate=0.0011", "--until", "sft"]
-    command = [sys.executable, "-m", "flows.cli", "run", "tiny", *settings, "--home", str(tiny_home)]
+    command = [sys.executable, "-m", "flows.cli", "run", TINY, *settings, "--home", str(tiny_home)]
     running = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert running.stderr is not None
     for line in running.stderr:
@@ -163,5 +163,5 @@ def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> N
     assert alive == ""
     runs = answered(loam("lineage", "runs", "--json", home=tiny_home).stdout)
     assert runs[0]["state"] == "interrupted"
-    loam("run", "tiny", *settings, home=tiny_home)
-    loam("run", "tiny", home=tiny_home)
+    loam("run", TINY, *settings, home=tiny_home)
+    loam("run", TINY, home=tiny_home)
