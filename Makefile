@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
+# Two processes; tests/conftest.py says which tests stay together.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
 PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store tests/core/tables tests/lm/model tests/lm/data
@@ -14,13 +16,12 @@ PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store test
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
 
-# Two processes; tests/conftest.py says which tests stay together.
 test: .venv/.ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(PYTEST)
 
 # While you work: format, lint, types, architecture rules and unit tests. `make check PATHS=tests/stages/test_mix.py` narrows it.
 check: .venv/.ready lint
-	$(BIN)/python -m pytest -m 'not server and not chaos and not fuzz and not browser' $(PATHS)
+	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser' $(PATHS)
 
 fmt: .venv/.ready
 	$(BIN)/ruff check --fix --select I .
