@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,9 +148,10 @@ def unclipped(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 @dataclass(frozen=True)
 class Ran:
-    """The folder of a run, its metrics lines, and the "partition" event of every rank."""
+    """The folder of a run, its duration in seconds, its metrics lines, and the "partition" event of every rank."""
 
     folder: Path
+    seconds: float
     lines: list[dict[str, float]]
     held: list[PartitionSizes]
 
@@ -164,12 +166,13 @@ def run(job: RankJob, folder: Path, ranks: int, micro: int) -> Ran:
     held: list[PartitionSizes] = []
     shutil.rmtree(folder / "out", ignore_errors=True)
     machine = replace(job.machine, ranks=ranks, micro_batch_size=micro)
+    started = time.monotonic()
     launch(
         replace(job, machine=machine, scratch=str(folder), out=str(folder / "out")),
         lambda _, event: held.append(event) if isinstance(event, PartitionSizes) else None,
         os.environ,
     )
-    return Ran(folder, read_metrics(folder / "metrics.jsonl"), held)
+    return Ran(folder, time.monotonic() - started, read_metrics(folder / "metrics.jsonl"), held)
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +213,12 @@ def test_accumulation_from_the_seed_with_recomputed_activations(tmp_path: Path) 
     machine = Machine(1, "cpu", 2, 2, activation_checkpointing=True)
     case = made_case(tmp_path / "case", "clipped", CLIPPED, {"max_grad_norm": 0.5}, machine, seeded=True)
     follows(run(case.job, tmp_path / "run", 1, 2), case.curve)
+
+
+def test_the_steps_took_no_longer_than_the_run(one: Ran) -> None:
+    """By their tokens per second."""
+    steps = [line["tokens"] / line["tokens_per_s"] for line in one.lines if "tokens_per_s" in line]
+    assert len(steps) == STEPS and min(steps) > 0 and sum(steps) < one.seconds
 
 
 def test_parameters_are_really_partitioned(two: Ran) -> None:

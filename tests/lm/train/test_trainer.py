@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from stages.lm.data.order import Phase
+from stages.lm.data.order import Order, Phase
 from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
@@ -184,6 +185,19 @@ def test_going_on_takes_the_step_after_the_last(job: RankJob, tmp_path: Path, mo
     assert [line["step"] for line in found.lines] == [5, 6, 7] and found.curve("lr") == whole.curve("lr")[4:]
     order = oracle.batches(((0, SEQUENCES),), 8, 5)
     assert [sum(seen[i : i + 2], []) for i in (0, 2, 4)] == [next(order) for _ in range(7)][4:]
+
+
+@pytest.mark.parametrize(("rank", "deleted"), [(0, 1), (1, 0)])
+def test_only_rank_0_deletes_old_snapshots(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, deleted: int) -> None:
+    """After the new one is written. If another rank deleted them, a single rank would keep every snapshot."""
+    calls: list[str] = []
+    monkeypatch.setattr(trainer.checkpoint, "save", lambda *_: calls.append("save"))
+    monkeypatch.setattr(trainer.checkpoint, "prune", lambda folder: calls.append(f"prune {folder.name}"))
+    engine: Any = SimpleNamespace(rank=rank)
+    own = replace(job, scratch=str(tmp_path))
+    run = trainer.Run(own, engine, own.training, Order(own.phases, 1, 8), SequenceReader(own.train), open_events(tmp_path, rank), None, 0)
+    trainer.save(run, 4)
+    assert calls == ["save", "prune resume"][: 1 + deleted]
 
 
 def test_a_job_that_is_already_done_only_hands_over(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
