@@ -1,0 +1,41 @@
+"""What DeepSpeed is asked for, by its own names: every setting of a job that it has to know, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from stages.lm.train.engine import deepspeed_config
+from stages.lm.train.job import Machine
+from stages.lm.train.training_settings import ScoringSettings
+from tests.lm.made import changed, small_job
+
+ZERO = {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 200_000_000, "stage3_prefetch_bucket_size": 200_000_000}
+REST = {
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+    "steps_per_print": 1 << 40,
+    "wall_clock_breakdown": False,
+}
+
+
+def test_training_on_processors(tmp_path: Path) -> None:
+    job = changed(small_job(tmp_path, Machine(1, "cpu", 2, 2), 1), max_grad_norm=0.7)
+    assert deepspeed_config(job, 3) == {
+        "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, "gradient_clipping": 0.7,
+        "zero_optimization": {**ZERO, "overlap_comm": False}, **REST,
+    }  # fmt: skip
+
+
+def test_training_on_gpus_overlaps_communication_and_pins_what_is_offloaded(tmp_path: Path) -> None:
+    job = changed(small_job(tmp_path, Machine(1, "cuda", 2, 2, offload_optimizer=True), 1), precision="bf16")
+    found = deepspeed_config(job, 1)
+    assert found["zero_optimization"] == {**ZERO, "overlap_comm": True, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    assert found["bf16"] == {"enabled": True} and found["data_types"] == {"grad_accum_dtype": "fp32"}
+    on_cpu = deepspeed_config(replace(job, machine=replace(job.machine, device="cpu")), 1)
+    assert on_cpu["zero_optimization"] == {**ZERO, "overlap_comm": False, "offload_optimizer": {"device": "cpu", "pin_memory": False}}
+
+
+def test_scoring_has_no_gradients_to_clip(tmp_path: Path) -> None:
+    job = replace(small_job(tmp_path, Machine(1, "cpu", 2, 2), 1), settings=ScoringSettings())
+    assert deepspeed_config(job, 1)["gradient_clipping"] == 0.0
