@@ -21,7 +21,7 @@ test: .venv/.ready lint
 
 # While you work: format, lint, types, architecture rules and unit tests. `make check PATHS=tests/stages/test_mix.py` narrows it.
 check: .venv/.ready lint
-	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser' $(PATHS)
+	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser and not ci' $(PATHS)
 
 fmt: .venv/.ready
 	$(BIN)/ruff check --fix --select I .

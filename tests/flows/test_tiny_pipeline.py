@@ -13,6 +13,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from flows.opened_recipe import default_home
 from flows.pipeline import pipeline
 from tests.conftest import PROJECT, TINY, answered, loam
 
@@ -32,13 +33,20 @@ def test_the_second_run_is_all_hits_without_prefect(tiny_home: Path) -> None:
 
 
 def test_the_numbers_mean_something(tiny_home: Path) -> None:
-    """Base beats the unigram model and sft beats chance, by the report's own tests; DPO's 50 steps may show nothing."""
+    """Base beats the unigram model, by the report's own test. With this little training, sft and dpo may show nothing."""
     report = artifact(tiny_home, "report")
     text = (report / "report.md").read_text()
     assert "| reached | The base model beats the unigram" in text
-    assert "| reached | The sft model beats chance on docs_complete (acc_mutual_info)" in text
     claims = json.loads((report / "verdicts.json").read_text())["claims"]
     assert [(c["pairs"] > 0, 0 <= c["p"] <= 1) for c in claims] == [(True, True)] * 3 and "DPO raises" in claims[2]["claim"]
+
+
+@pytest.mark.ci
+def test_the_whole_training_shows_more() -> None:
+    """In the home of `make run`: sft beats chance, too. DPO's 50 steps may show nothing."""
+    text = (artifact(default_home(), "report") / "report.md").read_text()
+    assert "| reached | The base model beats the unigram" in text
+    assert "| reached | The sft model beats chance on docs_complete (acc_mutual_info)" in text
 
 
 def test_the_report_is_one_file_that_needs_nothing_else(tiny_home: Path) -> None:

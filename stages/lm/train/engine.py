@@ -120,7 +120,6 @@ def start(job: RankJob, accumulation: int) -> Engine:
         RuntimeError: DeepSpeed created parameters in another precision than the settings say.
     """
     warnings.filterwarnings("ignore")
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     import deepspeed
     import deepspeed.ops
     from deepspeed.utils import logger, set_z3_leaf_modules

@@ -143,7 +143,9 @@ def test_log_probabilities_of_every_sequence_whatever_the_ranks(
     monkeypatch.setattr(trainer, "assign", plain.assign)
     scoring = replace(job, settings=ScoringSettings(), scratch=str(tmp_path), machine=replace(job.machine, ranks=ranks))
     for rank in range(ranks):
-        trainer.score(scoring, plain.engine_of(scoring, rank, ranks), open_events(tmp_path, rank))
+        engine = plain.engine_of(scoring, rank, ranks)
+        trainer.score(scoring, engine, open_events(tmp_path, rank))
+        assert not engine.deep.module.training
     model = loaded(weights)
     items, _ = plain.items_of(SEQUENCES, 1)
     with torch.no_grad():

@@ -116,6 +116,7 @@ def test_the_state_is_partitioned_and_written_as_declared(two: Path) -> None:
     from safetensors.torch import load_file
 
     folder = two / "out" / "checkpoint"
+    assert (two / "scratch" / "rank-0.log").read_text() == "", "DeepSpeed warns of an optimizer that it does not know"
     trainer = checkpoint.verify(folder)
     assert (trainer.step, trainer.optimizer_steps, trainer.ranks) == (toys.STEPS, toys.STEPS, 2)
     shards = [load_file(path) for path in sorted((folder / "shards").iterdir())]

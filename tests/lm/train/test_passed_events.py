@@ -1,0 +1,56 @@
+"""What the caller of a training job is shown of the events of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stages.lm.train.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
+from stages.lm.train.job import Machine
+from stages.lm.train.training_run import _pass_on
+from tests.lm.made import small_job
+
+
+@dataclass
+class Shown:
+    """A listener that keeps what it is told."""
+
+    lines: list[str] = field(default_factory=list)
+    done: list[tuple[int, int, str, str]] = field(default_factory=list)
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def progress(self, *told: object) -> None:
+        self.done.append(told)  # type: ignore[arg-type]
+
+    def child_environment(self) -> Mapping[str, str]:
+        return {}
+
+
+def shown(folder: Path, *events: tuple[int, RankEvent]) -> Shown:
+    job = replace(small_job(folder, Machine(2, "cpu", 2, 2), 4), steps=47)
+    listener = Shown()
+    for rank, event in events:
+        _pass_on(job, listener, rank, event)  # type: ignore[arg-type]
+    return listener
+
+
+def test_the_first_every_twentieth_and_the_last_step_are_logged_and_every_step_is_progress(tmp_path: Path) -> None:
+    metrics = {"loss": 2.0, "lr": 1e-3, "tokens_per_s": 99.6, "grad_norm": 0.5}
+    found = shown(tmp_path, *[(0, StepDone(step, metrics)) for step in range(1, 48)])
+    assert [line.partition("/")[0] for line in found.lines] == ["step 1", "step 20", "step 40", "step 47"]
+    assert found.lines[0] == "step 1/47: loss 2.0000, lr 1.00e-03, 100 tokens/s, gradient norm 0.500"
+    assert [told[:3] for told in found.done] == [(step, 47, "steps") for step in range(1, 48)]
+
+
+def test_the_other_events(tmp_path: Path) -> None:
+    sizes = PartitionSizes(held=5, resident=5, parameters=10)
+    found = shown(
+        tmp_path, (0, sizes), (1, sizes), (1, Logged("a note")), (0, Evaluated(3, {"validation_loss": 1.25})), (0, SequencesScored(9, 8))
+    )
+    assert found.lines == [
+        "2 ranks on cpu, each holds 50.0% of 10 parameters", "rank 1: a note", "step 3: validation loss 1.2500",
+    ]  # fmt: skip
+    assert found.done == [(8, 8, "sequences", "log-probabilities")]
