@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stages.core.contract.errors import RecipeError
 from stages.core.store import manifest
+from stages.core.store.names import give_name
 from tests.conftest import run_stage
 from tests.core.toys import WORDS
 
@@ -41,3 +43,24 @@ def test_stamps_are_in_order_of_node_and_folder_whatever_the_disk_lists_first(tm
         (tmp_path / "artifacts" / name).mkdir(parents=True)
         (tmp_path / "artifacts" / name / manifest.NAME).touch()
     assert list(manifest.stamps(tmp_path)) == ["a/1", "a/3", "b/1", "b/2"]
+
+
+def test_what_is_no_rebuild_is_not_found(tmp_path: Path) -> None:
+    """A folder without a manifest is what an interrupted removal leaves; a folder with another name is a copy made by hand."""
+    own = run_stage(WORDS, {}, {}, tmp_path)
+    own.path.with_name(f"{own.path.name}.2").mkdir()
+    shutil.copytree(own.path, own.path.with_name(f"{own.path.name}-copy"))
+    assert [a.path for a in manifest.find_artifacts(tmp_path, "words", str(own.manifest["key"]))] == [own.path]
+
+
+def test_an_artifact_is_named_by_alias_id_folder_or_given_name(tmp_path: Path) -> None:
+    first, second = (run_stage(WORDS, {"words": [word]}, {}, tmp_path) for word in ("one", "two"))
+    give_name(tmp_path, "best", manifest.artifact_id(first))
+    named = {
+        "words-1": first, "words-2": second, manifest.artifact_id(second): second, str(first.path): first, "best": first,
+    }  # fmt: skip
+    for name, artifact in named.items():
+        assert manifest.named_artifact(tmp_path, name, "a setting").path == artifact.path, name
+    with pytest.raises(RecipeError, match="There is no artifact 'words-3'") as caught:
+        manifest.named_artifact(tmp_path, "words-3", "dedup.against")
+    assert caught.value.where == "dedup.against"
