@@ -152,6 +152,23 @@ def test_values_that_yaml_or_python_would_bend_are_refused(tmp_path: Path, text:
     assert what in str(caught.value) and len(str(caught.value)) < 1000
 
 
+def test_a_mapping_for_a_list_of_sections_is_a_list_of_one_and_nothing_else_is() -> None:
+    one = validated(Shape, {"parts": {"size": 2}, "words": "en", "packages": "numpy"}, "shape")
+    assert one == validated(Shape, {"parts": [{"size": 2}], "words": ["en"], "packages": ["numpy"]}, "shape")
+    assert validated(Shape, {"parts": {}}, "shape").parts == (Part(),) and validated(Shape, {"words": ()}, "shape").words == ()
+    for values, what in (
+        ({"parts": "x"}, 'shape.parts: must be a list, not the text "x".'),
+        ({"parts": None}, "shape.parts: must be a list, not null."),
+        ({"words": {"a": 1}}, 'shape.words: must be a list, not the mapping {"a": 1}.'),
+        ({"pair": 1.5}, "shape.pair: must be a list, not the number 1.5."),
+        ({"parts": {"size": "x"}}, 'shape.parts.size: must be a whole number, not the text "x".'),
+        ({"packages": ""}, "shape.packages: must be a text that is not empty"),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            validated(Shape, values, "shape")
+        assert caught.value.what.startswith(what)
+
+
 def test_nothing_is_a_date_or_an_old_number() -> None:
     assert parse(b"[2020-01-01, 1:30, 0o17, 1e3]") == ["2020-01-01", "1:30", "0o17", "1e3"]
     assert parse(b"[010, 0x10, 1_000, -0, 1.5, .5, -1.0e+3]") == ["010", 16, 1000, 0, 1.5, 0.5, -1000.0]

@@ -299,5 +299,5 @@ def _with_unit(number: float, unit: str) -> str:
     >>> _with_unit(1, "entries"), _with_unit(5000, "bytes"), _with_unit(0.5, "")
     ('1 entry', '5,000 bytes', '0.5')
     """
-    text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    text = f"{number:,}" if isinstance(number, int) else f"{number:,g}"
     return f"{text} {SINGULAR.get(unit, unit.removesuffix('s')) if number == 1 else unit}".rstrip()

@@ -22,6 +22,9 @@ HEADS: Mapping[str, Any] = {"name": str, "seed": int, "description": str, "impor
 MOST_SUGGESTED = 4
 """Paths that one suggestion names."""
 
+SURE = 0.85
+"""Similarity (difflib) from which two names are almost the same: one wrong letter in seven."""
+
 OTHER_NAMES: Mapping[str, str] = {
     name: target
     for target, names in {
@@ -138,8 +141,8 @@ def all_paths(classes: Mapping[str, type[StageConfig]]) -> list[str]:
 def suggestion(path: Sequence[int | str], beside: Sequence[str], classes: Mapping[str, type[StageConfig]]) -> str:
     """Returns "Did you mean …?" for a path whose last part does not exist, or "" if nothing is similar.
 
-    The order: the same name or another tool's name for it in the section; a similar name beside it; the same name in other sections; a
-    similar name in the section; a similar name in other sections.
+    The order: the same name, or what this name of another tool means here, in the section; a name of the section that is almost the same;
+    the same name in other sections; a similar name in the section; a name of other sections that is almost the same.
 
     Args:
         path: The section and the keys below it. A path of one part is an unknown section.
@@ -153,11 +156,10 @@ def suggestion(path: Sequence[int | str], beside: Sequence[str], classes: Mappin
     outside = [one for one in other if one not in set(inside)]
     for found in (
         _ending(last, near) or _ending(last, inside),
-        _similar(last, near, 0.6 if above else 0.8),
+        _similar(last, near, SURE) or _similar(last, inside, SURE),
         _ending(last, outside),
-        _similar(last, near, 0.5),
-        _similar(last, inside, 0.6),
-        _similar(last, outside, 0.8),
+        _similar(last, [*near, *inside], 0.6 if above else 0.5),
+        _similar(last, outside, SURE),
     ):
         if found:
             return _question(found[:MOST_SUGGESTED])
