@@ -13,6 +13,7 @@ from typing import Any
 from flows.pipeline import models, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
+from stages.core.contract.recipe_errors import refuse_all
 
 Sections = Mapping[str, Any]
 """node -> config. The config classes of the stages are not imported here, so a config is typed as Any."""
@@ -21,16 +22,11 @@ Fault = tuple[str, str, str]
 
 
 def refuse_contradictions(recipe: Recipe) -> None:
-    """Refuses a recipe whose settings contradict each other.
-
-    Raises:
-        RecipeError: the first contradiction.
-    """
+    """Refuses a recipe whose settings contradict each other. All contradictions are one RecipeError."""
     away = spared(recipe.imports) if recipe.imports else set()
     running = {node: config for node, config in recipe.sections.items() if node not in away}
-    for fault in _faults(running, recipe.runtime):
-        what, setting, do = fault
-        raise RecipeError(what, where=f"{recipe.source}: {setting}", do=do)
+    faults = _faults(running, recipe.runtime)
+    refuse_all([RecipeError(what, where=f"{recipe.source}: {setting}", do=do) for what, setting, do in faults], recipe.source)
 
 
 def nothing_given(recipe: Recipe, nodes: Collection[str]) -> list[str]:
@@ -150,7 +146,7 @@ def _unknown_sources(running: Sections) -> Iterator[Fault]:
     for setting, sources in named:
         for unknown in [source for source in sources if source not in known][:1]:
             do = f"The sources are: {', '.join(known)} (crawl.source, crawl.site.source and crawl.docs.source name them)."
-            yield f"{setting} names {unknown!r}, which is not a source of the crawl.", setting, do
+            yield f"{setting} names {unknown[:80]!r}, which is not a source of the crawl.", setting, do
 
 
 def _no_documentation(running: Sections) -> Iterator[Fault]:

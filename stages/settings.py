@@ -2,14 +2,16 @@
 
 The module imports only pydantic, so core, text and lm may all import it. A settings class is therefore written once, and its objects go
 from the recipe to the process that uses them.
-Guarantee: a settings object is frozen. Its numbers are finite and have at most 64 bits.
+Guarantee: a settings object is frozen. Its numbers are finite and have at most 64 bits. A single value that a recipe gives for a list is a
+list of one, so both spellings make equal objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, JsonValue, ValidationInfo, field_validator
@@ -36,18 +38,20 @@ class StageConfig(BaseModel):
     """Base class of every config section. It is frozen and forbids unknown keys; the docstring under a field is its help text.
 
     Numbers are finite and have at most 64 bits. true and false are accepted only where the field is a bool: YAML reads an unquoted yes, no,
-    on or off as true or false.
+    on or off as true or false. Where a field is a list, a single entry is taken for a list of one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
-    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+    def _as_yaml_means_it(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        kinds = _kinds(annotation)
         if bool not in kinds and (truth := next((one for one in _leaves(value, kinds) if isinstance(one, bool)), None)) is not None:
-            raise ValueError(f"true or false is not allowed here (given: {truth}); a bare yes, no, on or off means that in YAML: quote it")
-        return value
+            given = "true" if truth else "false"
+            raise ValueError(f"{given} is not allowed here; YAML reads a bare yes, no, on or off as true or false: quote it")
+        return _with_lists(value, annotation)
 
     @field_validator("*", mode="after")
     @classmethod
@@ -78,7 +82,7 @@ class OneOf:
             return value.get("name", first) if isinstance(value, Mapping) else getattr(value, "name", first)
 
         choices: dict[Any, CoreSchema] = {name: handler.generate_schema(kind) for name, kind in self.classes.items()}
-        message = f"Input should have one of the names {', '.join(choices)}"
+        message = f"the name must be {' or '.join(choices)}"
         return core_schema.tagged_union_schema(choices, name_of, custom_error_type="unknown_name", custom_error_message=message)
 
 
@@ -106,6 +110,41 @@ def is_deciding(info: pydantic.fields.FieldInfo) -> bool | None:
     marks = info.json_schema_extra
     decides = marks.get(DECIDES) if isinstance(marks, dict) else None
     return decides if isinstance(decides, bool) else None
+
+
+def plain_types(annotation: Any) -> tuple[Any, ...]:
+    """Returns the types that a value may have, without null and without marks: `Annotated[int, …] | None` gives `(int,)`."""
+    if get_origin(annotation) is Annotated:
+        return plain_types(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(kind for one in get_args(annotation) for kind in plain_types(one))
+    return () if annotation is NoneType else (annotation,)
+
+
+def entry_type(annotation: Any) -> Any:
+    """Returns the type of the entries if a value of this type can only be a list of any length, else None."""
+    found = plain_types(annotation)
+    inner = get_args(found[0]) if len(found) == 1 else ()
+    if not inner or not (get_origin(found[0]) is list or get_origin(found[0]) is tuple and inner[1:] == (...,)):
+        return None
+    return inner[0]
+
+
+def _with_lists(value: Any, annotation: Any) -> Any:
+    """Returns the value with every single entry that stands for a list replaced by a list of one.
+
+    A mapping stands for a list of one only if the entries are sections. null never does, because it means that nothing is given.
+    """
+    entry = entry_type(annotation)
+    if entry is not None:
+        sections = any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in plain_types(entry))
+        single = isinstance(value, Mapping) if sections else isinstance(value, str | int | float)
+        return [value] if single else value
+    found = plain_types(annotation)
+    inner = get_args(found[0]) if len(found) == 1 else ()
+    if isinstance(value, Mapping) and get_origin(found[0] if found else None) is dict and entry_type(inner[1]) is not None:
+        return {key: _with_lists(one, inner[1]) for key, one in value.items()}
+    return value
 
 
 def _kinds(annotation: Any) -> set[Any]:

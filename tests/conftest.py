@@ -112,7 +112,7 @@ def run_stage(
     """Runs a stage as the pipeline would and returns its published artifact. External files are named in `config` by path."""
     if any("{" in role for role in stage.inputs):  # the DAG says which roles these are
         stage = stage_of(next(node for node in pipeline() if node.stage_name == stage.name))
-    checked = validated(stage.config, dict(config), f"test: {stage.name}")
+    checked = validated(stage.config, dict(config), stage.name, "test")
     run = Runtime.model_validate({"workers": 1, "cpu_ranks": 1} | dict(runtime or {}))
     job = prepare(home, node or stage.name, stage, checked, seed, run, inputs)
     artifact = run_node(home, job, "test-run", (events if events is not None else []).append, force=force).artifact

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, TypedDict
 from pydantic import JsonValue
 
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.recipe import apply_setting, validated
+from stages.core.contract.recipe import validated
+from stages.core.contract.recipe_settings import apply_setting
 from stages.core.index import lookup
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_rows
@@ -89,12 +90,12 @@ def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> lis
             do=f"Run {stage.name} again first.",
         )
     sections: dict[str, JsonValue] = {stage.name: artifact.manifest["config"]}
-    before = validated(stage.config, sections[stage.name], where).model_dump(mode="json")
+    before = validated(stage.config, sections[stage.name], stage.name, where).model_dump(mode="json")
     for setting in settings:
         if setting.partition(".")[0] != stage.name:
             raise RecipeError(f"{setting!r} is not a setting of {stage.name}.", do=f"Write for example {EXAMPLE}.")
         apply_setting(sections, setting, {stage.name: stage.config})
-    after = validated(stage.config, sections[stage.name], "--set").model_dump(mode="json")
+    after = validated(stage.config, sections[stage.name], stage.name, "--set").model_dump(mode="json")
     if refused := needs_rerun(before, after):
         raise RecipeError(
             f"Stored signals cannot tell what {', '.join(f'filter.{name}' for name in refused)} would change: "

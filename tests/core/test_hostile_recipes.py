@@ -95,7 +95,7 @@ def lists_of(line: str, levels: int) -> str:
         ("? [a, b]\n: 1\n", "a key is neither a text", 1),
         ("shape: !!python/object/apply:os.system ['touch owned']\n", "the tag '!!python/object/apply:os.system' is not allowed", 1),
         ("shape: !!binary aGVsbG8=\n", "the tag '!!binary' is not allowed", 1),
-        ("shape: !!int many\n", "'many' is not a valid int", 1),
+        ("shape: !!int many\n", "'many' is not a whole number", 1),
         ('shape: {title: "\\ud800"}\n', "NUL or half a surrogate pair", 1),
         ('shape: {title: "a\\0b"}\n', "NUL or half a surrogate pair", 1),
         ("shape:\n\trate: 1\n", "found character '\\t'", 2),
@@ -104,11 +104,11 @@ def lists_of(line: str, levels: int) -> str:
         ("- a\n- b\n", "does not consist of sections", 0),
         ("just words\n", "does not consist of sections", 0),
         ("# nothing\n", "The recipe is empty", 0),
-        ("name: [a]\n", "name ['a'] is not a text (list)", 0),
-        ("description: {a: 1}\n", "description is {'a': 1}", 0),
-        ("name: true\n", "name True is not a text (bool)", 0),
-        ("seed: 1.5\n", "seed is 1.5", 0),
-        ("seed:\n", "seed is None", 0),
+        ("name: [a]\n", 'name ["a"] is not a text.', 0),
+        ("description: {a: 1}\n", 'description is the mapping {"a": 1}.', 0),
+        ("name: true\n", "name true is not a text.", 0),
+        ("seed: 1.5\n", "seed is the number 1.5.", 0),
+        ("seed:\n", "seed is null.", 0),
         ("? " + "k" * 100_000 + "\n: 1\n", "Unknown section", 0),
     ],
 )
@@ -124,32 +124,49 @@ def test_a_hostile_recipe_is_one_message_with_its_line(tmp_path: Path, text: str
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("{rate: .inf}", "rate: Input should be a finite number"),
-        ("{rate: .nan}", "rate: Input should be a finite number"),
-        ("{rate: 1.0e+400}", "rate: Input should be a finite number"),
-        ("{rate: '1e400'}", "rate: Input should be a finite number"),
-        ("{weights: {a: .nan}}", "weights.a: Input should be a finite number"),
-        ("{cuts: {1: -.inf}}", "cuts.1: Input should be a finite number"),
-        ("{pair: [.nan, 1]}", "pair.0: Input should be a finite number"),
-        ("{steps: yes}", "steps: true or false is not allowed here (given: True)"),
-        ("{rate: off}", "rate: true or false"),
-        ("{kind: on}", "kind: true or false"),
-        ("{words: [en, no]}", "words: true or false"),
-        ("{title: no}", "title: true or false"),
-        ("{weights: {a: yes}}", "weights: true or false"),
-        ("{part: {size: yes}}", "part.size: true or false"),
-        ("{parts: [{size: no}]}", "parts.0.size: true or false"),
+        ("{rate: .inf}", "shape.rate: must be a finite number, not "),
+        ("{rate: .nan}", "shape.rate: must be a finite number, not "),
+        ("{rate: 1.0e+400}", "shape.rate: must be a finite number, not "),
+        ("{rate: '1e400'}", "shape.rate: must be a finite number, not "),
+        ("{weights: {a: .nan}}", "shape.weights.a: must be a finite number, not .nan."),
+        ("{cuts: {1: -.inf}}", "shape.cuts.1: must be a finite number, not -.inf."),
+        ("{pair: [.nan, 1]}", "shape.pair.0: must be a finite number, not .nan."),
+        ("{steps: yes}", "shape.steps: true is not allowed here; YAML reads a bare yes"),
+        ("{rate: off}", "shape.rate: false is not allowed"),
+        ("{kind: on}", "shape.kind: true is not"),
+        ("{words: [en, no]}", "shape.words: false is not"),
+        ("{title: no}", "shape.title: false is not"),
+        ("{weights: {a: yes}}", "shape.weights: true is not"),
+        ("{part: {size: yes}}", "shape.part.size: true is not"),
+        ("{parts: [{size: no}]}", "shape.parts.0.size: false is not"),
         (f"{{steps: '{9**30}'}}", "steps: the number has more than 64 bits"),
         (f"{{cuts: {{'{9**30}': 1}}}}", "cuts: the number has more than 64 bits"),
-        (f"{{steps: '{'9' * 5000}'}}", "steps: Unable to parse"),
-        ("{packages: ['']}", "packages.0: String should have at least 1 character"),
-        ("{1: 2}", "1: Keys should be strings"),
+        (f"{{steps: '{'9' * 5000}'}}", 'shape.steps: must be a whole number of at most 64 bits, not the text "999'),
+        ("{packages: ['']}", 'shape.packages.0: must be a text that is not empty, not the text ""'),
+        ("{1: 2}", "shape.1: the key must be a text, not the number 1."),
     ],
 )
 def test_values_that_yaml_or_python_would_bend_are_refused(tmp_path: Path, text: str, what: str) -> None:
     with pytest.raises(RecipeError) as caught:
         load(tmp_path, f"shape: {text}")
     assert what in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_a_mapping_for_a_list_of_sections_is_a_list_of_one_and_nothing_else_is() -> None:
+    one = validated(Shape, {"parts": {"size": 2}, "words": "en", "packages": "numpy"}, "shape")
+    assert one == validated(Shape, {"parts": [{"size": 2}], "words": ["en"], "packages": ["numpy"]}, "shape")
+    assert validated(Shape, {"parts": {}}, "shape").parts == (Part(),) and validated(Shape, {"words": ()}, "shape").words == ()
+    for values, what in (
+        ({"parts": "x"}, 'shape.parts: must be a list, not the text "x".'),
+        ({"parts": None}, "shape.parts: must be a list, not null."),
+        ({"words": {"a": 1}}, 'shape.words: must be a list, not the mapping {"a": 1}.'),
+        ({"pair": 1.5}, "shape.pair: must be a list, not the number 1.5."),
+        ({"parts": {"size": "x"}}, 'shape.parts.size: must be a whole number, not the text "x".'),
+        ({"packages": ""}, "shape.packages: must be a text that is not empty"),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            validated(Shape, values, "shape")
+        assert caught.value.what.startswith(what)
 
 
 def test_nothing_is_a_date_or_an_old_number() -> None:
@@ -188,18 +205,18 @@ def test_aliases_are_copies(tmp_path: Path) -> None:
         ("shape.rate=.inf", "finite number"),
         ("shape.steps=" + "9" * 10_000, "has more than 64 bits"),
         ("shape.title=!!python/name:os.system", "is not allowed"),
-        ("shape.title=" + "[" * 10_000, "levels"),
+        ("shape.weights=" + "[" * 10_000, "levels"),
         ("shape.title=\udcff", "not UTF-8"),
         ("shape.title=a\0b", "U+0000"),
-        ("shape.words=[a, a: 1, a: 2]", "valid string"),
+        ("shape.words=[a, a: 1, a: 2]", 'shape.words.1: must be a text, not the mapping {"a": 1}.'),
         ("shape.weights={a: 1, a: 2}", "given twice"),
         ("shape.=1", "is not node.key=value"),
         ("=1", "is not node.key=value"),
         ("", "is not node.key=value"),
-        ("name.x=1", "name {'x': 1} is not a text (dict)"),
-        ("seed.x=1", "seed is {'x': 1}"),
-        ("import=3", "The section is 3"),
-        ("runtime=[]", "The section is []"),
+        ("name.x=1", 'name {"x": 1} is not a text.'),
+        ("seed.x=1", 'seed is the mapping {"x": 1}.'),
+        ("import=3", "import is the number 3."),
+        ("runtime=[]", "runtime is the list []."),
     ],
 )
 def test_a_hostile_setting_is_one_message(tmp_path: Path, setting: str, what: str) -> None:

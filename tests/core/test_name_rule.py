@@ -36,9 +36,9 @@ BAD = [
     ("a b", "holds ' ' (U+0020)"),
     ("a;b", "holds ';'"),
     ("a@b", "holds '@'"),
-    (7, "is not a text (int)"),
-    (None, "is not a text (NoneType)"),
-    (["a"], "is not a text (list)"),
+    (7, "7 is not a text."),
+    (None, "null is not a text."),
+    (["a"], '["a"] is not a text.'),
 ]
 
 

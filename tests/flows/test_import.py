@@ -142,12 +142,12 @@ def test_a_pipeline_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (["import=animals"], "The section is 'animals'"),
+        (["import=animals"], 'import is the text "animals"'),
         (
             ["import.decontaminat=animals"],
-            r"import names 'decontaminat', which is not a node of this pipeline\.[\s\S]*Did you mean 'decontaminate'",
+            r"import names decontaminat, which is not a node of this pipeline\.[\s\S]*Did you mean decontaminate",
         ),
-        (["import.decontaminate=7", PRETRAIN], "import.decontaminate is 7"),
+        (["import.decontaminate=7", PRETRAIN], "import.decontaminate is the number 7"),
         (
             ["import.decontaminate=foxes", PRETRAIN],
             r"There is no artifact 'foxes' in [\s\S]*loam lineage import decontaminate PATH[\s\S]*name one of: decontaminate/",

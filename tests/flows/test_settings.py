@@ -15,7 +15,8 @@ from flows.cli import main
 from flows.contradictions import nothing_given, refuse_contradictions
 from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe, apply_setting, load_recipe, validated
+from stages.core.contract.recipe import Recipe, load_recipe, validated
+from stages.core.contract.recipe_settings import apply_setting
 from stages.core.contract.runtime import Runtime
 from stages.lm.model.config import ModelConfig
 from stages.queries.plan import Plan, training_size
@@ -43,8 +44,8 @@ def changed(*settings: str, base: str = "tiny") -> Recipe:
     raw = (tiny() if base == "tiny" else load_recipe(base, classes())).resolved()
     for setting in settings:
         apply_setting(raw, setting, classes())
-    sections = {node: validated(config, raw[node], f"r.yaml: {node}") for node, config in classes().items()}
-    recipe = replace(tiny(), sections=sections, runtime=validated(Runtime, raw["runtime"], "r.yaml: runtime"))
+    sections = {node: validated(config, raw[node], node, "r.yaml") for node, config in classes().items()}
+    recipe = replace(tiny(), sections=sections, runtime=validated(Runtime, raw["runtime"], "runtime", "r.yaml"))
     refuse_contradictions(recipe)
     return recipe
 
@@ -75,7 +76,7 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
             continue
         for value in ABSURD:
             try:
-                made = validated(config, with_value(section, path, value), f"r.yaml: {node}")
+                made = validated(config, with_value(section, path, value), node, "r.yaml")
                 with_it = replace(recipe, runtime=made) if node == "runtime" else replace(recipe, sections={**recipe.sections, node: made})
                 refuse_contradictions(with_it)
             except RecipeError as error:
@@ -94,10 +95,10 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["pretrain.model.num_attention_heads=7"], "model.hidden_size 128 is not divisible by model.num_attention_heads 7"),
         (["pretrain.model.num_key_value_heads=3"], "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
         (["pretrain.model.hidden_size=12"], "A head has 3 channels"),
-        (["pretrain.optimizer.betas=[0.9, 1.0]"], "optimizer.betas.1: Input should be less than 1"),
-        (["pretrain.optimizer={name: adam}"], "optimizer: Input should have one of the names adamw"),
-        (["pretrain.loss={name: dpo}"], "loss: Input should have one of the names next_token"),
-        (["dpo.loss.beta=0"], "loss.beta: Input should be greater than 0"),
+        (["pretrain.optimizer.betas=[0.9, 1.0]"], "pretrain.optimizer.betas.1: must be below 1, not 1.0."),
+        (["pretrain.optimizer={name: adam}"], 'pretrain.optimizer: the name must be adamw, not "adam"'),
+        (["pretrain.loss={name: dpo}"], 'pretrain.loss: the name must be next_token, not "dpo"'),
+        (["dpo.loss.beta=0"], "dpo.loss.beta: must be above 0, not 0."),
         (["pretrain.global_batch_size=12"], "pretrain.global_batch_size 12 is not divisible by runtime.cpu_ranks 2 x"),
         (["sft.global_batch_size=4"], "sft.global_batch_size 4 is not divisible"),
         (["dpo.global_batch_size=20"], "dpo.global_batch_size 20 is not divisible"),
@@ -115,19 +116,19 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["benchmarks.min_words=14"], "min_words is 14, more than ngram_words 13"),
         (["filter.gopher_quality.min_doc_words=200000"], "min_doc_words is 200000, more than max_doc_words 100000"),
         (["filter.gopher_quality.max_avg_word_length=2"], "min_avg_word_length is 3.0, more than max_avg_word_length 2.0"),
-        (["filter.gopher_repetition.dup_line_frac=30"], "less than or equal to 1"),
-        (["filter.gopher_repetition.top_n_grams={0: 0.2}"], "greater than or equal to 1"),
+        (["filter.gopher_repetition.dup_line_frac=30"], "must be at most 1, not 30."),
+        (["filter.gopher_repetition.top_n_grams={0: 0.2}"], "top_n_grams.0: the key must be at least 1, not 0."),
         (["filter.quality.min_score=0.5"], "There is no classifier"),
-        (["dedup.bands=10000"], "less than or equal to 1000"),
+        (["dedup.bands=10000"], "dedup.bands: must be at most 1,000 or auto, not 10000."),
         (["train_quality.positives=[a.jsonl, b.csv]"], "'b.csv' has no known format"),
         (["train_quality.positives=[a.docx.gz]"], "has no known format"),
-        (["crawl.docs.editions=[--packages]"], "String should match pattern"),
-        (["crawl.docs.editions=['a/b']"], "String should match pattern"),
+        (["crawl.docs.editions=[--packages]"], "crawl.docs.editions.0: must be a text that matches the pattern ^[A-Za-z0-9]"),
+        (["crawl.docs.editions=['a/b']"], "a text that matches the pattern"),
         (["crawl.site={seeds: ['http:///x']}"], "is not an http:// or https:// URL"),
         (["crawl.site={seeds: ['http://[']}"], "Invalid IPv6"),
         (['crawl.site={seeds: ["http://a/b\\nc"]}'], "is not an http:// or https:// URL"),
-        (['crawl.site={seeds: [http://a], user_agent: "a\\r\\nb"}'], "String should match pattern"),
-        (["extract.mimes=[]"], "at least 1 item"),
+        (['crawl.site={seeds: [http://a], user_agent: "a\\r\\nb"}'], "a text that matches the pattern"),
+        (["extract.mimes=[]"], "extract.mimes: must be a list of at least 1 entry, not the list []."),
         (["mix.weights={docs: 1.0e+13}", "mix.total_tokens=1000"], "mix.weights lie between"),
     ],
 )
@@ -189,5 +190,5 @@ def test_a_node_without_anything_to_read_is_lacking_where_it_runs(tmp_path: Path
 
 def test_plan_refuses_a_shape_that_cannot_be_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "tiny", "--home", str(tmp_path / "home"), "--set", "pretrain.model.num_attention_heads=7"]) == 2
-    assert capsys.readouterr().err.startswith("loam: model: model.hidden_size 128 is not divisible by model.num_attention_heads 7")
+    assert capsys.readouterr().err.startswith("loam: pretrain.model: model.hidden_size 128 is not divisible by model.num_attention_heads 7")
     assert not (tmp_path / "home").exists()

@@ -78,7 +78,7 @@ def test_nothing_changed_changes_nothing(home: Path, data: Data) -> None:
     ("setting", "what"),
     [
         ("filter.c4.remove_citations=false", "Stored signals cannot tell what filter.c4.remove_citations would change"),
-        ("filter.gopher_quality.min_doc_word=80", "Unknown key 'gopher_quality.min_doc_word'"),
+        ("filter.gopher_quality.min_doc_word=80", "Unknown key filter.gopher_quality.min_doc_word"),
         ("dedup.threshold=0.5", "'dedup.threshold=0.5' is not a setting of filter"),
         ("filter.languages", "--set 'filter.languages' is not node.key=value"),
         ("filter.quality.min_score=0.5", "The documents have no score"),

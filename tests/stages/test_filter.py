@@ -113,7 +113,7 @@ def test_misspelt_threshold_names_the_nearest(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [["x"]])
     with pytest.raises(RecipeError) as caught:
         filtered({"fineweb": {"new_line_ration": 0.2}}, made, tmp_path)
-    assert caught.value.do == "Did you mean 'new_line_ratio'?"
+    assert caught.value.do == "Did you mean filter.fineweb.new_line_ratio?"
 
 
 def test_languages_are_codes_with_stop_words(tmp_path: Path) -> None:

@@ -72,17 +72,21 @@ def test_the_name_chooses_the_class_and_the_first_is_meant_without(given: dict, 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "star"}, "^shape: Input should have one of the names round, square .given: .*star"),
-        ({"side": 2}, r"Unknown key 'shape\.side'\.\n.*\n.*The keys here are: name, radius, colour"),
-        ({"name": "square", "sid": 2}, r"^shape\.side: has no default"),
-        ({"name": "square", "side": 2, "radus": 2}, r"Unknown key 'shape\.radus'\.\n.*\n.*The keys here are: name, side"),
-        ({"name": "square", "side": 0}, r"^shape\.side: Input should be greater than 0 \(given: 0\)\n.*\n.*Set shape\.side in the recipe"),
-        ({"name": "square", "side": True}, r"^shape\.side: true or false is not allowed here"),
+        ({"name": "star"}, '^drawing.shape: the name must be round or square, not "star"'),
+        (
+            {"side": 2},
+            r"Unknown key drawing\.shape\.side\.\n.*\n.*It is a key of `name: square`; the keys here are: name, radius, colour\.",
+        ),
+        ({"name": "square", "sid": 2}, r"drawing\.shape\.side: has no default"),
+        ({"name": "square", "side": 2, "radus": 2}, r"Unknown key drawing\.shape\.radus\.\n.*\n.*Did you mean drawing\.frame\.radius\?"),
+        ({"name": "square", "side": 2, "zz": 2}, r"Unknown key drawing\.shape\.zz\.\n.*\n.*The keys here are: name, side\."),
+        ({"name": "square", "side": 0}, r"^drawing\.shape\.side: must be above 0, not 0\.\n.*\n.*Set drawing\.shape\.side in the recipe"),
+        ({"name": "square", "side": True}, r"^drawing\.shape\.side: true is not allowed here"),
     ],
 )
 def test_faults_of_a_choice_name_the_field_as_the_recipe_writes_it(given: dict, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        validated(Drawing, {"shape": given}, "r.yaml: drawing")
+        validated(Drawing, {"shape": given}, "drawing", "r.yaml")
 
 
 def test_the_marks_say_what_decides() -> None:

@@ -25,6 +25,7 @@ LONGEST_NUMBER = 68
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
 _TRUE, _FALSE = ("yes", "true", "on"), ("no", "false", "off")
+_QUOTES = (("'", "'"), ('"', '"'))
 _ENCODINGS = ((b"\xff\xfe\x00\x00", "UTF-32"), (b"\x00\x00\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 
 
@@ -43,27 +44,68 @@ class BadYamlError(ValueError):
 
 
 def parse(raw: bytes) -> Any:
-    """Returns the plain value of one YAML document in UTF-8.
+    """Returns the plain value of one YAML document in UTF-8. Text that is not YAML as Loam accepts it is a BadYamlError."""
+    node = _composed(_loader(_decoded(raw)))
+    return _Values().of(node, 0) if node else None
 
-    Raises:
-        BadYamlError: The text is not YAML as Loam accepts it.
+
+def parse_text(raw: bytes, lists: bool) -> Any:
+    """Returns the value that a text in UTF-8 gives to a field that holds a text.
+
+    It is YAML if it is a quoted text, null, true, false or a number, begins with a tag (!), or has several lines. Everything else, such as
+    `C: d`, `a #1.gz` or `[a b]/*.gz`, is the text as written without blanks at its ends: YAML would cut it, take it for a mapping or
+    refuse it.
+    A character that YAML does not allow, and what looks like a quoted text or a list and is none, is a BadYamlError.
+
+    Args:
+        raw: The text.
+        lists: Whether the field holds a list of texts. Then a list is YAML too.
     """
+    text = _decoded(raw)
+    loader = _loader(text)
+    written = text.strip()
+    ends = (written[:1], written[-1:]) if len(written) > 1 else ("", "")
+    if not written or "\n" in written or written[0] == "!" or ends in _QUOTES or lists and ends == ("[", "]"):
+        return parse(raw)
     try:
-        text = raw.decode("utf-8-sig")
+        node = _composed(loader)
+    except BadYamlError:
+        return written
+    if isinstance(node, yaml.SequenceNode) and lists:
+        return parse(raw)
+    if isinstance(node, yaml.ScalarNode) and (node.style is not None or node.value == written):
+        return parse(raw)
+    return written
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         found = next((f"{name}, " for mark, name in _ENCODINGS if raw.startswith(mark)), "")
         raise BadYamlError(f"it is {found}not UTF-8", raw[: error.start].count(b"\n") + 1, "Save it as UTF-8.") from None
+
+
+def _loader(text: str) -> _Loader:
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
+        return _Loader(text)
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise BadYamlError(f"the character U+{int(error.character):04X} is not allowed", line) from None
+
+
+def _composed(loader: _Loader) -> yaml.Node | None:
+    """Returns the tree of nodes of the one document; None if there is none.
+
+    Raises:
+        BadYamlError: The text is not YAML.
+    """
+    try:
+        return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = ", ".join(part for part in (error.context, error.problem) if part)
         raise BadYamlError(what, mark.line + 1 if mark else 1) from None
-    except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        raise BadYamlError(f"the character U+{int(error.character):04X} is not allowed", line) from None
-    return _Values().of(node, 0) if node else None
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
@@ -167,7 +209,8 @@ def _scalar(node: yaml.ScalarNode, kind: str) -> Any:
         return bare in _TRUE
     number = None if kind == "bool" else _number(bare, kind)
     if number is None:
-        _refuse(node, f"{value[:40]!r} is not a valid {kind}", "Remove the tag.")
+        words = {"int": "whole number", "float": "number", "bool": "truth value"}
+        _refuse(node, f"{value[:40]!r} is not a {words[kind]}", "Remove the tag.")
     if isinstance(number, int) and not -(2**63) <= number < 2**63:
         _refuse(node, f"the number {value[:20]}{'…' if len(value) > 20 else ''} has more than 64 bits", "Give a smaller one.")
     return number

@@ -1,28 +1,28 @@
 """Reads a recipe, checks it and completes it with defaults before any work. A recipe is one YAML file that decides the model.
 
-Guarantee: an unknown or misspelt key is an error that names the nearest key. Every value has its type. A recipe that loads can be written
-out in full (`Recipe.resolved`). The config classes are the only place of defaults.
+Guarantee: an unknown or misspelt key is an error that names the nearest key. Every value has its type. All that is wrong with the values of
+a recipe and of --set is told at once. A recipe that loads can be written out in full (`Recipe.resolved`). The config classes are the only
+place of defaults.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import JsonValue
 
 from stages.core.contract import secrets, strict_json
 from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe_errors import MOST_ERRORS, Collector, Settings, checked, refuse_all
+from stages.core.contract.recipe_fields import HEADS, nearest, suggestion
+from stages.core.contract.recipe_settings import apply_setting, section_of
 from stages.core.contract.runtime import Runtime
+from stages.core.contract.yaml_words import described
 from stages.core.store.names import refuse_name
-from stages.settings import OneOf, StageConfig
-
-SHOWN_CHARS = 200
-Settings = TypeVar("Settings", bound=StageConfig)
+from stages.settings import StageConfig
 
 
 @dataclass(frozen=True)
@@ -87,36 +87,51 @@ def load_recipe(
         spared: Function from the imported nodes to the nodes that therefore do not run and need no section.
 
     Returns:
-        The checked recipe, with every default.
-
-    Raises:
-        RecipeError: The recipe or a setting is wrong. Raised before any work.
+        The checked recipe, with every default. If the recipe or a setting is wrong, a RecipeError with all errors is raised before any work.
     """
     path = find_recipe(name)
     raw = _parse(path)
+    order = list(raw)
     secrets.refuse_in_settings(raw, str(path))
+    faults = Collector(str(path))
     for setting in settings:
         secrets.refuse_in_settings(setting, "--set", secrets.shown_name(setting))
-        apply_setting(raw, setting, classes)
-    head_keys = {"name", "seed", "runtime", "description", "import"}
+        faults.attempt(section_of(setting), lambda setting=setting: apply_setting(raw, setting, classes), None)  # type: ignore[misc]
+    _collect_unknown(raw, classes, faults)
+    seed = faults.attempt("seed", lambda: _seed(raw.get("seed", 0), f"{path}: seed"), 0)
+    name = faults.attempt("name", lambda: refuse_name(raw.get("name", path.stem), "The recipe's name", where=f"{path}: name"), "")
+    description = faults.attempt("description", lambda: _text(raw, "description", path), "")
+    imports = _imported(raw.get("import"), classes, faults)
+    away: Collection[str] = faults.attempt("import", lambda: spared(imports), classes) if imports else ()
+    if faults.has("import"):  # a wrong import may be meant for any node that has no section
+        away = classes
+    needless = {node for node in away if raw.get(node) is None}
+    runtime = faults.section(Runtime, raw.get("runtime"), "runtime", classes)
+    made = {node: faults.section(config, raw.get(node), node, classes) for node, config in classes.items() if node not in needless}
+    faults.refuse(order)
+    assert runtime is not None
+    sections = {node: config for node, config in made.items() if config is not None}
+    return Recipe(name=name, seed=seed, runtime=runtime, sections=sections, source=str(path), description=description, imports=imports)
+
+
+def _collect_unknown(raw: Mapping[str, JsonValue], classes: Mapping[str, type[StageConfig]], faults: Collector) -> None:
+    """Collects an error for each section that does not exist."""
+    heads = [*classes, "runtime", *HEADS]
     for key in raw:
-        if key not in classes and key not in head_keys:
-            nearest = _nearest(str(key), [*classes, *head_keys])
-            raise RecipeError(f"Unknown section {_shown(key)}.", where=str(path), do=nearest or f"The sections are: {', '.join(classes)}.")
-    seed = raw.get("seed", 0)
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise RecipeError(f"seed is {_shown(seed)}.", where=f"{path}: seed", do="Give a whole number of at least 0.")
-    imports = _imported(raw.get("import"), classes, f"{path}: import")
-    needless = {node for node in spared(imports) if raw.get(node) is None} if imports else set()
-    return Recipe(
-        name=refuse_name(raw.get("name", path.stem), "The recipe's name", where=f"{path}: name"),
-        seed=seed,
-        runtime=validated(Runtime, raw.get("runtime"), f"{path}: runtime"),
-        sections={node: validated(config, raw.get(node), f"{path}: {node}") for node, config in classes.items() if node not in needless},
-        source=str(path),
-        description=_text(raw, "description", path),
-        imports=imports,
-    )
+        if key not in heads:
+            do = suggestion([key], heads, classes) if len(faults.found) < MOST_ERRORS else ""
+            faults.add(key, f"Unknown section {str(key)[:60]}.", faults.source, do or f"The sections are: {', '.join(classes)}.")
+
+
+def _seed(value: JsonValue, where: str) -> int:
+    """Returns the checked seed.
+
+    Raises:
+        RecipeError: The value is not a whole number of at least 0.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise RecipeError(f"seed is {described(value)}.", where=where, do="Give a whole number of at least 0.")
+    return value
 
 
 def _text(raw: Mapping[str, JsonValue], key: str, path: Path) -> str:
@@ -127,59 +142,41 @@ def _text(raw: Mapping[str, JsonValue], key: str, path: Path) -> str:
     """
     value = raw.get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int | float)):
-        raise RecipeError(f"{key} is {_shown(value)}.", where=f"{path}: {key}", do="Give a text; quote it if need be.")
+        raise RecipeError(f"{key} is {described(value)}.", where=f"{path}: {key}", do="Give a text; quote it if need be.")
     return "" if value is None else str(value)
 
 
-def _imported(given: JsonValue, classes: Collection[str], where: str) -> dict[str, str]:
-    """Returns the checked section `import`: node -> name of an artifact.
-
-    Raises:
-        RecipeError: The section is not a mapping, names an unknown node, or gives something other than a name.
-    """
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        raise RecipeError(f"The section is {_shown(given)}.", where=where, do="Write it as `node: artifact` lines.")
+def _imported(given: JsonValue, classes: Mapping[str, type[StageConfig]], faults: Collector) -> dict[str, str]:
+    """Returns the section `import`: node -> name of an artifact. Collects an error for each entry that is wrong."""
+    where = f"{faults.source}: import"
     found: dict[str, str] = {}
-    for node, artifact in given.items():
+    if given is not None and not isinstance(given, dict):
+        faults.add("import", f"import is {described(given)}.", where, "Write it as `node: artifact` lines.")
+    for node, artifact in given.items() if isinstance(given, dict) else ():
         if node not in classes:
-            do = _nearest(str(node), [*classes]) or f"The nodes are: {', '.join(classes)}."
-            raise RecipeError(f"import names {_shown(node)}, which is not a node of this pipeline.", where=where, do=do)
-        if artifact is None:  # null removes an entry
-            continue
-        if not isinstance(artifact, str) or not artifact:
-            raise RecipeError(
-                f"import.{node} is {_shown(artifact)}.", where=where, do="Give the name of an artifact, such as dedup/1a2b3c4d5e6f."
-            )
-        found[node] = artifact
+            do = nearest(str(node), [*classes]) or f"The nodes are: {', '.join(classes)}."
+            faults.add("import", f"import names {str(node)[:60]}, which is not a node of this pipeline.", where, do)
+        elif isinstance(artifact, str) and artifact:
+            found[node] = artifact
+        elif artifact is not None:  # null removes an entry
+            what = f"import.{node} is {described(artifact)}."
+            faults.add("import", what, where, "Give the name of an artifact, such as dedup/1a2b3c4d5e6f.")
     return found
 
 
-def validated(config: type[Settings], values: Any, where: str) -> Settings:
-    """Returns an instance of a config class.
+def validated(config: type[Settings], values: object, section: str, source: str = "") -> Settings:
+    """Returns an instance of a config class. Wrong values are a RecipeError that names each field and what to write instead.
 
-    Raises:
-        RecipeError: A value is wrong. The message names the field and what to write instead.
+    Args:
+        config: The class.
+        values: The values of the section; None for none.
+        section: Name of the section, for messages.
+        source: Where the section comes from, for messages.
     """
-    if values is None:
-        values = {}
-    if not isinstance(values, Mapping):
-        raise RecipeError(f"The section is {_shown(values)}.", where=where, do="Write it as `key: value` lines.")
-    try:
-        return config.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        owner, written = _place(config, first["loc"])
-        place = ".".join(str(part)[:60] for part in written)
-        if first["type"] == "extra_forbidden":
-            names = list(owner.model_fields) if owner else []
-            hint = _nearest(str(first["loc"][-1]), names) or f"The keys here are: {', '.join(names)}."
-            raise RecipeError(f"Unknown key {place!r}.", where=where, do=hint) from None
-        what = "has no default" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
-        given = "" if first["type"] in ("value_error", "missing") else f" (given: {_shown(first['input'])})"
-        do = f"Set {place} in the recipe or with --set." if place else "Change the section accordingly."
-        raise RecipeError(f"{place + ': ' if place else ''}{what}{given}", where=where, do=do) from None
+    made, errors = checked(config, values, section, source, {})
+    refuse_all(errors, source or section)
+    assert made is not None
+    return made
 
 
 def _parse(path: Path) -> dict[str, JsonValue]:
@@ -221,80 +218,3 @@ def _parse(path: Path) -> dict[str, JsonValue]:
 def _sentence(error: Exception) -> str:
     text = str(error)
     return f"{text[0].upper()}{text[1:].removesuffix('.')}."
-
-
-def apply_setting(raw: dict[str, JsonValue], setting: str, classes: Mapping[str, type[StageConfig]]) -> None:
-    """Applies one `node.key=value` to the plain sections. The value is YAML ("[a, b]", "3", "null").
-
-    Raises:
-        RecipeError: The text is not node.key=value, names an unknown section or a value that has no keys, or the value is not YAML.
-    """
-    from stages.core.contract import plain_yaml
-
-    name, equals, text = setting.partition("=")
-    path = name.strip().split(".")
-    if not equals or not all(path):
-        raise RecipeError(f"--set {_shown(setting)} is not node.key=value.", do="Write for example --set pretrain.steps=20.")
-    heads = [*classes, "runtime", "seed", "name", "description", "import"]
-    if path[0] not in heads:
-        raise RecipeError(
-            f"--set {_shown(setting)}: unknown section {path[0]!r}.",
-            do=_nearest(path[0], heads) or f"The sections are: {', '.join(heads)}.",
-        )
-    try:
-        value = plain_yaml.parse(text.encode("utf-8", "surrogatepass"))
-    except plain_yaml.BadYamlError as error:
-        raise RecipeError(
-            f"--set {_shown(setting)}: the value is not YAML: {error}.".replace("..", "."), do=error.do or "Quote it."
-        ) from None
-    here = raw
-    for part in path[:-1]:
-        below = here.get(part)
-        if below is None:
-            below = {}
-        if not isinstance(below, dict):
-            raise RecipeError(f"--set {_shown(setting)}: {part} has no keys below it.", do=f"Set {part} itself.")
-        below = dict(below)  # a copy, because a YAML anchor may share the section with another one
-        here[part] = below
-        here = below
-    here[path[-1]] = value
-
-
-def _place(config: type[BaseModel], location: Sequence[int | str]) -> tuple[type[BaseModel] | None, list[int | str]]:
-    """Returns the model class that holds the last field of a location, and the location as a recipe writes it, without names of choices."""
-    here: type[BaseModel] | None = config
-    written: list[int | str] = []
-    choice: OneOf | None = None
-    for at, part in enumerate(location):
-        if choice and isinstance(part, str) and part in choice.classes:
-            here, choice = choice.classes[part], None
-            continue
-        written.append(part)
-        if here is None or isinstance(part, int) or at == len(location) - 1 or part not in here.model_fields:
-            continue
-        info = here.model_fields[part]
-        choice = next((mark for mark in info.metadata if isinstance(mark, OneOf)), None)
-        here = _model_in(info.annotation)
-    return here, written
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Returns the first model class in an annotation. Looks into lists and unions."""
-    queue = [annotation]
-    while queue:
-        kind = queue.pop(0)
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-        queue.extend(get_args(kind))
-    return None
-
-
-def _shown(value: Any) -> str:
-    """Returns a value as text for a message, cut to SHOWN_CHARS."""
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} …"
-
-
-def _nearest(word: str, words: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word[:60], words, n=1, cutoff=0.5)
-    return f"Did you mean {close[0]!r}?" if close else ""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.strict_json import read_object
+from stages.core.contract.yaml_words import shown
 from stages.core.store.files import fsync, write_durably
 from stages.processes import lock_file
 
@@ -54,11 +55,12 @@ def refuse_name(name: object, what: str, *, where: str = "", rename: str = "") -
     Raises:
         RecipeError: The text breaks the rule.
     """
-    fault = name_fault(name) if isinstance(name, str) else f"is not a text ({type(name).__name__})"
+    fault = name_fault(name) if isinstance(name, str) else "is not a text"
     if fault:
-        shown = ascii(name) if len(ascii(name)) <= 80 else f"{ascii(name)[:77]}..."
+        written = ascii(name) if isinstance(name, str) else shown(name)
+        written = written if len(written) <= 80 else f"{written[:77]}..."
         raise RecipeError(
-            f"{what} {shown} {fault}.",
+            f"{what} {written} {fault}.",
             where=where,
             do=f'{rename or "Name it"} {near_name(str(name))!r}: letters a-z, digits, ".", "_" and "-", a letter or digit first, at most '
             f"{MAX_CHARS}." + ("" if isinstance(name, str) else " Quote it, so that YAML reads a text."),
