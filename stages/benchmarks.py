@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, NamedFiles, Outcome, Packages, RecordCounts, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store.names import refuse_name
@@ -24,7 +24,10 @@ from stages.settings import StageConfig
 from stages.text.items.benchmark_task import COMPLETE, WHAT, BenchmarkTask, ItemRow, benchmark_task
 
 if TYPE_CHECKING:
-    from stages.text.items.benchmark_format import Item
+    from pydantic import JsonValue
+
+    from stages.core.tables.jsonl import JsonRecord
+    from stages.text.items.benchmark_format import BenchmarkFormat, Item
     from stages.text.items.held_out import Answer
     from stages.text.match.ngrams import Index
 
@@ -86,6 +89,10 @@ class Benchmarks(StageConfig):
 
     files: NamedFiles = ()
     """JSONL files (plain or .gz), one task each. The file name up to its first dot is the name of the task."""
+    fields: dict[Name, dict[str, str]] = Field(default_factory=dict)
+    """Task -> field of the format -> field of your records, for files whose fields have other names, such as
+    {mytask: {question: problem, choices: options, answer: label}}. A dotted name (data.options) leads into nested objects. Where a
+    record can be read in two formats, a mapping with all fields of one of them decides."""
     docstrings: HeldOutAnswers | None = None
     """Tasks from the documentation of installed packages; null makes none."""
     max_scored_items: int = Field(1000, ge=1)
@@ -97,6 +104,16 @@ class Benchmarks(StageConfig):
     """Item texts shorter than ngram_words are matched as a whole if they have at least this many words (GPT-3 goes down to 8)."""
     max_bad_records: int = Field(0, ge=0)
     """Number of broken lines that the stage skips before it fails."""
+
+    @model_validator(mode="after")
+    def _fields_of_a_known_format(self) -> Benchmarks:
+        if self.fields:
+            from stages.text.items.tasks import mapping_fault
+
+            for task, fields in self.fields.items():
+                if fault := mapping_fault(fields):
+                    raise ValueError(f"fields of {task}: {fault}")
+        return self
 
     @model_validator(mode="after")
     def _whole_below_ngrams(self) -> Benchmarks:
@@ -112,7 +129,7 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
         The outcome; its rows are items.
 
     Raises:
-        StageError: The recipe gives neither files nor docstrings.
+        StageError: The recipe gives neither files nor docstrings, or it maps the fields of a task that no file makes.
     """
     from stages.core.tables.jsonl import BAD_RECORD, counting
     from stages.core.tables.parquet import schema, write_rows
@@ -123,6 +140,13 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
             "There is no benchmark: neither files nor docstrings are given.",
             where="benchmarks.files",
             do="Name task files, for example --set 'benchmarks.files=[bench/*.jsonl]'; without items nothing can be decontaminated or scored.",
+        )
+    named = [_task_name(file) for file in files]
+    if unknown := sorted(set(config.fields) - set(named)):
+        raise StageError(
+            f"No benchmark file makes the task {unknown[0]!r}.",
+            where="benchmarks.fields",
+            do=f"Name one of the tasks: {', '.join(named) or 'none, because benchmarks.files is empty'}.",
         )
     ctx, bad = counting(ctx)
     tasks: list[BenchmarkTask] = []
@@ -172,42 +196,82 @@ def _write_index(config: Benchmarks, rows: Sequence[ItemRow], folder: Path) -> I
     return index
 
 
+def _task_name(file: ExternalFile) -> str:
+    """Returns the name of the task that a file makes: the name of the file up to its first dot."""
+    from stages.core.tables.jsonl import base_name
+
+    name = base_name(file).partition(".")[0]
+    return refuse_name(name, "The task's name", where=file.uri, rename="Rename the file, up to its first dot, to")
+
+
 def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, taken: set[str]) -> tuple[BenchmarkTask, list[ItemRow]]:
     """Returns the task of a file and its rows. taken: names of the tasks before it.
 
     Raises:
-        StageError: The task's name is taken, no format has the fields of the first record, or the file has no item.
+        StageError: The task's name is taken, or the file has no item.
     """
     from stages.core.tables.jsonl import base_name, read_records
     from stages.text.items.benchmark_format import BadItemError
-    from stages.text.items.tasks import FORMATS, format_of
+    from stages.text.items.field_mapping import mapped
 
-    name = refuse_name(
-        base_name(file).partition(".")[0], "The task's name", where=file.uri, rename="Rename the file, up to its first dot, to"
-    )
+    name = _task_name(file)
     if name in taken:
         raise StageError(
             f"Two benchmark files make the task {name!r}.",
             where=file.uri,
             do="Rename one: a task is named by its file up to the first dot.",
         )
-    form, items = None, []
+    fields, form, items = config.fields.get(name, {}), None, []
     for record in read_records([file], ctx):
-        form = form or format_of(record.value)
-        if form is None:
-            raise StageError(
-                f"{base_name(file)} has a format that Loam does not know: its fields are {', '.join(map(str, record.value))}.",
-                where=f"{file.uri}:{record.line}",
-                do=f"Give JSON Lines with one of these sets of fields: {'; '.join(known.name for known in FORMATS)}.",
-            )
+        renamed = mapped(record.value, fields)
+        form = form or _format_of(record, renamed, name, fields)
         try:
-            items.append(form.read(record.value))
+            items.append(form.read(renamed))
         except BadItemError as error:
             ctx.drop(str(error), record.where, record.text())
     if form is None or not items:
         raise StageError(f"{base_name(file)} holds no benchmark item.", where=file.uri, do="Give a JSON Lines file with one item per line.")
     task, rows = benchmark_task(name, items, 0 if form.not_scored else config.max_scored_items, ctx.seed)
     return replace(task, format=form.name, description=form.not_scored or task.description), rows
+
+
+def _format_of(record: JsonRecord, renamed: Mapping[str, JsonValue], task: str, fields: Mapping[str, str]) -> BenchmarkFormat:
+    """Returns the format of a file by its first record.
+
+    Args:
+        record: The record.
+        renamed: Its fields under the names of the format.
+        task: The task's name.
+        fields: The recipe's mapping for the task.
+
+    Raises:
+        StageError: A field of the mapping is not there, no format has the fields of the record, or two readings fit.
+    """
+    from stages.core.tables.jsonl import base_name
+    from stages.text.items.field_mapping import shown_fields
+    from stages.text.items.tasks import FORMATS, AmbiguousFormatError, format_of, suggested
+
+    place = f"{record.file.uri}:{record.line}"
+    if absent := [path for field, path in fields.items() if field not in renamed]:
+        raise StageError(
+            f"{base_name(record.file)} has no field {absent[0]!r}, which benchmarks.fields names; it has {shown_fields(record.value)}.",
+            where=place,
+            do=f"Correct benchmarks.fields.{task}.",
+        )
+    try:
+        form = format_of(renamed, fields)
+    except AmbiguousFormatError as error:
+        do = f"Write benchmarks.fields: {{{task}: ONE OF THESE}}."
+        raise StageError(f"A record of {base_name(record.file)} {error}.", where=place, do=do) from None
+    if form is None:
+        like = suggested(renamed)
+        hint = f"{like[0]} Write benchmarks.fields: {{{task}: {like[1]}}}. " if like else ""
+        raise StageError(
+            f"{base_name(record.file)} has a format that Loam does not know: its fields are {shown_fields(record.value)}.",
+            where=place,
+            do=f"{hint}Give JSON Lines with one of these sets of fields: {'; '.join(known.name for known in FORMATS)}.",
+        )
+    return form
 
 
 def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, list[Item]]:
@@ -271,6 +335,7 @@ STAGE = Stage(
         "first version",
         "the n-gram index is published; words as under NFKC_Casefold",
         "chance is that of the scored items, not of all",
+        "questions with choices are multiple choice; a record with two readings is refused",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -4,26 +4,29 @@ Guarantee: no conversation holds a benchmark item; the stage searches with the s
 the answer's words decides the split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a
 held-out preference pair is in the training split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
-Source: the messages format of chat APIs; n-grams of 13 words, Brown et al. 2020, appendix C.
+Source: stages/text/dialogue_formats/chat_formats.py lists the formats of files; n-grams of 13 words, Brown et al. 2020, appendix C.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.documents import decisions_with
 from stages.settings import StageConfig
+from stages.text.items.field_mapping import AUTO
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    from pydantic import JsonValue
 
     from stages.text.items.dialogue import Messages
     from stages.text.items.held_out import Answer
@@ -56,13 +59,30 @@ class Conversations(StageConfig):
     """Settings of the conversations stage: chat files by path, and conversations from documentation."""
 
     files: NamedFiles = ()
-    """JSONL files (plain or .gz) with one {"messages": [{"role", "content"}, …]} per line; "source" is optional."""
+    """JSONL files (plain or .gz) with one chat per line, in one of the formats that `format` names; "source" is optional."""
+    format: str = AUTO
+    """Format of the files: messages ({"messages": [{"role", "content"}, …]}), sharegpt ({"conversations": [{"from", "value"}, …]}), alpaca
+    ({"instruction", "input", "output"}), prompt_completion ({"prompt", "completion"}), or auto: the fields of the first record of each file
+    decide. All records of a file have one format."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Field of the format -> field of your records, such as {prompt: question, completion: answer}. A dotted name (data.turns) leads into
+    nested objects. Needs `format`."""
     docstrings: DocstringChats | None = None
     """Conversations from the documentation that benchmarks.docstrings names; null makes none."""
     validation_frac: float = Field(0.1, gt=0, lt=0.5)
     """Share of conversations held out for validation, chosen by hash of the answer. Set preferences.validation_frac to the same value."""
     max_bad_records: int = Field(0, ge=0)
     """Number of broken lines that the stage skips before it fails."""
+
+    @model_validator(mode="after")
+    def _fields_of_a_known_format(self) -> Conversations:
+        if self.format != AUTO or self.fields:
+            from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
+            from stages.text.dialogue_formats.dialogue_format import mapping_fault
+
+            if fault := mapping_fault(CHAT_FORMATS, self.format, self.fields):
+                raise ValueError(fault)
+        return self
 
 
 def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -95,10 +115,16 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
 
 def _examples(config: Conversations, benchmarks: Artifact, ctx: Context) -> Iterator[Example]:
     from stages.core.tables.examples import read_answers, read_examples
-    from stages.text.items.dialogue import BadDialogueError, read_messages
+    from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
+    from stages.text.dialogue_formats.dialogue_format import file_reader
+    from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
+    from stages.text.items.dialogue import BadDialogueError
     from stages.text.items.held_out import answer_of
 
-    for record, messages in read_examples(ctx, lambda value: read_messages(value.get("messages")), BadDialogueError):
+    def reader() -> Callable[[Mapping[str, JsonValue]], Messages]:
+        return file_reader(CHAT_FORMATS, config.format, config.fields, ctx.node, {"preferences": PAIR_FORMATS})
+
+    for record, messages in read_examples(ctx, reader, BadDialogueError):
         answer = next(m["content"] for m in messages if m["role"] == "assistant")
         yield _example(record.doc_id, record.source, messages, answer)
     if config.docstrings:
@@ -136,6 +162,11 @@ STAGE = Stage(
     output="conversations",
     tables=(TABLE, DECISIONS),
     does="chat data, cleared of held-out items",
-    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold", "reasons are spelled in snake_case"),
+    versions=(
+        "first version",
+        "the index of the benchmarks; words as under NFKC_Casefold",
+        "reasons are spelled in snake_case",
+        "files in four formats; a text in the field system is a system turn",
+    ),
     distributions=("numpy", "numba", "pyarrow"),
 )

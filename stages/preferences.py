@@ -4,26 +4,29 @@ Guarantee: neither answer of a pair, together with its prompt, holds a benchmark
 split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a held-out pair is in the training
 split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
-Source: prompt/chosen/rejected as in TRL and hh-rlhf; n-grams of 13 words, Brown et al. 2020, appendix C.
+Source: stages/text/dialogue_formats/pair_formats.py lists the formats of files; n-grams of 13 words, Brown et al. 2020, appendix C.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.documents import decisions_with
 from stages.settings import StageConfig
+from stages.text.items.field_mapping import AUTO
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    from pydantic import JsonValue
 
     from stages.text.items.dialogue import Pair
     from stages.text.items.held_out import Answer
@@ -57,7 +60,15 @@ class Preferences(StageConfig):
     """Settings of the preferences stage: preference files by path, and pairs from documentation."""
 
     files: NamedFiles = ()
-    """JSONL files (plain or .gz) with {"prompt", "chosen", "rejected"} per line, as texts or messages; "source" is optional."""
+    """JSONL files (plain or .gz) with one pair per line, in one of the formats that `format` names; "source" is optional."""
+    format: str = AUTO
+    """Format of the files: prompt_pair ({"prompt", "chosen", "rejected"} as texts or messages), instruction_pair (the same with
+    "instruction"), orca (the same with "question"), message_pair ({"chosen", "rejected"} as whole conversations), hh_rlhf (the same as texts
+    "Human: … Assistant: …"), ultrafeedback ({"instruction", "completions"} with two scored completions), or auto: the fields of the first
+    record of each file decide. All records of a file have one format."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Field of the format -> field of your records, such as {chosen: better, rejected: worse}. A dotted name (pair.better) leads into
+    nested objects. Needs `format`."""
     docstrings: DocstringPairs | None = None
     """Pairs from the documentation that benchmarks.docstrings names; null makes none."""
     validation_frac: float = Field(0.1, gt=0, lt=0.5)
@@ -65,6 +76,16 @@ class Preferences(StageConfig):
     Set conversations.validation_frac to the same value."""
     max_bad_records: int = Field(0, ge=0)
     """Number of broken lines that the stage skips before it fails."""
+
+    @model_validator(mode="after")
+    def _fields_of_a_known_format(self) -> Preferences:
+        if self.format != AUTO or self.fields:
+            from stages.text.dialogue_formats.dialogue_format import mapping_fault
+            from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
+
+            if fault := mapping_fault(PAIR_FORMATS, self.format, self.fields):
+                raise ValueError(fault)
+        return self
 
 
 def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -98,10 +119,16 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
 
 def _examples(config: Preferences, benchmarks: Artifact, ctx: Context, index: Index) -> Iterator[Example]:
     from stages.core.tables.examples import read_answers, read_examples
-    from stages.text.items.dialogue import BadDialogueError, read_pair
+    from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
+    from stages.text.dialogue_formats.dialogue_format import file_reader
+    from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
+    from stages.text.items.dialogue import BadDialogueError
     from stages.text.items.held_out import answer_of
 
-    for record, pair in read_examples(ctx, read_pair, BadDialogueError):
+    def reader() -> Callable[[Mapping[str, JsonValue]], Pair]:
+        return file_reader(PAIR_FORMATS, config.format, config.fields, ctx.node, {"conversations": CHAT_FORMATS})
+
+    for record, pair in read_examples(ctx, reader, BadDialogueError):
         yield _example(record.doc_id, record.source, pair, pair.chosen)
     if config.docstrings:
         found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
@@ -154,6 +181,11 @@ STAGE = Stage(
     output="preferences",
     tables=(TABLE, DECISIONS),
     does="preference pairs, cleared of held-out items",
-    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold", "reasons are spelled in snake_case"),
+    versions=(
+        "first version",
+        "the index of the benchmarks; words as under NFKC_Casefold",
+        "reasons are spelled in snake_case",
+        "files in six formats; a text in the field system is a system turn",
+    ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -22,7 +22,7 @@ def bench_items(bench: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
             for number, line in enumerate(lines):
                 record = json.loads(line)
-                form = form or format_of(record)
+                form = form or format_of(record, {})
                 assert form
                 yield path.name.partition(".")[0], str(number), form.read(record).texts
     for path in sorted(bench.glob("*.csv")):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pydantic import JsonValue
@@ -14,7 +14,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows
 from stages.text.items.benchmark_task import COMPLETE, WHAT, ItemRow
 from stages.text.items.held_out import normalised, read_described
-from stages.text.items.tasks import FORMATS, format_of
+from stages.text.items.tasks import format_of
 from stages.text.match.ngrams import find, load_index
 from tests.conftest import run_stage
 from tests.made.benches import ITEMS
@@ -101,6 +101,57 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     assert "query/choices/gold; ctx/endings/label; context/continuation" in str(caught.value)
 
 
+def test_a_file_that_resembles_a_format_gets_the_line_to_write(tmp_path: Path) -> None:
+    records = [
+        {"problem": f"Which number follows the number {n} if you count by one?", "options": [str(n), str(n + 1)], "label": "B"}
+        for n in range(20)
+    ]
+    config: dict[str, Any] = {"files": [made.jsonl(tmp_path / "next.jsonl", records)]}
+    with pytest.raises(
+        StageError, match="next.jsonl has a format that Loam does not know: its fields are problem, options, label"
+    ) as caught:
+        run_stage(STAGE, config, {}, tmp_path / "home")
+    line = "{next: {question: problem, answer: label}}"
+    assert f"It looks like question/options/answer without 'question', 'answer'. Write benchmarks.fields: {line}. " in str(caught.value)
+    config |= {"fields": {"next": {"question": "problem", "answer": "label"}}}
+    artifact = run_stage(STAGE, config, {}, tmp_path / "home")
+    task = tasks_of(artifact)["next"]
+    assert (task["format"], task["kind"], task["metric"], task["chance"]) == ("question/options/answer", "multiple_choice", "acc_norm", 0.5)
+    assert [row["answer"] for row in items_of(artifact, "next")] == [str(n + 1) for n in range(20)]
+    assert artifact.manifest["key_parts"]["config"]["fields"] == config["fields"]
+
+
+def test_a_question_with_choices_is_not_read_as_a_question_with_an_answer(tmp_path: Path) -> None:
+    records = [
+        {"question": f"Which is the number after {n} if you count by one?", "choices": ["none", str(n + 1)], "answer": 1} for n in range(20)
+    ]
+    artifact = run_stage(STAGE, {"files": [made.jsonl(tmp_path / "next.jsonl", records)]}, {}, tmp_path / "home")
+    assert tasks_of(artifact)["next"]["format"] == "question/choices/answer" and items_of(artifact, "next")[3]["answer"] == "4"
+    doubtful = [
+        {name if name != "choices" else "alternatives": value for name, value in record.items()} | {"answer": "4"} for record in records
+    ]
+    config: dict[str, Any] = {"files": [made.jsonl(tmp_path / "doubt.jsonl", doubtful)]}
+    with pytest.raises(StageError, match="A record of doubt.jsonl can be read as question/answer and as question/choices/answer") as caught:
+        run_stage(STAGE, config, {}, tmp_path / "home")
+    assert "doubt.jsonl:1" in str(caught.value) and "Write benchmarks.fields: {doubt: ONE OF THESE}" in str(caught.value)
+    config |= {"fields": {"doubt": {"question": "question", "answer": "answer"}}}
+    assert tasks_of(run_stage(STAGE, config, {}, tmp_path / "home"))["doubt"]["format"] == "question/answer"
+
+
+def test_a_mapping_for_no_task_of_no_format_or_of_no_field_is_refused(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"files": [made.jsonl(tmp_path / "q.jsonl", QUESTIONS)]}
+    with pytest.raises(StageError, match="No benchmark file makes the task 'p'") as caught:
+        run_stage(STAGE, config | {"fields": {"p": {"query": "question"}}}, {}, tmp_path / "home")
+    assert "Name one of the tasks: q." in str(caught.value)
+    with pytest.raises(RecipeError, match="fields of q: no format has the fields quary; the formats are query/choices/gold; "):
+        run_stage(STAGE, config | {"fields": {"q": {"quary": "problem"}}}, {}, tmp_path / "home")
+    with pytest.raises(
+        StageError, match="q.jsonl has no field 'question', which benchmarks.fields names; it has query, choices, gold"
+    ) as caught:
+        run_stage(STAGE, config | {"fields": {"q": {"query": "question"}}}, {}, tmp_path / "home")
+    assert "Correct benchmarks.fields.q." in str(caught.value) and "q.jsonl:1" in str(caught.value)
+
+
 def test_no_benchmark_an_empty_file_a_missing_file_and_two_of_one_name(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="neither files nor docstrings are given"):
         run_stage(STAGE, {}, {}, tmp_path / "home")
@@ -133,12 +184,14 @@ def test_too_few_answers_are_refused(tmp_path: Path) -> None:
         run_stage(STAGE, {"docstrings": {"packages": [PACKAGE], "items": 100_000}}, {}, tmp_path)
 
 
+PLAIN = {"query/choices/gold", "ctx/endings/label", "context/continuation", "context_options/continuation/gold", "question/answer",
+         "prompt/canonical_solution"}  # fmt: skip
 REAL_ITEMS = {"arc_challenge": 1172, "arc_easy": 2376, "commonsense_qa": 1221, "copa": 100, "gsm8k_test": 1319, "lambada_openai": 5153,
               "openbook_qa": 500, "winogrande": 1267, "HumanEval": 164, "hellaswag_val": 10042}  # fmt: skip
 
 
 def test_whole_files_are_read(tmp_path: Path, data: Data) -> None:
-    """Covers every format, compressed and uncompressed."""
+    """Covers the formats of llm-foundry, HellaSwag, GSM8K and HumanEval, compressed and uncompressed."""
     names = data.expected(made=["programs", "endings"], real=["HumanEval", "hellaswag_val"])
     files = [str(data.part("bench") / name) for name in ("*.jsonl", *(f"{name}.jsonl.gz" for name in names))]
     artifact = run_stage(STAGE, {"files": files, "max_scored_items": 50}, {}, tmp_path)
@@ -147,7 +200,10 @@ def test_whole_files_are_read(tmp_path: Path, data: Data) -> None:
     unscored = data.expected(made={"sums", "pronouns", "programs"}, real={"gsm8k_test", "winogrande", "HumanEval"})
     assert {name for name, task in tasks.items() if not task["scored_items"]} == unscored
     with_lines = [path for path in data.part("bench").glob("*.jsonl*") if path.name.partition(".")[0] in tasks]
-    assert {format_of(json.loads(read_text(path).partition("\n")[0])) for path in with_lines} == set(FORMATS)
+    assert {str(task["format"]) for task in tasks.values()} == PLAIN
+    for path in with_lines:
+        record = json.loads(read_text(path).partition("\n")[0])
+        assert (form := format_of(record, {})) and form.name == tasks[path.name.partition(".")[0]]["format"]
 
 
 def read_text(path: Path) -> str:

@@ -11,8 +11,10 @@ import pytest
 from stages.benchmarks import STAGE as BENCHMARKS
 from stages.conversations import STAGE
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe import validated
 from stages.core.tables.parquet import read_rows
+from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
 from stages.text.items.held_out import normalised
 from tests.conftest import run_stage
 from tests.made.chats import HELD_OUT
@@ -82,6 +84,64 @@ def test_a_broken_line_names_file_and_line(tmp_path: Path, benchmarks: Artifact,
     assert "chat.jsonl:2" in str(caught.value)
     artifact = run_stage(STAGE, {"files": [str(path)], "max_bad_records": 1}, {"benchmarks": benchmarks}, tmp_path / "home")
     assert artifact.manifest["record_counts"]["dropped"] == {"bad_record": 1} and artifact.manifest["rows"] == 2
+
+
+ALPACA = [
+    {"instruction": f"Add one to {n}.", "input": "Briefly." if n % 2 else "", "output": f"It is {n + 1}.", "source": "sums"}
+    for n in range(30)
+]
+SHARED = [{"conversations": [{"from": "human", "value": f"And {n}?"}, {"from": "gpt", "value": f"Also {n}."}]} for n in range(30)]
+ASKED = [{"data": {"question": f"Why {n}?"}, "answer": f"Because of {n}."} for n in range(30)]
+
+
+def test_files_in_other_formats_are_read_each_in_its_own(tmp_path: Path, benchmarks: Artifact) -> None:
+    """Each file has one format; a file of messages gives the same rows as before beside the others."""
+    own = made.jsonl(tmp_path / "own.jsonl", [chat(f"Question {i}?", f"Answer number {i}.") for i in range(30)])
+    files = [own, made.jsonl(tmp_path / "alpaca.jsonl", ALPACA), made.jsonl(tmp_path / "share.jsonl", SHARED)]
+    rows = rows_of(run_stage(STAGE, {"files": files}, {"benchmarks": benchmarks}, tmp_path / "home"))
+    said = {json.loads(row["messages"])[0]["content"]: json.loads(row["messages"])[1]["content"] for row in rows}
+    assert len(rows) == 90 and {row["source"] for row in rows} == {"own", "sums", "share"}
+    assert said["Add one to 3.\n\nBriefly."] == "It is 4." and said["Add one to 4."] == "It is 5." and said["And 7?"] == "Also 7."
+    alone = rows_of(run_stage(STAGE, {"files": [own]}, {"benchmarks": benchmarks}, tmp_path / "home"))
+    assert [row for row in rows if row["source"] == "own"] == alone
+
+
+def test_the_users_own_fields_are_mapped_and_enter_the_key(tmp_path: Path, benchmarks: Artifact) -> None:
+    config = {"files": [made.jsonl(tmp_path / "asked.jsonl", ASKED)], "max_bad_records": 1000}
+    with pytest.raises(StageError, match="All records of asked.jsonl cannot be read: the record has the fields data, answer") as caught:
+        run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert "conversations.fields: {" in str(caught.value)
+    config |= {"format": "prompt_completion", "fields": {"prompt": "data.question", "completion": "answer"}}
+    artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert json.loads(rows_of(artifact)[0]["messages"]) == [
+        {"role": "user", "content": "Why 0?"}, {"role": "assistant", "content": "Because of 0."},
+    ]  # fmt: skip
+    assert artifact.manifest["key_parts"]["config"]["fields"] == {"prompt": "data.question", "completion": "answer"}
+
+
+def test_a_file_with_two_formats_is_refused_or_counted(tmp_path: Path, benchmarks: Artifact) -> None:
+    config = {"files": [made.jsonl(tmp_path / "mixed.jsonl", [*ALPACA, SHARED[0]])]}
+    with pytest.raises(
+        StageError, match="the record is in the format sharegpt, but the first record of the file is in the format alpaca"
+    ) as caught:
+        run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert "mixed.jsonl:31" in str(caught.value)
+    artifact = run_stage(STAGE, config | {"max_bad_records": 1}, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert artifact.manifest["record_counts"]["dropped"] == {"bad_record": 1} and artifact.manifest["rows"] == 30
+
+
+@pytest.mark.parametrize(("more", "message"), [
+    ({"format": "alpacca"}, "the format 'alpacca' is not known; the formats are auto, messages, .*; did you mean alpaca"),
+    ({"fields": {"output": "response"}}, "fields renames the fields of one format, so name the format too"),
+    ({"format": "alpaca", "fields": {"answer": "response"}}, "the format alpaca has no field 'answer'"),
+])  # fmt: skip
+def test_wrong_formats_and_fields_are_refused_with_the_recipe(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        validated(STAGE.config, more, "test")
+
+
+def test_the_help_names_every_format() -> None:
+    assert all(known.name in str(STAGE.config.model_fields["format"].description) for known in CHAT_FORMATS)
 
 
 def test_nothing_given_and_nothing_left(tmp_path: Path, benchmarks: Artifact) -> None:

@@ -11,9 +11,11 @@ import pytest
 from stages.benchmarks import STAGE as BENCHMARKS
 from stages.conversations import STAGE as CONVERSATIONS
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe import validated
 from stages.core.tables.parquet import read_rows
 from stages.preferences import STAGE
+from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
 from stages.text.items.held_out import normalised
 from tests.conftest import run_stage
 from tests.made.chats import HELD_OUT
@@ -94,6 +96,51 @@ def test_a_broken_pair_names_file_and_line(tmp_path: Path, benchmarks: Artifact,
     with pytest.raises(StageError, match=message) as caught:
         run_stage(STAGE, {"files": [made.jsonl(tmp_path / "p.jsonl", records)]}, {"benchmarks": benchmarks}, tmp_path / "home")
     assert "p.jsonl:2" in str(caught.value) and "preferences.max_bad_records" in str(caught.value)
+
+
+def test_files_in_other_formats_give_the_same_pairs(tmp_path: Path, benchmarks: Artifact) -> None:
+    """The same pairs as prompts, as Orca's questions, as whole conversations and as transcripts; the split does not depend on the format."""
+    plain = pairs(60)
+    turns = [
+        {side: [{"role": "user", "content": p["prompt"]}, {"role": "assistant", "content": p[side]}] for side in ("chosen", "rejected")}
+        for p in plain
+    ]
+    forms: dict[str, list[dict[str, Any]]] = {
+        "prompt_pair": plain,
+        "orca": [{"question": p["prompt"], "system": "", "chosen": p["chosen"], "rejected": p["rejected"]} for p in plain],
+        "message_pair": turns,
+        "binarized": [{"prompt": p["prompt"], "score_chosen": 9.5, **t} for p, t in zip(plain, turns, strict=True)],
+        "hh_rlhf": [{side: f"\n\nHuman: {p['prompt']}\n\nAssistant: {p[side]}" for side in ("chosen", "rejected")} for p in plain],
+    }  # fmt: skip
+    found = []
+    for name, records in forms.items():
+        config = {"files": [made.jsonl(tmp_path / f"{name}.jsonl", records)]}
+        rows = rows_of(run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home"))
+        found.append([{column: row[column] for column in ("prompt", "chosen", "rejected", "split")} for row in rows])
+    assert len(found[0]) == 60 and all(rows == found[0] for rows in found)
+
+
+def test_the_users_own_fields_are_mapped(tmp_path: Path, benchmarks: Artifact) -> None:
+    records = [{"prompt": p["prompt"], "answers": {"good": p["chosen"], "bad": p["rejected"]}} for p in pairs(60)]
+    config = {"files": [made.jsonl(tmp_path / "p.jsonl", records)]}
+    with pytest.raises(StageError, match="the record has the fields prompt, answers, and no known format has these"):
+        run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
+    config |= {"format": "prompt_pair", "fields": {"chosen": "answers.good", "rejected": "answers.bad"}}
+    rows = rows_of(run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home"))
+    assert [(row["chosen"], row["rejected"]) for row in rows] == [(p["chosen"], p["rejected"]) for p in pairs(60)]
+
+
+@pytest.mark.parametrize(("more", "message"), [
+    ({"format": "dpo"}, "the format 'dpo' is not known; the formats are auto, prompt_pair, "),
+    ({"fields": {"chosen": "better"}}, "fields renames the fields of one format, so name the format too"),
+])  # fmt: skip
+def test_wrong_formats_and_fields_are_refused_with_the_recipe(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        validated(STAGE.config, more, "test")
+
+
+def test_the_help_names_every_format() -> None:
+    assert all(known.name in str(STAGE.config.model_fields["format"].description) for known in PAIR_FORMATS)
 
 
 def test_nothing_given_and_too_few_pairs(tmp_path: Path, benchmarks: Artifact) -> None:

@@ -1,6 +1,6 @@
 """Reads tuning examples (conversations or pairs) from files and from the benchmarks' answers, and writes them with one decision each.
 
-Guarantee: every record is in the table, in decisions/ or counted as a bad record.
+Guarantee: every record is in the table, in decisions/ or counted as a bad record. A file none of whose first records can be read is refused.
 Cost: one pass; the rows in memory.
 """
 
@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
 from stages.core.contract.declaration import Context, Outcome
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import SideTable
-from stages.core.tables.jsonl import JsonRecord, decision_record_counts, read_records
+from stages.core.tables.jsonl import JsonRecord, base_name, decision_record_counts, read_records
 from stages.core.tables.parquet import TableRow, read_rows, schema, write_rows
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from stages.core.contract.declaration import Artifact
+    from stages.core.contract.declaration import Artifact, ExternalFile
 
 Value = TypeVar("Value")
+FIRST_RECORDS = 100
+"""A file whose first records all have the same fault is refused. A hundred take no time and are no accident."""
 
 
 class DocumentedAnswer(TypedDict):
@@ -69,16 +71,45 @@ def refuse_no_source(ctx: Context, docstrings: object, what: str, pattern: str) 
 
 
 def read_examples(
-    ctx: Context, read: Callable[[Mapping[str, JsonValue]], Value], refused: type[ValueError]
+    ctx: Context, reader: Callable[[], Callable[[Mapping[str, JsonValue]], Value]], refused: type[ValueError]
 ) -> Iterator[tuple[JsonRecord, Value]]:
-    """Yields the records of the field `files` and the value that `read` makes of each. If `read` raises `refused`, it is a bad record."""
-    for record in read_records(ctx.files("files"), ctx):
-        try:
-            value = read(record.value)
-        except refused as error:
-            ctx.drop(str(error), record.where, record.text())
-            continue
-        yield record, value
+    """Yields the records of the field `files` and the value that is read from each.
+
+    Args:
+        ctx: The stage's context.
+        reader: Returns the function that reads the records of one file in their order.
+        refused: What this function raises for a record that it cannot read, which is then a bad record. If the first FIRST_RECORDS of a
+            file, or all, cannot be read for one and the same reason, the file is refused, whatever number of bad records is allowed.
+    """
+    for file in ctx.files("files"):
+        read, faults, unread, readable = reader(), set[str](), 0, False
+        for record in read_records([file], ctx):
+            try:
+                value = read(record.value)
+            except refused as error:
+                ctx.drop(str(error), record.where, record.text())
+                faults.add(str(error))
+                unread += 1
+                if unread == FIRST_RECORDS and len(faults) == 1 and not readable:
+                    _refuse_file(ctx, file, f"The first {unread} records", str(error))
+                continue
+            readable = True
+            yield record, value
+        if len(faults) == 1 and not readable:
+            _refuse_file(ctx, file, "All records", faults.pop())
+
+
+def _refuse_file(ctx: Context, file: ExternalFile, which: str, fault: str) -> None:
+    """Refuses a file in the wrong format.
+
+    Raises:
+        StageError: Always.
+    """
+    raise StageError(
+        f"{which} of {base_name(file)} cannot be read: {fault}.",
+        where=file.uri,
+        do=f"Correct the file, or name its format and its fields with {ctx.node}.format and {ctx.node}.fields.",
+    )
 
 
 def read_answers(ctx: Context, benchmarks: Artifact) -> Iterator[DocumentedAnswer]:

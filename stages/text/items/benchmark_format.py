@@ -60,6 +60,10 @@ class BenchmarkFormat(ABC):
         """The fields, joined by "/". Messages and tasks.json name the format so."""
         return "/".join(self.fields)
 
+    def fits(self, record: Mapping[str, JsonValue]) -> bool:
+        """Returns whether a record is in this format, by its fields."""
+        return all(field in record for field in self.fields)
+
     @abstractmethod
     def item(self, record: Mapping[str, JsonValue]) -> Item:
         """Returns the item of a record that has all `fields`. Raises BadItemError where the value of a field does not fit."""
@@ -80,8 +84,13 @@ class BenchmarkFormat(ABC):
 
 
 def choice_item(question: str, choices: tuple[str, ...], gold: int) -> Item:
-    """Returns a multiple-choice item."""
-    return Item("multiple_choice", question, choices, gold, question, choices[gold], _texts(question, choices[gold]))
+    """Returns a multiple-choice item whose context is its question."""
+    return asked_item(question, question, choices, gold)
+
+
+def asked_item(context: str, question: str, choices: tuple[str, ...], gold: int) -> Item:
+    """Returns a multiple-choice item. context: what the model reads, with the question in it."""
+    return Item("multiple_choice", context, choices, gold, question, choices[gold], _texts(question, choices[gold]))
 
 
 def continuation_item(question: str, answer: str) -> Item:

@@ -2,7 +2,7 @@
 
 Guarantee: a record is either accepted completely or refused with the message and field that is wrong.
 Cost: negligible.
-Source: the messages format of chat APIs (role, content); prompt/chosen/rejected as in TRL and hh-rlhf conversions.
+Source: the messages format of chat APIs (role, content); prompt/chosen/rejected as in TRL. stages/text/dialogue_formats has the other formats.
 """
 
 from __future__ import annotations
@@ -34,37 +34,85 @@ class Pair:
 
 
 def read_messages(value: JsonValue) -> Messages:
-    """Returns the checked messages: a list of {"role", "content"} with at least one assistant turn.
+    """Returns the checked messages: a list of {"role", "content"} with at least one assistant turn. Raises BadDialogueError otherwise."""
+    return checked_conversation(read_turns(value, "messages"))
+
+
+def checked_conversation(messages: Messages) -> Messages:
+    """Returns the messages of a conversation.
 
     Raises:
-        BadDialogueError: The value is not such a list.
+        BadDialogueError: They have no assistant turn.
     """
-    messages = _turns(value, "messages")
     if not any(message["role"] == "assistant" for message in messages):
         raise BadDialogueError("the conversation has no assistant turn, so there is nothing to learn from")
     return messages
 
 
-def read_pair(record: Mapping[str, JsonValue]) -> Pair:
+def read_pair(record: Mapping[str, JsonValue], asked: str = "prompt") -> Pair:
     """Returns the pair of a record.
 
     Args:
-        record: Mapping with prompt (a text or messages), chosen and rejected (each a text, or messages of one assistant turn).
+        record: Mapping with a prompt (a text or messages), chosen and rejected (each a text, or messages of one assistant turn). If chosen
+            and rejected are both longer than one message, they are whole conversations, and the prompt must be a part of them.
+        asked: Name of the field with the prompt.
 
     Raises:
         BadDialogueError: A field is missing or malformed, the prompt ends with an assistant turn, or both answers are identical.
     """
-    for field in ("prompt", "chosen", "rejected"):
-        if field not in record:
-            raise BadDialogueError(f"the field {field!r} is missing")
-    prompt = record["prompt"]
-    messages = [{"role": "user", "content": _content(prompt, "prompt")}] if isinstance(prompt, str) else _turns(prompt, "prompt")
-    if messages[-1]["role"] == "assistant":
+    refuse_missing(record, (asked, "chosen", "rejected"))
+    prompt = read_prompt(record[asked], asked)
+    chosen, rejected = record["chosen"], record["rejected"]
+    if isinstance(chosen, list) and isinstance(rejected, list) and min(len(chosen), len(rejected)) > 1:
+        pair = read_conversation_pair(chosen, rejected)
+        part = prompt[0] in pair.prompt if isinstance(record[asked], str) else pair.prompt[-len(prompt) :] == prompt
+        if not part:
+            raise BadDialogueError(f"the field {asked!r} is not in the conversation with which chosen and rejected begin")
+        return pair
+    return checked_pair(prompt, _answer(chosen, "chosen"), _answer(rejected, "rejected"))
+
+
+def read_conversation_pair(chosen: JsonValue, rejected: JsonValue) -> Pair:
+    """Returns the pair of two conversations that differ in their last turn only. The turns before it are the prompt.
+
+    Raises:
+        BadDialogueError: A value is not a list of messages, or the two do not end with one assistant turn after the same turns.
+    """
+    found = {"chosen": read_turns(chosen, "chosen"), "rejected": read_turns(rejected, "rejected")}
+    better, worse = found.values()
+    if better == worse:
+        raise BadDialogueError("chosen and rejected are identical")
+    same = next((n for n, (a, b) in enumerate(zip(better, worse, strict=False)) if a != b), min(len(better), len(worse)))
+    for field, turns in found.items():
+        if len(turns) != same + 1 or turns[-1]["role"] != "assistant":
+            raise BadDialogueError(f"{field} does not end with one assistant turn after the turns that chosen and rejected share ({same})")
+    return checked_pair(better[:same], better[-1]["content"], worse[-1]["content"])
+
+
+def checked_pair(prompt: Messages, chosen: str, rejected: str) -> Pair:
+    """Returns a pair.
+
+    Raises:
+        BadDialogueError: The prompt is empty or ends with an assistant turn, or both answers are identical.
+    """
+    if not prompt:
+        raise BadDialogueError("there is no prompt before the answers")
+    if prompt[-1]["role"] == "assistant":
         raise BadDialogueError("the prompt ends with an assistant turn, so there is nothing to answer")
-    chosen, rejected = (_answer(record[field], field) for field in ("chosen", "rejected"))
     if chosen == rejected:
         raise BadDialogueError("chosen and rejected are identical")
-    return Pair(messages, chosen, rejected)
+    return Pair(prompt, chosen, rejected)
+
+
+def refuse_missing(record: Mapping[str, JsonValue], fields: Sequence[str]) -> None:
+    """Refuses a record without one of `fields`.
+
+    Raises:
+        BadDialogueError: A field is missing; the message names the first.
+    """
+    for field in fields:
+        if field not in record:
+            raise BadDialogueError(f"the field {field!r} is missing")
 
 
 def contents(messages: Sequence[Mapping[str, str]]) -> str:
@@ -82,31 +130,56 @@ def split_key(answer: str) -> str:
     return " ".join(normalise_words(answer))
 
 
-def _turns(value: JsonValue, field: str) -> Messages:
+def read_turns(
+    value: JsonValue, field: str, role: str = "role", content: str = "content", roles: Mapping[str, str] | None = None
+) -> Messages:
+    """Returns a list of messages.
+
+    Args:
+        value: The list.
+        field: Its name, for messages of errors.
+        role: Name of a message's field with the role.
+        content: Name of a message's field with the text.
+        roles: Role as the list has it -> role; None for ROLES as they are.
+
+    Raises:
+        BadDialogueError: The value is not a list, or a message has no role, an unknown role or no content.
+    """
+    known = roles or dict(zip(ROLES, ROLES, strict=True))
     if not isinstance(value, list) or not value:
         raise BadDialogueError(f"the field {field!r} is not a list of messages")
     messages = []
     for number, message in enumerate(value):
         where = f"{field}[{number}]"
-        if not isinstance(message, Mapping) or "role" not in message:
-            raise BadDialogueError(f"{where} has no role")
-        role = message["role"]
-        if not isinstance(role, str) or role not in ROLES:
-            raise BadDialogueError(f"{where} has the role {str(role)[:40]!r}; the roles are {', '.join(ROLES)}")
-        messages.append({"role": role, "content": _content(message.get("content"), where)})
+        if not isinstance(message, Mapping) or role not in message:
+            raise BadDialogueError(f"{where} has no {role}")
+        given = message[role]
+        if not isinstance(given, str) or given not in known:
+            raise BadDialogueError(f"{where} has the role {str(given)[:40]!r}; the roles are {', '.join(known)}")
+        messages.append({"role": known[given], "content": read_text(message.get(content), where)})
     return messages
+
+
+def read_prompt(value: JsonValue, field: str) -> Messages:
+    """Returns a prompt: a text as one user turn, or a list of messages. Raises BadDialogueError like `read_turns` and `read_text`."""
+    return [{"role": "user", "content": read_text(value, field)}] if isinstance(value, str) else read_turns(value, field)
 
 
 def _answer(value: JsonValue, field: str) -> str:
     if isinstance(value, str):
-        return _content(value, field)
-    turns = _turns(value, field)
+        return read_text(value, field)
+    turns = read_turns(value, field)
     if len(turns) != 1 or turns[0]["role"] != "assistant":
         raise BadDialogueError(f"{field} is not one assistant turn")
     return turns[0]["content"]
 
 
-def _content(value: JsonValue, where: str) -> str:
+def read_text(value: JsonValue, where: str) -> str:
+    """Returns a text without surrounding blanks.
+
+    Raises:
+        BadDialogueError: The value is not a text, or it is blank.
+    """
     if not isinstance(value, str) or not value.strip():
         raise BadDialogueError(f"{where} has no content")
     return value.strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,10 +86,59 @@ def test_a_refused_record_is_a_bad_one_and_others_errors_are_not(tmp_path: Path)
             raise RefusedError("below nothing")
         return number * 10
 
-    assert [(record.line, value) for record, value in read_examples(ctx, read, RefusedError)] == [(1, 10), (3, 20)]
+    assert [(record.line, value) for record, value in read_examples(ctx, lambda: read, RefusedError)] == [(1, 10), (3, 20)]
     assert dropped == [("below nothing", "c.jsonl:2", '{"n": -1}')]
     with pytest.raises(ValueError, match="below nothing"):
-        list(read_examples(ctx, read, UnicodeError))
+        list(read_examples(ctx, lambda: read, UnicodeError))
+
+
+@pytest.mark.parametrize(("records", "refused"), [
+    ("1" + "x" * 300, ""),
+    ("x" * 99 + "1" + "x" * 300, ""),
+    ("x" * 99 + "y" + "x" * 300, ""),
+    ("x" * 100 + "1", "The first 100 records of c.jsonl cannot be read: it is x."),
+    ("x" * 99, "All records of c.jsonl cannot be read: it is x."),
+    ("x", "All records of c.jsonl cannot be read: it is x."),
+    ("xy", ""),
+    ("", ""),
+])  # fmt: skip
+def test_a_file_in_the_wrong_format_is_refused_whatever_number_of_bad_records_is_allowed(
+    tmp_path: Path, records: str, refused: str
+) -> None:
+    paths = [tmp_path / name for name in ("good.jsonl", "c.jsonl")]
+    for path, kinds in zip(paths, ("1", records), strict=True):
+        path.write_text("".join(f'{{"kind": "{kind}"}}\n' for kind in kinds))
+    files = tuple(ExternalFile(str(path), 1, "sha256:" + "ab" * 32) for path in paths)
+    dropped: list[str] = []
+    ctx: Any = SimpleNamespace(files=lambda name: {"files": files}[name], drop=lambda reason, *_: dropped.append(reason), node="chats")
+
+    def read(value: Mapping[str, JsonValue]) -> str:
+        if value["kind"] != "1":
+            raise RefusedError(f"it is {value['kind']}")
+        return "good"
+
+    if refused:
+        with pytest.raises(StageError) as caught:
+            list(read_examples(ctx, lambda: read, RefusedError))
+        assert (caught.value.what, caught.value.where) == (refused, str(paths[1]))
+        assert caught.value.do == "Correct the file, or name its format and its fields with chats.format and chats.fields."
+        assert len(dropped) == min(len(records), 100)
+    else:
+        assert len(list(read_examples(ctx, lambda: read, RefusedError))) == 1 + records.count("1")
+        assert len(dropped) == len(records) - records.count("1")
+
+
+def test_every_file_has_a_reader_of_its_own(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    for path in paths:
+        path.write_text('{"n": 1}\n{"n": 2}\n')
+    ctx: Any = SimpleNamespace(files=lambda name: tuple(ExternalFile(str(path), 1, "sha256:" + "ab" * 32) for path in paths))
+
+    def reader() -> Callable[[Mapping[str, JsonValue]], int]:
+        seen: list[Mapping[str, JsonValue]] = []
+        return lambda record: seen.append(record) or len(seen)  # type: ignore[func-returns-value]
+
+    assert [value for _, value in read_examples(ctx, reader, RefusedError)] == [1, 2, 1, 2]
 
 
 def test_the_type_of_an_answer_has_the_columns_of_the_table() -> None:

@@ -1,0 +1,1 @@
+"""Formats of chats and preference pairs."""

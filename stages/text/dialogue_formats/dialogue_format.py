@@ -1,0 +1,176 @@
+"""The base class of the formats of chats and preference pairs, and the reader of a file in one of them.
+
+To add a format, write one file next to chat_alpaca.py and one entry in chat_formats.py or pair_formats.py; CONTRIBUTING.md shows an
+example.
+Guarantee: all records of a file are read in one format. A record that no format reads, that two formats read, or that another format reads
+than the file's first record is refused; the message names the format that it resembles and the lines of the recipe to write.
+Cost: negligible.
+"""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from stages.text.items.dialogue import BadDialogueError, Messages, read_text, refuse_missing
+from stages.text.items.field_mapping import AUTO, KnownFields, as_yaml, mapped, shown_fields, suggestion
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+Value = TypeVar("Value")
+Value_co = TypeVar("Value_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class DialogueFormat(ABC, Generic[Value_co]):
+    """A format of chats (its value: Messages) or of preference pairs (Pair).
+
+    Attributes:
+        name: The name by which a recipe selects the format.
+        fields: The fields that a record of this format has. Other fields are ignored.
+        optional: Fields that it reads if a record has them.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    def recognises(self, record: Mapping[str, JsonValue]) -> bool:
+        """Returns whether a record is in this format, by its fields."""
+        return all(field in record for field in self.fields)
+
+    @abstractmethod
+    def value(self, record: Mapping[str, JsonValue]) -> Value_co:
+        """Returns the chat or pair of a record that has all `fields`. Raises BadDialogueError where the value of a field does not fit."""
+
+    def read(self, record: Mapping[str, JsonValue]) -> Value_co:
+        """Returns the chat or pair of a record. Raises BadDialogueError if a field is missing or does not fit."""
+        refuse_missing(record, self.fields)
+        return self.value(record)
+
+    @property
+    def known(self) -> KnownFields:
+        """The fields, for the suggestion in a message."""
+        return KnownFields(self.name, self.fields, self.optional)
+
+
+Formats = Sequence[DialogueFormat[Value]]
+
+
+def with_system(record: Mapping[str, JsonValue], messages: Messages) -> Messages:
+    """Returns the messages after the text of the record's field "system" as a system turn. An empty text or null adds none.
+
+    Raises:
+        BadDialogueError: The field is not a text, or the messages begin with another system turn.
+    """
+    text = record.get("system")
+    if text is None or (isinstance(text, str) and not text.strip()):
+        return messages
+    turn = {"role": "system", "content": read_text(text, "system")}
+    if messages[0]["role"] == "system":
+        if messages[0] != turn:
+            raise BadDialogueError("the field 'system' and the first message are two different system texts")
+        return messages
+    return [turn, *messages]
+
+
+def mapping_fault(formats: Formats[Value], name: str, fields: Mapping[str, str]) -> str:
+    """Returns what is wrong with the settings `format` and `fields`; "" if nothing is.
+
+    Args:
+        formats: The known formats.
+        name: The setting `format`.
+        fields: The setting `fields`.
+    """
+    names = [AUTO, *(known.name for known in formats)]
+    if name not in names:
+        close = difflib.get_close_matches(name[:60], names, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return f"the format {name[:60]!r} is not known; the formats are {', '.join(names)}{hint}"
+    if not fields:
+        return ""
+    if name == AUTO:
+        return f"fields renames the fields of one format, so name the format too: one of {', '.join(names[1:])}"
+    known = next(one for one in formats if one.name == name)
+    unknown = [field for field in fields if field not in (*known.fields, *known.optional)]
+    if unknown:
+        has = ", ".join((*known.fields, *known.optional))
+        turned = " (write FIELD OF THE FORMAT: YOUR FIELD)" if set(fields.values()) & {*known.fields, *known.optional} else ""
+        return f"the format {name} has no field {unknown[0][:60]!r}; it has {has}{turned}"
+    return next((f"the field for {field!r} has no name" for field, path in fields.items() if not path), "")
+
+
+def file_reader(
+    formats: Formats[Value], name: str, fields: Mapping[str, str], node: str, elsewhere: Mapping[str, Formats[object]]
+) -> Callable[[Mapping[str, JsonValue]], Value]:
+    """Returns a function that reads the records of one file in their order. It raises BadDialogueError for a record that cannot be read.
+
+    Args:
+        formats: The known formats. The first reads a record that others recognise too.
+        name: The setting `format`.
+        fields: The setting `fields`: field of the format -> field of the record.
+        node: Node of the settings, for the lines that a message suggests.
+        elsewhere: Other node -> formats that it reads, for the message about a file that belongs there.
+    """
+    if name != AUTO:
+        named = next(one for one in formats if one.name == name)
+
+        def read_named(record: Mapping[str, JsonValue]) -> Value:
+            renamed = mapped(record, fields)
+            if absent := next((field for field in fields if field in named.fields and field not in renamed), ""):
+                raise BadDialogueError(f"the field {fields[absent]!r} is missing, which {node}.fields names for {absent!r}")
+            return named.read(renamed)
+
+        return read_named
+    of_file: list[DialogueFormat[Value]] = []
+
+    def read(record: Mapping[str, JsonValue]) -> Value:
+        fits = [one for one in formats if one.recognises(record)]
+        fits = fits[:1] if fits[:1] == list(formats[:1]) else fits
+        if not of_file:
+            if len(fits) != 1:
+                raise BadDialogueError(_undecided(fits, formats, record, node, elsewhere))
+            of_file.append(fits[0])
+        elif fits and of_file[0] not in fits:
+            raise BadDialogueError(
+                f"the record is in the format {fits[0].name}, but the first record of the file is in the format {of_file[0].name}; "
+                "write the records of each format into a file of their own"
+            )
+        return of_file[0].read(record)
+
+    return read
+
+
+def _undecided(
+    fits: Formats[Value], formats: Formats[Value], record: Mapping[str, JsonValue], node: str, elsewhere: Mapping[str, Formats[object]]
+) -> str:
+    """Returns why the first record of a file has no format, and what to write. fits: the formats that recognise it, none or several."""
+    if fits:
+        names = [one.name for one in fits]
+        return f"the record can be read as {' and as '.join(names)}; write {node}.format: {names[0]}, or another of these formats"
+    if not record:
+        return "the record has no fields"
+    has = f"the record has the fields {shown_fields(record)}"
+    for other, known in elsewhere.items():
+        if there := next((one.name for one in known if one.recognises(record)), ""):
+            return f"{has}, the format {there} of {other}; name the file in {other}.files"
+    has += ", and no known format has these"
+    readable = [one for one in formats if not all(field in record for field in one.fields) or _reads(one, record)]
+    found = suggestion(record, [one.known for one in readable])
+    if found is None:
+        line = as_yaml(dict.fromkeys(formats[-1].fields, "NAME"))
+        return f"{has}; name a format and its fields, for example {node}.format: {formats[-1].name} and {node}.fields: {line}"
+    line = f" and {node}.fields: {found.setting}" if found.absent or found.fields else ""
+    return f"{has}. {found.described} Write {node}.format: {found.name}{line}"
+
+
+def _reads(one: DialogueFormat[Value], record: Mapping[str, JsonValue]) -> bool:
+    try:
+        one.read(record)
+    except BadDialogueError:
+        return False
+    return True

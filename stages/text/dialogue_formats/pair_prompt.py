@@ -1,0 +1,30 @@
+"""A prompt with a better and a worse answer. The prompt is a text or messages; an answer is a text, one message or a whole conversation.
+
+Source: TRL's preference format with an explicit prompt; UltraFeedback binarized (prompt as text, conversations as answers; its scores are
+ignored); Intel's Orca pairs (question, and a system text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from stages.text.dialogue_formats.dialogue_format import DialogueFormat, with_system
+from stages.text.dialogue_formats.pair_hh_rlhf import is_transcript
+from stages.text.items.dialogue import Pair, checked_pair, read_pair
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+
+class PromptPairFormat(DialogueFormat[Pair]):
+    """Fields: the prompt, chosen and rejected; optionally the system text."""
+
+    def recognises(self, record: Mapping[str, JsonValue]) -> bool:
+        """Returns whether the record has the fields and its prompt is not a transcript of hh-rlhf."""
+        return super().recognises(record) and not is_transcript(record[self.fields[0]])
+
+    def value(self, record: Mapping[str, JsonValue]) -> Pair:
+        """Returns the pair of a record; see DialogueFormat.value."""
+        pair = read_pair(record, self.fields[0])
+        return checked_pair(with_system(record, pair.prompt), pair.chosen, pair.rejected)

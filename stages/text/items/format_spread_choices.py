@@ -1,0 +1,33 @@
+"""The format of multiple-choice questions that have a field for each choice, and the name of the right one.
+
+Source: PIQA (goal/sol1/sol2/label, from 0); MMLU's tables (question/A/B/C/D/answer); the wording of the context is lm-eval's for PIQA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stages.text.items.benchmark_format import BenchmarkFormat, Item, asked_item, text_of
+from stages.text.items.format_answer_choices import gold_of
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+
+@dataclass(frozen=True)
+class SpreadChoicesFormat(BenchmarkFormat):
+    """Fields: a question, one field per choice, and the mark of the right choice.
+
+    Attributes:
+        marks: How the last field names each choice, in the order of the fields. It may also be the text of a choice, or its index from 0.
+    """
+
+    marks: tuple[str, ...] = ()
+
+    def item(self, record: Mapping[str, JsonValue]) -> Item:
+        """Returns the item of a record; see BenchmarkFormat.item."""
+        asked, *choices, gold = self.fields
+        question, texts = text_of(record, asked), tuple(text_of(record, choice) for choice in choices)
+        return asked_item(f"Question: {question}\nAnswer:", question, texts, gold_of(record[gold], gold, texts, self.marks))
