@@ -1,16 +1,22 @@
 """Runs the nodes of a pipeline in order, each through the function `perform`, and records the run. Does not import Prefect.
 
+The lines of the nodes also go to the run's log (stages/core/run/run_log.py). An error gets a note that names the log.
 Guarantee: the run's record names how the run ended, also after an error or an interruption, and the index contains what was published.
 If a full disk prevents this, the run counts as killed, and the next update of the index adds what is missing.
 """
 
 from __future__ import annotations
 
+import json
+import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.opened_recipe import Session, refuse_imported
+from flows.progress import recorded
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import LoamError, StageError
 from stages.core.contract.secrets import redact, redacted
@@ -18,11 +24,21 @@ from stages.core.contract.states import NodeState, RunState
 from stages.core.index import database
 from stages.core.run import openlineage
 from stages.core.run.node_job import NodeJob, prepare
+from stages.core.run.run_log import Write, log_path, run_log
 from stages.core.run.runner import Report, Result, run_node
 from stages.core.store import manifest, names, runs
 from stages.queries.plan import Step
 
 Perform = Callable[[str, Callable[[Report], Result]], Result]
+
+
+@dataclass(frozen=True)
+class _Running:
+    """The run that is recorded: its id, who is told of its events, and its log."""
+
+    run_id: str
+    tell: openlineage.Announcer
+    log: Write
 
 
 def run_nodes(
@@ -48,24 +64,31 @@ def run_nodes(
     Returns:
         The run id.
     """
-    with runs.holding(session.home, session.recipe, command) as run_id:
-        artifacts = dict(ready or {})
-        tell = openlineage.announcer(session.home, session.recipe.runtime.openlineage, run_id)
-        tell.run("start")
+    home, recipe = session.home, session.recipe
+    with runs.holding(home, recipe, command) as run_id, run_log(home, run_id) as log, recorded(log):
+        log(f"run {run_id} of the recipe {recipe.name} ({recipe.source}), home {home}: {json.dumps(dict(command))}", "")
+        artifacts, states = dict(ready or {}), Counter[str]()
+        running = _Running(run_id, openlineage.announcer(home, recipe.runtime.openlineage, run_id), log)
+        running.tell.run("start")
         try:
             if name:
-                names.give_name(session.home, name, run_id)
+                names.give_name(home, name, run_id)
             for step in steps:
-                artifacts[step.node] = _one(session, step, artifacts, perform, run_id, step.node in force, tell)
+                artifacts[step.node], state = _one(session, step, artifacts, perform, running, step.node in force)
+                states[state] += 1
         except BaseException as error:
+            state = _state_of(error)
+            log(_account(error), "")
+            error.add_note(f"Log: {log_path(home, run_id)}")
             with suppress(OSError, LoamError):  # on a full disk, show the first error; the index is completed later
-                runs.end_run(session.home, run_id, RunState(_state_of(error)))
-                database.update(session.home)
-            tell.run(_state_of(error), _first_line(error))
+                runs.end_run(home, run_id, RunState(state))
+                database.update(home)
+            running.tell.run(state, _first_line(error))
             raise
-        runs.end_run(session.home, run_id, RunState.DONE)
-        database.update(session.home)
-        tell.run(RunState.DONE)
+        runs.end_run(home, run_id, RunState.DONE)
+        log(f"done: {', '.join(f'{count} {state}' for state, count in states.items())}", "")
+        database.update(home)
+        running.tell.run(RunState.DONE)
         return run_id
 
 
@@ -100,24 +123,19 @@ def run_one(session: Session, node: str, perform: Perform, command: Mapping[str,
 
 
 def _one(
-    session: Session,
-    step: Step,
-    artifacts: Mapping[str, Artifact],
-    perform: Perform,
-    run_id: str,
-    force: bool,
-    tell: openlineage.Announcer,
-) -> Artifact:
-    home, recipe = session.home, session.recipe
+    session: Session, step: Step, artifacts: Mapping[str, Artifact], perform: Perform, running: _Running, force: bool
+) -> tuple[Artifact, NodeState]:
+    """Returns (the artifact of a node, what the run made of the node), and records both."""
+    home, recipe, run_id, tell = session.home, session.recipe, running.run_id, running.tell
     if step.node in session.imported:
         imported = session.imported[step.node]
         runs.record_node(home, run_id, step.node, NodeState.IMPORTED, manifest.artifact_id(imported))
-        return imported
+        return imported, NodeState.IMPORTED
     inputs = {role: artifacts[read] for role, read in step.reads.items()}
     job = prepare(home, step.node, step.stage, recipe.sections[step.node], recipe.seed, recipe.runtime, inputs)
     tell.node(job, "start")
     try:
-        result = perform(step.node, lambda report: _work(home, job, run_id, report, force))
+        result = perform(step.node, lambda report: _work(home, job, running, report, force))
     except BaseException as error:
         what = _first_line(error)
         tell.node(job, _state_of(error), message=what)
@@ -128,7 +146,7 @@ def _one(
     tell.node(job, result.state, result.artifact)
     if result.state != NodeState.CACHED:
         database.update(home)
-    return result.artifact
+    return result.artifact, result.state
 
 
 def _state_of(error: BaseException) -> NodeState:
@@ -141,11 +159,19 @@ def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _work(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -> Result:
+def _account(error: BaseException) -> str:
+    """Returns what the log says about the end of a run: the whole message of a designed error, the traceback of any other."""
+    if not isinstance(error, Exception):
+        return str(NodeState.INTERRUPTED)
+    return f"failed: {error}" if isinstance(error, LoamError) else "failed\n" + "".join(traceback.format_exception(error)).rstrip()
+
+
+def _work(home: Path, job: NodeJob, running: _Running, report: Report, force: bool) -> Result:
     """Returns the result of the node. Removes credentials from its error, because Prefect records an error with its traceback."""
     try:
-        return run_node(home, job, run_id, report, force)
+        return run_node(home, job, running.run_id, report, force)
     except Exception as error:
         if (clean := redacted(error)) is error:
             raise
+        running.log(_account(error), "")  # the new error has no traceback; the log removes the credentials from this one
         raise clean from None

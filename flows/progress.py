@@ -3,6 +3,7 @@
 `watching()` sets the report function (`WATCHER`) that the steps of this process call. Without it nothing is shown here, for example under
 a Prefect worker, where the task writes the same lines (`line_of`) to Prefect's log.
 Guarantee: every text passes `printable.one_line`, so that no character of a URL, a name or an error controls the terminal.
+`recorded` also writes the lines to the log of a run, wherever the run is shown.
 Cost: the import of rich on a terminal. Elsewhere one line per node and at most one line of progress every PLAIN_EVERY_S seconds.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from stages.core.run.runner import Event, Report  # it imports pydantic, and `loam --help` imports this module
 
 PLAIN_EVERY_S = 5.0
+LOG_EVERY_S = 30.0
+"""Least time between two lines of progress in a run's log, so that a training of days does not fill it with them."""
 
 
 def _silent(event: Event) -> None:
@@ -40,6 +43,23 @@ def watching(stream: TextIO | None = None) -> Iterator[None]:
             yield
         finally:
             WATCHER.reset(token)
+
+
+@contextmanager
+def recorded(write: Callable[[str, str], None]) -> Iterator[None]:
+    """Also writes the lines of events inside the block with `write`, which takes a line and its node. Observers see them as before."""
+    shown, due = WATCHER.get(), _pace(LOG_EVERY_S)
+
+    def report(event: Event) -> None:
+        shown(event)
+        if due(event) and (text := line_of(event)):
+            write(text, event.node)
+
+    token = WATCHER.set(report)
+    try:
+        yield
+    finally:
+        WATCHER.reset(token)
 
 
 def line_of(event: Event) -> str:
@@ -99,20 +119,40 @@ def size_text(count: float) -> str:
     return f"{count:,.1f} GB"
 
 
+def duration_text(seconds: float) -> str:
+    """Returns a duration in seconds as text in two units: "12.3 s", "4 min 5 s", "3 h 2 min", "2 d 5 h"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s"
+    units = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+    size, unit, part, name = next(entry for entry in units if whole >= entry[0])
+    return f"{whole // size} {unit} {whole % size // part} {name}"
+
+
 @contextmanager
 def _plain(out: TextIO) -> Iterator[Report]:
-    last = 0.0
+    due = _pace(PLAIN_EVERY_S)
 
     def report(event: Event) -> None:
-        nonlocal last
-        if event.kind == "progress" and time.monotonic() - last < PLAIN_EVERY_S:
-            return
-        if event.kind in ("start", "progress"):
-            last = time.monotonic()
-        if text := line_of(event):
+        if due(event) and (text := line_of(event)):
             print(text, file=out, flush=True)
 
     yield report
+
+
+def _pace(seconds: float) -> Callable[[Event], bool]:
+    """Returns a function that says whether the line of an event is due: every line, but progress only so often."""
+    last = 0.0
+
+    def due(event: Event) -> bool:
+        nonlocal last
+        if event.kind == "progress" and time.monotonic() - last < seconds:
+            return False
+        if event.kind in ("start", "progress"):
+            last = time.monotonic()
+        return True
+
+    return due
 
 
 @contextmanager

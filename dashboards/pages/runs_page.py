@@ -14,16 +14,17 @@ TEMPLATE = """
 {% set chosen = content.chosen %}
 {% if not chosen %}<p>No run is recorded yet. Start one with <code>loam run tiny</code>.</p>{% else %}
 <h2 id="runs">Runs</h2>
-<div class="wide"><table><thead><tr><th>run</th><th>recipe</th><th>state</th><th>started (UTC)</th><th class="number">seconds</th>
+<div class="wide"><table><thead><tr><th>run</th><th>number</th><th>name</th><th>recipe</th><th>state</th><th>started (UTC)</th><th class="number">seconds</th>
 <th class="number">built</th><th class="number">cached</th><th>failed</th></tr></thead><tbody>
 {% for run in content.runs %}<tr>
 <td>{% if run.run_id == chosen.run_id %}<b>{{ run.run_id }}</b>
 {%- else %}<a href="/?run={{ run.run_id|urlencode }}">{{ run.run_id }}</a>{% endif %}</td>
+<td>{{ run.alias }}</td><td>{{ run.name }}</td>
 <td>{{ run.recipe }}</td><td class="{{ 'good' if run.state == 'done' else 'wait' if run.state == 'running' else 'bad' }}">{{ run.state }}</td>
 <td>{{ run.started }}</td><td class="number">{{ run.seconds if run.seconds is not none else '' }}</td><td class="number">{{ run.built }}</td>
 <td class="number">{{ run.cached }}</td><td class="bad">{{ run.failed or '' }}</td></tr>
 {% endfor %}</tbody></table></div>
-<h2 id="nodes">Nodes of {{ chosen.run_id }}</h2>
+<h2 id="nodes">Nodes of {{ chosen.alias }}{% if chosen.name %} ({{ chosen.name }}){% endif %}</h2>
 <div class="wide"><table><thead><tr><th>node</th><th>state</th><th class="number">seconds</th><th>summary</th><th></th></tr></thead><tbody>
 {% for node in content.nodes %}<tr><td><a href="/node?node={{ node.node|urlencode }}">{{ node.node }}</a></td>
 <td class="{{ node.style }}">{{ node.state }}</td><td class="number">{{ node.seconds }}</td>
@@ -54,12 +55,12 @@ class RunsContent(PageContent):
 
 
 def content(visit: PageVisit) -> RunsContent:
-    """Returns the run that the parameter `run` names by id or alias; the newest run if it is empty or unknown."""
+    """Returns the run that the parameter `run` names by id, alias or given name; the newest run if it is empty or unknown."""
     runs = run_rows(visit.home)
     if not runs:
         return RunsContent()
     name = visit.parameters.get("run", "")
-    chosen = next((run for run in runs if name in (run["run_id"], run["alias"])), runs[0])
+    chosen = next((run for run in runs if name and name in (run["run_id"], run["alias"], *run["name"].split(", "))), runs[0])
     return RunsContent(
         live=chosen["state"] == RunState.RUNNING,
         runs=runs[:MOST_RUNS],

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, serve_commands, stage_help
+from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, runs_commands, serve_commands, stage_help
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
@@ -54,6 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if "--debug" in words:
             raise
         say(f"loam: {redact(str(error))}", error=True)
+        _say_notes(error)
         return error.exit_code
     except KeyboardInterrupt:
         say("loam: interrupted; run the same command again to go on", error=True)
@@ -68,7 +69,14 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         clear = of_the_disk(error, "for this command", default_home(home)) or of_a_file(error)
         say(f"loam: {redact(str(clear))}", error=True)
+        _say_notes(error)
         return clear.exit_code
+
+
+def _say_notes(error: Exception) -> None:
+    """Prints the notes of an error, such as the path of the run's log."""
+    for note in getattr(error, "__notes__", ()):
+        say(f"  {note}", error=True)
 
 
 def command_line() -> App:
@@ -84,12 +92,16 @@ def command_line() -> App:
         default_parameter=Parameter(negative=(), show_default=False),
     )
     lineage = App(name="lineage", help="Query and maintain the record of runs and artifacts.", group=query, sort_key=9)
+    runs = App(name="runs", help="List, rename and delete the recorded runs.", group=query, sort_key=8)
+    runs.default(runs_commands.list_runs)
     app.command(lineage)
+    app.command(runs)
     for to, panel, commands in (
         (app, run, run_commands.COMMANDS),
         (app, query, question_commands.COMMANDS),
         (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),
+        (runs, keep, runs_commands.COMMANDS),
         (app, serve, serve_commands.COMMANDS),
     ):
         for place, command in enumerate(commands, start=1):

@@ -1,4 +1,4 @@
-"""The read-only commands of `loam lineage`: runs, artifacts, their inputs and outputs, and why a node is cached or missing."""
+"""The read-only commands of `loam lineage`: artifacts and runs, their inputs and outputs, and why a node is cached or missing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,6 @@ if TYPE_CHECKING:
     from stages.queries.affected import Affected
 
 COPIES_SHOWN = 50
-
-
-def runs(*, common: Common = COMMON) -> None:
-    """List all runs, newest first."""
-    from stages.queries import lineage
-
-    answer_rows(common, lineage.run_rows(common.folder()))
 
 
 def show(name: AnyName, /, *, common: Common = COMMON) -> None:
@@ -127,7 +120,6 @@ def sql(
 
 
 COMMANDS = (
-    Command(runs, ("loam lineage runs",)),
     Command(show, ("loam lineage show dedup-3", "loam lineage show tiny-7")),
     Command(names, ("loam lineage names",)),
     Command(up, ("loam lineage up dpo",)),

@@ -40,6 +40,12 @@ class Common:
 
         return default_home(self.home)
 
+    def folder_is_default(self) -> bool:
+        """Returns whether a command without --home has the same home."""
+        from flows.opened_recipe import default_home
+
+        return default_home() == self.folder()
+
 
 COMMON = Common()
 """The default of every command's parameter `common`."""

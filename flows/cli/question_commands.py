@@ -70,18 +70,29 @@ def _print_documents(found: Sequence[TracedDocument]) -> None:
             say(line)
 
 
-def compare(a: AnyName, b: AnyName, /, *, common: Common = COMMON) -> None:
-    """Compare two runs (settings, data, scores), or the weights of two checkpoints or models."""
+def compare(
+    a: AnyName,
+    b: AnyName,
+    /,
+    *,
+    details: Annotated[bool, Parameter(help="of two runs, list every value that differs")] = False,
+    common: Common = COMMON,
+) -> None:
+    """Compare two runs (scores, settings, data), or the weights of two checkpoints or models."""
     from stages.queries import compare as comparing
     from stages.queries.lineage import read
     from stages.queries.weights import compare_weights
 
     home = common.folder()
-    if comparing.are_runs(home, a, b):
+    if not comparing.are_runs(home, a, b):
+        found = compare_weights(read(home, a), read(home, b))
+        answer(common, found, lambda: _print_weights(found))
+    elif details or common.json:
         answer_rows(common, comparing.compare_runs(home, a, b))
-        return
-    found = compare_weights(read(home, a), read(home, b))
-    answer(common, found, lambda: _print_weights(found))
+    else:
+        from flows.cli.compare_screen import print_overview
+
+        print_overview(comparing.overview(home, a, b), a, b)
 
 
 def _print_weights(found: WeightsComparison) -> None:
@@ -131,7 +142,7 @@ def report(
 
 COMMANDS = (
     Command(trace, ("loam trace --step 12", "loam trace --url 'http://host/%' --run tiny-7")),
-    Command(compare, ("loam compare tiny-6 tiny-7", "loam compare pretrain dpo")),
+    Command(compare, ("loam compare tiny-6 tiny-7", "loam compare tiny-6 tiny-7 --details", "loam compare pretrain dpo")),
     Command(what_if, ("loam what-if filter --set filter.gopher_quality.min_doc_words=80",)),
     Command(report, ("loam report", "loam report tiny-7")),
 )

@@ -5,7 +5,6 @@ Progress goes to standard error, the answer to standard output.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from pathlib import Path
@@ -16,6 +15,7 @@ from cyclopts import Parameter
 from flows.cli import completers
 from flows.cli.options import COMMON, Command, Common, Node, Recipe, Settings
 from flows.cli.printing import answer, print_table, say
+from flows.cli.run_end import answer_run
 
 
 def run(
@@ -61,7 +61,7 @@ def run(
 
         with watching():
             run_id = pretrain(recipe=recipe, until=until, start=start, set=text, name=name, home=str(session.home))
-    _answer_run(common, session.home, run_id)
+    answer_run(common, session.home, run_id)
     return 0
 
 
@@ -127,7 +127,7 @@ def stage(
 
     with watching():
         run_id = stage_flow.stage(node=node, recipe=recipe, set=shlex.join(settings), force=force, home=str(session.home))
-    _answer_run(common, session.home, run_id)
+    answer_run(common, session.home, run_id)
     return 0
 
 
@@ -140,28 +140,6 @@ def _start_prefect(home: Path) -> None:
         pass
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # flows/progress.py prints the console lines
     use_server(home)
-
-
-def _answer_run(common: Common, home: Path, run_id: str) -> None:
-    """Prints the run and its nodes. If the run has a report, also prints the table of results and the path of the report."""
-    from stages.queries import lineage
-
-    nodes = lineage.node_rows(home, run_id)
-    report = next((home / "artifacts" / row["artifact_id"] for row in nodes if row["node"] == "report"), None)
-    results = json.loads((report / "results.json").read_text()) if report else []
-    page = str(report / "report.html") if report else None
-
-    def show() -> None:
-        if page is None:
-            say(f"run {run_id}: {len(nodes)} nodes done")
-            return
-        say()
-        print_table(results)
-        say()
-        say(f"run     {run_id}")
-        say(f"report  {page}")
-
-    answer(common, {"run": run_id, "nodes": nodes, "results": results, "report": page}, show)
 
 
 COMMANDS = (

@@ -1,19 +1,37 @@
-"""Compares two artifacts or two runs: key parts, record counts and results.
+"""Compares two artifacts or two runs: scores, settings, sizes of the data, and every other value of their manifests.
 
-Guarantee: read-only; it reads manifests and the index.
+Guarantee: read-only; it reads manifests, scores of single items and the index. A difference of scores is shown only by a paired test on the
+same items (stages/text/basics/verdicts.py), corrected over all scores that are compared (Holm).
+Cost: two manifests per node that differs; the tests take about a second, most of it the import of scipy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
 from stages.core.index import database, lookup
 from stages.core.store import manifest
 from stages.queries.lineage import read
+
+if TYPE_CHECKING:
+    from stages.text.basics.verdicts import Verdict
+
+SETTINGS = ("config.", "seed", "files.", "packages.")
+"""Beginnings of the values that a recipe decides: settings, and what it names outside of the home."""
+CODE = ("code", "version", "distributions.")
+"""Beginnings of the values that the installed code decides."""
+DATA = frozenset({"warc", "documents", "benchmarks", "conversations", "preferences", "tokens", "mixture"})
+"""Kinds of artifacts that are data; rows of other kinds are parameters, items or claims."""
+VALIDATION, BITS = "validation", "bits_per_byte"
+ItemValues = Mapping[tuple[str, str], Mapping[str, float]]
+"""(task, metric) -> item -> value of this item."""
 
 
 class Difference(TypedDict):
@@ -34,6 +52,54 @@ class NodeDifference(Difference):
     """A difference between two runs. node: where they differ. what: also "reached" (bool) and "artifact" (ids)."""
 
     node: str
+
+
+class ScoreDifference(TypedDict):
+    """A score that two runs have. difference: b - a. p: corrected p value, or None without a test. shown: "a is better", or why not."""
+
+    model: str
+    task: str
+    metric: str
+    a: float
+    b: float
+    difference: float
+    p: float | None
+    shown: str
+
+
+class SizeDifference(TypedDict):
+    """Rows and tokens of a node's artifact in two runs, where one of them differs."""
+
+    node: str
+    rows_a: int
+    rows_b: int
+    tokens_a: int
+    tokens_b: int
+
+
+@dataclass(frozen=True)
+class RunsOverview:
+    """What matters first about two runs.
+
+    Attributes:
+        scores: scores of both that were measured on different models; empty if no model differs or none was scored.
+        settings: values that the recipes decide.
+        data: sizes of data that differ.
+        code: nodes that other code or other versions of packages built.
+        only_a: nodes that only the first run reached.
+        only_b: nodes that only the second run reached.
+        gone: nodes whose artifacts `gc` has removed, so that they cannot be compared.
+        others: number of further differences.
+    """
+
+    scores: Sequence[ScoreDifference]
+    settings: Sequence[NodeDifference]
+    data: Sequence[SizeDifference]
+    code: Sequence[str]
+    only_a: Sequence[str]
+    only_b: Sequence[str]
+    gone: Sequence[str]
+    others: int
 
 
 def diff(home: Path, a: str, b: str) -> list[Difference]:
@@ -61,12 +127,8 @@ def compare_runs(home: Path, a: str, b: str) -> list[NodeDifference]:
     Returns:
         The differences, in the order of the nodes. A node that only one run reached gives one row.
     """
-    ours, theirs = _nodes(home, a), _nodes(home, b)
     rows: list[NodeDifference] = []
-    for node in dict.fromkeys([*ours, *theirs]):
-        left, right = ours.get(node), theirs.get(node)
-        if left == right:
-            continue
+    for node, left, right in _differing(home, a, b):
         if not left or not right:
             rows.append({"node": node, "what": "reached", "a": bool(left), "b": bool(right)})
             continue
@@ -76,6 +138,34 @@ def compare_runs(home: Path, a: str, b: str) -> list[NodeDifference]:
             continue
         rows.extend({"node": node, **row} for row in _differences(first, second))
     return rows
+
+
+def overview(home: Path, a: str, b: str) -> RunsOverview:
+    """Compares two runs for one screen. Takes the arguments of `compare_runs` and raises its errors.
+
+    Returns:
+        The scores first, then what differs in the recipes and in the data.
+    """
+    rows = compare_runs(home, a, b)
+    found = [(node, _artifact(home, left), _artifact(home, right)) for node, left, right in _differing(home, a, b) if left and right]
+    both = [(node, first, second) for node, first, second in found if first is not None and second is not None]
+    reached = [row for row in rows if row["what"] == "reached"]
+    settings = [row for row in rows if row["what"].startswith(SETTINGS)]
+    code = [row for row in rows if row["what"].startswith(CODE)]
+    gone = [row["node"] for row in rows if row["what"] == "artifact"]
+    data = [_sizes(node, first, second) for node, first, second in both if first.manifest["kind"] in DATA and _size(first) != _size(second)]
+    sized = {row["node"] for row in data}
+    sizes = [row for row in rows if row["what"] in ("rows", "tokens") and row["node"] in sized]
+    return RunsOverview(
+        _scores(both),
+        settings,
+        data,
+        tuple(dict.fromkeys(row["node"] for row in code)),
+        [row["node"] for row in reached if row["a"]],
+        [row["node"] for row in reached if row["b"]],
+        gone,
+        len(rows) - len(reached) - len(settings) - len(code) - len(gone) - len(sizes),
+    )
 
 
 def are_runs(home: Path, a: str, b: str) -> bool:
@@ -99,16 +189,101 @@ def are_runs(home: Path, a: str, b: str) -> bool:
         raise StageError(
             f"{run!r} is a run, but {other!r} is not.",
             where=str(home),
-            do="Name two runs (`loam lineage runs` lists them), or two checkpoints or models.",
+            do="Name two runs (`loam runs` lists them), or two checkpoints or models.",
         )
     return bool(runs)
+
+
+def _differing(home: Path, a: str, b: str) -> Iterator[tuple[str, str, str]]:
+    """Yields (node, artifact of a, artifact of b) of every node whose artifact differs; an artifact is empty if its run has none."""
+    ours, theirs = _nodes(home, a), _nodes(home, b)
+    for node in dict.fromkeys([*ours, *theirs]):
+        if ours.get(node) != theirs.get(node):
+            yield node, ours.get(node, ""), theirs.get(node, "")
+
+
+def _size(artifact: Artifact) -> tuple[int, int]:
+    return artifact.manifest["rows"], artifact.manifest["tokens"]
+
+
+def _sizes(node: str, a: Artifact, b: Artifact) -> SizeDifference:
+    (rows_a, tokens_a), (rows_b, tokens_b) = _size(a), _size(b)
+    return {"node": node, "rows_a": rows_a, "rows_b": rows_b, "tokens_a": tokens_a, "tokens_b": tokens_b}
+
+
+def _scores(both: Sequence[tuple[str, Artifact, Artifact]]) -> list[ScoreDifference]:
+    """Returns the difference of every main score that both runs have. The p values are corrected over all of them."""
+    measured: list[tuple[ScoreDifference, Verdict]] = []
+    for node, a, b in both:
+        if a.manifest["kind"] != "scores" or b.manifest["kind"] != "scores":
+            continue
+        ours, theirs = _main_scores(a), _main_scores(b)
+        items_a, items_b = _item_values(a), _item_values(b)
+        for task, metric in (name for name in ours if name in theirs):
+            before, after = ours[task, metric], theirs[task, metric]
+            row: ScoreDifference = {
+                "model": node.partition("@")[2], "task": task, "metric": metric, "a": before, "b": after, "difference": after - before,
+                "p": None, "shown": "",
+            }  # fmt: skip
+            measured.append((row, _tested(task, metric, items_a, items_b, b.manifest["seed"])))
+    if not measured:
+        return []
+    from stages.text.basics.verdicts import VerdictOutcome, holm
+
+    words = {
+        VerdictOutcome.REACHED: "b is better",
+        VerdictOutcome.OPPOSITE: "a is better",
+        VerdictOutcome.NOT_SHOWN: "no difference is shown",
+    }
+    return [
+        {**row, "p": verdict.p_adjusted, "shown": words[verdict.outcome] + (f": {verdict.note}" if verdict.note else "")}
+        for (row, _), verdict in zip(measured, holm([verdict for _, verdict in measured]), strict=True)
+    ]
+
+
+def _tested(task: str, metric: str, a: ItemValues, b: ItemValues, seed: int) -> Verdict:
+    """Returns the verdict on whether b is better than a, paired over the items. A positive difference of the verdict speaks for b."""
+    import numpy as np
+
+    from stages.text.basics import verdicts
+    from stages.text.basics.claims import ONE_NUMBER, OTHER_ITEMS
+
+    claim, lower = "b is better than a", (task, metric) == (VALIDATION, BITS)
+    name = (task, "nll") if lower else (task, metric)
+    ours, theirs = b.get(name, {}), a.get(name, {})
+    sizes = b.get((task, "bytes"), {}) if lower else dict.fromkeys(ours, 1.0)
+    if not ours or not theirs:
+        return verdicts.untested(claim, metric, 0, ONE_NUMBER)
+    if not ours.keys() == theirs.keys() == sizes.keys() or (lower and a.get((task, "bytes")) != sizes):
+        return verdicts.untested(claim, metric, 0, OTHER_ITEMS)
+    items = sorted(ours)
+    new, old = (np.array([values[item] for item in items]) for values in (ours, theirs))
+    if not lower and np.isin([new, old], (0, 1)).all():
+        return verdicts.mcnemar_test(claim, metric, new, old)
+    gains = (old - new) / math.log(2) if lower else new - old
+    return verdicts.sign_flip_test(claim, metric, gains, np.array([sizes[item] for item in items]), seed)
+
+
+def _main_scores(artifact: Artifact) -> dict[tuple[str, str], float]:
+    """Returns (task, metric) -> value of the main metric of every task."""
+    entries = json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))
+    return {(entry["task"], entry["metric"]): entry["value"] for entry in entries if entry["primary"]}
+
+
+def _item_values(artifact: Artifact) -> ItemValues:
+    from stages.core.tables.parquet import read_rows
+
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    for row in read_rows(artifact.path / "samples.parquet"):
+        values.setdefault((row["task"], row["metric"]), {})[row["item_id"]] = row["value"]
+    return values
 
 
 def _nodes(home: Path, run: str) -> dict[str, str]:
     sql = "SELECT node, artifact_id FROM node_run WHERE run_id = ? ORDER BY ordinal"
     found: dict[str, str] = dict(database.query(home, sql, [lookup.run_id_of(home, run)])[1])
     if not found:
-        raise StageError(f"Run {run!r} has no nodes.", where=str(home), do="`loam lineage runs` lists the runs.")
+        raise StageError(f"Run {run!r} has no nodes.", where=str(home), do="`loam runs` lists the runs.")
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypedDict, cast
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError, VerificationError
-from stages.core.contract.states import BUILDS, NodeState
+from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.index import database, lookup
 from stages.core.store import integrity, manifest, names, runs
 
@@ -26,6 +26,7 @@ class RunRow(TypedDict):
     Attributes:
         run_id: its id.
         alias: its alias, for example "tiny-7".
+        name: the names that a user gave it, separated by ", "; empty for none.
         recipe: the name of its recipe.
         state: done, failed, interrupted, running or killed.
         started: UTC, "YYYY-MM-DD hh:mm:ss".
@@ -37,6 +38,7 @@ class RunRow(TypedDict):
 
     run_id: str
     alias: str
+    name: str
     recipe: str
     state: str
     started: str
@@ -81,14 +83,29 @@ def run_rows(home: Path) -> list[RunRow]:
     """Returns all runs, newest first."""
     found = database.records(
         home,
-        "SELECT run_id, alias, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
+        "SELECT run_id, alias, '' AS name, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
         "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND n.state = $1) AS cached, "
         "(SELECT count(*) FROM node_run n WHERE n.run_id = run.run_id AND list_contains($2::VARCHAR[], n.state)) AS built, "
         "(SELECT string_agg(node || ': ' || message, '; ') FROM node_run n WHERE n.run_id = run.run_id AND list_contains($3::VARCHAR[], n.state)) "
         "AS failed FROM run ORDER BY seq DESC, run_id",
         [str(NodeState.CACHED), [*map(str, BUILDS)], [str(NodeState.FAILED), str(NodeState.INTERRUPTED)]],
     )
-    return cast(list[RunRow], found)
+    given: dict[str, list[str]] = {}
+    for name, target in names.read_names(home)[0].items():
+        given.setdefault(target, []).append(name)
+    return cast(list[RunRow], [row | {"name": ", ".join(given.get(row["run_id"], ()))} for row in found])
+
+
+def run_before(home: Path, run: str) -> str:
+    """Returns the alias of the newest earlier finished run with the same nodes and other artifacts; empty if there is none. run: an id."""
+    sql = (
+        "WITH reached AS (SELECT run_id, list(node ORDER BY node) AS nodes, list(artifact_id ORDER BY node) AS artifacts FROM node_run "
+        "WHERE artifact_id <> '' GROUP BY run_id), this AS (SELECT * FROM run JOIN reached USING (run_id) WHERE run_id = $1) "
+        "SELECT run.alias FROM run JOIN reached USING (run_id), this WHERE run.state = $2 AND run.seq < this.seq "
+        "AND reached.nodes = this.nodes AND reached.artifacts <> this.artifacts ORDER BY run.seq DESC LIMIT 1"
+    )
+    found = database.query(home, sql, [run, str(RunState.DONE)])[1]
+    return str(found[0][0]) if found else ""
 
 
 def node_rows(home: Path, run: str) -> list[NodeRow]:
@@ -155,6 +172,24 @@ def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
         names.give_name(home, name, meant, move)
         database.update(home)
     return meant
+
+
+def rename_run(home: Path, run: str, name: str) -> tuple[str, str]:
+    """Gives a run a name in place of its old one. A name that is in use or not valid is a RecipeError, a missing run a StageError.
+
+    Args:
+        home: the home folder.
+        run: the run, by id, alias or given name. A given name is the one that is replaced.
+        name: the new name.
+
+    Returns:
+        The id of the run, and the name that was replaced (empty for none).
+    """
+    run_id = lookup.run_id_of(home, run)
+    with runs.hold_home(home):
+        replaced = names.rename(home, run_id, name, run if run in names.all_names(home) else "")
+        database.update(home)
+    return run_id, replaced
 
 
 def read(home: Path, name: str) -> Artifact:
@@ -276,5 +311,5 @@ def report_path(home: Path, run: str = "") -> Path:
     )[1]
     if not found:
         what = f"There is no report of run {run!r}." if run else "There is no report here yet."
-        raise StageError(what, where=str(home), do="`loam lineage runs` lists the runs.")
+        raise StageError(what, where=str(home), do="`loam runs` lists the runs.")
     return home / str(found[0][0]) / "report.html"

@@ -215,7 +215,7 @@ def _of_run(home: Path, run_id: str, name: str) -> str:
     for node in STARTS:
         if node in there:
             return there[node]
-    raise StageError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam lineage runs` lists the runs.")
+    raise StageError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam runs` lists the runs.")
 
 
 def _followed(query: database.QueryFunction, artifact: str, run: str) -> Start:

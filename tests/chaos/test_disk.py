@@ -47,7 +47,7 @@ def test_a_full_disk_is_one_message_leaves_nothing_half_published_and_goes_on_wh
     resize(disk, "size=200m")
     loam("run", "tiny", "--until", "extract", home=home, timeout=300)
     assert ", 0 differ" in loam("lineage", "verify", home=home).stdout
-    assert answered(loam("lineage", "runs", "--json", home=home).stdout)[0]["state"] == "done"
+    assert answered(loam("runs", "list", "--json", home=home).stdout)[0]["state"] == "done"
     assert not list((home / "scratch").iterdir()) and not list(home.glob(".*"))
 
 

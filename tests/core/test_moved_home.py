@@ -134,7 +134,7 @@ def test_a_path_that_cannot_be_a_home_is_refused_before_any_work(tmp_path: Path,
     with pytest.raises(RecipeError, match="The home folder has .* in its path") as caught:
         default_home(str(home))
     assert "--home" in str(caught.value) and str(caught.value).isascii()
-    for words in (["run", "tiny"], ["lineage", "runs"], ["plan", "tiny"], ["trace", "--step", "1"]):
+    for words in (["run", "tiny"], ["runs", "list"], ["plan", "tiny"], ["trace", "--step", "1"]):
         assert main([*words, "--home", str(home)]) == 2
         assert "The home folder has" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -60,6 +60,7 @@ def test_a_running_page_is_loaded_again_and_a_finished_one_is_not(client: TestCl
     row = {
         "run_id": "run-2",
         "alias": "tiny-2",
+        "name": "",
         "recipe": "tiny",
         "state": "running",
         "started": "2026-01-01",

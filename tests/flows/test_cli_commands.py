@@ -40,12 +40,13 @@ def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str,
     found: dict[str, App] = {}
     for name in app:
         if not name.startswith("-"):
-            found |= {" ".join((*above, name)): app[name]} if app[name].default_command else registered(app[name], (*above, name))
+            inner = registered(app[name], (*above, name))
+            found |= inner or {" ".join((*above, name)): app[name]}
     return found
 
 
 def test_no_command_was_lost() -> None:
-    assert len(registered()) == 23 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
+    assert len(registered()) == 25 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
 
 
 # ------------------------------------------------------------------------------------------------------------------ help
@@ -53,11 +54,11 @@ def test_no_command_was_lost() -> None:
 
 def test_the_help_lists_every_command_in_its_panel(capsys: pytest.CaptureFixture[str]) -> None:
     text = ""
-    for words in (["--help"], ["lineage", "-h"]):
+    for words in (["--help"], ["lineage", "-h"], ["runs", "--help"]):
         assert main(words) == 0
         text += capsys.readouterr().out
     panels = re.findall(r"─ (\w+) ─+", text)
-    assert panels == ["Run", "Query", "Serve", "Options", "Query", "Keep"]
+    assert panels == ["Run", "Query", "Serve", "Options", "Query", "Keep", "Keep"]
     for command in registered():
         assert f"│ {command.split()[-1]} " in text
     for option in ("--help (-h)", "--version (-V)", "--install-completion"):
@@ -124,7 +125,9 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "compare": ("tiny-1", "tiny-2"),
     "what-if": ("{filter}", "--set", "filter.gopher_quality.min_doc_words=80"),
     "report": (),
-    "lineage runs": (),
+    "runs list": (),
+    "runs rename": ("tiny-2", "second"),
+    "runs delete": ("tiny-1",),
     "lineage show": ("dedup-1",),
     "lineage names": (),
     "lineage up": ("mix-1",),

@@ -98,7 +98,7 @@ def test_one_node_again_as_a_deployment_is_built_and_leaves_its_record_counts(se
     artifacts = found(tiny_home, "artifacts", flow_runs={"id": {"any_": [run["id"]]}})
     record_counts = next(a for a in artifacts if a["key"] == "dedup")
     assert "exact_duplicate" in record_counts["data"] and "file://" in record_counts["data"]
-    runs = answered(loam("lineage", "runs", "--json", home=tiny_home).stdout)
+    runs = answered(loam("runs", "list", "--json", home=tiny_home).stdout)
     assert runs[0]["state"] == "done" and runs[0]["built"] == 1
 
 

@@ -47,11 +47,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 QUESTIONS = (
-    ("lineage", "runs"), ("lineage", "show", "words-1"), ("lineage", "show", "toy-1"), ("lineage", "up", "count"), ("lineage", "down", "best"),
+    ("runs", "list"), ("lineage", "show", "words-1"), ("lineage", "show", "toy-1"), ("lineage", "up", "count"), ("lineage", "down", "best"),
     ("lineage", "names"), ("lineage", "diff", "words-1", "words-2"), ("lineage", "verify"), ("lineage", "reindex"), ("lineage", "gc"),
     ("lineage", "name", "words-1", "other", "--move"), ("compare", "toy-1", "toy-2"), ("trace", "--url", "x"), ("report",), ("plan", "toy-1"),
     ("lineage", "why", "crawl", "toy-1"), ("lineage", "affected", "--url-pattern", "x"), ("what-if", "words"), ("plan", "tiny", "--until", "crawl"),
-    ("lineage", "import", "dedup", "{home}/artifacts/words", "--provenance", "x"),
+    ("lineage", "import", "dedup", "{home}/artifacts/words", "--provenance", "x"), ("runs", "delete", "toy-1"),
 )  # fmt: skip
 RECORDS = (
     "artifacts/*/*/manifest.json",
@@ -147,7 +147,7 @@ def test_a_damaged_index(home: Path, data: st.DataObject) -> None:
 # ---------------------------------------------------------------------------------------------------------- the command line
 
 COMMANDS = (
-    ("plan",), ("plan", "tiny"), ("lineage", "runs"), ("lineage", "show"), ("lineage", "up"), ("lineage", "down"), ("lineage", "names"),
+    ("plan",), ("plan", "tiny"), ("runs", "list"), ("runs",), ("runs", "delete"), ("lineage", "show"), ("lineage", "up"), ("lineage", "down"), ("lineage", "names"),
     ("lineage", "name"), ("lineage", "diff"), ("lineage", "affected"), ("lineage", "why"), ("lineage", "verify"), ("lineage", "gc"), ("lineage",),
     ("lineage", "import"), ("compare",), ("trace",), ("what-if",), ("report",), (), ("dashboard", "--help"), ("serve", "--help"), ("run", "--help"),
 )  # fmt: skip

@@ -172,7 +172,7 @@ def test_what_is_asked_of_an_imported_checkpoint_and_corpus(home: Path, capsys: 
     capsys.readouterr()
     assert main(["trace", "--step", "1", "--home", str(home)]) == 1
     assert "Pretraining took no step here: its checkpoint was imported" in capsys.readouterr().err
-    assert main(["lineage", "runs", "--json", "--home", str(home)]) == 0
+    assert main(["runs", "list", "--json", "--home", str(home)]) == 0
     assert answered(capsys.readouterr().out)[0]["built"] == 1  # the export; the imported nodes were not built
     first = next(read_rows(next((home / "artifacts" / "decontaminate").glob("*/documents/00000.parquet"))))
     finished_run(opened(home, {"decontaminate": "animals"}, PRETRAIN), "train_tokenizer")

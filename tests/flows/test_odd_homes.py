@@ -38,7 +38,7 @@ def test_odd_names_that_work_are_taken(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_names_that_would_break_something_are_refused(tmp_path: Path, name: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["plan", "tiny"], ["run", "tiny"], ["lineage", "runs"], ["report"], ["lineage", "gc"]):
+    for words in (["plan", "tiny"], ["run", "tiny"], ["runs", "list"], ["report"], ["lineage", "gc"]):
         assert main([*words, "--home", str(tmp_path / "homes" / name)]) == 2
         printed = capsys.readouterr().err
         assert printed.startswith("loam: The home folder ") and why in printed and "--home" in printed

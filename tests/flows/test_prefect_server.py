@@ -28,7 +28,7 @@ def test_two_runs_at_once_each_have_a_server_on_a_database_of_their_own(tmp_path
     databases = sorted(str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("prefect.db"))
     assert databases == ["prefect", "prefect/beside-2"]
     assert "locked" not in "".join(said)
-    recorded = answered(loam("lineage", "runs", "--json", home=tmp_path).stdout)
+    recorded = answered(loam("runs", "list", "--json", home=tmp_path).stdout)
     assert [run["state"] for run in recorded] == ["done", "done"]
     assert sum(run["built"] for run in recorded) == 2, "crawl and extract, once each"
     assert not [p for p in psutil.process_iter(["environ"]) if str(tmp_path) in str((p.info["environ"] or {}).get("PREFECT_HOME"))]

@@ -141,7 +141,7 @@ def test_a_node_with_what_follows_is_built_again_and_the_run_has_a_name(tiny_hom
 
 
 def test_a_branch_of_a_recorded_run_shares_everything_upstream(tiny_home: Path) -> None:
-    runs = answered(loam("lineage", "runs", "--json", home=tiny_home).stdout)
+    runs = answered(loam("runs", "list", "--json", home=tiny_home).stdout)
     done = next(r for r in reversed(runs) if r["state"] == "done" and r["cached"] + r["built"] == len(pipeline()))
     plan = answered(loam("plan", done["alias"], "--set", "report.title=another", "--json", home=tiny_home).stdout)
     states = {s["node"]: s["state"] for s in plan["steps"]}
@@ -169,7 +169,7 @@ def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> N
     time.sleep(1)
     alive = subprocess.run(["pgrep", "-f", f"stages.lm.train.rank.*{tiny_home}"], capture_output=True, text=True, check=False).stdout
     assert alive == ""
-    runs = answered(loam("lineage", "runs", "--json", home=tiny_home).stdout)
+    runs = answered(loam("runs", "list", "--json", home=tiny_home).stdout)
     assert runs[0]["state"] == "interrupted"
     loam("run", TINY, *settings, home=tiny_home)
     loam("run", TINY, home=tiny_home)

@@ -81,7 +81,7 @@ def test_unknown_names_show_near_matches(home: Path) -> None:
     assert "Near matches: words-1" in str(caught.value) and "Name a node (count, words)" in str(caught.value)
     with pytest.raises(StageError, match="There is no run 'toy-7'") as missing:
         lookup.run_id_of(home, "toy-7")
-    assert "toy-1" in str(missing.value) and "`loam lineage runs`" in str(missing.value)
+    assert "toy-1" in str(missing.value) and "`loam runs`" in str(missing.value)
     for question in (ask.up, ask.down):
         with pytest.raises(StageError, match="There is no artifact 'nothing/here'"):
             question(home, "nothing/here")
@@ -137,4 +137,4 @@ def test_names_on_the_command_line(home: Path) -> None:
     refused = loam("lineage", "name", "words-2", "best", home=home, check=False)
     assert refused.returncode == 2 and "--move" in refused.stderr
     assert "best" in loam("lineage", "show", "words-1", home=home).stdout
-    assert "toy-2" in loam("lineage", "runs", home=home).stdout.splitlines()[1]
+    assert [line.split()[:2] for line in loam("runs", home=home).stdout.splitlines()[1:]] == [["toy-2", "done"], ["toy-1", "baseline"]]

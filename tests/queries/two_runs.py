@@ -63,7 +63,8 @@ def make_artifact(
     files = [{"path": path, "bytes": (folder / path).stat().st_size, "sha256": hashlib.sha256((folder / path).read_bytes()).hexdigest()}
              for path in tables]  # fmt: skip
     record = {
-        "node": node, "stage": node, "kind": "warc" if node == "crawl" else "documents", "key": key, "digest": manifest.content_digest(files), "identity": [],
+        "node": node, "stage": node.partition("@")[0], "kind": "warc" if node == "crawl" else "documents",
+        "key": key, "digest": manifest.content_digest(files), "identity": [],
         "version": 1, "version_notes": ["first"], "config": {}, "seed": 1, "key_parts": {"node": node},
         "inputs": {role: {"artifact": parent, "node": parent.split("/")[0], "key": key, "digest": key} for role, parent in inputs.items()},
         "external": {"against": [{"uri": f"{home}/artifacts/{name}", "bytes": 1, "identity": "artifact:" + "0" * 64, "name": ""} for name in external]},

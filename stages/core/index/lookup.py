@@ -83,7 +83,7 @@ def run_id_of(home: Path, name: str) -> str:
     """
     if found := find_run(home, name):
         return found
-    do = f"{_near(home, name)}`loam lineage runs` lists the runs."
+    do = f"{_near(home, name)}`loam runs` lists the runs."
     raise StageError(f"There is no run {name!r} here.", where=str(home), do=do)
 
 

@@ -1,12 +1,13 @@
-"""Garbage collection: removes scratch folders and artifacts that no kept run needs. Run records stay.
+"""Garbage collection: removes scratch folders and artifacts that no kept run needs. Run records stay (run_removal.py deletes one).
 
 Kept are the artifacts of the newest finished runs of each recipe and everything that they were made from. Runs that stopped early
 (`--until`, one stage) are counted separately, so that they never replace a run of the whole pipeline. Runs that failed, were interrupted
 or were killed keep nothing. Artifacts with a given name, what a run with a given name needs, and imported artifacts are kept too.
 Guarantee: gc holds the home alone before it lists, so no run works meanwhile, and it removes under the same lock what it listed. It refuses
 while a manifest, a run record or a given name is damaged, because it cannot know what those keep. It removes a manifest first, so a kill
-leaves no artifact that looks complete. The next gc removes the folder that remains.
-Cost: one read of every run record.
+leaves no artifact that looks complete. The next gc removes the folder that remains. Scratch whose lease has a live owner is not listed and
+not removed, also where the lock of the home does not reach, as on a file system that several machines share without locks.
+Cost: one read of every run record; up to lease.STALE_S per lease of another boot.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import TypedDict
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database, schema
-from stages.core.store import integrity, manifest, names, runs
+from stages.core.run.run_removal import finish_deletions
+from stages.core.run.runner import lease_of_scratch
+from stages.core.store import integrity, lease, manifest, names, runs
 
 NEEDED = """
 WITH RECURSIVE kept AS (
@@ -52,7 +55,8 @@ def collectable(home: Path, keep_runs: int) -> list[Collectable]:
     """Returns what gc would remove. Removes nothing.
 
     These are artifacts that none of the newest `keep_runs` finished runs of any recipe needs, what a killed gc left of such artifacts, and
-    the scratch folders of unfinished stages (named "scratch/..."). A stage would continue from its scratch; without it, it starts anew.
+    the scratch folders of unfinished stages that nobody works on (named "scratch/..."). A stage would continue from its scratch; without
+    it, it starts anew.
     A RecipeError is raised if the home has no artifacts, a StageError if a run works on the home or a record is damaged.
     """
     _refuse_no_home(home)
@@ -66,23 +70,26 @@ def collect(home: Path, keep_runs: int) -> tuple[list[Collectable], int]:
     Raises the errors of `collectable`.
 
     Returns:
-        The list of removed items and the bytes freed.
+        The list of removed items and the bytes freed, counted as in the list.
     """
     _refuse_no_home(home)
     freed = 0
     with runs.hold_home(home, alone=True):
+        finish_deletions(home)
         found = _listed(home, keep_runs)
-        for name in (row["artifact_id"] for row in found):
+        for row in found:
+            name = row["artifact_id"]
             folder = home / name if name.startswith(SCRATCH) else home / "artifacts" / name
             if folder.is_symlink():  # the target of the link does not belong to the home
                 folder.unlink()
             else:
-                freed += _size(folder)
+                freed += row["bytes"]
                 (folder / manifest.NAME).unlink(missing_ok=True)
                 shutil.rmtree(folder)
             names.forget_names(home, name)
             integrity.forget(home, name)
-        for left in [*(home / "leases").glob("*"), *(home / "names").glob(".*"), *home.glob(".hashes.json.*")]:
+        free = [path for path in (home / "leases").glob("*") if not lease.is_live(path)]
+        for left in [*free, *(home / "names").glob(".*"), *home.glob(".hashes.json.*")]:
             left.unlink()  # left by killed processes, because nobody else works here now
         if found:
             database.reindex(home)
@@ -122,7 +129,11 @@ def _listed(home: Path, keep_runs: int) -> list[Collectable]:
         if manifest.FOLDER.fullmatch(folder.name) and name not in needed and folder.is_dir() and not (folder / manifest.NAME).exists():
             rows.append({"artifact_id": name, "node": folder.parent.name, "bytes": _size(folder), "built_by": ""})
     for folder in sorted((home / "scratch").glob("*")):
-        rows.append({"artifact_id": SCRATCH + folder.name, "node": folder.name.rpartition("-")[0], "bytes": _size(folder), "built_by": ""})
+        held = lease_of_scratch(folder)
+        if not lease.is_live(held):
+            rows.append(
+                {"artifact_id": SCRATCH + folder.name, "node": held.name.rpartition("-")[0], "bytes": _size(folder), "built_by": ""}
+            )
     return rows
 
 

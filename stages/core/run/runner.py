@@ -30,6 +30,7 @@ from stages.core.run.node_job import NodeJob
 from stages.core.store import external, integrity, lease, manifest, names
 
 PROGRESS_EVERY_S = 0.5
+FORCED = "-force"  # the end of the scratch folder of a forced build
 
 
 class EventValues(TypedDict, total=False):
@@ -234,7 +235,12 @@ def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
 
 def scratch_path(home: Path, job: NodeJob, force: bool = False) -> Path:
     """Returns the folder in which the job is built. A forced build has its own."""
-    return home / "scratch" / f"{job.node}-{job.key[:12]}{'-force' if force else ''}"
+    return home / "scratch" / f"{job.node}-{job.key[:12]}{FORCED if force else ''}"
+
+
+def lease_of_scratch(folder: Path) -> Path:
+    """Returns the path of the lease that whoever works in a scratch folder holds. folder: a path that `scratch_path` returned."""
+    return folder.parent.parent / "leases" / folder.name.removesuffix(FORCED)
 
 
 def _scratch(home: Path, job: NodeJob, force: bool) -> Path:

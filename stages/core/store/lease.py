@@ -93,6 +93,33 @@ def held_by(path: Path) -> str:
         os.close(handle)
 
 
+def is_live(path: Path, clock: Clock = time.monotonic) -> bool:
+    """Returns whether a lease has an owner that works: its lock is held, or it is of another boot and its heartbeat rises.
+
+    A lease of this boot is decided at once. One of another boot, which another machine may hold over a file system without locks, is
+    watched for up to STALE_S.
+
+    Args:
+        path: The lease file. A missing file has no owner.
+        clock: Monotonic seconds.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        if not lock_file(handle, shared=True):
+            return True
+        first, watch = _read(handle), _Watch(clock)
+        while not watch.dead(holder := _read(handle)):
+            if holder != first:
+                return True
+            time.sleep(POLL_S)
+        return False
+    finally:
+        os.close(handle)
+
+
 def boot_id() -> str:
     """Returns the id that Linux creates at every boot. Empty on other systems."""
     file = Path("/proc/sys/kernel/random/boot_id")

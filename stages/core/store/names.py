@@ -186,6 +186,36 @@ def read_names(home: Path) -> tuple[dict[str, str], list[Path]]:
     return found, damaged
 
 
+def rename(home: Path, target: str, name: str, old: str = "") -> str:
+    """Gives an artifact or a run a new name in place of its old one. A kill in between leaves it with both names.
+
+    A name that is taken or not valid is a RecipeError.
+
+    Args:
+        home: The home folder.
+        target: The id of the artifact or run.
+        name: The new name.
+        old: The given name to replace; empty for the only one that it has, if it has one.
+
+    Returns:
+        The name that was replaced; empty for none.
+
+    Raises:
+        RecipeError: It has several names, and `old` is empty.
+    """
+    given = [one for one, meant in all_names(home).items() if meant == target and one != name]
+    if not old and len(given) > 1:
+        raise RecipeError(
+            f"{target} has several names: {', '.join(given)}.", do="Write the name that is to be replaced as the first argument."
+        )
+    replaced = old if old in given else "" if old else "".join(given)
+    give_name(home, name, target)
+    if replaced:
+        (home / "names" / f"{replaced}.json").unlink(missing_ok=True)
+        fsync(home / "names")
+    return replaced
+
+
 def forget_names(home: Path, target: str) -> None:
     """Removes all names of an artifact or run that is being removed."""
     for name, meant in all_names(home).items():

@@ -111,6 +111,6 @@ def test_the_command_line_prints_nothing_that_steers(tmp_path: Path, capsys: pyt
         assert steers(shown.out + shown.err) == [], words
         if "--json" in words:
             answered(shown.out)
-    assert main(["lineage", "runs", "\x1b[31mextra"]) == main(["\x1b[31mextra"]) == main(["run", "tiny", "--\x1b[31mextra"]) == 2
+    assert main(["runs", "list", "\x1b[31mextra"]) == main(["\x1b[31mextra"]) == main(["run", "tiny", "--\x1b[31mextra"]) == 2
     assert steers(capsys.readouterr().err) == []
     assert runs.run_ids(home) == []

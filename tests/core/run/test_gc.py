@@ -18,7 +18,7 @@ from stages.core.contract.recipe import Recipe, load_recipe
 from stages.core.index import database
 from stages.core.run import gc as collecting
 from stages.core.run.gc import collect, collectable
-from stages.core.store import runs
+from stages.core.store import lease, runs
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS
 
@@ -247,3 +247,20 @@ def test_what_a_killed_gc_left_of_an_artifact_goes_the_next_time(home: Path, mon
     rows, freed = collect(home, 1)
     assert names_of(rows) == [f"words/{orphan.path.name}"] and freed > 0 and not orphan.path.exists()
     assert kept.path.is_dir() and other.is_dir()
+
+
+@pytest.mark.parametrize("ending", ["", "-force"])
+def test_scratch_of_a_living_node_is_neither_offered_nor_removed_and_its_lease_stays(home: Path, ending: str) -> None:
+    """The lease protects it where the lock of the home does not, as on a file system that machines share without locks."""
+    recorded(home, made(home, "a"))
+    living, dead = (home / "scratch" / f"words-{key * 12}{ending}" for key in "0d")
+    for folder in (living, dead):
+        folder.mkdir(parents=True)
+        (folder / "half").write_text("1234")
+    held = home / "leases" / "words-000000000000"
+    with lease.lease(held, "a run of another machine"):
+        assert names_of(collectable(home, 1)) == [f"scratch/{dead.name}"]
+        rows, freed = collect(home, 1)
+        assert [(row["artifact_id"], row["node"]) for row in rows] == [(f"scratch/{dead.name}", "words")] and freed == 4
+        assert (living / "half").is_file() and held.is_file() and not dead.exists()
+    assert names_of(collectable(home, 1)) == [f"scratch/{living.name}"]

@@ -113,3 +113,33 @@ def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(timeout=60)
     assert most[0] == 1
+
+
+def test_a_lease_is_live_while_its_owner_is(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    assert not lease.is_live(path)
+    with lease.lease(path, "me"):
+        assert lease.is_live(path)
+    path.write_text("")
+    assert not lease.is_live(path), "its owner died before it wrote the record"
+    process = holder(path)
+    assert lease.is_live(path)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=60)
+    assert path.exists() and not lease.is_live(path)
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_lease_of_another_boot_is_live_if_its_heartbeat_rises(tmp_path: Path, beats: bool) -> None:
+    path, clock = tmp_path / "x", [0.0]
+    record = {"owner": "far", "pid": 1, "boot_id": "of another machine", "host": "far.invalid", "beat": 3}
+    path.write_text(json.dumps(record))
+
+    def tick() -> float:  # 10 s a look
+        clock[0] += 10
+        if beats and clock[0] == 30:
+            path.write_text(json.dumps(record | {"beat": 4}))
+        return clock[0]
+
+    assert lease.is_live(path, tick) is beats and path.exists()
+    assert clock[0] <= 60

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stages.core.contract.errors import RecipeError
-from stages.core.store.names import COUNTERS, all_names, forget_names, give_name, next_number
+from stages.core.store.names import COUNTERS, all_names, forget_names, give_name, next_number, rename
 from tests.conftest import PROJECT, run_stage
 from tests.core.toys import WORDS
 
@@ -63,3 +63,19 @@ def test_a_node_is_no_name(tmp_path: Path) -> None:
     run_stage(WORDS, {}, {}, tmp_path)
     with pytest.raises(RecipeError, match="'words' is a node"):
         give_name(tmp_path, "words", "words/ffff")
+
+
+def test_a_new_name_takes_the_place_of_one_and_only_one(tmp_path: Path) -> None:
+    assert rename(tmp_path, "run-1", "first") == "" and rename(tmp_path, "run-1", "second") == "first"
+    assert all_names(tmp_path) == {"second": "run-1"}
+    assert rename(tmp_path, "run-1", "second") == "", "as after a kill before the old name was removed"
+    give_name(tmp_path, "third", "run-1")
+    give_name(tmp_path, "other", "run-2")
+    with pytest.raises(RecipeError, match="run-1 has several names: second, third") as caught:
+        rename(tmp_path, "run-1", "fourth")
+    assert "Write the name that is to be replaced" in str(caught.value)
+    with pytest.raises(RecipeError, match="The name 'other' is taken by run-2"):
+        rename(tmp_path, "run-1", "other", "third")
+    assert rename(tmp_path, "run-1", "fourth", "third") == "third"
+    assert rename(tmp_path, "run-1", "fifth", "other") == "", "a name of another is not replaced"
+    assert all_names(tmp_path) == {"fifth": "run-1", "fourth": "run-1", "other": "run-2", "second": "run-1"}

@@ -1,0 +1,127 @@
+"""Prints the end of a run: results, name, duration, what was built, where report and models are, how to use the model, what to ask next.
+
+Guarantee: every printed command and every line of Python works as it is printed, on this home. A command is left out if this run has
+nothing to ask it about.
+Cost: some queries of the index, and the manifest of the pretrained checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.cli.options import Common
+from flows.cli.printing import answer, print_table, say
+from flows.progress import duration_text
+from stages.queries.lineage import NodeRow, RunRow
+
+PROMPT, QUESTION = "Once upon a time", "What can you tell me?"
+NEW_TOKENS = 50
+
+
+def answer_run(common: Common, home: Path, run_id: str) -> None:
+    """Answers `loam run` and `loam stage`.
+
+    Args:
+        common: the options of the command.
+        home: the home folder.
+        run_id: the run that ended.
+    """
+    from stages.queries import lineage
+
+    nodes = lineage.node_rows(home, run_id)
+    report = next((home / "artifacts" / row["artifact_id"] for row in nodes if row["node"] == "report"), None)
+    results = json.loads((report / "results.json").read_text()) if report else []
+    page = str(report / "report.html") if report else None
+
+    def show() -> None:
+        if results:
+            say()
+            print_table(results)
+            say()
+        run = next(row for row in lineage.run_rows(home) if row["run_id"] == run_id)
+        _print_end(home, run, nodes, page, "" if common.folder_is_default() else f" --home {shlex.quote(str(home))}")
+
+    answer(common, {"run": run_id, "nodes": nodes, "results": results, "report": page}, show)
+
+
+def _print_end(home: Path, run: RunRow, nodes: Sequence[NodeRow], page: str | None, option: str) -> None:
+    """Prints the lines below the results. page: path of the report, if there is one. option: names the home in the printed commands."""
+    counts = Counter(row["state"] for row in nodes)
+    took = f" in {duration_text(run['seconds'])}" if run["seconds"] is not None else ""
+    done = ", ".join(f"{count} {state}" for state, count in counts.items())
+    name = f", named {run['name']}" if run["name"] else ""
+    say(f"run     {run['alias']} ({run['run_id']}){name}: {done}{took}")
+    if page:
+        say(f"report  {page}")
+    models = [row for row in nodes if row["node"].startswith("export@")]
+    if models:
+        folder = home / "artifacts" / models[-1]["artifact_id"]
+        say(f"model   {folder}\n\nTo generate text with the {_model(models[-1])} model, in Python:")
+        for line in python_lines(folder, chat=_is_chat(_model(models[-1]))):
+            say(f"  {line}")
+    commands = next_commands(home, run, nodes, complete=page is not None)
+    say("\nTo ask next:")
+    width = max(len(command) for command, _ in commands) + len(option)
+    for command, why in commands:
+        say(f"  {command + option:<{width}}  # {why}")
+
+
+def python_lines(folder: Path, chat: bool) -> tuple[str, str, str]:
+    """Returns three lines of Python that generate text.
+
+    Args:
+        folder: an exported model.
+        chat: whether the model was tuned on conversations; it then answers a question, else it continues a text.
+    """
+    asked = json.dumps([{"role": "user", "content": QUESTION}] if chat else PROMPT)
+    found = '[-1]["content"]' if chat else ""
+    return (
+        "from transformers import pipeline",
+        f'generate = pipeline("text-generation", {str(folder)!r})',
+        f'print(generate({asked}, max_new_tokens={NEW_TOKENS})[0]["generated_text"]{found})',
+    )
+
+
+def next_commands(home: Path, run: RunRow, nodes: Sequence[NodeRow], complete: bool) -> list[tuple[str, str]]:
+    """Returns at most four (command, what it answers) about a run that ended.
+
+    Args:
+        home: the home folder.
+        run: the run.
+        nodes: its nodes.
+        complete: whether the run has a report.
+    """
+    from stages.core.contract.states import NodeState
+    from stages.core.store import manifest
+    from stages.queries.lineage import run_before
+
+    found, alias = [], run["alias"]
+    trained = next((row for row in nodes if row["node"] == "pretrain" and row["state"] != NodeState.IMPORTED), None)
+    if trained:
+        steps = manifest.read_artifact(home / "artifacts" / trained["artifact_id"]).summary["steps"]
+        found.append((f"loam trace --step {steps} --run {alias}", "which documents the last step of pretraining read"))
+    if before := run_before(home, run["run_id"]):
+        found.append((f"loam compare {before} {alias}", f"what differs from {before}"))
+    last = next((row for row in reversed(nodes) if row["node"].startswith("export@")), nodes[-1])
+    shown = manifest.read_artifact(home / "artifacts" / last["artifact_id"]).manifest["alias"]
+    found.append((f"loam lineage show {shown}", f"the record of what {last['node']} made"))
+    if complete:
+        found.append(("loam dashboard", "all runs, nodes and curves in the browser"))
+    else:
+        found.append((f"loam run {alias}", "the whole pipeline with these settings"))
+    return found
+
+
+def _model(row: NodeRow) -> str:
+    return row["node"].partition("@")[2]
+
+
+def _is_chat(model: str) -> bool:
+    """Returns whether a model was tuned on conversations: every model but the first of the DAG."""
+    from flows.pipeline import models
+
+    return model != next(iter(models()))

@@ -1,0 +1,105 @@
+"""The commands of `loam runs`: list the recorded runs with what they hold on the disk, rename a run, delete a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from flows.cli import completers
+from flows.cli.options import COMMON, Command, Common
+from flows.cli.printing import answer, print_table, say
+from flows.progress import duration_text, size_text
+
+if TYPE_CHECKING:
+    from stages.core.run.run_removal import Deletion
+
+Run = Annotated[str, Parameter(help="a run id, alias (tiny-7) or given name", completer=completers.runs)]
+
+
+def list_runs(*, common: Common = COMMON) -> None:
+    """List all runs, newest first, with what each holds on the disk, and how much of it nothing else holds."""
+    from stages.core.run.run_removal import RunSize, run_sizes
+    from stages.queries.lineage import run_rows
+
+    rows, sizes = run_rows(common.folder()), run_sizes(common.folder())
+    held = [sizes.get(row["run_id"], RunSize()) for row in rows]
+
+    def show() -> None:
+        print_table(
+            {
+                "run": row["alias"],
+                "name": row["name"],
+                "state": f"{row['state']} ({row['failed'].partition(':')[0]})" if row["failed"] else row["state"],
+                "started (UTC)": row["started"],
+                "duration": "" if row["seconds"] is None else duration_text(row["seconds"]),
+                "built": row["built"],
+                "cached": row["cached"],
+                "only here": size_text(size.bytes_alone),
+                "in all": size_text(size.bytes),
+            }
+            for row, size in zip(rows, held, strict=True)
+        )
+
+    sized = [{**row, "bytes_alone": size.bytes_alone, "bytes": size.bytes} for row, size in zip(rows, held, strict=True)]
+    answer(common, sized, show)
+
+
+def rename(
+    run: Run,
+    name: Annotated[str, Parameter(help="the new name: letters, digits, '.', '_' and '-', a letter first")],
+    /,
+    *,
+    common: Common = COMMON,
+) -> None:
+    """Give a run a name in place of the one that it has. `loam lineage name` gives it a further one."""
+    from stages.queries import lineage
+
+    meant, replaced = lineage.rename_run(common.folder(), run, name)
+    before = f" (before: {replaced})" if replaced else ""
+    answer(common, {"run": meant, "name": name, "replaced": replaced}, lambda: say(f"{name} is {meant}{before}"))
+
+
+def delete(
+    run: Run,
+    /,
+    *,
+    yes: Annotated[bool, Parameter(help="delete what is described")] = False,
+    common: Common = COMMON,
+) -> None:
+    """Delete the record of a run; without --yes only describe it. `loam lineage gc` then removes what nothing else holds."""
+    from stages.core.index.lookup import run_id_of
+    from stages.core.run.run_removal import delete_run, describe_deletion
+
+    home = common.folder()
+    run_id = run_id_of(home, run)
+    found = delete_run(home, run_id) if yes else describe_deletion(home, run_id)
+    answer(common, found, lambda: _print_deletion(found))
+
+
+def _print_deletion(found: Deletion) -> None:
+    size = found.size
+    say(f"{found.alias} ({found.run_id}), {found.state}")
+    say(
+        f"It holds {size.artifacts} artifacts, {size_text(size.bytes)}. Nothing else holds {size.artifacts_alone} of them, {size_text(size.bytes_alone)}."
+    )
+    gone, names = ("is gone", "are free") if found.deleted else ("goes", "become free")
+    say(f"With its record {gone} what it was asked to do, its settings, versions, machine, times and log:")
+    say("no `loam lineage show`, `compare`, `trace --run` or `run` (to branch from it) can name it any more.")
+    if found.names:
+        say(f"Its names {names}: {', '.join(found.names)}.")
+    if found.built_for_others:
+        say(
+            f"{found.built_for_others} artifacts that it built stay. They still name it as their builder, and no record tells more about it."
+        )
+    if not found.deleted:
+        say("Nothing was deleted yet; add --yes to delete the record.")
+    elif size.artifacts_alone:
+        say(f"`loam lineage gc` shows what nothing holds now, these {size_text(size.bytes_alone)} included; --yes there removes it.")
+
+
+COMMANDS = (
+    Command(list_runs, ("loam runs list", "loam runs list --json"), name="list"),
+    Command(rename, ("loam runs rename tiny-7 baseline", "loam runs rename baseline first-baseline")),
+    Command(delete, ("loam runs delete tiny-6", "loam runs delete tiny-6 --yes")),
+)

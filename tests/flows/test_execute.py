@@ -1,0 +1,144 @@
+"""What a run leaves in its log, and how an error leads to it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows import progress
+from flows.cli import main
+from flows.execute import Perform, run_nodes
+from flows.opened_recipe import Session
+from flows.progress import WATCHER, duration_text, watching
+from stages.core.contract.errors import LoamError, StageError
+from stages.core.contract.recipe import load_recipe
+from stages.core.run.runner import Event, Report, Result
+from stages.queries.plan import Step
+from tests.core.toys import COUNT, WORDS
+
+
+def watched(node: str, work: Callable[[Report], Result]) -> Result:
+    """Performs a node as the Prefect task does: with the observer of the moment, between a first and a last event."""
+    report = WATCHER.get()
+    report(Event("start", node, {}))
+    result = work(report)
+    report(Event("end", node, {"state": result.state, "seconds": result.seconds, "text": "3 rows"}))
+    return result
+
+
+def run(tmp_path: Path, *settings: str, perform: Perform = watched, name: str = "") -> str:
+    (tmp_path / "toy.yaml").write_text("name: toy\n")
+    recipe = load_recipe(
+        str(tmp_path / "toy.yaml"),
+        {"words": WORDS.config, "count": COUNT.config},
+        ("runtime.workers=1", "runtime.openlineage=''", *settings),
+    )
+    steps = [Step("words", {}, WORDS), Step("count", {"words": "words"}, COUNT)]
+    return run_nodes(Session(tmp_path / "home", recipe), steps, perform, {"flow": "pretrain", "until": ""}, name=name)
+
+
+def logged(tmp_path: Path) -> list[str]:
+    """Returns the lines of the newest run's log without their times."""
+    path = max((tmp_path / "home" / "runs").glob("*/log.txt"), key=lambda path: path.stat().st_mtime_ns)
+    return [line.split("  ", 1)[1] for line in path.read_text().splitlines()]
+
+
+def test_the_log_has_every_line_that_is_shown_and_how_the_run_began_and_ended(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    with watching(shown):
+        run_id = run(tmp_path)
+    first, *lines, last = logged(tmp_path)
+    assert first.startswith(f"run {run_id} of the recipe toy (") and '{"flow": "pretrain", "until": ""}' in first
+    assert lines == shown.getvalue().splitlines() and lines[-1].startswith("count              built")
+    assert [line for line in lines if line.endswith("3 words")] == ["count              3 words"]
+    assert last == "done: 2 built"
+    run(tmp_path, perform=lambda node, work: work(lambda event: None))
+    assert logged(tmp_path)[1:] == ["done: 2 cached"], "without an observer, as when nothing is to be built"
+
+
+def test_progress_is_in_the_log_only_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    written: list[tuple[str, str]] = []
+    with progress.recorded(lambda text, node: written.append((text.split()[1], node))):
+        WATCHER.get()(Event("start", "words", {}))
+        for number in range(1, 100):
+            clock[0] += 1
+            WATCHER.get()(Event("progress", "words", {"done": number, "total": 99, "unit": "words", "note": ""}))
+        WATCHER.get()(Event("log", "words", {"line": "said"}))
+    assert written == [("30", "words"), ("60", "words"), ("90", "words"), ("said", "words")]
+    WATCHER.get()(Event("log", "words", {"line": "after the run"}))
+    assert len(written) == 4
+
+
+def failing(error: BaseException) -> Perform:
+    def perform(node: str, work: Callable[[Report], Result]) -> Result:
+        if node == "count":
+            raise error
+        return watched(node, work)
+
+    return perform
+
+
+def test_an_error_names_the_log_and_the_log_has_the_whole_error(tmp_path: Path) -> None:
+    with pytest.raises(StageError) as caught:
+        run(tmp_path, perform=failing(StageError("It cannot go on.", where="record 7", do="Correct it.")))
+    (folder,) = (tmp_path / "home" / "runs").iterdir()
+    assert caught.value.__notes__ == [f"Log: {folder / 'log.txt'}"]
+    assert logged(tmp_path)[-3:] == ["failed: It cannot go on.", "  where: record 7", "  to do: Correct it."]
+
+
+def test_the_traceback_of_a_fault_of_the_code_is_in_the_log(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, perform=failing(ZeroDivisionError("by zero")))
+    lines = logged(tmp_path)
+    assert lines[-1] == "ZeroDivisionError: by zero" and lines[lines.index("failed") + 1] == "Traceback (most recent call last):"
+    assert any("in run_nodes" in line for line in lines)
+
+
+def test_a_traceback_with_a_credential_is_in_the_log_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error that Prefect gets has no traceback then, so the log is the only place that has it."""
+    monkeypatch.setenv("MY_SECRET", "open sesame")
+
+    def leak(*_: object) -> None:
+        raise RuntimeError("the key is open sesame")
+
+    monkeypatch.setattr("flows.execute.run_node", leak)
+    with pytest.raises(LoamError, match=r"RuntimeError: the key is \*\*\*"):
+        run(tmp_path)
+    lines = logged(tmp_path)
+    assert "RuntimeError: the key is ***" in lines and any("in leak" in line for line in lines)
+    assert "open sesame" not in "".join(lines)
+
+
+def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(tmp_path, perform=failing(KeyboardInterrupt()))
+    assert logged(tmp_path)[-1] == "interrupted" and "Log: " in caught.value.__notes__[0]
+
+
+def test_the_command_line_prints_where_the_log_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fails(home: Path) -> None:
+        error = StageError("It cannot go on.", do="Correct it.")
+        error.add_note("Log: /x/log.txt")
+        raise error
+
+    def cannot_read(home: Path) -> None:
+        error = FileNotFoundError(2, "No such file or directory", "/x/gone")
+        error.add_note("Log: /x/log.txt")
+        raise error
+
+    for raises, end in ((fails, "  to do: Correct it.\n  Log: /x/log.txt\n"), (cannot_read, "\n  Log: /x/log.txt\n")):
+        monkeypatch.setattr("stages.queries.lineage.run_rows", raises)
+        assert main(["runs", "--home", str(tmp_path)]) == 1
+        assert capsys.readouterr().err.endswith(end)
+
+
+def test_durations_are_text_in_two_units() -> None:
+    seconds = (0.04, 59.4, 59.6, 245, 3600, 7384, 190_000)
+    assert [duration_text(s) for s in seconds] == ["0.0 s", "59.4 s", "1 min 0 s", "4 min 5 s", "1 h 0 min", "2 h 3 min", "2 d 4 h"]

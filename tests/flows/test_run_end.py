@@ -1,0 +1,115 @@
+"""The end of a run: what it says, that its commands work on this home, and that its Python generates text."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from flows.cli import command_line, main
+from flows.cli.options import Common
+from flows.cli.run_end import answer_run, python_lines
+from stages.core.index import database
+from stages.core.store import names
+from tests.conftest import answered
+from tests.queries.two_runs import make_artifact, make_run, make_two_runs
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a home with runs until pretrain (tiny-1 and tiny-2), until mix (tiny-3), and one with models and a report (tiny-4)."""
+    home = tmp_path_factory.mktemp("ended") / "a home"
+    make_two_runs(home)
+    made = [make_artifact(home, node, 4, {}, {}) for node in ("pretrain", "export@base", "export@dpo", "report")]
+    (home / "artifacts" / made[-1] / "results.json").write_text('[{"task": "quiz", "base": "0.5"}]')
+    make_run(home, 4, made)
+    for path in home.glob("artifacts/pretrain/*/manifest.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"summary": {"steps": 3}}))
+    names.give_name(home, "best", "run-2")
+    database.reindex(home)
+    return home
+
+
+def ended(home: Path, run: str, capsys: pytest.CaptureFixture[str], option: bool = True, as_json: bool = False) -> str:
+    answer_run(Common(home=str(home) if option else "", command="run", json=as_json), home, run)
+    return capsys.readouterr().out
+
+
+def commands(text: str) -> list[str]:
+    """Returns the printed commands."""
+    return [line.partition("  #")[0].strip() for line in text.partition("To ask next:\n")[2].splitlines()]
+
+
+def test_a_run_up_to_a_node_says_what_it_did_and_what_can_be_asked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = ended(home, "run-2", capsys)
+    assert text.startswith("run     tiny-2 (run-2), named best: 8 built in 0.0 s\n") and "model  " not in text and "report  " not in text
+    option = f" --home {shlex.quote(str(home))}"
+    assert commands(text) == [
+        f"loam trace --step 3 --run tiny-2{option}",
+        f"loam compare tiny-1 tiny-2{option}",
+        f"loam lineage show pretrain-2{option}",
+        f"loam run tiny-2{option}",
+    ]
+    for command in commands(text)[:3]:
+        assert main(shlex.split(command)[1:]) == 0, command
+    assert commands(ended(home, "run-1", capsys))[1].startswith("loam lineage show pretrain-1"), "no run is before it"
+    assert commands(ended(home, "run-3", capsys))[0].startswith("loam lineage show mix-3"), "it trained nothing, and no other has its nodes"
+
+
+def test_a_whole_run_names_report_and_the_last_model(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = ended(home, "run-4", capsys)
+    lines = text.splitlines()
+    assert lines[1].split() == ["task", "base"] and lines[4].startswith("run     tiny-4 (run-4): 4 built")
+    (report,) = home.glob("artifacts/report/*")
+    (model,) = home.glob("artifacts/export@dpo/*")
+    assert lines[5] == f"report  {report / 'report.html'}" and lines[6] == f"model   {model}"
+    assert lines[8] == "To generate text with the dpo model, in Python:"
+    assert lines[9:12] == [f"  {line}" for line in python_lines(model, chat=True)]
+    assert [command.split()[1] for command in commands(text)] == ["trace", "lineage", "dashboard"]
+
+
+def test_the_home_is_named_only_where_it_must_be(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOAM_HOME", str(home))
+    for option in (False, True):
+        text = ended(home, "run-2", capsys, option)
+        assert "--home" not in text
+    for command in commands(text):
+        command_line().parse_args(shlex.split(command)[1:], print_error=False, exit_on_error=False)
+
+
+def test_the_answer_as_json_has_the_fields_that_it_had(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answered(ended(home, "run-4", capsys, as_json=True), "run")
+    assert list(found) == ["run", "nodes", "results", "report"] and found["results"] == [{"task": "quiz", "base": "0.5"}]
+    assert [row["node"] for row in found["nodes"]] == ["pretrain", "export@base", "export@dpo", "report"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns an untrained model as export writes one."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from stages.text.items import chat
+    from stages.text.tokens.bpe import save, train_bpe
+
+    folder = tmp_path_factory.mktemp("it's a model") / "model"
+    tokenizer = train_bpe(["the red fox sees the white dog " * 20], 280)
+    config = LlamaConfig(
+        vocab_size=280, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=256,
+        bos_token_id=tokenizer.token_to_id(chat.BOS), eos_token_id=tokenizer.token_to_id(chat.EOS), pad_token_id=tokenizer.token_to_id(chat.PAD),
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    save(tokenizer, folder)
+    return folder
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_the_three_lines_generate_text(model: Path, chat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    lines, printed = python_lines(model, chat), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec("\n".join(lines), {})  # noqa: S102 - the lines that the user is shown
+    assert len(lines) == 3 and printed.getvalue().startswith("" if chat else "Once upon a time") and len(printed.getvalue()) > 10
