@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, serve_commands, stage_help
+from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, serve_commands, settings_commands, stage_help
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
@@ -87,7 +87,7 @@ def command_line() -> App:
     app.command(lineage)
     for to, panel, commands in (
         (app, run, run_commands.COMMANDS),
-        (app, query, question_commands.COMMANDS),
+        (app, query, (*question_commands.COMMANDS, *settings_commands.COMMANDS)),
         (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),
         (app, serve, serve_commands.COMMANDS),

@@ -45,7 +45,7 @@ def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str,
 
 
 def test_no_command_was_lost() -> None:
-    assert len(registered()) == 23 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
+    assert len(registered()) == 24 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
 
 
 # ------------------------------------------------------------------------------------------------------------------ help
@@ -124,6 +124,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "compare": ("tiny-1", "tiny-2"),
     "what-if": ("{filter}", "--set", "filter.gopher_quality.min_doc_words=80"),
     "report": (),
+    "settings": ("dedup",),
     "lineage runs": (),
     "lineage show": ("dedup-1",),
     "lineage names": (),
