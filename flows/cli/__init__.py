@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, serve_commands, settings_commands, stage_help
+from flows.cli import (
+    init_commands,
+    keep_commands,
+    lineage_commands,
+    question_commands,
+    run_commands,
+    serve_commands,
+    settings_commands,
+    stage_help,
+)
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
@@ -86,7 +95,7 @@ def command_line() -> App:
     lineage = App(name="lineage", help="Query and maintain the record of runs and artifacts.", group=query, sort_key=9)
     app.command(lineage)
     for to, panel, commands in (
-        (app, run, run_commands.COMMANDS),
+        (app, run, (*init_commands.COMMANDS, *run_commands.COMMANDS)),
         (app, query, (*question_commands.COMMANDS, *settings_commands.COMMANDS)),
         (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),

@@ -45,7 +45,7 @@ def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str,
 
 
 def test_no_command_was_lost() -> None:
-    assert len(registered()) == 24 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
+    assert len(registered()) == 25 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
 
 
 # ------------------------------------------------------------------------------------------------------------------ help
@@ -119,6 +119,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ANSWERS: dict[str, tuple[str, ...]] = {
+    "init": ("{parent}/mine.jsonl", "--out", "{parent}/first.yaml"),
     "plan": ("tiny",),
     "trace": ("--step", "1"),
     "compare": ("tiny-1", "tiny-2"),
