@@ -44,7 +44,7 @@ test-browser: .venv/.ready
 record-code: .venv/.ready
 	@$(BIN)/python -m tests.architecture.record_code "$(WHY)"
 
-# Run this after a change of the declaration of a stage or a rule: it rewrites the tables of README.md, and VIEWS.md.
+# Run this after a change of the declaration of a stage or a rule: it rewrites the tables of README.md, VIEWS.md and SETTINGS.md.
 docs: .venv/.ready
 	@$(BIN)/python -m tests.architecture.write_docs
 

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from flows.cli import keep_commands, lineage_commands, question_commands, run_commands, runs_commands, serve_commands, stage_help
+from flows.cli import (
+    init_commands,
+    keep_commands,
+    lineage_commands,
+    question_commands,
+    run_commands,
+    runs_commands,
+    serve_commands,
+    settings_commands,
+    stage_help,
+)
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
@@ -97,8 +107,8 @@ def command_line() -> App:
     app.command(lineage)
     app.command(runs)
     for to, panel, commands in (
-        (app, run, run_commands.COMMANDS),
-        (app, query, question_commands.COMMANDS),
+        (app, run, (*init_commands.COMMANDS, *run_commands.COMMANDS)),
+        (app, query, (*question_commands.COMMANDS, *settings_commands.COMMANDS)),
         (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),
         (runs, keep, runs_commands.COMMANDS),

@@ -31,6 +31,15 @@ def nodes(context: CompletionContext) -> list[str]:
     return [node.name for node in pipeline()]
 
 
+def settings(context: CompletionContext) -> list[str]:
+    """Returns the sections of a recipe, and every key."""
+    from flows.pipeline import pipeline, stage_of
+    from stages.queries.recipe_settings import recipe_settings
+
+    sections = recipe_settings({node.name: stage_of(node) for node in pipeline()})
+    return [name for section in sections for name in (section.name, *section.alike, *(one.name for one in section.settings))]
+
+
 def artifacts(context: CompletionContext) -> list[str]:
     """Returns nodes that have an artifact, and the aliases and given names of artifacts."""
     return _names(context, ARTIFACTS)

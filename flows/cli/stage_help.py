@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from flows.cli.options import Common
 from flows.cli.printing import answer, print_table, say
+from flows.cli.settings_commands import setting_line
 
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage
-    from stages.queries.stage_description import DescribedSetting, StageDescription
+    from stages.queries.stage_description import StageDescription
 
 HELP_FLAGS = frozenset({"--help", "-h"})
 
@@ -57,14 +58,9 @@ def _show(found: StageDescription) -> None:
         say("\nSUMMARY")
         print_table([{"value": name, "about": about} for name, about in found.summary.items()])
     say(f"\nSETTINGS, below {found.node}: in a recipe")
-    print_table([_setting_line(setting) for setting in found.settings])
+    print_table([setting_line(setting) for setting in found.settings])
     say("\nVERSIONS")
     print_table([{"version": str(number), "change": change} for number, change in enumerate(found.versions, start=1)])
     say(f"\nDistributions that decide the output: {', '.join(found.distributions) or 'none'}.")
     rebuilt = "A forced rebuild must be identical." if found.deterministic else "A forced rebuild may differ."
     say(rebuilt + (" The stage computes on GPUs." if found.uses_gpus else ""))
-
-
-def _setting_line(setting: DescribedSetting) -> dict[str, str]:
-    """Returns a setting as a line of the table."""
-    return {"setting": setting.name, "default": setting.default or "-", "type": setting.type, "about": setting.about}

@@ -156,7 +156,7 @@ def describe(node: str, stages: Mapping[str, Stage]) -> StageDescription:
         imports=stage.importer.takes if stage.importer else (),
         tables=tables,
         summary=stage.summary,
-        settings=tuple(_settings(stage.config, "")),
+        settings=tuple(described_settings(stage.config)),
         versions=stage.versions,
         distributions=stage.distributions,
         deterministic=stage.deterministic,
@@ -164,8 +164,13 @@ def describe(node: str, stages: Mapping[str, Stage]) -> StageDescription:
     )
 
 
-def _settings(config: type[BaseModel], prefix: str) -> Iterator[DescribedSetting]:
-    """Yields the settings of a class in order, each nested section's settings after the section. prefix: the section's name and a dot."""
+def described_settings(config: type[BaseModel], prefix: str = "") -> Iterator[DescribedSetting]:
+    """Yields the settings of a class in order, each nested section's settings after the section.
+
+    Args:
+        config: The settings class.
+        prefix: Name of the section and a dot, which precede every key; empty for bare keys.
+    """
     for key, info in config.model_fields.items():
         name = prefix + key
         choice = next((mark for mark in info.metadata if isinstance(mark, OneOf)), None)
@@ -173,13 +178,13 @@ def _settings(config: type[BaseModel], prefix: str) -> Iterator[DescribedSetting
         if choice:
             yield DescribedSetting(name, f"section; name is {' or '.join(choice.classes)}", _default(info), about)
             for chosen, kind in choice.classes.items():
-                for setting in _settings(kind, f"{name}."):
+                for setting in described_settings(kind, f"{name}."):
                     if setting.name != f"{name}.name":
                         yield DescribedSetting(setting.name, f"{setting.type} (of {chosen})", setting.default, setting.about)
             continue
         yield DescribedSetting(name, _type(info.annotation, info.metadata), _default(info), about)
         for section in _sections(info.annotation):
-            yield from _settings(section, f"{name}.")
+            yield from described_settings(section, f"{name}.")
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

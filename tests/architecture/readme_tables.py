@@ -45,11 +45,12 @@ def rewritten(text: str) -> str:
         _, closed, tail = rest.partition(end)
         if not found or not closed:
             raise ValueError(f"the README has no place for the table {name}: it needs the lines {begin.strip()} and {end.strip()}")
-        text = head + begin + _markdown(rows()) + end + tail
+        text = head + begin + markdown(rows()) + end + tail
     return text
 
 
-def _markdown(rows: list[tuple[str, ...]]) -> str:
+def markdown(rows: list[tuple[str, ...]]) -> str:
+    """A table; the first row is its header."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]) + "\n"
 

@@ -1,6 +1,7 @@
-"""Writes what the documents say of the stages from their declarations: `make docs`. README.md (the table of stages) and VIEWS.md.
+"""Writes what the documents say of the stages from their declarations: `make docs`. README.md (its tables), VIEWS.md, SETTINGS.md.
 
-The README's tables are those of tests/architecture/readme_tables.py; VIEWS.md is generated whole. tests/architecture/test_stages.py fails where either is not current.
+The README's tables are those of tests/architecture/readme_tables.py; the other two are generated whole. tests/architecture/test_stages.py
+fails where one is not current.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from pathlib import Path
 
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract.source_code import PROJECT
-from tests.architecture.readme_tables import rewritten
+from stages.queries.recipe_settings import recipe_settings
+from tests.architecture.readme_tables import markdown, rewritten
 
 VIEWS_HEAD = """# Views
 
@@ -35,10 +37,31 @@ def views() -> str:
     return "\n".join(parts)
 
 
+SETTINGS_HEAD = """# Settings
+
+Every key that a recipe can have; written by `make docs` from the settings classes. `loam settings KEY` prints the same. A recipe gives only
+what differs from the default; "-" marks a key without a default. `--set KEY=VALUE` changes a key for one run.
+"""
+
+
+def settings() -> str:
+    """SETTINGS.md: of every section of a recipe its keys."""
+    parts = [SETTINGS_HEAD]
+    for section in recipe_settings({node.name: stage_of(node) for node in pipeline()}):
+        alike = f" The same keys: {', '.join(f'`{node}`' for node in section.alike)}." if section.alike else ""
+        rows = [("key", "default", "type", "meaning")]
+        rows += [(f"`{one.name}`", f"`{one.default}`" if one.default else "-", one.type, one.about) for one in section.settings]
+        escaped = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]
+        about = section.about.rstrip(".")
+        parts.append(f"## {section.name}\n\n{about[0].upper()}{about[1:]}.{alike}\n")
+        parts.append(markdown(escaped) if section.settings else "It has no settings.\n")
+    return "\n".join(parts)
+
+
 def written() -> dict[Path, str]:
     """File -> what it should hold."""
     path = PROJECT / "README.md"
-    return {path: rewritten(path.read_text(encoding="utf-8")), PROJECT / "VIEWS.md": views()}
+    return {path: rewritten(path.read_text(encoding="utf-8")), PROJECT / "VIEWS.md": views(), PROJECT / "SETTINGS.md": settings()}
 
 
 def main() -> int:

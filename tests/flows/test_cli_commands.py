@@ -120,6 +120,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ANSWERS: dict[str, tuple[str, ...]] = {
+    "init": ("{parent}/mine.jsonl", "--out", "{parent}/first.yaml"),
     "plan": ("tiny",),
     "trace": ("--step", "1"),
     "compare": ("tiny-1", "tiny-2"),
@@ -128,6 +129,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "runs list": (),
     "runs rename": ("tiny-2", "second"),
     "runs delete": ("tiny-1",),
+    "settings": ("dedup",),
     "lineage show": ("dedup-1",),
     "lineage names": (),
     "lineage up": ("mix-1",),

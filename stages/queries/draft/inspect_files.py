@@ -1,0 +1,122 @@
+"""Looks at files that a user has and says what each is: a crawl, documents, conversations, preference pairs or a benchmark.
+
+Guarantee: of a file only a head is read (file_heads.py). A file that no stage could read has a phrase that says why. The same files give
+the same answer; no clock decides.
+Cost: about 0.1 s per file, and some seconds for the texts of which the language is detected.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stages.core.contract.errors import RecipeError
+from stages.core.store.patterns import files_of
+from stages.queries.draft.file_heads import FileKind, PageSettings, UnusableFileError, form_of, read_json_lines, read_parquet, read_warc
+
+SAMPLE_RECORDS = 400  # documents whose language is detected, over all files
+MOST_FILES = 2_000
+
+
+@dataclass(frozen=True)
+class InspectedFile:
+    """What the head of a file shows.
+
+    Attributes:
+        path: Absolute path.
+        kind: What its records are; None if the file is left out.
+        form: Format: "WARC", "Parquet" or "JSON Lines"; empty if it was not recognised.
+        bytes: Size on disk.
+        records: Estimated number of records (of a WARC file, of pages).
+        text_bytes: Estimated bytes of text in UTF-8.
+        languages: Language code -> characters of text in the sample.
+        unreadable: Damaged records among those that were read.
+        problem: Why the file is left out, as the end of a sentence that begins with the file; empty if it is used.
+    """
+
+    path: str
+    kind: FileKind | None
+    form: str
+    bytes: int
+    records: int = 0
+    text_bytes: int = 0
+    languages: Mapping[str, int] = field(default_factory=dict)
+    unreadable: int = 0
+    problem: str = ""
+
+
+def inspect_files(paths: Sequence[str], pages: PageSettings) -> tuple[InspectedFile, ...]:
+    """Returns what the files and the files of the folders are, in the order of their paths.
+
+    Args:
+        paths: Files, folders and patterns of this machine.
+        pages: Which records of a WARC file are pages.
+
+    Raises:
+        RecipeError: A path does not exist, or there are more than MOST_FILES files.
+    """
+    found = list(dict.fromkeys(os.path.abspath(path) for given in paths for path in _listed(given)))
+    if len(found) > MOST_FILES:
+        raise RecipeError(
+            f"There are {len(found):,} files; at most {MOST_FILES:,} are looked at.",
+            where=paths[0],
+            do="Name some files of each kind, and widen the patterns in the recipe that is written.",
+        )
+    each = max(3, SAMPLE_RECORDS // max(len(found), 1))
+    return tuple(_inspected(path, pages, each) for path in found)
+
+
+def _listed(given: str) -> list[str]:
+    """Returns the files that an argument names. Files and folders whose names begin with a dot are left out of folders.
+
+    Raises:
+        RecipeError: There is no such file.
+    """
+    if "://" in given:
+        raise RecipeError(f"{given} is an address.", do="Name files of this machine; add the address to the recipe that is written.")
+    if os.path.isdir(given):
+        return files_of(os.path.join(glob.escape(given), "**"), given)
+    found = [given] if os.path.exists(given) else files_of(given, given) if glob.has_magic(given) else []
+    if not found:
+        raise RecipeError(f"There is no file or folder {given}.", where=os.getcwd(), do="Correct the path.")
+    return found
+
+
+def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
+    """Returns what a file is. sample: number of documents whose language is detected."""
+    form, size = "", os.stat(path).st_size
+    try:
+        form = form_of(path)
+        kind, head = {"WARC": read_warc, "Parquet": read_parquet, "JSON Lines": read_json_lines}[form](path, pages, sample)
+    except UnusableFileError as error:
+        return InspectedFile(path, None, form, size, problem=str(error))
+    except OSError as error:
+        return InspectedFile(path, None, form, size, problem=f"cannot be read: {error.strerror or error}")
+    text_bytes = sum(len(text.encode("utf-8", "replace")) for text, _ in head.texts) or head.bytes
+    scale = 1 / head.share
+    if form == "JSON Lines" and head.texts:  # only some of the texts that were read are in the sample
+        scale *= head.records / len(head.texts)
+    return InspectedFile(
+        path, kind, form, size, round(head.records / head.share), round(text_bytes * scale), _languages(head.texts), head.unreadable
+    )
+
+
+def _languages(texts: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Returns language -> characters, most first, as the filter decides it. texts: (text, stated language or empty)."""
+    from stages.text.quality.filter_sections import FilterSections
+    from stages.text.warc.language_id import detect_language, second_opinion
+
+    sure = FilterSections.model_fields["sure_lang_score"].default
+    chars: Counter[str] = Counter()
+    for text, stated in texts:
+        language, score = (stated, 1.0) if stated else detect_language(text)
+        chars[language if score >= sure else second_opinion(text)[0]] += len(text)
+    return dict(sorted(chars.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def kept_of(files: Sequence[InspectedFile], kind: FileKind) -> list[InspectedFile]:
+    """Returns the files of a kind."""
+    return [file for file in files if file.kind == kind]

@@ -1,0 +1,152 @@
+"""`loam init` writes a recipe that loads and plans, for files of every kind; it overwrites nothing and names what it leaves out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from flows.opened_recipe import open_session
+from stages.core.contract import plain_yaml
+from stages.queries.draft.file_heads import FileKind
+from stages.queries.draft.first_budget import LocalMachine
+from stages.queries.draft.inspect_files import InspectedFile
+from stages.queries.draft.recipe_draft import draft_recipe
+from tests.conftest import answered
+from tests.made.variants import Data
+
+LAPTOP = LocalMachine(2, 24 << 30)
+
+
+def sections(text: str) -> Mapping[str, Any]:
+    found = plain_yaml.parse(text.encode())
+    assert isinstance(found, dict)
+    return found
+
+
+def examples(made: Data) -> list[str]:
+    return [f"{made.part('bench')}/*.jsonl*", f"{made.part('sft')}/*.jsonl", f"{made.part('preference')}/*.jsonl.gz"]
+
+
+def test_a_recipe_for_files_of_every_kind_plans(made: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mine.yaml"
+    assert main(["init", *map(str, made.crawls()), *examples(made), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert f"  loam plan {out}\n" in printed and "CRAWL-" in printed
+    session = open_session(str(out), home=str(tmp_path / "home"))
+    assert session.recipe.name == "mine" and session.plan().missing == ()
+    given = sections(out.read_text())
+    assert {"crawl", "benchmarks", "conversations", "preferences", "filter", "pretrain", "sft", "dpo"} <= set(given)
+    assert "en" in given["filter"]["languages"]
+    assert main(["plan", str(out), "--home", str(tmp_path / "home")]) == 0
+
+
+def test_documents_are_imported_by_the_command_that_is_printed(made: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, home = tmp_path / "texts.yaml", str(tmp_path / "home")
+    assert main(["init", str(made.documents), *examples(made), "--out", str(out), "--json"]) == 0
+    found = answered(capsys.readouterr().out, "init")
+    (command,) = found["first"]
+    assert found["recipe"] == str(out) and command in out.read_text().replace("\n  # ", " ")
+    assert main([*shlex.split(command)[1:], "--home", home]) == 0
+    session = open_session(str(out), home=home)
+    assert session.recipe.imports == {"extract": "texts-documents"} and session.plan().missing == ()
+    assert sections(out.read_text())["filter"] == {"languages": ["en"]}
+
+
+def test_every_line_has_a_comment(made: Data, tmp_path: Path) -> None:
+    out = tmp_path / "mine.yaml"
+    assert main(["init", *map(str, made.crawls()), *examples(made), "--out", str(out)]) == 0
+    above = ""
+    for line in out.read_text().splitlines():
+        if line.strip() and not line.lstrip().startswith(("#", "- ")):
+            assert " # " in line or above.lstrip().startswith("#"), line
+        above = line
+
+
+def test_nothing_is_overwritten_and_the_place_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "mine.yaml").write_text("name: mine\n")
+    cases = {
+        "mine.yaml": "mine.yaml exists already; it is not overwritten.",
+        "mine.json": "mine.json does not end in .yaml.",
+        "none/mine.yaml": "There is no folder",
+        "my recipe.yaml": "The recipe's name 'my recipe' holds ' '",
+    }
+    for name, message in cases.items():
+        assert main(["init", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / name)]) == 2
+        assert message in capsys.readouterr().err
+    assert (tmp_path / "mine.yaml").read_text() == "name: mine\n" and len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("text\n")
+    out = tmp_path / "mine.yaml"
+    assert main(["init", str(tmp_path / "a.txt"), "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert "None of the 1 files can be used:" in error and f"  - {tmp_path / 'a.txt'} is plain text" in error and not out.exists()
+    (tmp_path / "b.jsonl").write_text('{"text": "The river is high in spring."}\n')
+    assert main(["init", str(tmp_path), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert f"left out:\n  {tmp_path / 'a.txt'} is plain text" in printed and "There is little text" in printed
+
+
+def file(kind: FileKind, path: str = "/data/a.jsonl", **values: Any) -> InspectedFile:
+    return InspectedFile(path, kind, "JSON Lines", 10**6, **{"records": 1000, "text_bytes": 10**6} | values)
+
+
+def drafted(*files: InspectedFile, machine: LocalMachine = LAPTOP) -> tuple[Mapping[str, Any], tuple[str, ...], tuple[str, ...]]:
+    draft = draft_recipe("mine", files, machine)
+    return sections(draft.text), draft.first, draft.notes
+
+
+def test_only_what_the_files_call_for_is_in_the_recipe() -> None:
+    crawl, chats, pairs = file(FileKind.CRAWL, languages={"en": 5}), file(FileKind.CONVERSATIONS), file(FileKind.PREFERENCES)
+    base = {"name", "seed", "runtime", "crawl", "filter", "train_tokenizer", "mix", "pretrain"}
+    assert set(drafted(crawl)[0]) == base
+    assert set(drafted(crawl, chats)[0]) == base | {"conversations", "sft", "evaluate@sft"}
+    assert set(drafted(crawl, chats, pairs)[0]) == base | {"conversations", "preferences", "sft", "dpo", "evaluate@sft", "evaluate@dpo"}
+    found, _, notes = drafted(crawl, pairs)
+    assert set(found) == base | {"preferences"} and "dpo starts from the sft model" in notes[0]
+
+
+def test_without_text_a_model_is_imported() -> None:
+    found, first, _ = drafted(file(FileKind.CONVERSATIONS))
+    assert found["import"] == {"train_tokenizer": "mine-tokenizer", "pretrain": "mine-base"} and "pretrain" not in found
+    assert [command.split()[3] for command in first] == ["train_tokenizer", "pretrain"] and found["sft"]["learning_rate"] == 2e-5
+
+
+def test_a_crawl_comes_before_documents() -> None:
+    found, first, notes = drafted(file(FileKind.CRAWL), file(FileKind.DOCUMENTS, "/texts/a.jsonl"))
+    assert "import" not in found and first == () and "does not use the 1 files of documents below /texts" in notes[0]
+
+
+def test_languages_are_weighted_by_the_text_of_their_files() -> None:
+    many = file(FileKind.CRAWL, "/data/a.warc", languages={"de": 1}, text_bytes=9_000_000)
+    few = file(FileKind.CRAWL, "/data/b.warc", languages={"no": 60, "ja": 39, "lb": 1}, text_bytes=1_000_000)
+    found = drafted(many, few)[0]
+    assert found["filter"]["languages"] == ["de", "no"]
+    found = drafted(few)[0]
+    assert found["filter"] == {"languages": ["no", "ja"], "gopher_quality": {"stop_words": {"ja": []}}}
+    assert "filter" not in drafted(file(FileKind.CRAWL))[0]  # no language was found
+
+
+def test_damaged_records_raise_the_limit_of_their_stage() -> None:
+    found = drafted(file(FileKind.CRAWL, unreadable=3), file(FileKind.CONVERSATIONS, unreadable=30))[0]
+    assert found["extract"] == {"max_bad_records": 100} and found["conversations"]["max_bad_records"] == 300
+
+
+def test_gpus_are_used() -> None:
+    found = drafted(file(FileKind.CRAWL, text_bytes=10**12), machine=LocalMachine(64, 1 << 39, ("NVIDIA H100",) * 8))[0]
+    assert found["runtime"]["gpus"] == 8 and "cpu_ranks" not in found["runtime"] and found["pretrain"]["precision"] == "bf16"
+
+
+def test_names_of_files_are_not_yaml_or_patterns() -> None:
+    path = '/data/a "b": [c] #ü.jsonl'
+    found = drafted(file(FileKind.CONVERSATIONS, path))[0]
+    assert found["conversations"]["files"] == ['/data/a "b": [[]c] #ü.jsonl']
+    assert json.dumps(found)
