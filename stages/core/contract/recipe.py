@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -30,9 +30,10 @@ class Recipe:
     """A checked recipe.
 
     Attributes:
-        sections: Node -> config.
+        sections: Node -> config. A node without a section in the file has one if all its settings have defaults.
         source: Path of the file that the recipe was read from, for messages and the run record.
-        imports: Node -> name of the artifact that replaces it. A node that therefore does not run has a section only if one is given.
+        imports: Node -> name of the artifact that replaces it.
+        off: Nodes that the recipe turns off (`sft: off`). They have no section.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Recipe:
     source: str
     description: str = ""
     imports: Mapping[str, str] = field(default_factory=dict)
+    off: tuple[str, ...] = ()
 
     def resolved(self) -> dict[str, JsonValue]:
         """Returns the whole recipe with every default written out, as plain JSON values."""
@@ -51,7 +53,8 @@ class Recipe:
             "description": self.description,
             "runtime": self.runtime.model_dump(mode="json"),
         }
-        return head | {"import": dict(self.imports)} | {node: config.model_dump(mode="json") for node, config in self.sections.items()}
+        sections: dict[str, JsonValue] = {node: config.model_dump(mode="json") for node, config in self.sections.items()}
+        return head | {"import": dict(self.imports)} | sections | dict.fromkeys(self.off, False)
 
 
 def find_recipe(name: str) -> Path:
@@ -72,19 +75,13 @@ def find_recipe(name: str) -> Path:
     )
 
 
-def load_recipe(
-    name: str,
-    classes: Mapping[str, type[StageConfig]],
-    settings: Sequence[str] = (),
-    spared: Callable[[Collection[str]], Collection[str]] = lambda imported: imported,
-) -> Recipe:
+def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: Sequence[str] = ()) -> Recipe:
     """Reads a recipe and applies `--set node.key=value` settings.
 
     Args:
         name: Path of the recipe, or the name of a file in configs/.
         classes: Node -> config class, for all nodes of the pipeline.
         settings: The values of --set, in order.
-        spared: Function from the imported nodes to the nodes that therefore do not run and need no section.
 
     Returns:
         The checked recipe, with every default.
@@ -106,17 +103,23 @@ def load_recipe(
     seed = raw.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise RecipeError(f"seed is {_shown(seed)}.", where=f"{path}: seed", do="Give a whole number of at least 0.")
-    imports = _imported(raw.get("import"), classes, f"{path}: import")
-    needless = {node for node in spared(imports) if raw.get(node) is None} if imports else set()
+    off = tuple(node for node in classes if raw.get(node) is False)
+    given = {node: config for node, config in classes.items() if node not in off and (raw.get(node) is not None or _has_defaults(config))}
     return Recipe(
         name=refuse_name(raw.get("name", path.stem), "The recipe's name", where=f"{path}: name"),
         seed=seed,
         runtime=validated(Runtime, raw.get("runtime"), f"{path}: runtime"),
-        sections={node: validated(config, raw.get(node), f"{path}: {node}") for node, config in classes.items() if node not in needless},
+        sections={node: validated(config, raw.get(node), f"{path}: {node}") for node, config in given.items()},
         source=str(path),
         description=_text(raw, "description", path),
-        imports=imports,
+        imports=_imported(raw.get("import"), classes, f"{path}: import"),
+        off=off,
     )
+
+
+def _has_defaults(config: type[StageConfig]) -> bool:
+    """Returns whether every setting of a section has a default, so that a recipe may leave the section out and the node still runs."""
+    return not any(info.is_required() for info in config.model_fields.values())
 
 
 def _text(raw: Mapping[str, JsonValue], key: str, path: Path) -> str:
