@@ -305,6 +305,6 @@ def spared(imported: Collection[str], off: Mapping[str, str] = NOTHING) -> set[s
     for name in imported:
         readers = [f"{node.name} ({off[node.name]})" for node in pipeline() if name in node.inputs.values() and node.name in off]
         if name not in left:
-            reason = f"what reads it is off: {', '.join(readers)}" if readers else "what follows it is imported too"
-            raise RecipeError(f"{name} is imported, but nothing reads it: {reason}.", do=f"Remove import.{name}.")
+            why = f"what reads it is off: {', '.join(readers)}" if readers else "what follows it is imported too"
+            raise RecipeError(f"{name} is imported, but nothing reads it: {why}.", do=f"Remove import.{name}.")
     return {node.name for node in pipeline() if node.name not in left or node.name in imported}
