@@ -1,15 +1,16 @@
 """Finds settings that are valid alone but contradict each other, when a recipe is read and before any work.
 
 A check that depends on settings alone belongs in a config class. If it needs several sections, it belongs here. A stage checks what
-depends on the data. The checks cover only the nodes that run, not those that an imported artifact makes unnecessary.
+depends on the data. The checks cover only the nodes that run, not those that are off or that an imported artifact makes unnecessary.
 Cost: negligible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flows.off_nodes import off_nodes
 from flows.pipeline import models, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
@@ -23,52 +24,33 @@ Fault = tuple[str, str, str]
 
 def refuse_contradictions(recipe: Recipe) -> None:
     """Refuses a recipe whose settings contradict each other. All contradictions are one RecipeError."""
-    away = spared(recipe.imports) if recipe.imports else set()
+    twice = [
+        RecipeError(f"{node} is imported and turned off.", where=f"{recipe.source}: {node}", do=f"Remove import.{node} or `{node}: off`.")
+        for node in recipe.off
+        if node in recipe.imports
+    ]
+    refuse_all(twice, recipe.source)
+    off = off_nodes(recipe)
+    away = spared(recipe.imports, off)
     running = {node: config for node, config in recipe.sections.items() if node not in away}
-    faults = _faults(running, recipe.runtime)
+    faults = _faults(running, off, recipe.runtime)
     refuse_all([RecipeError(what, where=f"{recipe.source}: {setting}", do=do) for what, setting, do in faults], recipe.source)
 
 
-def nothing_given(recipe: Recipe, nodes: Collection[str]) -> list[str]:
-    """Finds the nodes that have no input.
-
-    This check runs only for nodes that are planned, because a recipe such as small leaves its files to the user.
-
-    Args:
-        recipe: the recipe.
-        nodes: the planned nodes.
-
-    Returns:
-        One sentence for each of these nodes that has no input.
-    """
-    what = {"benchmarks": "benchmark", "conversations": "conversations", "preferences": "preference pairs"}
-    return [
-        f"There {'is' if node == 'benchmarks' else 'are'} no {name}: neither {node}.files nor {node}.docstrings is given."
-        for node, name in what.items()
-        if node in nodes and _is_empty(recipe.sections[node])
-    ]
-
-
-def _is_empty(config: Any) -> bool:
-    return not config.files and config.docstrings is None
-
-
-def _faults(running: Sections, runtime: Any) -> Iterator[Fault]:
-    yield from _no_classifier(running)
+def _faults(running: Sections, off: Mapping[str, str], runtime: Any) -> Iterator[Fault]:
+    yield from _no_classifier(running, off)
+    yield from _no_baselines(running, off)
     yield from _batches(running, runtime)
     yield from _warmups(running)
     yield from _too_few_pairs(running)
     yield from _unknown_sources(running)
-    yield from _no_documentation(running)
+    yield from _no_documentation(running, off)
     yield from _leaking_split(running)
     yield from _copies_out_of_sight(running)
 
 
-def _no_classifier(running: Sections) -> Iterator[Fault]:
-    if "filter" not in running or "train_quality" not in running:
-        return
-    given = running["train_quality"]
-    if running["filter"].quality.min_score is not None and not given.positives and not given.model:
+def _no_classifier(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
+    if "filter" in running and running["filter"].quality.min_score is not None and "train_quality" in off:
         yield (
             "There is no classifier to score documents with.",
             "filter.quality.min_score",
@@ -149,13 +131,24 @@ def _unknown_sources(running: Sections) -> Iterator[Fault]:
             yield f"{setting} names {unknown[:80]!r}, which is not a source of the crawl.", setting, do
 
 
-def _no_documentation(running: Sections) -> Iterator[Fault]:
-    if "benchmarks" not in running or running["benchmarks"].docstrings is not None:
+def _no_baselines(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
+    gone = next((node for node in ("mix", "encode") if node in off), "")
+    for node, config in running.items():
+        if gone and node.startswith("evaluate@") and config.baselines:
+            yield (
+                f"{node}.baselines counts training tokens, but {gone} is off ({off[gone]}).",
+                f"{node}.baselines",
+                f"Set {node}.baselines to false, or turn {gone} on.",
+            )
+
+
+def _no_documentation(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
+    if "benchmarks" not in off and ("benchmarks" not in running or running["benchmarks"].docstrings is not None):
         return
     for node in ("conversations", "preferences"):
         if node in running and running[node].docstrings is not None:
             yield (
-                f"{node}.docstrings needs the answers that benchmarks reads from documentation, but benchmarks.docstrings is null.",
+                f"{node}.docstrings needs the answers that benchmarks reads from documentation, but benchmarks.docstrings is not set.",
                 f"{node}.docstrings",
                 f"Set benchmarks.docstrings, or set {node}.docstrings to null and name files.",
             )

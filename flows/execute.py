@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.opened_recipe import Session, refuse_imported
+from flows.opened_recipe import Session, refuse_unbuilt
 from flows.progress import recorded
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import LoamError, StageError
@@ -93,7 +93,7 @@ def run_nodes(
 
 
 def run_one(session: Session, node: str, perform: Perform, command: Mapping[str, str | bool], force: bool) -> str:
-    """Runs one node on existing artifacts. An imported node is a RecipeError, because it is not built.
+    """Runs one node on existing artifacts. A node that is imported or off is a RecipeError, because it is not built.
 
     Args:
         session: the recipe and the home.
@@ -108,7 +108,7 @@ def run_one(session: Session, node: str, perform: Perform, command: Mapping[str,
     Raises:
         StageError: an input of the node is not built.
     """
-    refuse_imported(session, [node])
+    refuse_unbuilt(session, [node])
     steps = session.steps(node)
     target = steps[-1]
     ready = {p.node: p.artifact for p in session.plan(node).steps if p.artifact is not None}

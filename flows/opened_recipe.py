@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.contradictions import nothing_given, refuse_contradictions
-from flows.pipeline import config_classes, downstream, pipeline, spared, stage_of, upstream
+from flows.contradictions import refuse_contradictions
+from flows.off_nodes import off_nodes, refuse_off
+from flows.pipeline import config_classes, downstream, pipeline, spared, stage_of, upstream, whole_run
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
@@ -27,11 +28,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Session:
-    """A checked recipe and its home. imported: node -> the imported artifact that replaces it."""
+    """A checked recipe and its home.
+
+    Attributes:
+        imported: node -> the imported artifact that replaces it.
+        off: node that the recipe leaves off -> why.
+    """
 
     home: Path
     recipe: Recipe
     imported: Mapping[str, Artifact] = field(default_factory=dict)
+    off: Mapping[str, str] = field(default_factory=dict)
 
     def steps(self, until: str = "") -> list[Step]:
         """Finds the nodes to run.
@@ -43,21 +50,19 @@ class Session:
             The nodes up to and including `until`, in pipeline order, without those that only imported nodes need.
 
         Raises:
-            RecipeError: `until` does not run, because only imported nodes need it.
+            RecipeError: `until` does not run: it is off, or only imported nodes need it.
         """
-        nodes = upstream([until or "report"], self.imported)
-        if until in spared(self.imported) - set(self.imported):
+        nodes = upstream([until], self.imported, self.off) if until else whole_run(self.imported, self.off)
+        refuse_off([until], self.off, self.recipe.source)
+        if until in spared(self.imported, self.off) - set(self.imported):
             raise RecipeError(
                 f"{until} does not run in this recipe: what needs it is imported.", where=f"{self.recipe.source}: import", do="Remove that import to run it."
             )  # fmt: skip
-        return [Step(node.name, node.inputs, stage_of(node)) for node in nodes]
+        return [Step(node.name, node.inputs, stage_of(node, self.off)) for node in nodes]
 
     def plan(self, until: str = "") -> Plan:
-        """Returns the plan up to and including `until` (default: all). A node that runs but was given no files also counts as missing."""
-        steps = self.steps(until)
-        plan = make_plan(self.home, self.recipe, steps, self.imported)
-        empty = nothing_given(self.recipe, [step.node for step in steps if step.node not in self.imported])
-        return replace(plan, missing=(*empty, *plan.missing))
+        """Returns the plan up to and including `until` (default: all)."""
+        return make_plan(self.home, self.recipe, self.steps(until), self.imported, self.off)
 
 
 def default_home(home: str = "") -> Path:
@@ -92,13 +97,14 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
         home: the home folder; empty for the default.
 
     Returns:
-        The recipe, its home, and the artifacts that it imports.
+        The recipe, its home, the artifacts that it imports, and the nodes that it leaves off.
     """
     folder = default_home(home)
-    checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings, spared)
+    checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings)
     outbox.check(checked.runtime.openlineage)
     refuse_contradictions(checked)
-    return Session(folder, checked, imported_artifacts(folder, checked, {node.name: stage_of(node).output for node in pipeline()}))
+    kinds = {node.name: stage_of(node).output for node in pipeline()}
+    return Session(folder, checked, imported_artifacts(folder, checked, kinds), off_nodes(checked))
 
 
 def _recipe_file(recipe: str, home: Path) -> str:
@@ -117,12 +123,13 @@ def _recipe_file(recipe: str, home: Path) -> str:
     return recipe
 
 
-def refuse_imported(session: Session, nodes: Sequence[str]) -> None:
-    """Refuses to build imported nodes.
+def refuse_unbuilt(session: Session, nodes: Sequence[str]) -> None:
+    """Refuses to build nodes that a recipe does not build. A node that is off is a RecipeError, too.
 
     Raises:
         RecipeError: one of these nodes is imported.
     """
+    refuse_off(nodes, session.off, session.recipe.source)
     for node in nodes:
         if node in session.imported:
             raise RecipeError(
@@ -164,7 +171,7 @@ def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> 
 
 
 def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] = ()) -> list[str]:
-    """Finds the nodes of a plan to build although they are cached. A named node that is unknown or imported is a RecipeError.
+    """Finds the nodes of a plan to build although they are cached. A named node that is unknown, imported or off is a RecipeError.
 
     Args:
         session: the recipe and the home.
@@ -179,7 +186,7 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
         RecipeError: `start` is not among the nodes of the plan, or a node before it is not built.
     """
     upstream(force)
-    refuse_imported(session, [*force, start])
+    refuse_unbuilt(session, [*force, start])
     if not start:
         return list(force)
     states = {step.node: step.state for step in plan.steps}

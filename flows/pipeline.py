@@ -14,6 +14,7 @@ import pkgutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import stages
@@ -22,6 +23,8 @@ from stages.core.contract.errors import RecipeError, StageError
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage
     from stages.settings import StageConfig
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,13 @@ class Dag:
         nodes: all nodes, in pipeline order.
         stages: node -> its stage, with the roles, optional roles and report sections that it has in this DAG.
         models: model -> the node that trains it.
+        named: node that reads every node -> those of its inputs that its stage's declaration names.
     """
 
     nodes: tuple[Node, ...]
     stages: Mapping[str, Stage]
     models: Mapping[str, str]
+    named: Mapping[str, Collection[str]]
 
 
 def pipeline() -> tuple[Node, ...]:
@@ -57,9 +62,10 @@ def pipeline() -> tuple[Node, ...]:
     return _dag().nodes
 
 
-def stage_of(node: Node) -> Stage:
-    """Returns the stage of a node, with the roles that the node has in the DAG."""
-    return _dag().stages[node.name]
+def stage_of(node: Node, off: Mapping[str, str] = NOTHING) -> Stage:
+    """Returns the stage of a node, with the roles that the node has in the DAG. A stage that reads every node also gets `off`."""
+    stage = _dag().stages[node.name]
+    return replace(stage, off=off) if node.name in reporting() and off else stage
 
 
 def models() -> Mapping[str, str]:
@@ -97,7 +103,12 @@ def derived(declared: Mapping[str, Stage]) -> Dag:
     place = {node.name: number for number, node in enumerate(nodes)}
     trained = dict(sorted(trained.items(), key=lambda model: place[model[1]]))  # placeholders are expanded in pipeline order
     nodes = _ordered(_expanded(declared, trained, [node.name for node in nodes]), declared)
-    return Dag(nodes, {node.name: _resolved(node, declared, nodes) for node in nodes}, trained)
+    named = {
+        node.name: [read for role, read in node.inputs.items() if any(_matches(own, role) for own in declared[node.stage_name].inputs)]
+        for node in nodes
+        if reads_every_node(declared[node.stage_name])
+    }
+    return Dag(nodes, {node.name: _resolved(node, declared, trained) for node in nodes}, trained, named)
 
 
 def _expanded(declared: Mapping[str, Stage], trained: Mapping[str, str], order: Sequence[str]) -> dict[str, Node]:
@@ -183,19 +194,16 @@ def _ordered(nodes: Mapping[str, Node], declared: Mapping[str, Stage]) -> tuple[
     return tuple(order)
 
 
-def _resolved(node: Node, declared: Mapping[str, Stage], nodes: Sequence[Node]) -> Stage:
-    """Returns the stage of a node with the roles of that node.
-
-    For a stage that reads every node, an input is optional if another node reads it and the stage's declaration does not name it.
-    """
+def _resolved(node: Node, declared: Mapping[str, Stage], trained: Mapping[str, str]) -> Stage:
+    """Returns the stage of a node with the roles of that node. All roles of a stage that reads every node are optional."""
     stage = declared[node.stage_name]
-    if not reads_every_node(stage):
-        return replace(stage, inputs=node.inputs)
-    needed = {read for other in nodes if not reads_every_node(declared[other.stage_name]) for read in other.inputs.values()}
-    named = {role for role in node.inputs if any(_matches(own, role) for own in stage.inputs)}
-    sections = {role: section for role, read in node.inputs.items() if (section := declared[read.partition("@")[0]].section) is not None}
-    optional = tuple(role for role, read in node.inputs.items() if read in needed and role not in named)
-    return replace(stage, inputs=node.inputs, optional=(*stage.optional, *optional), sections=sections)
+    if reads_every_node(stage):
+        sections = {
+            role: section for role, read in node.inputs.items() if (section := declared[read.partition("@")[0]].section) is not None
+        }
+        return replace(stage, inputs=node.inputs, optional=tuple(node.inputs), sections=sections)
+    optional = dict.fromkeys(_filled(role, {"{model}": model}) for role in stage.optional for model in (trained or [""]))
+    return replace(stage, inputs=node.inputs, optional=tuple(optional))
 
 
 def _matches(declared: str, role: str) -> bool:
@@ -209,17 +217,30 @@ def config_classes() -> dict[str, type[StageConfig]]:
     return {node.name: stage_of(node).config for node in pipeline()}
 
 
-def upstream(names: Sequence[str], imported: Collection[str] = ()) -> tuple[Node, ...]:
+def read_by(node: Node, off: Collection[str] = ()) -> dict[str, str]:
+    """Returns role -> node of the inputs that a node has if some nodes are off. Of a group of roles (`Stage.one_of`) it has all or none."""
+    broken = {role for group in stage_of(node).one_of if any(node.inputs[role] in off for role in group) for role in group}
+    return {role: read for role, read in node.inputs.items() if read not in off and role not in broken}
+
+
+def reporting() -> Collection[str]:
+    """Returns the nodes that read every other node, and so need none to run."""
+    return _dag().named.keys()
+
+
+def upstream(names: Sequence[str], imported: Collection[str] = (), off: Collection[str] = ()) -> tuple[Node, ...]:
     """Finds all nodes that the named nodes need.
 
-    An imported node needs no other node. An optional input (`Stage.optional`) is included only if another node needs it.
+    An imported node needs no other node. A stage that reads every node needs the nodes that its declaration names and the nodes that no
+    other node reads; it also gets the others that run.
 
     Args:
         names: the named nodes.
         imported: the imported nodes.
+        off: the nodes that are off.
 
     Returns:
-        The named and the needed nodes, in pipeline order.
+        The named and the needed nodes, in pipeline order, with the inputs that they have in this selection.
 
     Raises:
         RecipeError: a node is unknown.
@@ -231,15 +252,30 @@ def upstream(names: Sequence[str], imported: Collection[str] = ()) -> tuple[Node
         name = queue.pop()
         if name not in by_name:
             raise RecipeError(f"There is no node {name!r}.", do=f"The nodes are: {', '.join(by_name)}.")
-        if name not in needed:
-            needed.add(name)
-            if name not in imported:
-                optional = stage_of(by_name[name]).optional
-                queue.extend(read for role, read in by_name[name].inputs.items() if role not in optional)
-    kept = (node for node in pipeline() if node.name in needed)
+        if name in needed:
+            continue
+        needed.add(name)
+        if name in reporting():
+            queue += [read for read in (*_dag().named[name], *_unread(imported, off)) if read not in off]
+        elif name not in imported:
+            queue += read_by(by_name[name], off).values()
     return tuple(
-        replace(n, inputs={role: read for role, read in n.inputs.items() if read in needed and n.name not in imported}) for n in kept
+        replace(node, inputs={role: read for role, read in read_by(node, off).items() if read in needed and node.name not in imported})
+        for node in pipeline()
+        if node.name in needed
     )
+
+
+def _unread(imported: Collection[str], off: Collection[str]) -> list[str]:
+    """Returns the nodes that are built and that no node reads, apart from stages that read every node."""
+    built = [node for node in pipeline() if node.name not in off and node.name not in reporting()]
+    read = {name for node in built for name in read_by(node, off).values()}
+    return [node.name for node in built if node.name not in read and node.name not in imported]
+
+
+def whole_run(imported: Collection[str] = (), off: Collection[str] = ()) -> tuple[Node, ...]:
+    """Returns the nodes of a run of the whole pipeline, as `upstream` does. imported, off: the nodes that are imported, or off."""
+    return upstream([*(name for name in reporting() if name not in off), *_unread(imported, off)], imported, off)
 
 
 def downstream(name: str) -> tuple[Node, ...]:
@@ -252,11 +288,12 @@ def downstream(name: str) -> tuple[Node, ...]:
     return tuple(node for node in pipeline() if node.name in reached)
 
 
-def spared(imported: Collection[str]) -> set[str]:
-    """Finds the nodes that do not run if the given nodes are imported. An unknown node is a RecipeError.
+def spared(imported: Collection[str], off: Mapping[str, str] = NOTHING) -> set[str]:
+    """Finds the nodes that do not run if the given nodes are imported and others are off. An unknown node is a RecipeError.
 
     Args:
         imported: the imported nodes.
+        off: node that is off -> why.
 
     Returns:
         These nodes, and the nodes that only they need.
@@ -264,10 +301,10 @@ def spared(imported: Collection[str]) -> set[str]:
     Raises:
         RecipeError: no running node reads an imported node.
     """
-    left = {node.name for node in upstream(["report"], imported)}
-    useless = [name for name in imported if name not in left]
-    if useless:
-        raise RecipeError(
-            f"{useless[0]} is imported, but nothing reads it: what follows it is imported too.", do=f"Remove import.{useless[0]}."
-        )
+    left = {node.name for node in whole_run(imported, off)}
+    for name in imported:
+        readers = [f"{node.name} ({off[node.name]})" for node in pipeline() if name in node.inputs.values() and node.name in off]
+        if name not in left:
+            why = f"what reads it is off: {', '.join(readers)}" if readers else "what follows it is imported too"
+            raise RecipeError(f"{name} is imported, but nothing reads it: {why}.", do=f"Remove import.{name}.")
     return {node.name for node in pipeline() if node.name not in left or node.name in imported}

@@ -105,6 +105,12 @@ class Benchmarks(StageConfig):
     max_bad_records: int = Field(0, ge=0)
     """Number of broken lines that the stage skips before it fails."""
 
+    @property
+    def off(self) -> str:
+        """Why the node is off; empty if there are files or docstrings."""
+        given = self.files or self.docstrings
+        return "" if given else "no benchmarks are given: set benchmarks.files or benchmarks.docstrings"
+
     @model_validator(mode="after")
     def _fields_of_a_known_format(self) -> Benchmarks:
         if self.fields:

@@ -1,6 +1,7 @@
 """contamination: searches the training data of the models for every benchmark item, and recomputes each score on the clean items.
 
-The stage searches the documents that the mixture chose, and all conversations and pairs of the training split.
+The stage searches the documents that the mixture chose, and all conversations and pairs of the training split, as far as the pipeline has
+them.
 
 Guarantee: an item is flagged exactly when one of its n-grams occurs there; the matching words are recorded as evidence. Scores are
 recomputed from the values of single items; the full set consists of the clean and the flagged items.
@@ -89,23 +90,29 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
     from stages.text.match.ngrams import load_index
 
     items = inputs["benchmarks"].path / "items.parquet"
-    files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
     saved = inputs["benchmarks"].path / "index"
     index = load_index(saved)
-    mixture = inputs["mixture"].path / "sequence_spans" / "train.parquet"
-    tasks = [SearchTask(path, saved, mixture) for path in files]
-    shards = run_shards(search_documents, tasks, ctx, "documents", [path.stat().st_size for path in files])
-    flags = [cast(FlagRow, flag) for shard in shards for flag in read_rows(shard.path / "flags.parquet")]
+    flags: list[FlagRow] = []
+    documents = 0
+    if "documents" in inputs:
+        files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
+        mixture = inputs["mixture"].path / "sequence_spans" / "train.parquet"
+        tasks = [SearchTask(path, saved, mixture) for path in files]
+        shards = run_shards(search_documents, tasks, ctx, "documents", [path.stat().st_size for path in files])
+        flags += [cast(FlagRow, flag) for shard in shards for flag in read_rows(shard.path / "flags.parquet")]
+        documents = sum(shard.result["documents"] for shard in shards)
     for role in ("conversations", "preferences"):
-        flags += _search(index, role, _dialogues(inputs[role].path / f"{role}.parquet", role))
+        if role in inputs:
+            flags += _search(index, role, _dialogues(inputs[role].path / f"{role}.parquet", role))
     write_rows(out / "flags.parquet", _shape(), flags)
     flagged = {(flag["task"], flag["item_id"]) for flag in flags}
     models = [role for role, artifact in inputs.items() if artifact.manifest["kind"] == "scores"]
     scores = [score for model in models for score in _rescored(model, inputs[model].path, _scored_items(items), flagged)]
     (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
     total = sum(1 for _ in read_rows(items, ["task"]))
-    by_place = {role: sum(flag["where"] == role for flag in flags) for role in ("documents", "conversations", "preferences")}
-    summary = {"items": total, "flagged_items": len(flagged), "documents_searched": sum(s.result["documents"] for s in shards)}
+    searched = [role for role in ("documents", "conversations", "preferences") if role in inputs]
+    by_place = {role: sum(flag["where"] == role for flag in flags) for role in searched}
+    summary = {"items": total, "flagged_items": len(flagged), "documents_searched": documents}
     return Outcome(rows=len(flags), summary=summary | {f"flags_in_{role}": n for role, n in by_place.items()})
 
 
@@ -223,6 +230,8 @@ STAGE = Stage(
         "documents": "decontaminate", "mixture": "mix", "benchmarks": "benchmarks", "conversations": "conversations",
         "preferences": "preferences", "{model}": "evaluate@{model}",
     },
+    optional=("documents", "mixture", "conversations", "preferences", "{model}"),
+    one_of=(("documents", "mixture"), ("conversations",), ("preferences",)),
     summary={"items": "benchmark items", "flagged_items": "items found in the training data"},
     output="contamination",
     tables=(FLAGS,),

@@ -1,8 +1,8 @@
 """conversations: collects conversations for supervised fine-tuning, removes benchmark items, splits them into train and validation.
 
-Guarantee: no conversation holds a benchmark item; the stage searches with the same n-gram index that decontaminates documents. A hash of
-the answer's words decides the split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a
-held-out preference pair is in the training split of the conversations.
+Guarantee: no conversation holds a benchmark item; the stage searches with the same n-gram index that decontaminates documents. (Without
+benchmarks, nothing is searched for.) A hash of the answer's words decides the split, in the same way in conversations and preferences. So
+with equal validation_frac, no answer of a held-out preference pair is in the training split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
 Source: stages/text/dialogue_formats/chat_formats.py lists the formats of files; n-grams of 13 words, Brown et al. 2020, appendix C.
 """
@@ -84,6 +84,12 @@ class Conversations(StageConfig):
                 raise ValueError(fault)
         return self
 
+    @property
+    def off(self) -> str:
+        """Why the node is off; empty if there are files or docstrings."""
+        given = self.files or self.docstrings
+        return "" if given else "no conversations are given: set conversations.files or conversations.docstrings"
+
 
 def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes conversations.parquet and decisions/00000.parquet.
@@ -96,13 +102,13 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
     """
     from stages.core.tables.examples import refuse_no_source, write_examples
     from stages.core.tables.jsonl import counting
-    from stages.text.match.ngrams import load_index
+    from stages.text.match.ngrams import empty_index, load_index
     from stages.text.tokens.tuning_examples import judge_examples
 
     refuse_no_source(ctx, config.docstrings, "conversations", "chat/*.jsonl")
-    index = load_index(inputs["benchmarks"].path / "index")
+    index = load_index(inputs["benchmarks"].path / "index") if "benchmarks" in inputs else empty_index()
     ctx, bad = counting(ctx)
-    judged = judge_examples(_examples(config, inputs["benchmarks"], ctx), index, ctx.seed, config.validation_frac)
+    judged = judge_examples(_examples(config, inputs.get("benchmarks"), ctx), index, ctx.seed, config.validation_frac)
     outcome = write_examples(out, TABLE, DECISIONS, "conversations", judged, bad)
     if not outcome.rows:
         raise StageError(
@@ -113,7 +119,7 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
     return outcome
 
 
-def _examples(config: Conversations, benchmarks: Artifact, ctx: Context) -> Iterator[Example]:
+def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) -> Iterator[Example]:
     from stages.core.tables.examples import read_answers, read_examples
     from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
     from stages.text.dialogue_formats.dialogue_format import file_reader
@@ -158,6 +164,7 @@ STAGE = Stage(
     config=Conversations,
     run=run,
     inputs={"benchmarks": "benchmarks"},
+    optional=("benchmarks",),
     summary={"train": "conversations for training", "validation": "conversations held out", "held_out_dropped": "dropped: held-out items"},
     output="conversations",
     tables=(TABLE, DECISIONS),

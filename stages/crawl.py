@@ -1,6 +1,6 @@
 """crawl: provides the raw web pages as WARC files, which are the input of the pipeline.
 
-A recipe names one or more of three sources:
+A recipe names one or more of three sources; without any, the node is off:
 - `warcs`: existing WARC or WET files, local or by URI;
 - `site`: a web site that this stage crawls;
 - `docs`: a documentation site made from installed Python packages. The stage serves it on 127.0.0.1, crawls it over HTTP and stops it.
@@ -125,7 +125,7 @@ class SiteConfig(StageConfig):
 
 
 class CrawlConfig(StageConfig):
-    """The sources of the raw pages: at least one of warcs, site and docs."""
+    """The sources of the raw pages: warcs, site and docs. Without any of them the node is off."""
 
     warcs: NamedFiles = ()
     """WARC or WET files: paths, globs or URIs (s3://, https://)."""
@@ -138,10 +138,14 @@ class CrawlConfig(StageConfig):
     shards: int = Field(4, ge=1, le=100_000)
     """Number of WARC files that a crawl of this stage is written to; later stages process them as shards."""
 
+    @property
+    def off(self) -> str:
+        """Why the node is off; empty if there is a source."""
+        given = self.warcs or self.site or self.docs
+        return "" if given else "no pages are given: set crawl.warcs to WARC files, crawl.site to a site, or crawl.docs to packages"
+
     @model_validator(mode="after")
-    def _has_a_source(self) -> CrawlConfig:
-        if not self.warcs and self.site is None and self.docs is None:
-            raise ValueError("there is nothing to crawl; set crawl.warcs to WARC files, crawl.site to a site, or crawl.docs to packages")
+    def _sources_have_different_names(self) -> CrawlConfig:
         names = [self.source] * bool(self.warcs) + [own.source for own in (self.site, self.docs) if own]
         if len(set(names)) < len(names):
             raise ValueError(f"two sources have one name ({', '.join(names)}); give each its own in crawl.source, site.source, docs.source")

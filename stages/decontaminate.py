@@ -3,7 +3,8 @@
 The stage searches every document for the word n-grams (13 by default) of every item text; it matches shorter item texts as a whole. Mode
 `span` cuts the matching words out, mode `document` drops the document.
 
-Guarantee: a search of the output finds nothing. An empty index is an error. hits.parquet records every match.
+Guarantee: a search of the output finds nothing. hits.parquet records every match. Without benchmarks nothing is searched for: every
+document is kept as it is, and its decision has nulls in place of hits.
 Cost: about 8 MB/s per core, without reading and writing.
 Source: n = 13 and the removal of short remaining texts are GPT-3's (Brown et al. 2020, appendix C).
 """
@@ -66,7 +67,7 @@ HITS = SideTable(
     },
 )  # fmt: skip
 SIGNALS = {
-    "hits": Column("int64", "matches in the document"),
+    "hits": Column("int64", "matches in the document; null where there are no benchmarks to search for"),
     "chars_cut": Column("int64", "characters cut out"),
     "rounds": Column("int32", "how often it was searched and cut"),
 }
@@ -96,10 +97,10 @@ class DecontaminateConfig(StageConfig):
 
 @dataclass(frozen=True)
 class CleanTask:
-    """A documents file, the folder of the benchmarks' index, and the settings of the stage."""
+    """A documents file, the folder of the benchmarks' index (None without benchmarks), and the settings of the stage."""
 
     path: Path
-    index: Path
+    index: Path | None
     config: DecontaminateConfig
 
 
@@ -112,10 +113,12 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
     Raises:
         StageError: No document is kept.
     """
-    from stages.text.match.ngrams import load_index
+    from stages.text.match.ngrams import empty_index, load_index
 
-    folder = inputs["benchmarks"].path / "index"
-    index = load_index(folder)
+    folder = inputs["benchmarks"].path / "index" if "benchmarks" in inputs else None
+    index = load_index(folder) if folder else empty_index()
+    if folder is None:
+        ctx.log("benchmarks is off: nothing is searched for, and every document is kept")
     paths = document_shards(inputs["documents"].path)
     shards = run_shards(
         clean_file, [CleanTask(path, folder, config) for path in paths], ctx, "clean", [path.stat().st_size for path in paths]
@@ -146,12 +149,14 @@ def clean_file(folder: Path, task: CleanTask, meter: Meter) -> JudgedShard:
     Returns:
         The result of `judge_shard`.
     """
-    from stages.text.match.ngrams import load_index
+    from stages.text.match.ngrams import empty_index, load_index
 
-    config, index = task.config, load_index(task.index)
+    config, index = task.config, load_index(task.index) if task.index else empty_index()
     hits: list[HitRow] = []
 
     def ruling(row: Document) -> Ruling:
+        if task.index is None:
+            return Ruling(signals=dict.fromkeys(SIGNALS))
         text, found, rounds = clean_text(index, row["text"], cut=config.mode == "span")
         hits.extend(
             {"doc_id": row["doc_id"], "url": row["url"], "task": m.task, "item_id": m.item_id, "words": m.words, "start": m.start, "end": m.end,
@@ -206,6 +211,7 @@ STAGE = Stage(
     config=DecontaminateConfig,
     run=run,
     inputs={"documents": "dedup", "benchmarks": "benchmarks"},
+    optional=("benchmarks",),
     summary={
         "documents": "documents that stay",
         "items_found": "benchmark items found",

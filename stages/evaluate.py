@@ -1,5 +1,7 @@
 """evaluate: scores one exported model on benchmark items with lm-eval, and on the validation documents in bits per byte.
 
+A pipeline without benchmarks gives only bits per byte; one without a mixture gives only tasks.
+
 Guarantee: samples.parquet holds the value of each single item, so every score can be recomputed from it. Bits per byte count every token
 of a document's text once (without its end-of-text token) over the UTF-8 bytes of the text.
 Cost: one forward pass per distinct request.
@@ -110,21 +112,33 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
 
     folder = inputs["model"].path
     model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
-    seq_len = json.loads((inputs["mixture"].path / "mix.json").read_text())["seq_len"]
-    max_length = min(seq_len, model.config.max_position_embeddings)
-    validation = read_validation(inputs["mixture"].path, inputs["tokens"].path)
-    scores, samples = _score_tasks(config, model, load_tokenizer(folder), inputs["benchmarks"].path, max_length, ctx)
-    nll = {"": _model_nll(model, validation, max_length, ctx)}
-    if config.baselines:
-        nll |= _baseline_nll(validation, inputs["mixture"].path, inputs["tokens"].path, config.baseline_tokens, ctx)
-    for name, values in nll.items():
-        scores += _validation_scores(name, values, validation)
-        samples += _validation_samples(name, values, validation)
+    max_length = _max_length(model, inputs)
+    scores: list[TaskScore] = []
+    samples: list[ItemValue] = []
+    if "benchmarks" in inputs:
+        scores, samples = _score_tasks(config, model, load_tokenizer(folder), inputs["benchmarks"].path, max_length, ctx)
+    if "mixture" in inputs:
+        mixture, tokens = inputs["mixture"].path, inputs["tokens"].path
+        validation = read_validation(mixture, tokens)
+        nll = {"": _model_nll(model, validation, max_length, ctx)}
+        if config.baselines:
+            nll |= _baseline_nll(validation, mixture, tokens, config.baseline_tokens, ctx)
+        for name, values in nll.items():
+            scores += _validation_scores(name, values, validation)
+            samples += _validation_samples(name, values, validation)
     (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n")
     write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
     _write_harness(out / "harness.json", config, scores, max_length)
     summary = {f"{s.task}/{s.metric}": s.value for s in scores if s.primary or s.task == VALIDATION}
     return Outcome(rows=len(samples), summary=summary)
+
+
+def _max_length(model: Any, inputs: Mapping[str, Artifact]) -> int:
+    """Returns the context of the scores in tokens: that of the mixture, or that of the model where it is shorter or there is no mixture."""
+    longest = int(model.config.max_position_embeddings)
+    if "mixture" not in inputs:
+        return longest
+    return min(int(json.loads((inputs["mixture"].path / "mix.json").read_text())["seq_len"]), longest)
 
 
 def _score_tasks(
@@ -266,14 +280,11 @@ def report_section(artifact: Artifact) -> Section:
     """Returns how the scores were computed."""
     harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
     form = "through the chat template" if harness["chat_template"] else "as they are"
-    return Section(
-        "Results",
-        paragraphs=(
-            f"± is one standard error. Scores of tasks by lm-eval {harness['lm_eval']}, 0-shot. Bits per byte over whole held-out documents, "
-            f"context {harness['max_length']} tokens.",
-            f"{artifact.manifest['node']} asks the questions {form}.",
-        ),
-    )
+    scored = {score["task"] for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))}
+    about = [f"Scores of tasks by lm-eval {harness['lm_eval']}, 0-shot."] if scored != {VALIDATION} else []
+    about += [f"Bits per byte over whole held-out documents, context {harness['max_length']} tokens."] if VALIDATION in scored else []
+    asked = (f"{artifact.manifest['node']} asks the questions {form}.",) if scored != {VALIDATION} else ()
+    return Section("Results", paragraphs=(" ".join(["± is one standard error.", *about]), *asked))
 
 
 STAGE = Stage(
@@ -281,6 +292,8 @@ STAGE = Stage(
     config=Evaluate,
     run=run,
     inputs={"model": "export@{model}", "benchmarks": "benchmarks", "mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
+    optional=("benchmarks", "mixture", "tokens"),
+    one_of=(("benchmarks",), ("mixture", "tokens")),
     per_model=True,
     summary={"validation/bits_per_byte": "bits per byte of held-out text", "validation/perplexity": "perplexity per held-out token"},
     output="scores",

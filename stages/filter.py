@@ -122,7 +122,7 @@ def run(config: FilterSettings, inputs: Mapping[str, Artifact], out: Path, ctx: 
     Raises:
         StageError: No document is kept.
     """
-    files = _prepare(config, inputs["classifier"], ctx)
+    files = _prepare(config, inputs.get("classifier"), ctx)
     paths = document_shards(inputs["documents"].path)
     settings = config.model_dump_json()
     tasks = [FilterTask(path, settings, files) for path in paths]
@@ -165,8 +165,8 @@ def _min_score(config: FilterSections) -> float | None:
     return score
 
 
-def _prepare(config: FilterSettings, classifier: Artifact, ctx: Context) -> ToolFiles:
-    """Returns the files for `make_tools`. Checks the classifier and the language model, and writes the URL lists to scratch.
+def _prepare(config: FilterSettings, classifier: Artifact | None, ctx: Context) -> ToolFiles:
+    """Returns the files for `make_tools`. Checks the language model, and writes the URL lists to scratch. classifier: None scores nothing.
 
     Raises:
         StageError: A score is required without a classifier.
@@ -174,8 +174,7 @@ def _prepare(config: FilterSettings, classifier: Artifact, ctx: Context) -> Tool
     from stages.text.quality.judge import ToolFiles
     from stages.text.quality.urls import write_lists
 
-    state = json.loads((classifier.path / "classifier.json").read_text())
-    if _min_score(config) is not None and state["state"] == "off":
+    if _min_score(config) is not None and classifier is None:
         raise StageError(
             "There is no classifier to score documents with.",
             where=f"filter.quality.min_score = {_min_score(config)}",
@@ -184,8 +183,11 @@ def _prepare(config: FilterSettings, classifier: Artifact, ctx: Context) -> Tool
     lists = ctx.scratch / "urls" if config.url.enabled else None
     if lists:
         write_lists(lists)
-    model = classifier.path / "model.bin" if state["state"] != "off" else None
-    return ToolFiles(lists, _local_model(config, ctx), model, state.get("label") or "")
+    lang_model = _local_model(config, ctx)
+    if classifier is None:
+        return ToolFiles(lists, lang_model)
+    label = json.loads((classifier.path / "classifier.json").read_text())["label"]
+    return ToolFiles(lists, lang_model, classifier.path / "model.bin", label)
 
 
 def _local_model(config: FilterSettings, ctx: Context) -> Path | None:
@@ -253,6 +255,7 @@ STAGE = Stage(
     config=FilterConfig,
     run=run,
     inputs={"documents": "extract", "classifier": "train_quality"},
+    optional=("classifier",),
     summary={"documents": "documents that stay", "text_chars": "characters of text", "kept_frac": "share of documents that stay, 0 to 1"},
     output="documents",
     tables=(DOCUMENTS, decisions_with({}, more="a column per signal of a rule, by the rule's name in the recipe, whatever the verdict")),

@@ -1,8 +1,8 @@
 """preferences: collects preference pairs, removes benchmark items, and splits the pairs into train and validation.
 
-Guarantee: neither answer of a pair, together with its prompt, holds a benchmark item. A hash of the chosen answer's words decides the
-split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a held-out pair is in the training
-split of the conversations.
+Guarantee: neither answer of a pair, together with its prompt, holds a benchmark item. (Without benchmarks, nothing is searched for.) A
+hash of the chosen answer's words decides the split, in the same way in conversations and preferences. So with equal validation_frac, no
+answer of a held-out pair is in the training split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
 Source: stages/text/dialogue_formats/pair_formats.py lists the formats of files; n-grams of 13 words, Brown et al. 2020, appendix C.
 """
@@ -87,6 +87,12 @@ class Preferences(StageConfig):
                 raise ValueError(fault)
         return self
 
+    @property
+    def off(self) -> str:
+        """Why the node is off; empty if there are files or docstrings."""
+        given = self.files or self.docstrings
+        return "" if given else "no preference pairs are given: set preferences.files or preferences.docstrings"
+
 
 def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes preferences.parquet and decisions/00000.parquet.
@@ -99,13 +105,13 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     """
     from stages.core.tables.examples import refuse_no_source, write_examples
     from stages.core.tables.jsonl import counting
-    from stages.text.match.ngrams import load_index
+    from stages.text.match.ngrams import empty_index, load_index
     from stages.text.tokens.tuning_examples import judge_examples
 
     refuse_no_source(ctx, config.docstrings, "preference pairs", "pairs/*.jsonl")
-    index = load_index(inputs["benchmarks"].path / "index")
+    index = load_index(inputs["benchmarks"].path / "index") if "benchmarks" in inputs else empty_index()
     ctx, bad = counting(ctx)
-    judged = judge_examples(_examples(config, inputs["benchmarks"], ctx, index), index, ctx.seed, config.validation_frac)
+    judged = judge_examples(_examples(config, inputs.get("benchmarks"), ctx, index), index, ctx.seed, config.validation_frac)
     outcome = write_examples(out, TABLE, DECISIONS, "pairs", judged, bad)
     validation = outcome.summary["validation"]
     if validation in (0, outcome.rows):
@@ -117,7 +123,7 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     return outcome
 
 
-def _examples(config: Preferences, benchmarks: Artifact, ctx: Context, index: Index) -> Iterator[Example]:
+def _examples(config: Preferences, benchmarks: Artifact | None, ctx: Context, index: Index) -> Iterator[Example]:
     from stages.core.tables.examples import read_answers, read_examples
     from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
     from stages.text.dialogue_formats.dialogue_format import file_reader
@@ -177,6 +183,7 @@ STAGE = Stage(
     config=Preferences,
     run=run,
     inputs={"benchmarks": "benchmarks"},
+    optional=("benchmarks",),
     summary={"train": "pairs for training", "validation": "pairs held out", "held_out_dropped": "dropped: held-out items"},
     output="preferences",
     tables=(TABLE, DECISIONS),

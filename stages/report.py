@@ -157,7 +157,14 @@ def _sections(inputs: Mapping[str, Artifact], ctx: Context) -> list[Section]:
     """Returns the sections of the report: results, record counts, then what each stage shows of its artifact, in DAG order."""
     shown = [section for role, section_of in ctx.sections.items() if role in inputs and (section := section_of(inputs[role])) is not None]
     seconds = Section("", cards=(("seconds in all nodes", f"{sum(_seconds(a) for a in inputs.values()):,.0f}"),))
-    return merged([Section("Results"), Section("Data", tables=(SectionTable(_counts(inputs), numeric=COUNTS),)), *shown, seconds])
+    counts = Section("Data", tables=(SectionTable(_counts(inputs), numeric=COUNTS),))
+    return merged([Section("Results"), counts, *shown, *_parts_off(ctx.off), seconds])
+
+
+def _parts_off(off: Mapping[str, str]) -> list[Section]:
+    """Returns a section with the nodes that the recipe leaves off and their reasons; none if every node is on."""
+    rows = tuple({"node": node, "why": why} for node, why in off.items())
+    return [Section("Parts that are off", tables=(SectionTable(rows),))] if rows else []
 
 
 def _laid_out(section: Section) -> SectionLayout:
@@ -253,6 +260,7 @@ STAGE = Stage(
         "HTML, Markdown and results from the manifests",
         "every verdict by a paired or exact test with its error; a difference within its error no longer counts as reached. A section per "
         "stage, in DAG order, also in the Markdown; record counts of every node that has some",
+        "the nodes that the recipe leaves off, with the reasons",
     ),
     distributions=("jinja2", "numpy", "scipy"),
 )

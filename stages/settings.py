@@ -43,6 +43,11 @@ class StageConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
+    @property
+    def off(self) -> str:
+        """Why a node with these settings is off, as "what is missing: what to set"; empty for a node that runs."""
+        return ""
+
     @field_validator("*", mode="before")
     @classmethod
     def _as_yaml_means_it(cls, value: Any, info: ValidationInfo) -> Any:

@@ -2,7 +2,7 @@
 
 Guarantee: the same positives and the same crawl give the same model, byte for byte. Hashes decide which documents are sampled and
 which are held out. No text is in both classes, or in both the training part and the held-out part. Without positives and without a model,
-the artifact has the state "off".
+the node is off, and filter scores no document.
 Cost: one pass over the crawl's documents. Training reads 1 to 2 MB/s on one core. It uses one core on every machine, because with more
 threads fastText's result would depend on their timing.
 Source: stages/text/quality/classifier.py.
@@ -69,6 +69,14 @@ class TrainQuality(StageConfig):
     min_count: int = Field(2, ge=1, le=2**31 - 1)
     """Number of occurrences from which a word has its own vector."""
 
+    @property
+    def off(self) -> str:
+        """Why the node is off; empty if there are positive texts or a model."""
+        given = self.positives or self.model
+        return (
+            "" if given else "no classifier is given: set train_quality.positives to good texts, or train_quality.model to a fastText model"
+        )
+
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.positives and self.model:
@@ -85,15 +93,13 @@ class TrainQuality(StageConfig):
 
 
 def run(config: TrainQuality, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes classifier.json ({"state": "off" | "given" | "trained", "label": …}) and, unless the state is "off", model.bin.
+    """Writes classifier.json ({"state": "given" | "trained", "label": …}) and model.bin.
 
     Returns:
         The outcome. Its rows are the training texts.
     """
     if config.model:
         return _given(config, out, ctx)
-    if not config.positives:
-        return _finish(out, {"state": "off"})
     from stages.text.quality import classifier
 
     positives = _positives(config, ctx)
@@ -268,7 +274,7 @@ STAGE = Stage(
     config=TrainQuality,
     run=run,
     inputs={"documents": "extract"},
-    summary={"state": "off, given or trained"},
+    summary={"state": "given or trained"},
     output="classifier",
     does="a fastText classifier of quality, from texts you give; off without",
     versions=("fastText on word bigrams, against a sample of the crawl",),

@@ -54,7 +54,8 @@ def run(
         say(f"all {len(plan.steps)} nodes are cached", error=True)
     else:
         cached = sum(step.state == NodeState.CACHED for step in plan.steps)
-        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached; home {session.home}", error=True)
+        off = f", off: {', '.join(plan.off)}" if plan.off else ""
+        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
         _start_prefect(session.home)
         from flows.pretrain_flow import pretrain
         from flows.progress import watching
@@ -91,11 +92,15 @@ def plan(
 
     def show() -> None:
         print_table(steps)
-        say()
+        if size:
+            say()
         for what, value in size:
             say(f"{what:<26} {value}")
+        if found.off:
+            say()
+            print_table([{"off": node, "why": why} for node, why in found.off.items()])
 
-    answer(common, {"steps": steps, "size": dict(size), "missing": found.missing}, show)
+    answer(common, {"steps": steps, "size": dict(size), "missing": found.missing, "off": found.off}, show)
     refuse_missing(session, found)
     refuse_damaged(session, found)
     return 0
@@ -115,12 +120,12 @@ def stage(
     Returns:
         The exit code.
     """
-    from flows.opened_recipe import open_session, refuse_imported
+    from flows.opened_recipe import open_session, refuse_unbuilt
     from flows.pipeline import upstream
 
     upstream([node])
     session = open_session(recipe, settings, common.home)
-    refuse_imported(session, [node])
+    refuse_unbuilt(session, [node])
     _start_prefect(session.home)
     from flows import stage_flow
     from flows.progress import watching

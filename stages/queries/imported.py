@@ -41,7 +41,7 @@ def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> 
         artifact_id = _artifact_id(home, given.get(name, name))
         path = home / "artifacts" / artifact_id
         if len(Path(artifact_id).parts) != 2 or not (path / manifest.NAME).is_file():
-            raise RecipeError(f"There is no artifact {name!r} in {home}.", where=place, do=_choices(home, node, kinds[node]))
+            raise RecipeError(f"There is no artifact {name!r} in {home}.", where=place, do=_choices(home, node, kinds[node], name))
         artifact = manifest.read_artifact(path)
         if artifact.manifest["kind"] != kinds[node]:
             raise RecipeError(
@@ -64,12 +64,20 @@ def _artifact_id(home: Path, name: str) -> str:
     return str(found[0][0]) if found else name
 
 
-def _choices(home: Path, node: str, kind: str) -> str:
-    """Returns a sentence that says what to do instead; it names up to five artifacts of the kind, imported ones first."""
+def _choices(home: Path, node: str, kind: str, wanted: str = "") -> str:
+    """Returns a sentence that says what to do instead; it names up to five artifacts of the kind, imported ones first.
+
+    Args:
+        home: the home folder.
+        node: the node that an artifact replaces.
+        kind: the kind of the artifact.
+        wanted: the name that the recipe gives, which an import can get if it follows the rule of names; empty for none.
+    """
     sql = "SELECT artifact_id FROM artifact WHERE kind = ? ORDER BY json_exists(key_parts, 'imported') DESC, artifact_id LIMIT 5"
     found = [str(row[0]) for row in database.query(home, sql, [kind])[1]] if (home / "artifacts").is_dir() else []
     known = f", or name one of: {', '.join(found)}" if found else ""
-    return f"Import files with `loam lineage import {node} PATH --provenance TEXT`{known}."
+    given = f" --as {wanted}" if wanted and not names.name_fault(wanted) else ""
+    return f"Import files with `loam lineage import {node} PATH --provenance TEXT{given}`{known}."
 
 
 def _refuse_other_tokenizer(recipe: Recipe, node: str, checkpoint: Artifact, tokenizer: Artifact | None) -> None:

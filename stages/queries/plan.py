@@ -7,7 +7,7 @@ Cost: less than 2 s if the hashes of external files are remembered; no heavy imp
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from stages.core.index import database
 from stages.core.run.node_job import NodeJob, prepare, resolve_externals
 from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
+from stages.queries.imported import CHECKPOINTS
 
 if TYPE_CHECKING:
     from stages.lm.model.config import ModelConfig
@@ -61,10 +62,17 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan. steps: in pipeline order. missing: one sentence for each thing that this machine or the home does not have."""
+    """A plan.
+
+    Attributes:
+        steps: the planned nodes, in pipeline order.
+        missing: one sentence for each thing that this machine or the home does not have.
+        off: node that the recipe leaves off -> why, in pipeline order.
+    """
 
     steps: tuple[Planned, ...]
-    missing: tuple[str, ...] = field(default=())
+    missing: tuple[str, ...] = ()
+    off: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -72,7 +80,13 @@ class Plan:
         return all(step.state in READY for step in self.steps)
 
 
-def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mapping[str, Artifact] = MappingProxyType({})) -> Plan:
+def make_plan(
+    home: Path,
+    recipe: Recipe,
+    steps: Sequence[Step],
+    imported: Mapping[str, Artifact] = MappingProxyType({}),
+    off: Mapping[str, str] = MappingProxyType({}),
+) -> Plan:
     """Finds the state of every node without running any. Missing external inputs and GPUs are listed in `Plan.missing`.
 
     Args:
@@ -80,6 +94,7 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mappi
         recipe: the recipe.
         steps: the nodes, each after those that it reads.
         imported: node -> the imported artifact that replaces it.
+        off: node that the recipe leaves off -> why.
 
     Returns:
         The plan.
@@ -121,7 +136,7 @@ def make_plan(home: Path, recipe: Recipe, steps: Sequence[Step], imported: Mappi
             planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), found, job)
         else:
             planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job)), None, job)
-    return Plan(tuple(planned.values()), tuple(missing))
+    return Plan(tuple(planned.values()), tuple(missing), off)
 
 
 def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
@@ -199,11 +214,11 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     from stages.lm.model import flops
 
     built = {step.node: step.artifact if step.state != NodeState.DAMAGED else None for step in plan.steps}
-    shape = _shape(recipe, built)
+    shape = _shape(recipe, built, plan.off)
     rows = []
     if shape is not None:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
-        rows += _pretraining(recipe, shape) if "pretrain" not in recipe.imports else []
+        rows += _pretraining(recipe, shape) if _is_trained("pretrain", recipe, plan.off) else []
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
     mix = built.get("mix")
@@ -218,13 +233,20 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def _shape(recipe: Recipe, built: Mapping[str, Artifact | None]) -> ModelConfig | None:
+def _is_trained(node: str, recipe: Recipe, off: Collection[str]) -> bool:
+    return node in recipe.sections and node not in recipe.imports and node not in off
+
+
+def _shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Collection[str]) -> ModelConfig | None:
     """Returns the model configuration: of the imported checkpoint, or of the recipe; None if a part that it depends on is not available."""
     from stages.lm.model.config import ModelConfig, read_model_config
 
     imported = {node: built.get(node) for node in recipe.imports}
-    if "pretrain" in imported:
-        return read_model_config(imported["pretrain"].path / "model.json") if imported["pretrain"] else None
+    if checkpoint := next((node for node in CHECKPOINTS if node in imported), ""):
+        found = imported[checkpoint]
+        return read_model_config(found.path / "model.json") if found else None
+    if not _is_trained("pretrain", recipe, off):
+        return None
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
     mix, tokenizer = recipe.sections.get("mix"), recipe.sections.get("train_tokenizer")
     seq_len = getattr(mix, "seq_len", None)

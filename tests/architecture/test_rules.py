@@ -48,14 +48,11 @@ from stages.core.tables.parquet import read_rows
 from stages.filter import STAGE
 from tests.conftest import run_stage
 from tests.architecture.readme_tables import rules
-from tests.stages.made import artifact, documents
+from tests.stages.made import documents
 
 
 def main(home, texts):
-    (home / "off").mkdir(parents=True)
-    (home / "off" / "classifier.json").write_text('{"state": "off"}')
-    inputs = {"documents": documents(home / "made", [texts]), "classifier": artifact(home / "off", "classifier")}
-    found = run_stage(STAGE, {"url": {"enabled": False}}, inputs, home)
+    found = run_stage(STAGE, {"url": {"enabled": False}}, {"documents": documents(home / "made", [texts])}, home)
     lineage.update(home)
     field = STAGE.config.model_fields["gopher_quality"].annotation.model_fields["max_shouts"]
     try:

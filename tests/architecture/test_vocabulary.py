@@ -108,8 +108,7 @@ def test_a_reason_by_hand_is_seen() -> None:
 
 
 def test_states_are_compared_by_words_of_the_vocabulary() -> None:
-    """`off`: the state of a classifier that was not asked for (train_quality)."""
-    known = {*NodeState, *RunState, "off", "", "start"}
+    known = {*NodeState, *RunState, "", "start"}
     found = {path.name: states_by_hand(ast.parse(path.read_bytes())) for path in sources()}
     assert {name: words for name, words in found.items() if set(words) - known} == {}
     assert states_by_hand(ast.parse('x = step.state == "hit"; y = row["state"] in ("miss", "waits")')) == ["hit", "miss", "waits"]

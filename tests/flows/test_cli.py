@@ -10,10 +10,9 @@ import pytest
 
 from flows.cli import main
 from flows.opened_recipe import split_settings
-from flows.pipeline import pipeline
 from flows.progress import progress_text, record_counts_text, size_text
 from stages.core.contract.errors import RecipeError
-from tests.conftest import answered, loam
+from tests.conftest import answered, loam, nodes_of
 
 
 @pytest.mark.parametrize(
@@ -123,8 +122,8 @@ def test_the_plan_of_a_fresh_home_names_every_node(tmp_path: Path) -> None:
     done = loam("plan", "tiny", "--json", home=tmp_path)
     plan = answered(done.stdout, "plan")
     states = {s["node"]: s["state"] for s in plan["steps"]}
-    assert states["crawl"] == "missing" and states["report"] == "waiting" and list(states) == [node.name for node in pipeline()]
-    assert "parameters" in plan["size"] and plan["missing"] == []
+    assert states["crawl"] == "missing" and states["report"] == "waiting" and list(states) == nodes_of("tiny")
+    assert "parameters" in plan["size"] and plan["missing"] == [] and list(plan["off"]) == ["train_quality"]
 
 
 def test_the_full_recipe_plans_and_says_what_it_lacks(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_pipeline_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home
         ("train_tokenizer", "built"),
         ("encode", "built"),
     ]
-    assert first["resolved"]["import"] == {"decontaminate": "animals"} and "crawl" not in first["resolved"]
+    assert first["resolved"]["import"] == {"decontaminate": "animals"} and first["resolved"]["crawl"]["warcs"] == []
     made = {n["node"]: home / "artifacts" / n["artifact"] for n in first["nodes"]}
     other = tmp_path / "other"
     for node in ("decontaminate", "train_tokenizer"):
@@ -156,8 +156,12 @@ def test_a_pipeline_on_ones_own_corpus_and_then_on_the_tokenizer_of_another_home
         (["import.decontaminate=tok", PRETRAIN], "tok is an artifact of kind tokenizer, but decontaminate makes documents"),
         (["import={decontaminate: animals, pretrain: base}"], "pretrain is imported, so its tokenizer cannot be trained here"),
         (["import={crawl: tok, decontaminate: animals}"], "crawl is imported, but nothing reads it"),
-        (["import.decontaminate=animals"], "budget: has no default"),  # pretrain runs, so its section is needed
-        ([], "crawl"),
+        (["import.sft=base", "sft=off"], "sft is imported and turned off"),
+        (
+            ["import.pretrain=base"],
+            r"pretrain is imported, but nothing reads it: what reads it is off: sft \(needs train_tokenizer\), export@base",
+        ),
+        (["benchmarks=off", "conversations=off", "preferences=off"], "There is nothing to do"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_any_work(home: Path, settings: Sequence[str], what: str) -> None:

@@ -33,6 +33,7 @@ def test_roles_fit_the_stage(node) -> None:
     stage = stage_of(node)
     assert stage.name == node.stage_name and dict(stage.inputs) == dict(node.inputs)
     assert stage.version == len(stage.versions) >= 1 and set(stage.optional) <= set(stage.inputs)
+    assert {role for group in stage.one_of for role in group} <= set(stage.optional)
 
 
 def toy(name: str, inputs: dict[str, str], **more: object) -> Stage:
@@ -45,9 +46,9 @@ def test_a_dag_follows_from_declarations() -> None:
     stages = [
         toy("b", {}, section=sections["b"]), toy("a", {"x": "b"}), toy("late", {"x": "b"}),
         toy("zero", {"data": "a"}, model="one"), toy("again", {"start": "zero"}, model="two"),
-        toy("score", {"weights": "{checkpoint}", "data": "a"}, per_model=True),
-        toy("table", {"data": "a", "{model}": "score@{model}"}),
-        toy("card", {"score@{model}": "score@{model}", **EVERY_NODE}, optional=("a",)),
+        toy("score", {"weights": "{checkpoint}", "data": "a"}, per_model=True, optional=("data",)),
+        toy("table", {"data": "a", "{model}": "score@{model}"}, optional=("{model}",)),
+        toy("card", {"score@{model}": "score@{model}", **EVERY_NODE}),
     ]  # fmt: skip
     dag = derived({stage.name: stage for stage in stages})
     assert [n.name for n in dag.nodes] == ["b", "a", "zero", "again", "late", "score@one", "score@two", "table", "card"]
@@ -56,9 +57,8 @@ def test_a_dag_follows_from_declarations() -> None:
     assert list(inputs["table"].items()) == [("data", "a"), ("one", "score@one"), ("two", "score@two")], "models in the order of the DAG"
     assert list(inputs["card"]) == [n.name for n in dag.nodes[:-1]]
     card = dag.stages["card"]
-    assert set(card.inputs) - set(card.optional) == {"late", "score@one", "score@two", "table"}, (
-        "what nothing else reads, and what is named"
-    )
+    assert set(card.inputs) == set(card.optional) and dag.named == {"card": ["score@one", "score@two"]}
+    assert dag.stages["table"].optional == ("one", "two") and dag.stages["score@two"].optional == ("data",)
     assert card.sections == sections and not dag.stages["table"].sections
     assert card.modules == tuple(sorted({run_count.__module__, __name__})), "the code of what is shown counts"
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, JsonValue
 
 from flows.cli import main
-from flows.contradictions import nothing_given, refuse_contradictions
+from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe, load_recipe, validated
@@ -21,6 +21,7 @@ from stages.core.contract.runtime import Runtime
 from stages.lm.model.config import ModelConfig
 from stages.queries.plan import Plan, training_size
 from stages.settings import OneOf, StageConfig
+from tests.conftest import PROJECT
 
 ABSURD: tuple[Any, ...] = (
     0, -1, 10**12, 2**63 - 1, 10**30, "", "x", "x" * 5000, "9" * 5000, "\x1b[0m", [], [[]], {}, {"x": 1}, {1: 2}, [None], None, True,
@@ -44,8 +45,9 @@ def changed(*settings: str, base: str = "tiny") -> Recipe:
     raw = (tiny() if base == "tiny" else load_recipe(base, classes())).resolved()
     for setting in settings:
         apply_setting(raw, setting, classes())
-    sections = {node: validated(config, raw[node], node, "r.yaml") for node, config in classes().items()}
-    recipe = replace(tiny(), sections=sections, runtime=validated(Runtime, raw["runtime"], "runtime", "r.yaml"))
+    off = tuple(node for node in classes() if raw[node] is False)
+    sections = {node: validated(config, raw[node], node, "r.yaml") for node, config in classes().items() if node not in off}
+    recipe = replace(tiny(), sections=sections, off=off, runtime=validated(Runtime, raw["runtime"], "runtime", "r.yaml"))
     refuse_contradictions(recipe)
     return recipe
 
@@ -111,6 +113,8 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["dedup.source_priority=[dosc]"], "dedup.source_priority names 'dosc'"),
         (["benchmarks.docstrings=null"], "conversations.docstrings needs the answers that benchmarks reads"),
         (["benchmarks.docstrings=null", "conversations.docstrings=null"], "preferences.docstrings needs"),
+        (["benchmarks=off"], "conversations.docstrings needs the answers that benchmarks reads"),
+        (["benchmarks.files=[x]", "benchmarks.docstrings=null", "conversations={}"], "preferences.docstrings needs"),
         (["conversations.validation_frac=0.05"], "preferences holds 0.1 of the answers out, conversations only 0.05"),
         (["benchmarks.docstrings.min_words=31"], "min_words is 31, more than max_words 30"),
         (["benchmarks.min_words=14"], "min_words is 14, more than ngram_words 13"),
@@ -148,6 +152,9 @@ def test_what_hangs_on_settings_alone_is_refused_on_load(settings: list[str], wh
         ["dedup.source_priority=[docs]"],
         ["dedup.source_priority=[old]", "dedup.against=[dedup-1]"],
         ["preferences.validation_frac=0.05"],
+        ["benchmarks=off", "conversations={}", "preferences=off"],
+        ["train_quality.model=[x.bin]", "filter.quality.min_score=0.5"],
+        ["filter=off", "runtime.cpu_ranks=7"],
         ["train_quality.positives=[a/*, b.JSONL.gz, c.*, d.txt, e.parquet]"],
         ["filter.gopher_quality={enabled: false, min_doc_words: 200000}"],
         ["pretrain.model.hidden_size=16", "pretrain.model.num_attention_heads=8", "pretrain.model.num_key_value_heads=8"],
@@ -157,9 +164,9 @@ def test_what_is_right_by_a_hair_is_taken(settings: list[str]) -> None:
     changed(*settings)
 
 
-@pytest.mark.parametrize("name", ["tiny", "small", "full"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in (PROJECT / "configs").glob("*.yaml")))
 def test_the_recipes_are_free_of_contradictions(name: str) -> None:
-    refuse_contradictions(load_recipe(name, classes(), ["crawl.warcs=[x]"] if name == "small" else []))
+    refuse_contradictions(load_recipe(name, classes(), ["crawl.warcs=[x]"] if name in ("small", "corpus") else []))
 
 
 def test_nodes_that_do_not_run_contradict_nobody() -> None:
@@ -172,20 +179,6 @@ def test_nodes_that_do_not_run_contradict_nobody() -> None:
     refuse_contradictions(odd)
     with pytest.raises(RecipeError, match="not divisible by runtime.cpu_ranks 7"):
         refuse_contradictions(replace(odd, imports={"pretrain": "p"}))
-
-
-def test_a_node_without_anything_to_read_is_lacking_where_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nothing_given(load_recipe("small", classes(), ["crawl.warcs=[x]"]), ["benchmarks", "preferences"]) == [
-        "There is no benchmark: neither benchmarks.files nor benchmarks.docstrings is given.",
-        "There are no preference pairs: neither preferences.files nor preferences.docstrings is given.",
-    ]
-    warc = tmp_path / "a.warc"
-    warc.write_text("")
-    words = ["plan", "small", "--home", str(tmp_path / "home"), "--set", f"crawl.warcs=[{warc}]"]
-    assert main([*words, "--until", "crawl"]) == 0
-    assert main([*words, "--until", "conversations"]) == 2
-    printed = capsys.readouterr().err
-    assert printed.count("loam: ") == 1 and "There is no benchmark" in printed and "There are no conversations" in printed
 
 
 def test_plan_refuses_a_shape_that_cannot_be_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

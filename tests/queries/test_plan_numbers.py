@@ -206,7 +206,7 @@ def test_an_error_that_is_none_of_the_recipe_is_raised(tmp_path: Path) -> None:
 def test_lacks_begin_with_the_devices_and_leave_imported_training_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "gpus", list)
     (tmp_path / "t.yaml").write_text("name: toy\nruntime: {gpus: 2}\nimport: {sft: x}\n")
-    wants = load_recipe(str(tmp_path / "t.yaml"), {"sft": WORDS.config}, spared=lambda _: ())
+    wants = load_recipe(str(tmp_path / "t.yaml"), {"sft": WORDS.config})
     built = run_stage(WORDS, {}, {}, tmp_path / "home")
     sentence = "The recipe trains on 2 GPUs; this machine has none (runtime.gpus)."
     assert make_plan(tmp_path / "home", wants, [Step("sft", {}, WORDS)]).missing == (sentence,)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stages import benchmarks, crawl, decontaminate, dedup, extract, train_quality
+from stages import benchmarks, crawl, decontaminate, dedup, extract
 from stages import filter as filter_stage
 from stages.core.contract.declaration import Artifact
 from stages.core.index import database
@@ -93,9 +93,8 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact]:
     (folder / "pages.warc.gz").write_bytes(b"".join(member(one) for one in records))
     warc = run_stage(crawl.STAGE, {"warcs": [str(folder / "pages.warc.gz")]}, {}, home)
     documents = run_stage(extract.STAGE, {}, {"warc": warc}, home)
-    classifier = run_stage(train_quality.STAGE, {}, {"documents": documents}, home)
     config = {"url": {"enabled": False}, "c4": {"enabled": False}}
-    documents = run_stage(filter_stage.STAGE, config, {"documents": documents, "classifier": classifier}, home)
+    documents = run_stage(filter_stage.STAGE, config, {"documents": documents}, home)
     documents = run_stage(dedup.STAGE, {}, {"documents": documents}, home)
     items = run_stage(benchmarks.STAGE, {"files": [item_file(folder)]}, {}, home)
     clean = run_stage(decontaminate.STAGE, {}, {"documents": documents, "benchmarks": items}, home)
@@ -326,8 +325,7 @@ def test_edits_of_a_kept_document_are_counted(tmp_path: Path) -> None:
     home = tmp_path / "home"
     text = f"{PROSE}\nWrite to someone@example.org or to other@example.org for all of the news about the river.\nno end of line"
     made = imported(home, {"http://a": text}, "edits")
-    classifier = run_stage(train_quality.STAGE, {}, {"documents": made}, home)
-    found = run_stage(filter_stage.STAGE, {"url": {"enabled": False}}, {"documents": made, "classifier": classifier}, home)
+    found = run_stage(filter_stage.STAGE, {"url": {"enabled": False}}, {"documents": made}, home)
     database.update(home)
     verdict = asked(home, found, "http://a")
     assert (verdict.verdict, verdict.reason) == ("changed", "c4.lines_removed+pii")

@@ -138,7 +138,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     run_in_pool(
         [partial(train, root / "lines.txt", root / "classifier" / "model.bin", FastTextSettings(64, 2, 200_000, 25, 0.5), 1)], 1, "test"
     )
-    (root / "classifier" / "classifier.json").write_text(json.dumps({"state": "on", "label": "__label__positive"}))
+    (root / "classifier" / "classifier.json").write_text(json.dumps({"state": "given", "label": "__label__positive"}))
     return {"documents": artifact(root / "documents", "documents"), "classifier": artifact(root / "classifier", "classifier")}
 
 

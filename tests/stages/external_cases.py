@@ -19,7 +19,7 @@ from stages.core.contract.declaration import Artifact, Stage
 from stages.core.tables.shards import run_in_pool
 from stages.text.quality.classifier import FastTextSettings, train
 from tests.conftest import run_stage
-from tests.stages.made import artifact, documents, jsonl
+from tests.stages.made import documents, jsonl
 from tests.text.warc.test_records import member, record
 
 
@@ -151,10 +151,8 @@ def place_model(folder: Path, entries: Entries) -> list[str]:
 
 
 def pages(shop: Path) -> Mapping[str, Artifact]:
-    (shop / "off").mkdir(exist_ok=True)
-    (shop / "off" / "classifier.json").write_text('{"state": "off"}')
     texts = ["The baker opened the door of the house, and the people who had waited came in to buy bread for the day."]
-    return {"documents": documents(shop / "pages", [texts]), "classifier": artifact(shop / "off", "classifier")}
+    return {"documents": documents(shop / "pages", [texts])}
 
 
 WHOLE = [f"Document {n} of the corpora has its own {n * 31} words and is repeated word for word." for n in range(5)]

@@ -110,3 +110,12 @@ def test_without_leaks_nothing_is_flagged_and_the_flagged_subset_is_empty(tmp_pa
     assert {(s["value"], s["n"]) for s in scores if s["subset"] == "flagged"} == {(None, 0)}
     full, clean = ([s["value"] for s in scores if s["subset"] == subset] for subset in ("full", "clean"))
     assert full == clean
+
+
+def test_what_a_pipeline_does_not_have_is_not_searched(tmp_path: Path) -> None:
+    """Only fine-tuning on an imported model: there are no documents, no pairs and no dpo model."""
+    given = {role: artifact for role, artifact in inputs(tmp_path).items() if role in ("benchmarks", "conversations", "base", "sft")}
+    found = run_stage(STAGE, {}, given, tmp_path / "home")
+    assert [flag["where"] for flag in read_rows(found.path / "flags.parquet")] == ["conversations"]
+    assert found.summary == {"items": 6, "flagged_items": 1, "documents_searched": 0, "flags_in_conversations": 1}
+    assert {score["model"] for score in json.loads((found.path / "scores.json").read_text())} == {"base", "sft"}

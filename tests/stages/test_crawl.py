@@ -147,7 +147,6 @@ def test_files_and_documentation_together(data: Data, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "there is nothing to crawl; set crawl.warcs"),
         ({"site": {"seeds": ["ftp://x/"]}}, "the seed 'ftp://x/' is not an http:// or https:// URL"),
         ({"site": {"seeds": []}}, "at least 1 item"),
         ({"docs": {"packages": ["numpy"], "source": "a"}, "site": {"seeds": ["http://x/"], "source": "a"}}, "two sources have one name"),

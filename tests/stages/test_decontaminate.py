@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
+from stages.core.run.runner import Event
 from stages.core.tables.parquet import read_rows
 from stages.decontaminate import STAGE, clean_text
-from stages.text.match.ngrams import build_index, find, load_index, save_index
+from stages.text.match.ngrams import build_index, empty_index, find, load_index, save_index
 from stages.text.match.words import normalise_words
 from tests.conftest import run_stage
 from tests.made.variants import Data
@@ -120,3 +121,24 @@ def test_planted_leaks_in_pages_are_found_and_clean_ones_are_not(data: Data) -> 
     assert len(seen) == 7 and len(chosen) > 200
     lengths = [len(normalise_words(text)) for _, _, text in chosen]
     assert min(lengths) < 13 < max(lengths)  # some are matched as a whole, others by n-grams
+
+
+def test_without_benchmarks_every_document_is_kept_as_it_is(tmp_path: Path) -> None:
+    """Catches: a document that is dropped or counted as searched, a count of items, an input in the key."""
+    events: list[Event] = []
+    given = documents(tmp_path / "docs", [[LONG, "short"], [PADDING]])
+    found = run_stage(STAGE, {"mode": "document"}, {"documents": given}, tmp_path, events=events)
+    assert texts(found) == [LONG, "short", PADDING]
+    decisions = [row for number in range(2) for row in read_rows(found.path / "decisions" / f"{number:05d}.parquet")]
+    assert [(d["verdict"], d["reason"], d["hits"], d["chars_cut"], d["rounds"]) for d in decisions] == [
+        ("kept", None, None, None, None)
+    ] * 3
+    assert list(read_rows(found.path / "hits.parquet")) == [] and found.summary["items"] == found.summary["items_found"] == 0
+    assert list(found.manifest["key_parts"]["inputs"]) == ["documents"]
+    assert [e.values["line"] for e in events if e.kind == "log"] == [
+        "benchmarks is off: nothing is searched for, and every document is kept"
+    ]
+
+
+def test_an_empty_index_finds_nothing() -> None:
+    assert find(empty_index(), LONG) == [] == find(empty_index(), "")

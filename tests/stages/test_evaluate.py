@@ -12,7 +12,7 @@ from stages.benchmarks import STAGE as BENCHMARKS
 from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE as ENCODE
-from stages.evaluate import STAGE
+from stages.evaluate import STAGE, report_section
 from stages.mix import STAGE as MIX
 from tests.conftest import run_stage
 from tests.stages import made, tiny_model
@@ -53,6 +53,11 @@ def samples_of(artifact: Artifact) -> dict[tuple[str, str], dict[str, float]]:
     for row in read_rows(artifact.path / "samples.parquet"):
         found.setdefault((row["task"], row["metric"]), {})[row["item_id"]] = row["value"]
     return found
+
+
+def read_tasks(artifact: Artifact) -> list[str]:
+    """Returns the tasks of samples.parquet, each once."""
+    return list(dict.fromkeys(row["task"] for row in read_rows(artifact.path / "samples.parquet")))
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +164,26 @@ def test_the_chat_template_changes_the_question_and_the_batch_does_not(
     small = run_stage(STAGE, {"baselines": True}, inputs, tmp_path, runtime={"eval_batch_size": 3})
     for key, score in scores_of(small).items():
         assert score["value"] == pytest.approx(scores_of(scored)[key]["value"], rel=1e-5)
+
+
+def test_without_a_mixture_only_tasks_are_scored(inputs: dict[str, Artifact], scored: Artifact, tmp_path: Path) -> None:
+    """Catches: a score that needs the mixture, an input that is in the key all the same, another context than the model's."""
+    given = {role: inputs[role] for role in ("model", "benchmarks", "tokenizer")}
+    found = run_stage(STAGE, {}, given, tmp_path)
+    assert {task for task, _ in scores_of(found)} == {"choose", "go_on", "unequal"} == set(read_tasks(found))
+    assert not any(name.startswith("validation") for name in found.summary) and sorted(found.manifest["key_parts"]["inputs"]) == sorted(
+        given
+    )
+    assert json.loads((found.path / "harness.json").read_text())["max_length"] == 48  # the model's; the mixture's is 40
+    about = " ".join(report_section(found).paragraphs)
+    assert "Bits per byte" not in about and "0-shot" in about and "asks the questions" in about
+    assert "Bits per byte over whole held-out documents, context 40 tokens." in " ".join(report_section(scored).paragraphs)
+
+
+def test_without_benchmarks_only_held_out_text_is_scored(inputs: dict[str, Artifact], scored: Artifact, tmp_path: Path) -> None:
+    given = {role: artifact for role, artifact in inputs.items() if role != "benchmarks"}
+    found = run_stage(STAGE, {}, given, tmp_path)
+    assert set(scores_of(found)) == {("validation", "bits_per_byte"), ("validation", "perplexity")}
+    assert found.summary["validation/bits_per_byte"] == pytest.approx(scored.summary["validation/bits_per_byte"])
+    about = " ".join(report_section(found).paragraphs)
+    assert "lm-eval" not in about and "questions" not in about and "context 40 tokens" in about

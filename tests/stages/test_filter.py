@@ -19,7 +19,7 @@ from stages.text.quality.stop_words import GOPHER
 from tests.conftest import run_stage
 from tests.made.rule_breakers import broken
 from tests.made.variants import Data
-from tests.stages.made import artifact, documents, jsonl, relisted
+from tests.stages.made import documents, jsonl, relisted
 
 PROSE = """The old house of the baker was painted by the men that live near the river.
 To be honest, nobody could have known how long the winter would last with so little wood.
@@ -34,11 +34,8 @@ BRIEF = "This page is much too brief to pass the rule that wants at least fifty 
 
 def filtered(config: dict[str, Any], made: Artifact, home: Path, classifier: Artifact | None = None, **more: Any) -> Artifact:
     """Returns the artifact of the stage without a classifier and without the URL lists, which take a second to unpack."""
-    if classifier is None:
-        (home / "off").mkdir(parents=True, exist_ok=True)
-        (home / "off" / "classifier.json").write_text('{"state": "off"}')
-        classifier = artifact(home / "off", "classifier")
-    return run_stage(STAGE, {"url": {"enabled": False}} | config, {"documents": made, "classifier": classifier}, home, **more)
+    inputs = {"documents": made} | ({"classifier": classifier} if classifier else {})
+    return run_stage(STAGE, {"url": {"enabled": False}} | config, inputs, home, **more)
 
 
 def decisions(artifact: Artifact) -> list[dict[str, Any]]:

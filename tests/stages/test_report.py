@@ -154,3 +154,27 @@ def test_the_log_has_a_line_per_required_claim(tmp_path: Path) -> None:
     lines = [event.values["line"] for event in events if event.kind == "log"]
     assert [line.split(": ")[0] for line in lines] == ["reached", "reached", "not shown"]
     assert lines[2].endswith("(+0.100 ± 0.049 share of pairs, n 100, exact sign test, p 0.057, corrected 0.057)")
+
+
+def test_a_report_of_a_part_of_the_pipeline_lists_what_is_off(tmp_path: Path) -> None:
+    """Without a mixture, models are compared on tasks alone. Catches: a comparison of values that are absent, reasons without a key."""
+    whole = whole_pipeline(tmp_path / "pipeline")
+    chosen = {node: artifact for node, artifact in whole.items() if node in ("sft", "evaluate@base", "evaluate@sft")}
+    for node in ("evaluate@base", "evaluate@sft"):
+        folder = chosen[node].path
+        (folder / "scores.json").write_text(json.dumps([s for s in scores(1.8, 0.33) if s["task"] != "validation"]))
+        rows = [row for row in samples(1.8, 0.33) if row["task"] != "validation"]
+        write_rows(folder / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), rows)
+        chosen[node] = relisted(chosen[node])
+    node = next(node for node in pipeline() if node.name == "report")
+    told = {"dpo": "the recipe has no section dpo: write one", "mix": "needs encode"}
+    runs = [run_stage(stage_of(node, off), {}, chosen, tmp_path / "home") for off in (told, {**told, "mix": "needs | more"})]
+    short, page = ((runs[0].path / name).read_text() for name in ("report.md", "report.html"))
+    assert (
+        "## Parts that are off\n\n| node | why |\n|---|---|\n| dpo | the recipe has no section dpo: write one |\n| mix | needs encode |"
+        in short
+    )
+    assert "<td>mix</td><td>needs encode</td>" in page and "Bits per byte" not in short
+    assert "more of docs_complete right than the base model" in short and "fewer bits per byte" not in short
+    assert runs[0].manifest["key"] != runs[1].manifest["key"] and "| mix | needs \\| more |" in (runs[1].path / "report.md").read_text()
+    assert "Parts that are off" not in (run_stage(stage_of(node), {}, chosen, tmp_path / "home").path / "report.md").read_text()

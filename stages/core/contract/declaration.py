@@ -210,6 +210,7 @@ class Context:
         files: files(field) returns the resolved files of an external field ("warcs").
         scratch: A folder that survives a kill. The stage gets it back when it starts again with the same key and code.
         sections: Role -> section function for the report (`Stage.sections`). Empty for a stage that does not read every node.
+        off: Node that is off -> why (`Stage.off`). Empty for a stage that does not read every node.
     """
 
     node: str
@@ -221,6 +222,7 @@ class Context:
     drop: Callable[[str, str, str], None]
     files: Callable[[str], tuple[ExternalFile, ...]]
     sections: Mapping[str, SectionOf] = field(default_factory=dict)
+    off: Mapping[str, str] = field(default_factory=dict)
 
     def child_environment(self) -> dict[str, str]:
         """Returns this process's variables without credentials, for a child that needs none and whose output is not redacted."""
@@ -243,7 +245,7 @@ class Importer:
 
 
 EVERY_NODE = {"{node}": "{node}"}
-"""A value for `Stage.inputs`: every other node in DAG order, its name as role. A role is optional if another stage reads the same node."""
+"""A value for `Stage.inputs`: every other node in DAG order, its name as role. All these roles are optional."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,9 @@ class Stage:
         distributions: Installed distributions whose version decides the output's bytes.
         deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
         uses_gpus: Whether the stage computes on the GPUs that runtime.gpus gives it. Such stages run one at a time on a machine.
-        optional: Roles that may be absent when an imported artifact replaces everything else that needs them.
+        optional: Roles whose node may be off or, for a stage that reads every node, may not run. The stage then gets `inputs` without the
+            role, and the key does not name it.
+        one_of: Groups of optional roles. The stage gets only whole groups, and its node is off if no group is whole.
         importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
         fault: For a stage whose digest counts a list that the stage makes from the other files. The function gets a folder with the files
             of an artifact of another home. It returns what is wrong with them as a phrase, or "".
@@ -274,6 +278,7 @@ class Stage:
         model: The name of the model that the stage's checkpoint is, or "".
         per_model: Whether the stage runs once for every model, as node "<stage>@<model>".
         sections: Role -> section function, for a stage that reads every node. flows/pipeline.py fills it in; a module does not set it.
+        off: Node that is off -> why, for a stage that reads every node. It is in the key. flows/pipeline.py fills it in.
     """
 
     name: str
@@ -286,6 +291,7 @@ class Stage:
     deterministic: bool = True
     uses_gpus: bool = False
     optional: tuple[str, ...] = ()
+    one_of: tuple[tuple[str, ...], ...] = ()
     importer: Importer | None = None
     fault: Callable[[Path], str] | None = None
     does: str = ""
@@ -295,6 +301,7 @@ class Stage:
     model: str = ""
     per_model: bool = False
     sections: Mapping[str, SectionOf] = field(default_factory=dict)
+    off: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def version(self) -> int:

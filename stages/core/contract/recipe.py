@@ -8,7 +8,7 @@ place of defaults.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,9 +30,10 @@ class Recipe:
     """A checked recipe.
 
     Attributes:
-        sections: Node -> config.
+        sections: Node -> config. A node without a section in the file has one if all its settings have defaults.
         source: Path of the file that the recipe was read from, for messages and the run record.
-        imports: Node -> name of the artifact that replaces it. A node that therefore does not run has a section only if one is given.
+        imports: Node -> name of the artifact that replaces it.
+        off: Nodes that the recipe turns off (`sft: off`). They have no section.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Recipe:
     source: str
     description: str = ""
     imports: Mapping[str, str] = field(default_factory=dict)
+    off: tuple[str, ...] = ()
 
     def resolved(self) -> dict[str, JsonValue]:
         """Returns the whole recipe with every default written out, as plain JSON values."""
@@ -51,7 +53,8 @@ class Recipe:
             "description": self.description,
             "runtime": self.runtime.model_dump(mode="json"),
         }
-        return head | {"import": dict(self.imports)} | {node: config.model_dump(mode="json") for node, config in self.sections.items()}
+        sections: dict[str, JsonValue] = {node: config.model_dump(mode="json") for node, config in self.sections.items()}
+        return head | {"import": dict(self.imports)} | sections | dict.fromkeys(self.off, False)
 
 
 def find_recipe(name: str) -> Path:
@@ -72,19 +75,13 @@ def find_recipe(name: str) -> Path:
     )
 
 
-def load_recipe(
-    name: str,
-    classes: Mapping[str, type[StageConfig]],
-    settings: Sequence[str] = (),
-    spared: Callable[[Collection[str]], Collection[str]] = lambda imported: imported,
-) -> Recipe:
+def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: Sequence[str] = ()) -> Recipe:
     """Reads a recipe and applies `--set node.key=value` settings.
 
     Args:
         name: Path of the recipe, or the name of a file in configs/.
         classes: Node -> config class, for all nodes of the pipeline.
         settings: The values of --set, in order.
-        spared: Function from the imported nodes to the nodes that therefore do not run and need no section.
 
     Returns:
         The checked recipe, with every default. If the recipe or a setting is wrong, a RecipeError with all errors is raised before any work.
@@ -102,16 +99,16 @@ def load_recipe(
     name = faults.attempt("name", lambda: refuse_name(raw.get("name", path.stem), "The recipe's name", where=f"{path}: name"), "")
     description = faults.attempt("description", lambda: _text(raw, "description", path), "")
     imports = _imported(raw.get("import"), classes, faults)
-    away: Collection[str] = faults.attempt("import", lambda: spared(imports), classes) if imports else ()
-    if faults.has("import"):  # a wrong import may be meant for any node that has no section
-        away = classes
-    needless = {node for node in away if raw.get(node) is None}
     runtime = faults.section(Runtime, raw.get("runtime"), "runtime", classes)
-    made = {node: faults.section(config, raw.get(node), node, classes) for node, config in classes.items() if node not in needless}
+    off = tuple(node for node in classes if raw.get(node) is False)
+    given = {node: config for node, config in classes.items() if node not in off and (raw.get(node) is not None or _has_defaults(config))}
+    made = {node: faults.section(config, raw.get(node), node, classes) for node, config in given.items()}
     faults.refuse(order)
     assert runtime is not None
     sections = {node: config for node, config in made.items() if config is not None}
-    return Recipe(name=name, seed=seed, runtime=runtime, sections=sections, source=str(path), description=description, imports=imports)
+    return Recipe(
+        name=name, seed=seed, runtime=runtime, sections=sections, source=str(path), description=description, imports=imports, off=off
+    )
 
 
 def _collect_unknown(raw: Mapping[str, JsonValue], classes: Mapping[str, type[StageConfig]], faults: Collector) -> None:
@@ -132,6 +129,11 @@ def _seed(value: JsonValue, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise RecipeError(f"seed is {described(value)}.", where=where, do="Give a whole number of at least 0.")
     return value
+
+
+def _has_defaults(config: type[StageConfig]) -> bool:
+    """Returns whether every setting of a section has a default, so that a recipe may leave the section out and the node still runs."""
+    return not any(info.is_required() for info in config.model_fields.values())
 
 
 def _text(raw: Mapping[str, JsonValue], key: str, path: Path) -> str:

@@ -292,7 +292,7 @@ def _call(job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
     context = Context(
         node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, progress=progress, drop=drop,
         log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
-        sections=job.stage.sections,
+        sections=job.stage.sections, off=job.stage.off,
     )  # fmt: skip
     outcome = job.stage.run(job.config, job.inputs, out, context)
     if bad:

@@ -47,13 +47,13 @@ def key_parts(
         inputs: Role -> content digest.
 
     Returns:
-        The parts, with every field but `imported`.
+        The parts, with every field but `imported`; with `off` only if the stage reports nodes that are off.
     """
     settings: dict[str, JsonValue] = config.model_dump(mode="json")
     for field, mark, _ in external_fields(config):
         if mark.form != "packages":
             _remove(settings, field.split("."))
-    return {
+    parts: KeyParts = {
         "node": node,
         "version": stage.version,
         "code": edited(stage.name, stage.version, *stage.modules),
@@ -64,6 +64,9 @@ def key_parts(
         "packages": {field: dict(sorted(versions.items())) for field, versions in sorted(packages.items())},
         "inputs": dict(sorted(inputs.items())),
     }
+    if stage.off:
+        parts["off"] = dict(sorted(stage.off.items()))
+    return parts
 
 
 def key_differences(new: KeyParts, old: KeyParts) -> list[str]:

@@ -112,14 +112,14 @@ def _refuse_file(ctx: Context, file: ExternalFile, which: str, fault: str) -> No
     )
 
 
-def read_answers(ctx: Context, benchmarks: Artifact) -> Iterator[DocumentedAnswer]:
-    """Returns the answers that the benchmarks read from documentation.
+def read_answers(ctx: Context, benchmarks: Artifact | None) -> Iterator[DocumentedAnswer]:
+    """Returns the answers that the benchmarks read from documentation. benchmarks: None without them.
 
     Raises:
         StageError: The benchmarks read none.
     """
-    path = benchmarks.path / "answers.parquet"
-    if not path.is_file():
+    path = benchmarks.path / "answers.parquet" if benchmarks else None
+    if path is None or not path.is_file():
         raise StageError(
             f"{ctx.node}.docstrings needs the answers that the benchmarks read from documentation, and they read none.",
             where=f"{ctx.node}.docstrings",

@@ -79,7 +79,8 @@ def comparisons(models: Mapping[str, ModelScores], dpo: DpoSummary, seed: int) -
     found = _against_baselines(models, seed, required=False)
     for before, after in (pair for pair in STEPS if models.keys() >= set(pair)):
         found += _more_right_answers(before, after, models)
-        found.append(_fewer_bits(before, after, models, seed))
+        if all((VALIDATION, "nll") in models[name].values for name in (before, after)):
+            found.append(_fewer_bits(before, after, models, seed))
     return verdicts.holm([*found, *_means_of_dpo(dpo)])
 
 

@@ -13,6 +13,7 @@ BODY = """
 <p class="soft">From raw crawl to evaluated checkpoint. Every figure was read from the artifacts listed at the end.</p>
 <div class="cards">{% for name, value in cards %}<div class="card"><b>{{ value }}</b><span class="soft small">{{ name }}</span></div>{% endfor %}</div>
 
+{% if results %}
 <h2 id="results">Results</h2>
 {{ grid(results, models) }}
 <h3>What the models had to show</h3>
@@ -21,6 +22,7 @@ BODY = """
 <details><summary>Further comparisons, not required: {{ verdicts.comparisons_count }}</summary>{{ verdict_table(verdicts.comparisons) }}</details>
 <p class="soft small">{{ verdicts.note }}</p>
 <details><summary>Every metric</summary>{{ grid(all_results, models) }}</details>
+{% endif %}
 {% for section in sections %}
 {% if section.heading and section.heading != 'Results' and (section.paragraphs or section.tables or section.charts) %}
 <h2 id="{{ section.heading|lower|replace(' ', '-') }}">{{ section.heading }}</h2>
@@ -45,12 +47,13 @@ BODY = """
 
 
 def markdown(values: Mapping[str, Any]) -> str:
-    """Returns the short form: cards, results, verdicts, and the parts of each section that are not folded."""
-    parts = [f"# {values['title']}", "", *(f"- {name}: {value}" for name, value in values["cards"]), "", "## Results", ""]
-    verdicts = values["verdicts"]
-    parts += [table(values["results"]), "", "## What the models had to show", ""]
-    parts += [verdicts["claims_count"], "", table(verdicts["claims"]), "", "## Further comparisons, not required", ""]
-    parts += [verdicts["comparisons_count"], "", table(verdicts["comparisons"]), "", verdicts["note"]]
+    """Returns the short form: cards, results and verdicts if there are results, and the parts of each section that are not folded."""
+    parts = [f"# {values['title']}", "", *(f"- {name}: {value}" for name, value in values["cards"])]
+    if values["results"]:
+        verdicts = values["verdicts"]
+        parts += ["", "## Results", "", table(values["results"]), "", "## What the models had to show", ""]
+        parts += [verdicts["claims_count"], "", table(verdicts["claims"]), "", "## Further comparisons, not required", ""]
+        parts += [verdicts["comparisons_count"], "", table(verdicts["comparisons"]), "", verdicts["note"]]
     return "\n".join([*parts, "", *(line for section in values["sections"] for line in _section(section))])
 
 

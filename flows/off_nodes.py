@@ -1,0 +1,96 @@
+"""Finds the nodes that a recipe leaves off, and why. Every other module takes the answer from here.
+
+A node is off if the recipe turns it off, gives it no section although a setting has no default, or gives it nothing to read
+(`StageConfig.off`), and if a node that it needs is off. ARCHITECTURE.md describes the rules.
+Guarantee: a node that is not off reads no node that is off. An imported node is never off.
+Cost: negligible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from flows.pipeline import Node, pipeline, reporting, stage_of, whole_run
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import Recipe
+
+
+def off_nodes(recipe: Recipe) -> dict[str, str]:
+    """Finds the nodes that a recipe leaves off.
+
+    Args:
+        recipe: the recipe.
+
+    Returns:
+        node -> the reason, in pipeline order: "what is missing: what to do", or "needs" and the nodes that are off themselves. A node that
+        an imported artifact makes unnecessary is not off.
+
+    Raises:
+        RecipeError: every node is off.
+    """
+    off: dict[str, str] = {}
+    for node in pipeline():
+        if node.name not in recipe.imports and (reason := _own_reason(node.name, recipe) or _needs(node, off)):
+            off[node.name] = reason
+    if all(node.name in off for node in pipeline() if node.name not in reporting()):
+        raise RecipeError(
+            "There is nothing to do: no part of the recipe has anything to read.",
+            where=recipe.source,
+            do="Give pages (crawl.warcs, crawl.site or crawl.docs), or name artifacts in the section import.",
+        )
+    asked = {node.name for node in whole_run(recipe.imports)}
+    return {node: reason for node, reason in off.items() if node in asked}
+
+
+def _own_reason(node: str, recipe: Recipe) -> str:
+    """Returns why a node is off whatever the other nodes are; empty if it is not."""
+    if node in recipe.off:
+        return f"turned off in the recipe: remove `{node}: off`"
+    config = recipe.sections.get(node)
+    return f"the recipe has no section {node}: write one" if config is None else config.off
+
+
+def _needs(node: Node, off: Collection[str]) -> str:
+    """Returns a phrase that names the nodes that are off and that a node needs; empty if there are none."""
+    stage = stage_of(node)
+    gone = [read for role, read in node.inputs.items() if read in off and role not in stage.optional]
+    groups = [[node.inputs[role] for role in group] for group in stage.one_of]
+    if not gone and groups and all(set(off).intersection(group) for group in groups):
+        return f"needs {' or '.join(' with '.join(group) for group in groups)}"
+    return f"needs {', '.join(gone)}" if gone else ""
+
+
+def refuse_off(nodes: Collection[str], off: Mapping[str, str], source: str) -> None:
+    """Refuses nodes that are off.
+
+    Args:
+        nodes: the nodes that somebody wants to run.
+        off: node that is off -> why.
+        source: the recipe's file, for the message.
+
+    Raises:
+        RecipeError: one of these nodes is off. The message gives the reasons of the nodes that it needs, too.
+    """
+    for name in (node for node in nodes if node in off):
+        told = "; ".join(f"{node} ({off[node]})" for node in _causes(name, off) if node != name)
+        what, _, do = off[name].partition(": ")
+        raise RecipeError(
+            f"{name} is off: {what}.",
+            where=f"{source}: {name}",
+            do=f"Turn on what it needs: {told}." if told else f"{do[:1].upper()}{do[1:]}.",
+        )
+
+
+def _causes(name: str, off: Mapping[str, str]) -> list[str]:
+    """Returns the nodes that are off for a reason of their own and keep a node off, in pipeline order. The node itself can be one of them."""
+    by_name = {node.name: node for node in pipeline()}
+    reached, queue = {name}, [name]
+    while queue:
+        node = by_name[queue.pop()]
+        stage = stage_of(node)
+        kept_by = {role for group in stage.one_of for role in group} | set(node.inputs).difference(stage.optional)
+        if off[node.name] == _needs(node, off):
+            found = {node.inputs[role] for role in kept_by if node.inputs[role] in off} - reached
+            reached |= found
+            queue += found
+    return [node.name for node in pipeline() if node.name in reached and off[node.name] != _needs(node, off)]

@@ -1,0 +1,230 @@
+"""Parts of a pipeline that a recipe leaves off: which nodes are off and why, what still runs, and what the commands say about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import chain, combinations
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from flows.execute import run_nodes
+from flows.off_nodes import off_nodes, refuse_off
+from flows.opened_recipe import forced_nodes, open_session
+from flows.pipeline import config_classes, pipeline, read_by, reporting, spared, stage_of, upstream, whole_run
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import Recipe, load_recipe
+from stages.core.store import manifest, runs
+from tests.conftest import answered
+from tests.stages import made, tiny_model
+
+PARTS = ("benchmarks", "conversations", "preferences", "train_quality", "pretrain", "sft", "dpo")
+CORPUS = ["crawl", "extract", "filter", "dedup", "decontaminate", "train_tokenizer", "encode", "mix"]
+
+
+def recipe(name: str, *settings: str) -> Recipe:
+    return load_recipe(name, config_classes(), settings)
+
+
+def on(given: Recipe) -> list[str]:
+    """Returns the nodes of a whole run."""
+    return [node.name for node in whole_run(given.imports, off_nodes(given))]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Returns a home with an imported tokenizer and model, named as configs/sft.yaml and configs/evaluate.yaml name them."""
+    model = tiny_model.write(tmp_path / "model")
+    for node, name in (("train_tokenizer", "my-tokenizer"), ("pretrain", "my-model")):
+        words = ["lineage", "import", node, str(model), "--provenance", "Made for a test", "--as", name, "--home", str(tmp_path / "home")]
+        assert main(words) == 0
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("gone", chain.from_iterable(combinations(PARTS, n) for n in range(len(PARTS) + 1)), ids=" ".join)
+def test_every_choice_of_parts_is_a_consistent_pipeline(gone: tuple[str, ...]) -> None:
+    """Catches: a node that runs although it needs one that is off, one that is off without need, a report that is off, another order."""
+    whole = recipe("tiny", "train_quality.model=[x.bin]")
+    given = replace(whole, off=gone, sections={node: config for node, config in whole.sections.items() if node not in gone})
+    off = off_nodes(given)
+    order = [node.name for node in pipeline()]
+    running = whole_run((), off)
+    names = [node.name for node in running]
+    assert names == [name for name in order if name not in off], "a node that is on has a reader or is a result, so it runs"
+    assert names[-1] == "report" and list(running[-1].inputs) == names[:-1] and list(off) == [name for name in order if name in off]
+    for node in running:
+        stage = stage_of(node)
+        assert set(node.inputs.values()) <= set(names[: names.index(node.name)])
+        assert set(stage.inputs) - set(node.inputs) <= set(stage.optional), node.name
+        assert not stage.one_of or any(set(group) <= set(node.inputs) for group in stage.one_of), node.name
+    for name, why in off.items():
+        assert (name in gone) == why.startswith("turned off"), name
+        assert name in gone or any(read in why for read in next(n for n in pipeline() if n.name == name).inputs.values() if read in off)
+
+
+def test_a_whole_recipe_has_every_part_and_reads_it() -> None:
+    whole = recipe("tiny", "train_quality.model=[x.bin]")
+    assert off_nodes(whole) == {} and whole_run() == pipeline()
+    assert list(off_nodes(recipe("tiny"))) == ["train_quality"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "nodes"),
+    [
+        ("corpus", ["crawl.warcs=[x]"], [*CORPUS, "report"]),
+        ("small", ["crawl.warcs=[x]"], [*CORPUS, "pretrain", "export@base", "evaluate@base", "report"]),
+        ("small", ["crawl.warcs=[x]", "conversations.files=[x]"],
+         ["conversations", *CORPUS, "pretrain", "sft", "export@base", "export@sft", "evaluate@base", "evaluate@sft", "report"]),
+        ("sft", ["conversations.files=[x]"], ["conversations", "train_tokenizer", "pretrain", "sft", "export@base", "export@sft", "report"]),
+        ("sft", ["conversations.files=[x]", "benchmarks.files=[x]"],
+         ["benchmarks", "conversations", "train_tokenizer", "pretrain", "sft", "export@base", "export@sft", "evaluate@base", "evaluate@sft",
+          "contamination", "report"]),
+        ("evaluate", ["benchmarks.files=[x]"],
+         ["benchmarks", "train_tokenizer", "pretrain", "export@base", "evaluate@base", "report"]),
+        ("corpus", ["crawl.warcs=[x]", "report=off"], CORPUS),
+        ("corpus", ["crawl.warcs=[x]", "train_tokenizer=off"], [*CORPUS[:5], "report"]),
+    ],
+)  # fmt: skip
+def test_the_nodes_of_a_recipe_for_one_part(name: str, settings: list[str], nodes: list[str]) -> None:
+    assert on(recipe(name, *settings)) == nodes
+
+
+def test_a_group_of_inputs_is_read_as_a_whole_or_not_at_all() -> None:
+    evaluate, contamination = (next(n for n in pipeline() if n.name == name) for name in ("evaluate@base", "contamination"))
+    assert set(read_by(evaluate, {"encode"})) == {"model", "benchmarks", "tokenizer"}
+    assert set(read_by(contamination, {"mix", "preferences"})) == {"benchmarks", "conversations", "base", "sft", "dpo"}
+    session = recipe("tiny", "import={mix: m}", "encode=off", "sft=off")  # a mixture without its tokens trains nothing and scores nothing
+    assert off_nodes(session)["pretrain"] == "needs encode"
+
+
+@pytest.mark.parametrize("name", [node.name for node in pipeline()])
+def test_settings_that_name_no_source_say_what_to_set(name: str) -> None:
+    config = config_classes()[name]
+    if any(info.is_required() for info in config.model_fields.values()):
+        return
+    reason = config().off
+    assert bool(reason) == (name in ("crawl", "benchmarks", "conversations", "preferences", "train_quality"))
+    assert not reason or f": set {name}." in reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "until", "what", "do"),
+    [
+        (["sft=off"], "sft", "sft is off: turned off in the recipe.", "Remove `sft: off`."),
+        (["sft=null"], "sft", "sft is off: the recipe has no section sft.", "Write one."),
+        (["conversations={}"], "conversations", "conversations is off: no conversations are given.", "Set conversations.files or"),
+        (["conversations={}"], "export@dpo", "export@dpo is off: needs dpo.", "Turn on what it needs: conversations (no conversations are given"),
+        (["conversations={}", "sft=off"], "dpo", "dpo is off: needs sft, reference.", "needs: sft (turned off in the recipe"),
+        (["benchmarks=off", "conversations=off", "preferences=off"], "contamination", "contamination is off: needs benchmarks.", "benchmarks (tu"),
+    ],
+)  # fmt: skip
+def test_a_node_that_is_off_is_refused_with_the_cause(settings: list[str], until: str, what: str, do: str) -> None:
+    given = recipe("tiny", *settings)
+    with pytest.raises(RecipeError) as caught:
+        refuse_off(["crawl", until], off_nodes(given), given.source)
+    assert caught.value.what == what and do in caught.value.do and caught.value.where.endswith(f"tiny.yaml: {until}")
+
+
+def test_without_benchmarks_or_mixture_nothing_is_evaluated() -> None:
+    given = recipe("evaluate")
+    off = off_nodes(given)
+    assert off["evaluate@base"] == "needs benchmarks or mix with encode"
+    with pytest.raises(RecipeError, match="evaluate@base is off: needs benchmarks or mix with encode") as caught:
+        refuse_off(["evaluate@base"], off, given.source)
+    assert "benchmarks (no benchmarks are given" in caught.value.do and "crawl (no pages are given" not in caught.value.do.partition(";")[0]
+
+
+def test_baselines_need_training_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["plan", "evaluate", "--set", "benchmarks.files=[x]", "--set", "evaluate@base.baselines=true", "--home", str(tmp_path)]
+    assert main(words) == 2
+    assert "evaluate@base.baselines counts training tokens, but mix is off (needs encode)" in capsys.readouterr().err
+
+
+def test_a_recipe_with_nothing_to_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("name: empty\n")
+    with pytest.raises(RecipeError, match="There is nothing to do") as caught:
+        open_session(str(tmp_path / "r.yaml"), (), str(tmp_path / "home"))
+    assert "crawl.warcs" in caught.value.do and "import" in caught.value.do
+
+
+def test_what_an_import_makes_unnecessary_is_not_off() -> None:
+    off = off_nodes(recipe("corpus", "import.decontaminate=mine"))
+    assert not {"crawl", "extract", "train_quality", "filter", "dedup"} & set(off) and {"benchmarks", "pretrain", "contamination"} <= set(
+        off
+    )
+    assert on(recipe("corpus", "import.decontaminate=mine")) == [*CORPUS[4:], "report"]
+
+
+def test_an_import_that_nothing_reads_is_refused() -> None:
+    given = recipe("sft", "import={pretrain: base}", "conversations.files=[x]")
+    with pytest.raises(
+        RecipeError, match=r"pretrain is imported, but nothing reads it: what reads it is off: sft \(needs train_tokenizer\)"
+    ):
+        spared(given.imports, off_nodes(given))
+    assert "sft" not in {node.name for node in upstream(["export@base"], given.imports, off_nodes(given))}
+
+
+def test_a_section_that_is_off_stays_off_in_a_branch_of_the_run(tmp_path: Path) -> None:
+    first = recipe("tiny", "sft=off", "preferences=null")
+    assert first.off == ("sft",) and "sft" not in first.sections and first.resolved()["sft"] is False
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "r", "resolved": first.resolved()}))
+    again = recipe(str(tmp_path / "run.json"))
+    assert again.resolved() == first.resolved() and off_nodes(again) == off_nodes(first)
+    assert "sft" not in off_nodes(recipe(str(tmp_path / "run.json"), f"sft={json.dumps(recipe('tiny').resolved()['sft'])}"))
+
+
+def test_the_plan_lists_what_is_off(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chats = made.jsonl(
+        home.parent / "chats.jsonl", [{"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]}]
+    )
+    words = ["plan", "sft", "--set", f"conversations.files=[{chats}]", "--home", str(home)]
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    plan = answered(capsys.readouterr().out, "plan")
+    assert [s["node"] for s in plan["steps"] if s["state"] == "imported"] == ["train_tokenizer", "pretrain"]
+    assert plan["off"]["dpo"] == "the recipe has no section dpo: write one" and plan["off"]["contamination"] == "needs benchmarks"
+    assert plan["size"]["parameters"].startswith("38,") and "pretraining tokens" not in plan["size"] and "evaluate@sft" in plan["off"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "\noff  " in printed and "\nreference      needs preferences\n" in printed
+    for command in (["stage", "dpo", *words[1:]], [*words, "--until", "dpo"], ["run", *words[1:], "--until", "dpo"]):
+        assert main(command) == 2
+        assert "loam: dpo is off: the recipe has no section dpo.\n" in capsys.readouterr().err
+    session = open_session("sft", [f"conversations.files=[{chats}]"], str(home))
+    for start, force in (("dpo", []), ("", ["dpo"])):
+        with pytest.raises(RecipeError, match="dpo is off"):
+            forced_nodes(session, session.plan(), start, force)
+
+
+def test_the_names_of_imports_that_are_not_there_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("sft", "evaluate"):
+        assert main(["plan", name, "--home", str(tmp_path / "home")]) == 2
+        said = capsys.readouterr().err
+        assert "There is no artifact 'my-tokenizer'" in said
+        assert "`loam lineage import train_tokenizer PATH --provenance TEXT --as my-tokenizer`" in said
+
+
+def test_a_corpus_without_benchmarks_is_built_and_reported(tmp_path: Path) -> None:
+    """The nodes from imported documents to the report, without Prefect: what is off is in no input and in the report with its reason."""
+    corpus = made.jsonl(tmp_path / "corpus.jsonl", [{"text": f"{text} Number {i}."} for i, text in enumerate(tiny_model.TEXTS * 8)])
+    home = tmp_path / "home"
+    assert main(["lineage", "import", "dedup", corpus, "--provenance", "Made for a test", "--as", "mine", "--home", str(home)]) == 0
+    (tmp_path / "r.yaml").write_text(
+        "name: mine\nimport: {dedup: mine}\ntrain_tokenizer: {vocab_size: 300}\nmix: {seq_len: 64, validation_frac: 0.1}\ncontamination: off\n"
+    )
+    session = open_session(str(tmp_path / "r.yaml"), (), str(home))
+    run_id = run_nodes(session, session.steps(), lambda node, perform: perform(lambda event: None), {"flow": "test"})
+    built = {line["node"]: manifest.read_artifact(home / "artifacts" / line["artifact"]) for line in runs.read_run(home, run_id)["nodes"]}
+    assert list(built) == ["dedup", "decontaminate", "train_tokenizer", "encode", "mix", "report"]
+    assert list(built["decontaminate"].manifest["inputs"]) == ["documents"] == list(built["decontaminate"].manifest["key_parts"]["inputs"])
+    report = built["report"]
+    assert set(report.manifest["inputs"]) == built.keys() - {"report"}
+    assert report.manifest["key_parts"]["off"] == dict(session.off) and session.off["contamination"].startswith("turned off in the recipe")
+    short, page = ((report.path / name).read_text() for name in ("report.md", "report.html"))
+    assert "## Parts that are off" in short and "| pretrain | the recipe has no section pretrain: write one |" in short
+    assert "Parts that are off" in page and "had to show" not in short + page and "## Results" not in short
+    again = run_nodes(session, session.steps(), lambda node, perform: perform(lambda event: None), {"flow": "test"})
+    assert {line["state"] for line in runs.read_run(home, again)["nodes"]} == {"imported", "cached"}
+    assert reporting() == {"report"}
