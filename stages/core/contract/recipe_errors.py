@@ -104,10 +104,6 @@ class Collector:
         """Collects an error. section: where it belongs in the order of the recipe."""
         self.found.append((section, RecipeError(what, where=where, do=do)))
 
-    def has(self, section: str) -> bool:
-        """Returns whether an error of this section was collected."""
-        return any(found == section for found, _ in self.found)
-
     def attempt(self, section: str, make: Callable[[], Made], otherwise: Made) -> Made:
         """Returns what a function makes; if it raises a RecipeError, collects the error and returns another value.
 

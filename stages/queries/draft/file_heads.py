@@ -1,7 +1,7 @@
 """Reads the beginning of a file: its format, what its records are, some of their texts, and how much of the file that was.
 
 Guarantee: at most HEAD_BYTES of decompressed text are read, or WARC_BYTES of a WARC file and the pages that are asked for. What a record is
-follows from the names of its fields (`kind_of_fields`). A file that no stage could read is an UnusableFileError that says why.
+follows from its fields (`kind_of_record`). A file that no stage could read is an UnusableFileError that says why.
 Cost: about 0.1 s per file, and 3 ms per page of a WARC file.
 Source: the formats are those of the stages that read them.
 """
@@ -11,16 +11,20 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from stages.core.contract.strict_json import BadJsonError, other_encoding, parse
 from stages.core.tables.import_documents import PATTERNS
-from stages.text.items.tasks import format_of
+from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
+from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.text.items.tasks import FORMATS
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from stages.text.warc.records import WarcRecord
 
 HEAD_BYTES = 4 << 20  # decompressed bytes that are read of a JSON Lines file
@@ -65,22 +69,19 @@ class UnusableFileError(ValueError):
     """A file that is left out. The message is the end of a sentence that begins with the file."""
 
 
-def kind_of_fields(names: Collection[str]) -> FileKind | None:
-    """Returns what a record with these fields is; None if no stage reads it.
+def kind_of_record(record: Mapping[str, JsonValue]) -> FileKind | None:
+    """Returns what a record is, by the formats of the stages; None if no stage reads it.
 
-    >>> str(kind_of_fields({"messages"})), str(kind_of_fields({"prompt", "chosen", "rejected"})), str(kind_of_fields({"text", "url"}))
-    ('conversations', 'preferences', 'documents')
+    >>> str(kind_of_record({"messages": []})), str(kind_of_record({"prompt": "", "chosen": "", "rejected": ""}))
+    ('conversations', 'preferences')
     """
-    present = set(names)
-    if {"chosen", "rejected"} <= present:
+    if any(known.recognises(record) for known in PAIR_FORMATS):
         return FileKind.PREFERENCES
-    if present & {"messages", "conversations"}:
+    if any(known.recognises(record) for known in CHAT_FORMATS):
         return FileKind.CONVERSATIONS
-    if any(fields <= present for fields in ({"instruction", "output"}, {"prompt", "completion"}, {"prompt", "response"})):
-        return FileKind.CONVERSATIONS
-    if format_of(present) or present & {"choices", "endings"} or {"question", "answer"} <= present:
+    if any(known.fits(record) for known in FORMATS):
         return FileKind.BENCHMARKS
-    return FileKind.DOCUMENTS if "text" in present else None
+    return FileKind.DOCUMENTS if "text" in record else None
 
 
 def form_of(path: str) -> str:
@@ -166,7 +167,7 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
         if not isinstance(record, dict):
             bad += 1
             continue
-        kinds[kind_of_fields(record)] += 1
+        kinds[kind_of_record(record)] += 1
         fields |= set(record) if len(fields) < SHOWN_FIELDS else set()
         text, lang = record.get("text"), record.get("lang")
         if isinstance(text, str) and len(texts) < sample:
@@ -197,7 +198,7 @@ def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind,
     try:
         with pq.ParquetFile(path) as file:
             names, rows = file.schema_arrow.names, file.metadata.num_rows
-            kind = kind_of_fields(names)
+            kind = kind_of_record(dict.fromkeys(names))
             if kind != FileKind.DOCUMENTS:
                 shown = ", ".join(sorted(names)[:SHOWN_FIELDS])
                 raise UnusableFileError(

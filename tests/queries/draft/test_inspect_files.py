@@ -13,7 +13,7 @@ import pytest
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract.errors import RecipeError
 from stages.queries.draft import inspect_files as inspecting
-from stages.queries.draft.file_heads import HEAD_BYTES, FileKind, kind_of_fields
+from stages.queries.draft.file_heads import HEAD_BYTES, FileKind, kind_of_record
 from stages.queries.draft.inspect_files import InspectedFile, inspect_files
 from tests.made.variants import Data
 
@@ -32,26 +32,27 @@ def one(path: Path) -> InspectedFile:
 
 
 @pytest.mark.parametrize(
-    ("fields", "kind"),
+    ("record", "kind"),
     [
-        ({"messages", "id"}, FileKind.CONVERSATIONS),
-        ({"conversations"}, FileKind.CONVERSATIONS),
-        ({"instruction", "input", "output"}, FileKind.CONVERSATIONS),
-        ({"prompt", "completion"}, FileKind.CONVERSATIONS),
-        ({"prompt", "response"}, FileKind.CONVERSATIONS),
-        ({"prompt", "chosen", "rejected"}, FileKind.PREFERENCES),
-        ({"chosen", "rejected", "messages"}, FileKind.PREFERENCES),
-        ({"query", "choices", "gold"}, FileKind.BENCHMARKS),
-        ({"context", "continuation"}, FileKind.BENCHMARKS),
-        ({"question", "choices", "answer"}, FileKind.BENCHMARKS),
-        ({"question", "answer", "text"}, FileKind.BENCHMARKS),
-        ({"text"}, FileKind.DOCUMENTS),
-        ({"instruction"}, None),
-        (set(), None),
+        ({"messages": [], "id": 1}, FileKind.CONVERSATIONS),
+        ({"conversations": []}, FileKind.CONVERSATIONS),
+        ({"instruction": "a", "input": "", "output": "b"}, FileKind.CONVERSATIONS),
+        ({"prompt": "a", "completion": "b"}, FileKind.CONVERSATIONS),
+        ({"prompt": "a", "response": "b"}, FileKind.CONVERSATIONS),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, FileKind.PREFERENCES),
+        ({"chosen": [], "rejected": [], "messages": []}, FileKind.PREFERENCES),
+        ({"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}, FileKind.PREFERENCES),
+        ({"query": "a", "choices": [], "gold": 0}, FileKind.BENCHMARKS),
+        ({"context": "a", "continuation": "b"}, FileKind.BENCHMARKS),
+        ({"question": "a", "choices": [], "answer": 0}, FileKind.BENCHMARKS),
+        ({"question": "a", "answer": "b", "text": "c"}, FileKind.BENCHMARKS),
+        ({"text": "a"}, FileKind.DOCUMENTS),
+        ({"instruction": "a"}, None),
+        ({}, None),
     ],
 )
-def test_the_fields_of_a_record_say_what_it_is(fields: set[str], kind: FileKind | None) -> None:
-    assert kind_of_fields(fields) == kind
+def test_the_fields_of_a_record_say_what_it_is(record: dict[str, Any], kind: FileKind | None) -> None:
+    assert kind_of_record(record) == kind
 
 
 @pytest.mark.parametrize(
