@@ -12,11 +12,14 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.cli.options import Common
 from flows.cli.printing import answer, print_table, say
 from flows.progress import duration_text
-from stages.queries.lineage import NodeRow, RunRow
+
+if TYPE_CHECKING:
+    from stages.queries.lineage import NodeRow, RunRow
 
 PROMPT, QUESTION = "Once upon a time", "What can you tell me?"
 NEW_TOKENS = 50

@@ -92,6 +92,10 @@ def _print_deletion(found: Deletion) -> None:
         say(
             f"{found.built_for_others} artifacts that it built stay. They still name it as their builder, and no record tells more about it."
         )
+    if found.unsent:
+        say(
+            f"OpenLineage events that the endpoint has not accepted {'are' if found.deleted else 'will be'} lost; a next run would send them again."
+        )
     if not found.deleted:
         say("Nothing was deleted yet; add --yes to delete the record.")
     elif size.artifacts_alone:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from stages.core.contract.errors import StageError
 from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.index import database
+from stages.core.run import outbox
 from stages.core.store import lease, manifest, names, runs
 from stages.core.store.files import fsync
 
@@ -82,6 +83,7 @@ class Deletion:
         names: Its given names, which are free afterwards.
         size: What it holds.
         built_for_others: Number of artifacts that it built and that something else holds too. They keep its id as their builder.
+        unsent: Whether it has OpenLineage events that the endpoint did not accept. They are lost with it.
         deleted: Whether it was deleted; else it was only described.
     """
 
@@ -91,6 +93,7 @@ class Deletion:
     names: tuple[str, ...]
     size: RunSize
     built_for_others: int
+    unsent: bool
     deleted: bool
 
 
@@ -143,13 +146,14 @@ def _delete(home: Path, run_id: str, really: bool) -> Deletion:
         size = run_sizes(home).get(run_id, RunSize())
         alone = {held.artifact_id for held in _held(home) if held.run_id == run_id and held.alone}
         built = {name for (name,) in database.query(home, "SELECT artifact_id FROM artifact WHERE run_id = ?", [run_id])[1]}
+        unsent = (folder / outbox.KEPT).is_file()
         if really:
             folder.rename(home / f"{DELETED}{run_id}")
             fsync(home / "runs")
             fsync(home)
             finish_deletions(home)
             database.update(home)
-        return Deletion(run_id, alias, state, given, size, len(built - alone), really)
+        return Deletion(run_id, alias, state, given, size, len(built - alone), unsent, really)
 
 
 def finish_deletions(home: Path) -> None:

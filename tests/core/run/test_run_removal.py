@@ -127,13 +127,16 @@ def test_what_has_a_name_or_was_imported_is_not_held_by_the_run_alone(home: Path
 
 def test_a_description_changes_nothing_and_a_deletion_takes_record_log_and_names(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, _ = run_of(home, ["a", "bcd"])
-    (home / "runs" / run / "log.txt").write_text("a line\n")
+    for file in ("log.txt", "openlineage.jsonl"):
+        (home / "runs" / run / file).write_text("a line\n")
     names.give_name(home, "baseline", run)
     assert main(["runs", "delete", "baseline", "--home", str(home)]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"toy-1 ({run}), done\nIt holds 2 artifacts, 5 bytes. Nothing else holds 2 of them, 5 bytes.\n")
     assert "can name it any more" in text and "Its names become free: baseline." in text
-    assert text.endswith("Nothing was deleted yet; add --yes to delete the record.\n")
+    assert text.endswith(
+        "accepted will be lost; a next run would send them again.\nNothing was deleted yet; add --yes to delete the record.\n"
+    )
     assert (home / "runs" / run / "log.txt").is_file() and names.all_names(home) == {"baseline": run}
     assert main(["runs", "delete", "baseline", "--yes", "--home", str(home)]) == 0
     text = capsys.readouterr().out
