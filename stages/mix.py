@@ -190,9 +190,7 @@ def _write_sequence_spans(path: Path, part: str, spans: Spans, document: np.ndar
         "length": segments[:, 2],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table(
-        [pa.array(columns[name]) if isinstance(columns[name], np.ndarray) else columns[name] for name in shape.names], schema=shape
-    )
+    table = pa.table([columns[name] for name in shape.names], schema=shape)
     pq.write_table(table, path, compression="zstd", row_group_size=1 << 17)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -120,7 +120,7 @@ class _Items:
     """
 
     config: RecordedConfig
-    texts: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    texts: Mapping[tuple[str, str], Sequence[str]]
 
     def ngrams(self, hit: _Hit) -> int | None:
         """Returns the number of n-grams of the item among the words of a hit; None if item or setting is not in this home."""

@@ -182,3 +182,23 @@ def test_a_document_of_a_crawl_counts_once_and_a_record_that_is_no_page_not_at_a
         rows = "('x1', 'd', NULL), ('x2', 'd', 'http_status'), ('x1', 'e', 'not_a_page'), ('x1', 'f', NULL)"
         db.execute(f"CREATE TABLE decisions AS FROM (VALUES {rows}) t(artifact_id, doc_id, reason)")
         assert db.execute(affected_module._CRAWLS.format(documents="matching")).fetchall() == [("c", 1)]
+
+
+def test_a_near_copy_may_have_the_text_of_exact_copies_in_its_own_cluster_with_its_similarity() -> None:
+    """Not of those in another artifact or cluster, or with another similarity; and only if it was compared with another kept document."""
+    import duckdb
+
+    near = {"same": ("a", 1, 0.9), "other artifact": ("b", 1, 0.9), "other cluster": ("a", 2, 0.9), "other similarity": ("a", 1, 0.8)}
+    with duckdb.connect() as db:
+        db.execute("CREATE TABLE matching AS SELECT 'exact' AS doc_id")
+        db.execute(
+            "CREATE TABLE clusters (artifact_id VARCHAR, cluster INT, doc_id VARCHAR, kind VARCHAR, jaccard DOUBLE, kept_doc_id VARCHAR)"
+        )
+        db.execute("INSERT INTO clusters VALUES ('a', 1, 'exact', 'exact', 0.9, 'kept'), ('a', 1, 'as kept', 'near', 0.9, 'kept')")
+        db.execute(
+            "CREATE TABLE pairs AS FROM (VALUES ('a', 'as kept', 'kept'), ('a', 'exact', 'another')) t(artifact_id, doc_id, kept_doc_id)"
+        )
+        for doc_id, (artifact, cluster, jaccard) in near.items():
+            db.execute("INSERT INTO clusters VALUES ($1, $2, $3, 'near', $4, 'kept')", [artifact, cluster, doc_id, jaccard])
+            db.execute("INSERT INTO pairs VALUES ($1, $2, 'another')", [artifact, doc_id])
+        assert db.execute(affected_module._MAYBE_SAME_TEXT).fetchall() == [("a", "exact", "same")]

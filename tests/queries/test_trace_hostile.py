@@ -100,6 +100,15 @@ def test_a_value_just_past_a_threshold_does_not_look_equal() -> None:
     assert lines[2].strip() == "dup_line_frac 0.4568, above s = 0.3 (share of lines)"
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(True, "true"), (False, "false"), (1234, "1,234"), (0.5, "0.5"), (["en", "de"], "en, de"), ([], "none"), ("x", "x")],
+)
+def test_a_value_is_written_as_in_a_recipe(value: object, shown: str) -> None:
+    verdict = TracedVerdict("filter", "filter/1", "dropped", "r", (Measured("signal", value, "not", "s", value, "unit"),))
+    assert document_lines(TracedDocument("d", "u", (verdict,)))[2].strip() == f"signal {shown}, not s = {shown} (unit)"
+
+
 def test_as_many_matches_as_are_shown_leave_none_to_count(home: Path) -> None:
     found = trace.trace_doc(home, trace.start(home), str(doc(1)))
     cut = replace(found, verdicts=(replace(found.verdicts[3], matches=found.verdicts[3].matches[:MATCHES_SHOWN]),))

@@ -42,7 +42,10 @@ def test_stamps_are_in_order_of_node_and_folder_whatever_the_disk_lists_first(tm
     for name in ("b/2", "b/1", "a/3", "a/1"):
         (tmp_path / "artifacts" / name).mkdir(parents=True)
         (tmp_path / "artifacts" / name / manifest.NAME).touch()
+    (tmp_path / "artifacts" / "a file").touch()
+    opened = len(listed("/proc/self/fd"))
     assert list(manifest.stamps(tmp_path)) == ["a/1", "a/3", "b/1", "b/2"]
+    assert len(listed("/proc/self/fd")) == opened
 
 
 def test_what_is_no_rebuild_is_not_found(tmp_path: Path) -> None:
