@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
-PATHS ?= tests/architecture tests/text tests/core/contract tests/core/recipe tests/core/store tests/core/tables tests/lm/model tests/lm/data
+PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store tests/core/tables tests/lm/model tests/lm/data
 
 .PHONY: run bench check fmt test test-browser test-chaos test-fuzz test-mutation record-code docs setup lint clean
 

@@ -13,8 +13,8 @@ from typing import Any
 from flows.off_nodes import off_nodes
 from flows.pipeline import models, spared
 from stages.core.contract.errors import RecipeError
-from stages.core.recipe.recipe import Recipe
-from stages.core.recipe.recipe_errors import refuse_all
+from stages.core.contract.recipe import Recipe
+from stages.core.contract.recipe_errors import refuse_all
 
 Sections = Mapping[str, Any]
 """node -> config. The config classes of the stages are not imported here, so a config is typed as Any."""

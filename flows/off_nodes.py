@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from flows.pipeline import Node, pipeline, reporting, stage_of, whole_run
 from stages.core.contract.errors import RecipeError
-from stages.core.recipe.recipe import Recipe
+from stages.core.contract.recipe import Recipe
 
 
 def off_nodes(recipe: Recipe) -> dict[str, str]:

@@ -13,10 +13,10 @@ from flows.off_nodes import off_nodes, refuse_off
 from flows.pipeline import config_classes, downstream, pipeline, spared, stage_of, upstream, whole_run
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
+from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
 from stages.core.contract.secrets import redact
 from stages.core.contract.states import NodeState
 from stages.core.index import lookup
-from stages.core.recipe.recipe import Recipe, find_recipe, load_recipe
 from stages.core.run import outbox
 from stages.core.store import integrity
 from stages.core.store.home import OTHER_HOME, refuse_odd

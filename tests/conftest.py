@@ -19,8 +19,8 @@ import pytest
 from flows.off_nodes import off_nodes
 from flows.pipeline import config_classes, pipeline, stage_of, whole_run
 from stages.core.contract.declaration import Artifact, Stage
+from stages.core.contract.recipe import load_recipe, validated
 from stages.core.contract.runtime import Runtime
-from stages.core.recipe.recipe import load_recipe, validated
 from stages.core.run.node_job import prepare
 from stages.core.run.runner import Event, run_node
 from tests.made.real import NOT_HERE, real_folder

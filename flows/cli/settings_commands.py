@@ -15,7 +15,7 @@ from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import answer, print_table, say
 
 if TYPE_CHECKING:
-    from stages.queries.all_settings import SettingsSection
+    from stages.queries.recipe_settings import SettingsSection
     from stages.queries.stage_description import DescribedSetting
 
 REQUIRED = "-"
@@ -39,7 +39,7 @@ def settings(
     "-" marks a setting without a default: the recipe gives its value.
     """
     from flows.pipeline import pipeline, stage_of
-    from stages.queries.all_settings import find_settings, recipe_settings
+    from stages.queries.recipe_settings import find_settings, recipe_settings
 
     found = find_settings(recipe_settings({node.name: stage_of(node) for node in pipeline()}), name)
     answer(common, {"sections": found}, lambda: _show(found))

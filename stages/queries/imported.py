@@ -12,8 +12,8 @@ from pathlib import Path
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import Recipe
 from stages.core.index import database
-from stages.core.recipe.recipe import Recipe
 from stages.core.store import manifest, names
 
 CHECKPOINTS = ("pretrain", "sft", "dpo")

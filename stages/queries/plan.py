@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from stages.core.contract import environment, source_code
 from stages.core.contract.declaration import Artifact, Stage
 from stages.core.contract.errors import LoamError, VerificationError
+from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
 from stages.core.index import database
-from stages.core.recipe.recipe import Recipe
 from stages.core.run.node_job import NodeJob, prepare, resolve_externals
 from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypedDict
 from pydantic import JsonValue
 
 from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe import validated
+from stages.core.contract.recipe_settings import apply_setting
 from stages.core.index import lookup
-from stages.core.recipe.recipe import validated
-from stages.core.recipe.recipe_settings import apply_setting
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_rows
 from stages.text.quality.filter_rule import AppliedRule, applied, first_reason

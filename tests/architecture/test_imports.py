@@ -111,7 +111,7 @@ def test_heavy_libraries_are_imported_inside_functions(module: str) -> None:
     allowed = {"torch", "safetensors"} if room(module) == "lm" else set()
     if module in ("flows.pretrain_flow", "flows.stage_flow", "flows.task", "dashboards.app"):
         allowed |= {"prefect", "fastapi"}  # imported only when they run: flows/cli imports these modules inside functions
-    if module == "stages.core.recipe.plain_yaml":
+    if module == "stages.core.contract.plain_yaml":
         allowed |= {"yaml"}  # the one reader of YAML, itself imported inside functions
     assert at_module_level(source(module)) & HEAVY <= allowed
 

@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel
 
 from flows.pipeline import config_classes, pipeline, stage_of
+from stages.core.contract.recipe import load_recipe
 from stages.core.contract.runtime import Runtime
 from stages.core.contract.source_code import PROJECT
 from stages.core.index.schema import TAKEN
-from stages.core.recipe.recipe import load_recipe
 from stages.core.tables.parquet import schema
 from stages.settings import OneOf
 from tests.architecture.write_docs import written

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract.source_code import PROJECT
-from stages.queries.all_settings import recipe_settings
+from stages.queries.recipe_settings import recipe_settings
 from tests.architecture.readme_tables import markdown, rewritten
 
 VIEWS_HEAD = """# Views

@@ -10,8 +10,8 @@ import pytest
 
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract import source_code
+from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
-from stages.core.recipe.recipe import validated
 from stages.core.run.node_job import NodeJob, prepare
 from stages.core.run.runner import find_cached
 from stages.core.store import manifest

@@ -10,11 +10,11 @@ from typing import Literal
 import pytest
 import yaml
 
+from stages.core.contract import plain_yaml
 from stages.core.contract.declaration import Packages
 from stages.core.contract.errors import RecipeError
-from stages.core.recipe import plain_yaml
-from stages.core.recipe.plain_yaml import MAX_DEPTH, BadYamlError, parse
-from stages.core.recipe.recipe import Recipe, find_recipe, load_recipe, validated
+from stages.core.contract.plain_yaml import MAX_DEPTH, BadYamlError, parse
+from stages.core.contract.recipe import Recipe, find_recipe, load_recipe, validated
 from stages.settings import StageConfig
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 from stages import benchmarks, crawl
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.recipe.recipe import load_recipe, validated
+from stages.core.contract.recipe import load_recipe, validated
 from stages.core.store import runs
 from stages.core.store.names import RULE, name_fault, near_name, path_part, read_names, refuse_name
 from tests.conftest import run_stage

@@ -14,7 +14,7 @@ from flows.execute import Perform, run_nodes
 from flows.opened_recipe import Session
 from flows.progress import WATCHER, duration_text, watching
 from stages.core.contract.errors import LoamError, StageError
-from stages.core.recipe.recipe import load_recipe
+from stages.core.contract.recipe import load_recipe
 from stages.core.run.runner import Event, Report, Result
 from stages.queries.plan import Step
 from tests.core.toys import COUNT, WORDS

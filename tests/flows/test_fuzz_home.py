@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.core.contract.recipe import load_recipe
 from stages.core.index import database
-from stages.core.recipe.recipe import load_recipe
 from stages.core.store import names, runs
 from stages.core.store.manifest import artifact_id
 from tests.conftest import run_stage

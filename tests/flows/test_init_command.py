@@ -12,7 +12,7 @@ import pytest
 
 from flows.cli import main
 from flows.opened_recipe import open_session
-from stages.core.recipe import plain_yaml
+from stages.core.contract import plain_yaml
 from stages.queries.draft.file_heads import FileKind
 from stages.queries.draft.first_budget import LocalMachine
 from stages.queries.draft.inspect_files import InspectedFile

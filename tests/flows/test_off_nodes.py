@@ -15,7 +15,7 @@ from flows.off_nodes import off_nodes, refuse_off
 from flows.opened_recipe import forced_nodes, open_session
 from flows.pipeline import config_classes, pipeline, read_by, reporting, spared, stage_of, upstream, whole_run
 from stages.core.contract.errors import RecipeError
-from stages.core.recipe.recipe import Recipe, load_recipe
+from stages.core.contract.recipe import Recipe, load_recipe
 from stages.core.store import manifest, runs
 from tests.conftest import answered
 from tests.stages import made, tiny_model

@@ -19,7 +19,7 @@ from flows.execute import run_nodes
 from flows.opened_recipe import Session
 from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError
-from stages.core.recipe.recipe import load_recipe
+from stages.core.contract.recipe import load_recipe
 from stages.core.run import openlineage
 from stages.core.run.node_job import prepare
 from stages.core.run.openlineage import node_event

@@ -13,11 +13,11 @@ from pydantic_core.core_schema import ErrorType
 from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import Recipe, load_recipe, validated
+from stages.core.contract.recipe_errors import LIMITS, MOST_ERRORS, SHAPES, SIZES, checked, together
+from stages.core.contract.recipe_fields import OTHER_NAMES, all_paths
+from stages.core.contract.recipe_settings import apply_setting
 from stages.core.contract.runtime import Runtime
-from stages.core.recipe.recipe import Recipe, load_recipe, validated
-from stages.core.recipe.recipe_errors import LIMITS, MOST_ERRORS, SHAPES, SIZES, checked, together
-from stages.core.recipe.recipe_fields import OTHER_NAMES, all_paths
-from stages.core.recipe.recipe_settings import apply_setting
 from stages.core.run.node_job import prepare
 from tests.core.toys import WORDS
 from tests.flows.test_settings import SLOW, fields, with_value
@@ -52,7 +52,7 @@ def load(tmp_path: Path, text: str, *settings: str) -> Recipe:
 
 
 def load_yaml(text: str) -> Any:
-    from stages.core.recipe.plain_yaml import parse
+    from stages.core.contract.plain_yaml import parse
 
     return parse(text.encode())
 

@@ -11,8 +11,8 @@ import pytest
 from flows.cli import main
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
+from stages.core.contract.recipe import load_recipe
 from stages.core.index import database
-from stages.core.recipe.recipe import load_recipe
 from stages.core.run.gc import collect, collectable
 from stages.core.store import runs
 from stages.core.store.names import give_name

@@ -9,8 +9,8 @@ import pytest
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe import load_recipe
 from stages.core.index import database, lookup
-from stages.core.recipe.recipe import load_recipe
 from stages.core.store import manifest, names, runs
 from stages.queries import lineage as ask
 from stages.queries.compare import compare_runs

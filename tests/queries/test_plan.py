@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stages.core.contract import environment
-from stages.core.recipe.recipe import Recipe, load_recipe
+from stages.core.contract.recipe import Recipe, load_recipe
 from stages.queries import plan
 from stages.queries.plan import Plan, Step, make_plan, missing_devices
 from tests.conftest import run_stage

@@ -17,7 +17,7 @@ import pytest
 from stages.core.contract import environment
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
-from stages.core.recipe.recipe import Recipe, load_recipe
+from stages.core.contract.recipe import Recipe, load_recipe
 from stages.mix import Mix
 from stages.pretrain import PretrainConfig
 from stages.queries import plan

@@ -15,8 +15,8 @@ import pytest
 from stages import extract
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import VerificationError
+from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
-from stages.core.recipe.recipe import validated
 from stages.core.run import node_job, runner
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest

@@ -23,8 +23,8 @@ from flows.pipeline import pipeline, stage_of
 from stages import crawl, extract
 from stages.core.contract.declaration import External, Stage
 from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
-from stages.core.recipe.recipe import validated
 from stages.core.run.node_job import prepare
 from stages.core.run.runner import run_node
 from stages.core.store.manifest_schema import contradictions

@@ -12,7 +12,7 @@ from stages.benchmarks import STAGE as BENCHMARKS
 from stages.conversations import STAGE as CONVERSATIONS
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.recipe.recipe import validated
+from stages.core.contract.recipe import validated
 from stages.core.tables.parquet import read_rows
 from stages.preferences import STAGE
 from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS

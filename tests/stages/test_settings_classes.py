@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from stages.core.contract.errors import RecipeError
-from stages.core.recipe.recipe import validated
+from stages.core.contract.recipe import validated
 from stages.settings import Field, OneOf, StageConfig, deciding
 
 

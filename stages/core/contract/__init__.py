@@ -1,1 +1,1 @@
-"""The contract: what a stage declares, and how errors and JSON are read and shown."""
+"""The contract: what a stage declares, what a recipe may contain, and how errors, JSON and YAML are read and shown."""

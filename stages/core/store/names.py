@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.strict_json import read_object
-from stages.core.recipe.yaml_words import shown
+from stages.core.contract.yaml_words import shown
 from stages.core.store.files import fsync, write_durably
 from stages.processes import lock_file
 

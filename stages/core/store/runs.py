@@ -25,9 +25,9 @@ from pydantic import JsonValue
 from stages.core.contract import source_code
 from stages.core.contract.environment import all_packages, environment, utc_now
 from stages.core.contract.errors import LoamError, RecipeError, StageError
+from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import ENDS, NodeState, RunState
 from stages.core.contract.strict_json import parse, read_object
-from stages.core.recipe.recipe import Recipe
 from stages.core.store import lease, manifest, manifest_schema, names
 from stages.core.store.files import write_durably
 from stages.processes import lock_file

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.core.contract.errors import RecipeError, StageError, VerificationError
+from stages.core.contract.recipe import load_recipe
 from stages.core.contract.secrets import redact, redacted, refuse_in_settings, without_secrets
-from stages.core.recipe.recipe import load_recipe
 from tests.conftest import PROJECT
 from tests.core.toys import COUNT, WORDS
 

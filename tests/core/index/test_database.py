@@ -14,8 +14,8 @@ import duckdb
 import pytest
 
 from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe import load_recipe
 from stages.core.index import database, lookup
-from stages.core.recipe.recipe import load_recipe
 from stages.core.run import gc
 from stages.core.store import manifest, runs
 from stages.core.tables.parquet import schema, write_rows

@@ -14,8 +14,8 @@ import pytest
 from flows.cli import main
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe import Recipe, load_recipe
 from stages.core.index import database
-from stages.core.recipe.recipe import Recipe, load_recipe
 from stages.core.run import gc as collecting
 from stages.core.run.gc import collect, collectable
 from stages.core.store import lease, runs

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
+from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
-from stages.core.recipe.recipe import validated
 from stages.core.run import node_job, runner
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest

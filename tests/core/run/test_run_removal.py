@@ -10,8 +10,8 @@ import pytest
 from flows.cli import main
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
+from stages.core.contract.recipe import Recipe, load_recipe
 from stages.core.index import database, lookup
-from stages.core.recipe.recipe import Recipe, load_recipe
 from stages.core.run import run_removal
 from stages.core.run.gc import collect, collectable
 from stages.core.run.import_artifact import import_artifact

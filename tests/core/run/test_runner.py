@@ -15,8 +15,8 @@ import pytest
 
 from stages.core.contract.declaration import Outcome, Stage
 from stages.core.contract.errors import RecipeError, StageError, VerificationError
+from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
-from stages.core.recipe.recipe import validated
 from stages.core.run import runner
 from stages.core.run.node_job import prepare
 from stages.core.run.runner import find_cached, run_node

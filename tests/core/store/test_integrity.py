@@ -13,9 +13,9 @@ import pytest
 
 from stages.core.contract.declaration import Artifact, NamedArtifacts, Outcome, Stage
 from stages.core.contract.errors import StageError, VerificationError
+from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
 from stages.core.index import database
-from stages.core.recipe.recipe import validated
 from stages.core.run.gc import collect
 from stages.core.run.node_job import prepare
 from stages.core.run.runner import run_node

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from flows.pipeline import Node, config_classes, pipeline, stage_of
 from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import load_recipe, validated
 from stages.core.contract.runtime import Runtime
-from stages.core.recipe.recipe import load_recipe, validated
 from stages.core.run.node_job import NodeJob, prepare
 from stages.core.store import key, key_record
 from stages.core.store.external import GRAIN_NS, changed, external_fields, load_memory, remembered_sha256

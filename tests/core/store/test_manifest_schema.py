@@ -14,9 +14,9 @@ import pytest
 
 from stages.core.contract.declaration import Artifact, Outcome, Stage
 from stages.core.contract.errors import LoamError, RecipeError, StageError, VerificationError
+from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
 from stages.core.index import database
-from stages.core.recipe.recipe import validated
 from stages.core.run import node_job, runner
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest, manifest_schema

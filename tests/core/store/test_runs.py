@@ -10,8 +10,8 @@ import pytest
 
 from stages.core.contract import environment
 from stages.core.contract.errors import LoamError, StageError
+from stages.core.contract.recipe import Recipe, load_recipe
 from stages.core.index import database
-from stages.core.recipe.recipe import Recipe, load_recipe
 from stages.core.store import lease, runs
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.recipe import plain_yaml
+from stages.core.contract import plain_yaml
 from stages.queries.draft.commented_yaml import WIDTH, decimal, grouped, quoted, yaml_comment, yaml_line
 
 

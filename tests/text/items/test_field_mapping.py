@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from stages.core.recipe.plain_yaml import parse
+from stages.core.contract.plain_yaml import parse
 from stages.text.items.field_mapping import ALSO_CALLED, KnownFields, as_yaml, mapped, shown_fields, suggestion
 
 FORMATS = [KnownFields("pair", ("a", "b"), ("extra",)), KnownFields("output only", ("output",)), KnownFields("key", ("answerKey", "b"))]

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
+from stages.core.contract import plain_yaml
 from stages.core.contract.errors import RecipeError
-from stages.core.recipe import plain_yaml
-from stages.core.recipe.recipe_fields import HEADS, field_at, suggestion
-from stages.core.recipe.yaml_words import SHOWN_CHARS
+from stages.core.contract.recipe_fields import HEADS, field_at, suggestion
+from stages.core.contract.yaml_words import SHOWN_CHARS
 from stages.settings import StageConfig
 
 

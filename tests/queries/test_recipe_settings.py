@@ -9,8 +9,8 @@ import pytest
 from flows.opened_recipe import open_session
 from flows.pipeline import config_classes, pipeline, stage_of
 from stages.core.contract.errors import RecipeError
-from stages.core.recipe.recipe import load_recipe
-from stages.queries.all_settings import TOP, TOP_SETTINGS, SettingsSection, find_settings, recipe_settings
+from stages.core.contract.recipe import load_recipe
+from stages.queries.recipe_settings import TOP, TOP_SETTINGS, SettingsSection, find_settings, recipe_settings
 from stages.queries.stage_description import describe
 
 STAGES = {node.name: stage_of(node) for node in pipeline()}

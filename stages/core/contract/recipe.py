@@ -16,11 +16,11 @@ from pydantic import JsonValue
 
 from stages.core.contract import secrets, strict_json
 from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe_errors import MOST_ERRORS, Collector, Settings, checked, refuse_all
+from stages.core.contract.recipe_fields import HEADS, nearest, suggestion
+from stages.core.contract.recipe_settings import apply_setting, section_of
 from stages.core.contract.runtime import Runtime
-from stages.core.recipe.recipe_errors import MOST_ERRORS, Collector, Settings, checked, refuse_all
-from stages.core.recipe.recipe_fields import HEADS, nearest, suggestion
-from stages.core.recipe.recipe_settings import apply_setting, section_of
-from stages.core.recipe.yaml_words import described
+from stages.core.contract.yaml_words import described
 from stages.core.store.names import refuse_name
 from stages.settings import StageConfig
 
@@ -187,7 +187,7 @@ def _parse(path: Path) -> dict[str, JsonValue]:
     Raises:
         RecipeError: The file cannot be read, or does not consist of sections.
     """
-    from stages.core.recipe import plain_yaml
+    from stages.core.contract import plain_yaml
 
     try:
         if path.suffix == ".json":

@@ -9,7 +9,7 @@ import pytest
 
 from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
-from stages.core.recipe.recipe import Recipe, find_recipe, load_recipe
+from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
 from stages.settings import StageConfig
 from tests.core.toys import CountConfig, WordsConfig
 

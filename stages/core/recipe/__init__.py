@@ -1,1 +1,0 @@
-"""Reads a recipe: YAML, its sections, --set, and the messages of its errors."""
