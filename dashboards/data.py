@@ -54,12 +54,12 @@ class ShownNode:
 
 @dataclass(frozen=True)
 class NodeRun:
-    """A node in one of several runs: the run, the node's line, and its artifact with its size. Text is empty without an artifact."""
+    """A node in one of several runs: the run, the node's line, and its artifact with its size and what that counts. Text is empty without an artifact."""
 
     run_id: str
     line: ShownNode
     artifact: str
-    rows: str
+    size: str
     tokens: str
 
 
@@ -90,23 +90,29 @@ def node_runs(home: Path, node: str, stage: Stage) -> list[NodeRun]:
         stage: Its stage.
     """
     sql = (
-        "SELECT n.run_id, n.state, n.seconds, n.message, n.artifact_id, a.rows, a.tokens FROM node_run n JOIN run r ON r.run_id = n.run_id "
+        "SELECT n.run_id, n.state, n.seconds, n.message, n.artifact_id, a.rows, a.unit, a.tokens FROM node_run n JOIN run r ON r.run_id = n.run_id "
         "LEFT JOIN artifact a ON a.artifact_id = n.artifact_id WHERE n.node = ? ORDER BY r.seq DESC, n.run_id LIMIT ?"
     )
     found = database.query(home, sql, [node, MOST_RUNS])[1]
     summaries = _summaries(home, [row[4] for row in found])
     return [
-        NodeRun(run, _node_line(node, stage, state, seconds, message, summaries.get(artifact, {})), artifact, _text(rows), _text(tokens))
-        for run, state, seconds, message, artifact, rows, tokens in found
+        NodeRun(
+            run,
+            _node_line(node, stage, state, seconds, message, summaries.get(artifact, {})),
+            artifact,
+            f"{_text(rows)} {unit or ''}".strip(),
+            _text(tokens),
+        )
+        for run, state, seconds, message, artifact, rows, unit, tokens in found
     ]
 
 
 def artifact_lines(home: Path, run: str) -> list[Mapping[str, str]]:
     """Returns the artifacts of a run in the order of its nodes, as rows of text by column. run: id of the run."""
-    columns = ("artifact", "kind", "rows", "tokens", "bytes", "digest", "built_by")
+    columns = ("artifact", "kind", "rows", "unit", "tokens", "bytes", "digest", "built_by")
     rows = database.query(
         home,
-        "SELECT a.artifact_id, a.kind, a.rows, a.tokens, a.bytes, left(a.digest, 12), a.run_id "
+        "SELECT a.artifact_id, a.kind, a.rows, a.unit, a.tokens, a.bytes, left(a.digest, 12), a.run_id "
         "FROM node_run n JOIN artifact a USING (artifact_id) WHERE n.run_id = ? ORDER BY n.ordinal",
         [run],
     )[1]

@@ -336,6 +336,7 @@ STAGE = Stage(
     summary={"tasks": "tasks", "scored_items": "items that models are scored on", "ngrams": "different n-grams in the index"},
     output="benchmarks",
     tables=(ITEMS, ANSWERS),
+    unit="items",
     does="task files by path, or tasks from held-out answers",
     versions=(
         "first version",

@@ -236,6 +236,7 @@ STAGE = Stage(
     output="contamination",
     tables=(FLAGS,),
     section=report_section,
+    unit="flags",
     does="overlap per item; every score on all, clean and flagged items",
     versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
     distributions=("numpy", "numba", "pyarrow"),

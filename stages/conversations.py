@@ -168,6 +168,7 @@ STAGE = Stage(
     summary={"train": "conversations for training", "validation": "conversations held out", "held_out_dropped": "dropped: held-out items"},
     output="conversations",
     tables=(TABLE, DECISIONS),
+    unit="conversations",
     does="chat data, cleared of held-out items",
     versions=(
         "first version",

@@ -298,6 +298,7 @@ STAGE = Stage(
     summary={"files": "WARC files", "bytes": "bytes of the files", "pages": "pages that Loam crawled"},
     output="warc",
     tables=(PAGES,),
+    unit="files or pages",
     does="crawls a site, or takes WARC files by path",
     versions=(
         "given WARC files, a site, or the documentation of installed packages",

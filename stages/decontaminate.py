@@ -220,6 +220,7 @@ STAGE = Stage(
     output="documents",
     tables=(DOCUMENTS, decisions_with(SIGNALS), HITS),
     section=report_section,
+    unit="documents",
     does="cuts or drops what overlaps with benchmark items",
     versions=(
         "word n-grams of all item texts, spans or documents",

@@ -273,6 +273,7 @@ STAGE = Stage(
     summary={"documents": "documents that stay", "exact_duplicates": "exact copies dropped", "near_duplicates": "similar ones dropped"},
     output="documents",
     tables=TABLES,
+    unit="documents",
     does="exact and MinHash duplicates, each pair verified",
     versions=(
         "exact text, MinHash-LSH verified by exact Jaccard",

@@ -146,6 +146,7 @@ STAGE = Stage(
     output="checkpoint",
     tables=(METRICS, STEPS, SEQUENCE_SPANS),
     section=training_section,
+    unit="pairs",
     does="direct preference optimisation",
     versions=(
         "sigmoid loss against stored reference log-probabilities",

@@ -181,6 +181,7 @@ STAGE = Stage(
     output="tokens",
     tables=(SPANS,),
     section=report_section,
+    unit="documents",
     does="documents as token shards, each token range known by document",
     versions=("first version",),
     distributions=("tokenizers", "pyarrow"),

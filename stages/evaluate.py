@@ -299,6 +299,7 @@ STAGE = Stage(
     output="scores",
     tables=(SAMPLES,),
     section=report_section,
+    unit="item scores",
     does="lm-eval tasks, bits per byte, baselines",
     versions=("first version",),
     distributions=("lm-eval", "torch", "transformers", "tokenizers"),

@@ -129,6 +129,7 @@ STAGE = Stage(
     per_model=True,
     summary={"parameters": "parameters", "largest_logit_difference": "largest difference from the trained model's logits"},
     output="model",
+    unit="parameters",
     does="Hugging Face safetensors; refused unless the logits match",
     versions=("Llama or Qwen3 in safetensors, logits compared after loading again",),
     distributions=("torch", "transformers", "safetensors", "tokenizers"),

@@ -319,6 +319,7 @@ STAGE = Stage(
     summary={"documents": "documents", "text_chars": "characters of text", "files": "WARC files"},
     output="documents",
     tables=(DOCUMENTS, DECISIONS, FILES),
+    unit="documents",
     does="HTML to text (fastwarc, resiliparse); every record is accounted for",
     versions=(
         "resiliparse main content; language beside the text",

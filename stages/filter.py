@@ -259,6 +259,7 @@ STAGE = Stage(
     summary={"documents": "documents that stay", "text_chars": "characters of text", "kept_frac": "share of documents that stay, 0 to 1"},
     output="documents",
     tables=(DOCUMENTS, decisions_with({}, more="a column per signal of a rule, by the rule's name in the recipe, whatever the verdict")),
+    unit="documents",
     does="language, Gopher, C4 and FineWeb rules (datatrove)",
     versions=(
         "language, Gopher repetition and quality, C4, FineWeb",

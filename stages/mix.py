@@ -223,6 +223,7 @@ STAGE = Stage(
     output="mixture",
     tables=(SEQUENCE_SPANS,),
     section=report_section,
+    unit="sequences",
     does="weights per source, packed sequences, validation split",
     versions=("first version", "sequences.npy, segments.npy and sequence_spans name sequences and segments, no longer rows and pieces"),
     distributions=("numpy", "pyarrow"),

@@ -187,6 +187,7 @@ STAGE = Stage(
     summary={"train": "pairs for training", "validation": "pairs held out", "held_out_dropped": "dropped: held-out items"},
     output="preferences",
     tables=(TABLE, DECISIONS),
+    unit="pairs",
     does="preference pairs, cleared of held-out items",
     versions=(
         "first version",

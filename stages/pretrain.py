@@ -165,6 +165,7 @@ STAGE = Stage(
     output="checkpoint",
     tables=(METRICS, STEPS),
     section=report_section,
+    unit="sequences",
     does="Llama-style model under DeepSpeed ZeRO-3",
     versions=(
         "ZeRO-3 training from the seed",

@@ -140,6 +140,7 @@ STAGE = Stage(
     summary={"pairs": "pairs", "logprob_accuracy": "share of pairs whose chosen answer is likelier, 0 to 1"},
     output="logprobs",
     tables=(LOGPROBS,),
+    unit="pairs",
     does="log-probabilities of the sft model on the pairs",
     versions=("sum over the answer and its end-of-turn token",),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),

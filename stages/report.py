@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage, Summary
+from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage, Summary, unit_of
 from stages.core.contract.report_section import LineChart, Section, SectionTable, merged, with_error
 from stages.settings import StageConfig
 
@@ -213,6 +213,7 @@ def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
             "key": a.manifest["key"][:12],
             "digest": a.manifest["digest"][:12],
             "rows": f"{a.manifest['rows']:,}",
+            "unit": unit_of(a.manifest),
             "tokens": f"{a.manifest['tokens']:,}" if a.manifest["tokens"] else "",
             "MB": f"{a.manifest['bytes'] / 1e6:,.2f}",
             "seconds": f"{_seconds(a):.1f}",
@@ -255,12 +256,13 @@ STAGE = Stage(
     inputs={"evaluate@{model}": "evaluate@{model}", **EVERY_NODE},
     summary={"claims": "claims that the report tests", "reached": "claims reached"},
     output="report",
+    unit="results",
     does="one HTML page, one Markdown summary",
     versions=(
         "HTML, Markdown and results from the manifests",
         "every verdict by a paired or exact test with its error; a difference within its error no longer counts as reached. A section per "
         "stage, in DAG order, also in the Markdown; record counts of every node that has some",
-        "the nodes that the recipe leaves off, with the reasons",
+        "the nodes that the recipe leaves off, with the reasons; the table of artifacts says what their rows are",
     ),
     distributions=("jinja2", "numpy", "scipy"),
 )

@@ -203,6 +203,7 @@ STAGE = Stage(
     output="checkpoint",
     tables=(METRICS, STEPS, SEQUENCE_SPANS, DECISIONS),
     section=training_section,
+    unit="sequences",
     does="fine-tuning on assistant turns",
     versions=(
         "loss on assistant tokens and their end-of-turn token, packed rows",

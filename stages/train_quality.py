@@ -276,6 +276,7 @@ STAGE = Stage(
     inputs={"documents": "extract"},
     summary={"state": "given or trained"},
     output="classifier",
+    unit="texts",
     does="a fastText classifier of quality, from texts you give; off without",
     versions=("fastText on word bigrams, against a sample of the crawl",),
     distributions=("fasttext-numpy2-wheel",),

@@ -159,6 +159,7 @@ STAGE = Stage(
     inputs={"documents": "decontaminate"},
     summary={"vocab_size": "tokens of the vocabulary", "bytes_per_token": "bytes of training text per token"},
     output="tokenizer",
+    unit="vocabulary entries",
     does="byte-level BPE with chat tokens and template",
     versions=("first version",),
     distributions=("tokenizers",),

@@ -270,7 +270,12 @@ def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> O
     _write_tables(out, [], [], {})
     tokenizer = {"tokenizer_sha256": found["tokenizer.json"].sha256} if "tokenizer.json" in found else {}
     none = {"steps": 0, "tokens": 0, "epochs": 0.0, "flops": 0.0, "ranks": 0}
-    return Outcome(rows=figures["parameters"], summary={**none, **figures, **tokenizer}, identity=("checkpoint", "model.json", "steps"))
+    return Outcome(
+        rows=figures["parameters"],
+        unit="parameters",
+        summary={**none, **figures, **tokenizer},
+        identity=("checkpoint", "model.json", "steps"),
+    )
 
 
 IMPORT_MODEL = Importer(("config.json", "*.safetensors", "tokenizer.json"), _import_model)

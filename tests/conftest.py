@@ -18,7 +18,7 @@ import pytest
 
 from flows.off_nodes import off_nodes
 from flows.pipeline import config_classes, pipeline, stage_of, whole_run
-from stages.core.contract.declaration import Artifact, Stage
+from stages.core.contract.declaration import ROWS, Artifact, Stage
 from stages.core.contract.recipe import load_recipe, validated
 from stages.core.contract.runtime import Runtime
 from stages.core.run.node_job import prepare
@@ -98,6 +98,10 @@ def data(request: pytest.FixtureRequest, made: Data) -> Data:
     return Data("real", real_folder())
 
 
+OTHER_RECORDS = {"crawl": "urls", "extract": "records", "sft": "conversations"}
+"""Stages whose record counts count other things than the rows of their artifact, and what."""
+
+
 def run_stage(
     stage: Stage,
     config: Mapping[str, Any],
@@ -118,6 +122,9 @@ def run_stage(
     job = prepare(home, node or stage.name, stage, checked, seed, run, inputs)
     artifact = run_node(home, job, "test-run", (events if events is not None else []).append, force=force).artifact
     refuse_undeclared(stage, artifact.path)
+    counts = artifact.manifest["record_counts"]
+    assert artifact.manifest["unit"] == stage.unit
+    assert counts is None or counts["unit"] == OTHER_RECORDS.get(stage.name, stage.unit) or stage.unit == ROWS
     if set(inputs) == set(stage.inputs):  # without an optional input, values that are made from it are absent
         assert set(stage.summary) <= set(artifact.summary), "the declaration names values that the summary lacks"
     return artifact

@@ -23,12 +23,12 @@ TEMPLATE = """
 <details><summary>Guarantee, cost, source</summary><pre>{{ about.about }}</pre></details>
 {% if content.problem %}<p class="bad">{{ content.problem }}</p>{% endif %}
 {% if content.runs %}<h2 id="runs">Runs</h2>
-<div class="wide"><table><thead><tr><th>run</th><th>state</th><th class="number">seconds</th><th>artifact</th><th class="number">rows</th>
+<div class="wide"><table><thead><tr><th>run</th><th>state</th><th class="number">seconds</th><th>artifact</th><th class="number">size</th>
 <th class="number">tokens</th>
 {% for name, meaning in about.summary.items() %}<th class="number" title="{{ meaning }}">{{ name }}</th>{% endfor %}<th></th></tr></thead><tbody>
 {% for one in content.runs %}<tr><td><a href="/?run={{ one.run_id|urlencode }}">{{ one.run_id }}</a></td>
 <td class="{{ one.line.style }}">{{ one.line.state }}</td><td class="number">{{ one.line.seconds }}</td><td>{{ one.artifact }}</td>
-<td class="number">{{ one.rows }}</td><td class="number">{{ one.tokens }}</td>
+<td class="number">{{ one.size }}</td><td class="number">{{ one.tokens }}</td>
 {% for name in about.summary %}<td class="number">{{ one.line.summary.get(name, '') }}</td>{% endfor %}
 <td class="bad">{{ one.line.message }}</td></tr>{% endfor %}</tbody></table></div>{% endif %}
 <h2 id="inputs">Inputs</h2>

@@ -72,6 +72,7 @@ def import_command(
 ) -> None:
     """Import files, or an artifact of another home, as the artifact of a node."""
     from flows.pipeline import stage_of, upstream
+    from stages.core.contract.declaration import unit_of
     from stages.core.run.import_artifact import import_artifact
     from stages.core.store import manifest
     from stages.core.store.names import give_name, refuse_taken
@@ -86,7 +87,7 @@ def import_command(
     stated = record.get("imported", {}).get("provenance", "")
 
     def show() -> None:
-        say(f"{artifact}  {record['kind']}, {record['rows']:,} rows, {size_text(record['bytes'])}")
+        say(f"{artifact}  {record['kind']}, {record['rows']:,} {unit_of(record)}, {size_text(record['bytes'])}")
         if result.state == "cached":
             say("was here already" + (f", with the provenance: {stated}" if stated else ", built by a run"))
         say(f"in a recipe   import: {{{declared.name}: {name or artifact}}}")

@@ -17,7 +17,7 @@ from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.index import database, lookup
 from stages.core.store import integrity, manifest, names, runs
 
-FOUND = "node, artifact_id, alias, kind, rows, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
+FOUND = "node, artifact_id, alias, kind, rows, unit, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
 
 
 class RunRow(TypedDict):
@@ -67,7 +67,7 @@ class NameRow(TypedDict):
 
 
 class ReachedRow(TypedDict):
-    """An artifact upstream or downstream of another one. distance: number of links between the two."""
+    """An artifact upstream or downstream of another one. distance: number of links between the two. unit: what its rows are."""
 
     distance: int
     node: str
@@ -75,6 +75,7 @@ class ReachedRow(TypedDict):
     alias: str
     kind: str
     rows: int | None
+    unit: str | None
     tokens: int | None
     bytes: int
 
@@ -235,7 +236,7 @@ def _reached(home: Path, name: str, here: str, next: str) -> list[ReachedRow]:
         rows = query(f"SELECT number, {FOUND} FROM artifact WHERE number IN ({_listed(distance)})")[1]
         return [
             {"distance": distance[number], "node": node, "artifact_id": artifact_id, "alias": alias, "kind": kind, "rows": rows_in,
-             "tokens": tokens, "bytes": size} for number, node, artifact_id, alias, kind, rows_in, tokens, size in rows
+             "unit": unit, "tokens": tokens, "bytes": size} for number, node, artifact_id, alias, kind, rows_in, unit, tokens, size in rows
         ]  # fmt: skip
 
     found = sorted(database.with_connection(home, follow), key=lambda row: (row["distance"], row["node"], row["artifact_id"]))

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, TypedDict
 from pydantic import JsonValue
 
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.recipe import validated
-from stages.core.contract.recipe_settings import apply_setting
+from stages.core.contract.recipe import apply_setting, validated
 from stages.core.index import lookup
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_rows

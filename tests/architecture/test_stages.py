@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from flows.pipeline import config_classes, pipeline, stage_of
+from stages.core.contract.declaration import ROWS
 from stages.core.contract.recipe import load_recipe
 from stages.core.contract.runtime import Runtime
 from stages.core.contract.source_code import PROJECT
@@ -71,6 +72,7 @@ def test_the_documents_say_what_the_stages_declare() -> None:
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_says_what_it_does_and_what_its_tables_mean(name: str) -> None:
     stage = stage_of(next(n for n in pipeline() if n.stage_name == name))
+    assert stage.unit and stage.unit != ROWS and stage.unit.endswith("s"), "its rows are counted in the plural"
     assert stage.does and "|" not in stage.does and "\n" not in stage.does
     assert all(about and "\n" not in about for about in stage.summary.values())
     assert len({table.name for table in stage.tables}) == len(stage.tables)

@@ -29,7 +29,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     for number, summary in SUMMARIES.items():
         name = make_artifact(home, "dedup", number, {}, {})
         path = home / "artifacts" / name / "manifest.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"summary": summary}))
+        unit = {"unit": "documents"} if number == 1 else {}  # older manifests have none
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"summary": summary} | unit))
         make_run(home, number, [name])
     database.update(home)
     browser = TestClient(make_app(home, {node.name: stage_of(node) for node in pipeline()}, "secret"), base_url="http://127.0.0.1:1")
@@ -41,6 +42,7 @@ def test_the_first_page_shows_the_declared_values_of_the_chosen_run(client: Test
     text = client.get("/?run=run-1").text
     assert "documents 1,234,567 · exact_duplicates 3 · near_duplicates 2<" in text and "pairs_compared" not in text
     assert '<a href="/node?node=dedup">dedup</a>' in text and '<a href="/?run=run-2">run-2</a>' in text
+    assert '<th class="number">rows</th><th>unit</th>' in text and '<td class="number">1</td><td>documents</td>' in text
     newest = client.get("/").text
     assert "documents 0.1235 · exact_duplicates &lt;i&gt;none&lt;/i&gt; · near_duplicates <" in newest
 
@@ -50,7 +52,7 @@ def test_the_page_of_a_node_has_a_column_per_declared_value_and_a_row_per_run(cl
     rows = re.findall(r'<tr><td><a href="/\?run=(run-\d)">.*?</tr>', text, re.DOTALL)
     assert rows == ["run-2", "run-1"]
     cells = re.findall(r'<td class="number">(.*?)</td>', text.partition('run=run-1">')[2].partition("</tr>")[0])
-    assert cells == ["1.0", "1", "0", "1,234,567", "3", "2"], "seconds, rows, tokens, then what the stage declares"
+    assert cells == ["1.0", "1 documents", "0", "1,234,567", "3", "2"], "seconds, size, tokens, then what the stage declares"
     assert re.findall(r'title="([^"]+)"', text) == list(stage_of(next(n for n in pipeline() if n.name == "dedup")).summary.values())
     assert "dedup/" not in client.get("/node?node=filter").text
 

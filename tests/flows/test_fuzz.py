@@ -23,8 +23,7 @@ from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
 from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import LoamError, RecipeError
-from stages.core.contract.recipe import load_recipe, validated
-from stages.core.contract.recipe_settings import apply_setting
+from stages.core.contract.recipe import apply_setting, load_recipe, validated
 from stages.core.contract.runtime import Runtime
 from stages.core.tables import import_documents
 from stages.core.tables.jsonl import read_lines, read_records

@@ -241,7 +241,7 @@ def test_the_command_says_how_to_use_what_it_took(home: Path, capsys: pytest.Cap
     assert main(words) == 0
     first, second, third, fourth = capsys.readouterr().out.splitlines()
     name = first.split()[0]
-    assert name.startswith("decontaminate/") and "documents, 128 rows" in first
+    assert name.startswith("decontaminate/") and "documents, 128 documents" in first
     assert second == "was here already, with the provenance: Made for a test: animals"
     assert third == f"in a recipe   import: {{decontaminate: {name}}}" and fourth.endswith(f"--set import.decontaminate={name}")
     assert main([*words, "--as", "tok"]) == 2 and "The name 'tok' is taken" in capsys.readouterr().err

@@ -9,6 +9,8 @@ import re
 import sys
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,16 @@ from flows.cli import printing
 from flows.cli.options import Common
 from flows.cli.printing import answer, print_nested, print_table
 from tests.conftest import answered
+
+
+def test_the_line_of_a_node_that_ended_says_what_its_rows_are() -> None:
+    from flows.task import end_values
+    from stages.core.contract.declaration import Artifact
+    from stages.core.run.runner import Result
+
+    manifest: Any = {"summary": {"loss": 2.5}, "rows": 1234, "unit": "sequences", "bytes": 2_000_000, "record_counts": None}
+    ended = end_values(Result("built", Artifact(Path("pretrain/0123"), manifest), 1.0))
+    assert ended["text"] == "1,234 sequences, 2.0 MB, loss 2.5"
 
 
 class Terminal(io.StringIO):

@@ -13,10 +13,9 @@ from pydantic_core.core_schema import ErrorType
 from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe, load_recipe, validated
+from stages.core.contract.recipe import Recipe, apply_setting, load_recipe, validated
 from stages.core.contract.recipe_errors import LIMITS, MOST_ERRORS, SHAPES, SIZES, checked, together
 from stages.core.contract.recipe_fields import OTHER_NAMES, all_paths
-from stages.core.contract.recipe_settings import apply_setting
 from stages.core.contract.runtime import Runtime
 from stages.core.run.node_job import prepare
 from tests.core.toys import WORDS

@@ -15,8 +15,7 @@ from flows.cli import main
 from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe, load_recipe, validated
-from stages.core.contract.recipe_settings import apply_setting
+from stages.core.contract.recipe import Recipe, apply_setting, load_recipe, validated
 from stages.core.contract.runtime import Runtime
 from stages.lm.model.config import ModelConfig
 from stages.queries.plan import Plan, training_size

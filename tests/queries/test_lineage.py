@@ -75,6 +75,11 @@ def test_names_are_a_table(home: Path) -> None:
     assert database.query(home, "SELECT name FROM alias WHERE given")[1] == []
 
 
+def test_the_size_of_an_artifact_has_its_unit(home: Path) -> None:
+    shown, (above,) = ask.show(home, "words-1"), ask.up(home, "count-1")
+    assert list(shown)[list(shown).index("rows") + 1] == "unit" and shown["unit"] == above["unit"] == WORDS.unit
+
+
 def test_unknown_names_show_near_matches(home: Path) -> None:
     with pytest.raises(StageError, match="There is no artifact 'word-1'") as caught:
         lookup.latest_artifact(home, "word-1")

@@ -76,7 +76,7 @@ def test_the_cards_and_the_artifacts(pipeline: dict[str, Artifact], tmp_path: Pa
     assert [row["node"] for row in seen["artifacts"]] == list(pipeline)
     encode, digest = list(pipeline).index("encode") + 1, str(relisted(pipeline["encode"]).manifest["digest"])
     assert seen["artifacts"][encode - 1] == {
-        "node": "encode", "key": sha256(b"key of encode").hexdigest()[:12], "digest": digest[:12], "rows": f"{encode},000", "tokens": "1,234,567",
+        "node": "encode", "key": sha256(b"key of encode").hexdigest()[:12], "digest": digest[:12], "rows": f"{encode},000", "unit": "rows", "tokens": "1,234,567",
         "MB": f"{1.25 * encode:,.2f}", "seconds": f"{encode}.5", "built by": f"r{encode}",
     }  # fmt: skip
     assert seen["artifacts"][0]["tokens"] == "" and seen["settings"] == dict.fromkeys(pipeline, '{\n "setting": "<value>"\n}')

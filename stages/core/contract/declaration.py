@@ -156,6 +156,8 @@ class RecordCounts:
         )
 
 
+ROWS = "rows"
+"""The unit of an artifact whose stage declares none."""
 Summary = Mapping[str, float | int | str | None]
 """Scalar results of a stage, by name."""
 
@@ -165,12 +167,13 @@ class Outcome:
     """What a stage returns to the runner.
 
     Attributes:
-        rows: Size of the artifact in its own unit.
+        rows: Size of the artifact in its own unit (`Stage.unit`).
         tokens: Tokens of the artifact; 0 where it has none.
         record_counts: None where no records are kept or dropped.
         summary: Scalar results for the metric table, the report and `lineage show` (plain numbers and strings).
         identity: Names of the files in `out` over which the digest is taken. Empty means all files. A warc artifact names only its list of
             records, so that dates do not enter its digest.
+        unit: What `rows` counts, in the plural, if it is not the stage's unit. An imported checkpoint has parameters and no sequences.
     """
 
     rows: int = 0
@@ -178,6 +181,7 @@ class Outcome:
     record_counts: RecordCounts | None = None
     summary: Summary = field(default_factory=dict)
     identity: tuple[str, ...] = ()
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,11 @@ class Artifact:
     def summary(self) -> Summary:
         """The scalar results that the stage returned as `Outcome.summary`."""
         return self.manifest["summary"]
+
+
+def unit_of(manifest: Manifest) -> str:
+    """Returns what the rows of an artifact are, in the plural: "documents". A manifest that does not say it gives "rows"."""
+    return manifest.get("unit", ROWS)
 
 
 SectionOf = Callable[[Artifact], Section | None]
@@ -271,6 +280,8 @@ class Stage:
         importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
         fault: For a stage whose digest counts a list that the stage makes from the other files. The function gets a folder with the files
             of an artifact of another home. It returns what is wrong with them as a phrase, or "".
+        unit: What `Outcome.rows` counts, in the plural, such as "documents". Where the stage's record counts count the same, their unit is
+            the same word.
         does: What the stage does, as one line of the README's table.
         tables: The stage's side tables, which the index shows as views.
         summary: Value of `Outcome.summary` -> its meaning, with its unit. The dashboard shows these values, in this order.
@@ -294,6 +305,7 @@ class Stage:
     one_of: tuple[tuple[str, ...], ...] = ()
     importer: Importer | None = None
     fault: Callable[[Path], str] | None = None
+    unit: str = ROWS
     does: str = ""
     tables: tuple[SideTable, ...] = ()
     summary: Mapping[str, str] = field(default_factory=dict)

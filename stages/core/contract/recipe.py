@@ -16,11 +16,10 @@ from pydantic import JsonValue
 
 from stages.core.contract import secrets, strict_json
 from stages.core.contract.errors import RecipeError
+from stages.core.contract.printable import SHOWN_CHARS, described
 from stages.core.contract.recipe_errors import MOST_ERRORS, Collector, Settings, checked, refuse_all
-from stages.core.contract.recipe_fields import HEADS, nearest, suggestion
-from stages.core.contract.recipe_settings import apply_setting, section_of
+from stages.core.contract.recipe_fields import HEADS, field_at, nearest, suggestion
 from stages.core.contract.runtime import Runtime
-from stages.core.contract.yaml_words import described
 from stages.core.store.names import refuse_name
 from stages.settings import StageConfig
 
@@ -93,7 +92,7 @@ def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: S
     faults = Collector(str(path))
     for setting in settings:
         secrets.refuse_in_settings(setting, "--set", secrets.shown_name(setting))
-        faults.attempt(section_of(setting), lambda setting=setting: apply_setting(raw, setting, classes), None)  # type: ignore[misc]
+        faults.attempt(_section_of(setting), lambda setting=setting: apply_setting(raw, setting, classes), None)  # type: ignore[misc]
     _collect_unknown(raw, classes, faults)
     seed = faults.attempt("seed", lambda: _seed(raw.get("seed", 0), f"{path}: seed"), 0)
     name = faults.attempt("name", lambda: refuse_name(raw.get("name", path.stem), "The recipe's name", where=f"{path}: name"), "")
@@ -220,3 +219,67 @@ def _parse(path: Path) -> dict[str, JsonValue]:
 def _sentence(error: Exception) -> str:
     text = str(error)
     return f"{text[0].upper()}{text[1:].removesuffix('.')}."
+
+
+def _section_of(setting: str) -> str:
+    """Returns the section that a setting names; another text if it is not node.key=value."""
+    return setting.partition("=")[0].strip().partition(".")[0]
+
+
+def apply_setting(raw: dict[str, JsonValue], setting: str, classes: Mapping[str, type[StageConfig]]) -> None:
+    """Applies one `node.key=value` to the plain sections. Only the named value changes.
+
+    The value is YAML ("[a, b]", "3", "null"). Where the field holds a text or a list of texts, everything that YAML would refuse, cut or take
+    for a mapping is the text as it is written (`plain_yaml.parse_text`), so a path needs no quotes for YAML.
+
+    Args:
+        raw: The sections, which are changed.
+        setting: The setting.
+        classes: Node -> config class.
+
+    Raises:
+        RecipeError: The text is not node.key=value, names an unknown section or a value that has no keys, or the value is not YAML.
+    """
+    from stages.core.contract import plain_yaml
+
+    name, equals, text = setting.partition("=")
+    path = name.strip().split(".")
+    if not equals or not all(path):
+        raise RecipeError(f"--set {_typed(setting)} is not node.key=value.", do="Write for example --set pretrain.budget.steps=20.")
+    heads = [*classes, "runtime", *HEADS]
+    if path[0] not in heads:
+        raise RecipeError(
+            f"--set {_typed(setting)}: unknown section {path[0]}.",
+            do=suggestion(path[:1], heads, classes) or f"The sections are: {', '.join(heads)}.",
+        )
+    try:
+        value = _value(text.encode("utf-8", "surrogatepass"), path, classes)
+    except plain_yaml.BadYamlError as error:
+        what = f"--set {_typed(setting)}: the value is not YAML: {error}."
+        raise RecipeError(what.replace("..", "."), do=error.do or "Quote it.") from None
+    here = raw
+    for part in path[:-1]:
+        below = here.get(part)
+        if below is None:
+            below = {}
+        if not isinstance(below, dict):
+            raise RecipeError(f"--set {_typed(setting)}: {part} has no keys below it.", do=f"Set {part} itself.")
+        below = dict(below)  # a copy, because a YAML anchor may share the section with another one
+        here[part] = below
+        here = below
+    here[path[-1]] = value
+
+
+def _typed(setting: str) -> str:
+    """Returns a setting in quotes, cut to SHOWN_CHARS."""
+    text = repr(setting)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} …"
+
+
+def _value(text: bytes, path: list[str], classes: Mapping[str, type[StageConfig]]) -> JsonValue:
+    from stages.core.contract import plain_yaml
+
+    found = field_at(path, classes)
+    if found is not None and (found.is_text or found.is_texts):
+        return plain_yaml.parse_text(text, lists=found.is_texts)  # type: ignore[no-any-return]
+    return plain_yaml.parse(text)  # type: ignore[no-any-return]

@@ -18,8 +18,8 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from stages.core.contract.errors import LONGEST_PART, RecipeError
+from stages.core.contract.printable import described, kind_of, shown
 from stages.core.contract.recipe_fields import FieldTypes, field_at, suggestion
-from stages.core.contract.yaml_words import described, kind_of, shown
 from stages.settings import StageConfig
 
 Settings = TypeVar("Settings", bound=StageConfig)

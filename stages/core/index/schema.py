@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stages.core.store.manifest_schema import Manifest, RecordCountsEntry
     from stages.core.store.runs import RunRecord
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 TABLES: dict[str, dict[str, str]] = {
     "about": {"schema_version": "INTEGER", "home": "VARCHAR"},
     "run": {
@@ -32,8 +32,8 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "artifact": {
         "artifact_id": "VARCHAR", "alias": "VARCHAR", "node": "VARCHAR", "stage": "VARCHAR", "kind": "VARCHAR", "key": "VARCHAR",
-        "digest": "VARCHAR", "version": "INTEGER", "seed": "BIGINT", "rows": "BIGINT", "tokens": "BIGINT", "bytes": "BIGINT",
-        "path": "VARCHAR", "run_id": "VARCHAR", "commit": "VARCHAR", "dirty": "VARCHAR", "code": "VARCHAR", "started": "TIMESTAMPTZ",
+        "digest": "VARCHAR", "version": "INTEGER", "seed": "BIGINT", "rows": "BIGINT", "unit": "VARCHAR", "tokens": "BIGINT",
+        "bytes": "BIGINT", "path": "VARCHAR", "run_id": "VARCHAR", "commit": "VARCHAR", "dirty": "VARCHAR", "code": "VARCHAR", "started": "TIMESTAMPTZ",
         "ended": "TIMESTAMPTZ", "config": "JSON", "key_parts": "JSON", "environment": "JSON", "number": "INTEGER", "stamp": "BIGINT",
     },
     # input: whether the child was made from the parent; dedup only compares documents with the corpora in `against`
@@ -118,8 +118,8 @@ def artifact_rows(name: str, m: Manifest, stamp: int, number: int) -> Rows:
     found: Rows = {
         "artifact": [
             (
-                name, m["alias"], node, m["stage"], m["kind"], m["key"], m["digest"], m["version"], m["seed"], m["rows"], m["tokens"],
-                m["bytes"], f"artifacts/{name}", m["run_id"], m["code"]["commit"], m["code"]["dirty"], m["code"]["stage"], m["started"],
+                name, m["alias"], node, m["stage"], m["kind"], m["key"], m["digest"], m["version"], m["seed"], m["rows"], m.get("unit"),
+                m["tokens"], m["bytes"], f"artifacts/{name}", m["run_id"], m["code"]["commit"], m["code"]["dirty"], m["code"]["stage"], m["started"],
                 m["ended"], json.dumps(m["config"]), json.dumps(m["key_parts"]), json.dumps(m["environment"]), number, stamp,
             )
         ],

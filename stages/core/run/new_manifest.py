@@ -59,6 +59,7 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
         },
         "external": {name: [cast(ExternalEntry, asdict(f)) for f in found] for name, found in job.files.items()},
         "rows": outcome.rows,
+        "unit": outcome.unit or job.stage.unit,
         "tokens": outcome.tokens,
         "record_counts": outcome.record_counts.as_json() if outcome.record_counts else None,
         "summary": dict(outcome.summary),

@@ -71,6 +71,7 @@ TableName = Annotated[str, _checked(TABLE_NAME.fullmatch, "is not a name of a ta
 Time = Annotated[str, _checked(_is_time, "Invalid isoformat string")]
 FilePath = Annotated[str, _checked(_is_path, "is not a plain path inside the artifact")]
 StageName = Annotated[str, _checked(lambda text: not name_fault(text), "is not a name of a stage")]
+Unit = Annotated[str, _checked(lambda text: 0 < len(text) <= 64 and text.isprintable(), "is not a unit")]
 Scalar = Annotated[bool | int | float | str | None, _checked(lambda v: not isinstance(v, int) or abs(v) < 2**63, "is out of range")]
 
 
@@ -168,6 +169,8 @@ class Manifest(TypedDict):
     external: dict[str, list[ExternalEntry]]
     """Dotted field -> external inputs."""
     rows: Count
+    unit: NotRequired[Unit]
+    """What `rows` counts, in the plural. Manifests of earlier versions do not have it."""
     tokens: Count
     record_counts: RecordCountsEntry | None
     summary: dict[str, Scalar]

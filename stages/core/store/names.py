@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.printable import shown
 from stages.core.contract.strict_json import read_object
-from stages.core.contract.yaml_words import shown
 from stages.core.store.files import fsync, write_durably
 from stages.processes import lock_file
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.contract.declaration import Outcome, Stage
+from stages.core.contract.declaration import Outcome, Stage, unit_of
 from stages.core.contract.errors import RecipeError, StageError, VerificationError
 from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
@@ -178,6 +178,20 @@ def test_an_input_that_was_only_touched_is_no_other_input(tmp_path: Path) -> Non
     file = tmp_path / "words.txt"
     file.write_text("one")
     assert run_stage(meddling(file, file.touch), {"files": [str(file)]}, {}, tmp_path / "home").manifest["rows"] == 4
+
+
+def test_an_artifact_says_what_its_rows_are(tmp_path: Path) -> None:
+    def imported(config, inputs, out, ctx) -> Outcome:
+        return dataclasses.replace(run_words(config, inputs, out, ctx), unit="parameters")
+
+    imported.__module__ = run_words.__module__
+    assert unit_of(run_stage(WORDS, {"words": ["a"]}, {}, tmp_path).manifest) == WORDS.unit == "words"
+    stage = dataclasses.replace(WORDS, run=imported)
+    job = prepare(tmp_path, "words", stage, validated(WORDS.config, {}, "words"), 7, Runtime(workers=1), {})
+    other = run_node(tmp_path, job, "test-run", lambda event: None).artifact.manifest
+    assert unit_of(other) == "parameters"
+    del other["unit"]  # a manifest of an earlier version
+    assert unit_of(other) == "rows"
 
 
 def test_the_second_run_waits_for_the_first_and_finds_a_hit(tmp_path: Path) -> None:
