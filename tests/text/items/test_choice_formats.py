@@ -196,6 +196,17 @@ def test_a_record_without_a_format_is_compared_with_all() -> None:
     )  # fmt: skip
     assert suggested({"sol1": "x", "sol2": "y", "label": 1}) == ("It looks like goal/sol1/sol2/label without 'goal'.", "{goal: NAME}")
     assert suggested({"name": "x"}) is None
+    assert suggested({"question": "x", "correct_answer": "y"}) == (
+        "It looks like question/answer without 'answer'.",
+        "{answer: correct_answer}",
+    )
+    assert suggested({"question": "x", "option_a": "y", "option_b": "z", "label": "A"}) == (
+        "It looks like question/A/B/answer without 'A', 'B', 'answer'.", "{A: option_a, B: option_b, answer: label}",
+    )  # fmt: skip
+    assert suggested({"problem": "x", "Choice1": "y", "Choice2": "z", "Choice3": "z", "label": "A"}) == (
+        "It looks like question/A/B/C/answer without 'question', 'A', 'B', 'C', 'answer'.",
+        "{question: problem, A: Choice1, B: Choice2, C: Choice3, answer: label}",
+    )  # fmt: skip
 
 
 @given(st.lists(st.text("ab1 ", min_size=1, max_size=3).map(str.strip).filter(bool), min_size=2, max_size=5, unique=True), st.data())
