@@ -227,16 +227,18 @@ def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, taken: set[
             where=file.uri,
             do="Rename one: a task is named by its file up to the first dot.",
         )
-    fields, form, items = config.fields.get(name, {}), None, []
+    fields, form, items, fault = config.fields.get(name, {}), None, [], ""
     for record in read_records([file], ctx):
         renamed = mapped(record.value, fields)
         form = form or _format_of(record, renamed, name, fields)
         try:
             items.append(form.read(renamed))
         except BadItemError as error:
+            fault = f" that can be read: {error}"
             ctx.drop(str(error), record.where, record.text())
     if form is None or not items:
-        raise StageError(f"{base_name(file)} holds no benchmark item.", where=file.uri, do="Give a JSON Lines file with one item per line.")
+        do = "Give a JSON Lines file with one item per line."
+        raise StageError(f"{base_name(file)} holds no benchmark item{fault}.", where=file.uri, do=do)
     task, rows = benchmark_task(name, items, 0 if form.not_scored else config.max_scored_items, ctx.seed)
     return replace(task, format=form.name, description=form.not_scored or task.description), rows
 

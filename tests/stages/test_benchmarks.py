@@ -155,8 +155,13 @@ def test_a_mapping_for_no_task_of_no_format_or_of_no_field_is_refused(tmp_path: 
 def test_no_benchmark_an_empty_file_a_missing_file_and_two_of_one_name(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="neither files nor docstrings are given"):
         run_stage(STAGE, {}, {}, tmp_path / "home")
-    with pytest.raises(StageError, match="holds no benchmark item"):
+    with pytest.raises(StageError, match="q.jsonl holds no benchmark item\\."):
         run_stage(STAGE, {"files": [made.jsonl(tmp_path / "q.jsonl", [])]}, {}, tmp_path / "home")
+    bad = {"files": [made.jsonl(tmp_path / "bad.jsonl", [record | {"gold": 7} for record in QUESTIONS])], "max_bad_records": 1000}
+    with pytest.raises(
+        StageError, match="bad.jsonl holds no benchmark item that can be read: the field 'gold' does not number one of the 3"
+    ):
+        run_stage(STAGE, bad, {}, tmp_path / "home")
     with pytest.raises(RecipeError, match="file does not exist"):
         run_stage(STAGE, {"files": [str(tmp_path / "none.jsonl")]}, {}, tmp_path / "home")
     files = [made.jsonl(tmp_path / name / "q.jsonl", QUESTIONS) for name in "ab"]

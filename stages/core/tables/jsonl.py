@@ -32,6 +32,7 @@ MAX_BATCH_BYTES = 64 << 20  # of rows of a Parquet file that are Python objects 
 MAX_LINE_BYTES = 16 << 20
 """Longer lines are bad records and are skipped in pieces, because 5 MB of gzip can hold a line of 5 GB. The longest books of Project
 Gutenberg have about half of this limit."""
+ARRAY_HINT = "; if the file is one JSON array, make JSON Lines of it: jq -c '.[]' FILE > FILE.jsonl"
 BAD_RECORD = "bad_record"  # the reason in the record counts for a line or row that is not a valid record
 
 
@@ -70,15 +71,16 @@ def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[JsonRe
         for number, raw, whole in _lines(file):
             if not raw.strip():
                 continue
+            hint = ARRAY_HINT if number == 1 and raw.lstrip().startswith(b"[") else ""
             try:
                 value = _parsed(raw, whole)
             except BadJsonError as error:
-                ctx.drop(f"the line is not JSON ({error})", place(file, number), _shown(raw))
+                ctx.drop(f"the line is not JSON ({error}){hint}", place(file, number), _shown(raw))
                 continue
             if isinstance(value, dict):
                 yield JsonRecord(file, number, value)
             else:
-                ctx.drop("the line is not a JSON object", place(file, number), _shown(raw))
+                ctx.drop(f"the line is not a JSON object{hint}", place(file, number), _shown(raw))
 
 
 def _parsed(raw: bytes, whole: bool) -> JsonValue:

@@ -162,8 +162,9 @@ def _undecided(
     readable = [one for one in formats if not all(field in record for field in one.fields) or _reads(one, record)]
     found = suggestion(record, [one.known for one in readable])
     if found is None:
-        line = as_yaml(dict.fromkeys(formats[-1].fields, "NAME"))
-        return f"{has}; name a format and its fields, for example {node}.format: {formats[-1].name} and {node}.fields: {line}"
+        plain = next((one for one in formats if "prompt" in one.fields), formats[0])
+        line = as_yaml(dict.fromkeys(plain.fields, "NAME"))
+        return f"{has}; name a format and its fields, for example {node}.format: {plain.name} and {node}.fields: {line}"
     line = f" and {node}.fields: {found.setting}" if found.absent or found.fields else ""
     return f"{has}. {found.described} Write {node}.format: {found.name}{line}"
 

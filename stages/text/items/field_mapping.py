@@ -35,6 +35,10 @@ ALSO_CALLED: Mapping[str, tuple[str, ...]] = {
     "continuation": ("completion", "target"),
     "context": ("text", "prompt"),
     "passage": ("article", "paragraph", "context"),
+    **{
+        letter: tuple(f"{word}{mark}" for word in ("choice", "option", "answer") for mark in (letter.lower(), f"_{letter.lower()}", number))
+        for number, letter in enumerate("ABCDE", 1)
+    },
 }
 """Field of a format -> names under which other data sets have it."""
 SHOWN_FIELDS, SHOWN_CHARS = 12, 40

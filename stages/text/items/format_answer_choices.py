@@ -86,6 +86,7 @@ def gold_of(value: JsonValue, field: str, texts: tuple[str, ...], labels: tuple[
     if readings:
         ways = " and ".join(f"choice {place + 1} by {how}" for how, place in readings.items())
         raise BadItemError(f"the field {field!r} is {shown!r}, which is {ways}; write the answer as a number, counting from 0")
+    from_one = "; if the file counts from 1, write its answers as letters or texts" if given == str(len(texts)) else ""
     raise BadItemError(
-        f"the field {field!r} is {shown!r}, which names none of the {len(texts)} choices by index from 0, letter, label or text"
+        f"the field {field!r} is {shown!r}, which names none of the {len(texts)} choices by index from 0, letter, label or text{from_one}"
     )

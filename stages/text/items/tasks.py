@@ -84,8 +84,12 @@ def format_of(record: Mapping[str, JsonValue], fields: Mapping[str, str]) -> Ben
 
 
 def suggested(record: Mapping[str, JsonValue]) -> tuple[str, str] | None:
-    """Returns (what a record without a format looks like, the mapping to write for its task); None if it resembles no format."""
-    found = suggestion(record, [KnownFields(known.name, known.fields) for known in FORMATS])
+    """Returns (what a record without a format looks like, the mapping to write for its task); None if it resembles no format.
+
+    A record with fields that look like choices is compared with the formats that have some.
+    """
+    chosen = [known for known in FORMATS if not isinstance(known, ContinuationFormat | YesNoFormat)] if _like_choices(record) else FORMATS
+    found = suggestion(record, [KnownFields(known.name, known.fields) for known in chosen])
     return (found.described, found.setting) if found else None
 
 

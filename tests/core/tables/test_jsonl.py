@@ -38,6 +38,19 @@ def test_lines_are_numbered_and_broken_ones_are_named(tmp_path: Path, suffix: st
     assert dropped[2][:2] == ("the line is not JSON (not UTF-8)", f"{name}:5")
 
 
+@pytest.mark.parametrize(("text", "reason"), [
+    ('[{"a": 1}]', "the line is not a JSON object"), ('[\n{"a": 1}\n]', "the line is not JSON (Expecting value"), ("  [", "the line is not JSON ("),
+])  # fmt: skip
+def test_an_array_in_the_first_line_gets_the_command_that_converts_it(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "alpaca.json"
+    path.write_text(text)
+    dropped: list[tuple[str, str, str]] = []
+    list(read_records([external(path)], context(dropped)))
+    hint = "; if the file is one JSON array, make JSON Lines of it: jq -c '.[]' FILE > FILE.jsonl"
+    assert dropped[0][0].startswith(reason) and dropped[0][0].endswith(hint)
+    assert not any(hint in later[0] for later in dropped[1:])
+
+
 def test_doc_id_depends_on_content_and_line_not_on_the_path(tmp_path: Path) -> None:
     ids = []
     for folder in ("x", "y"):

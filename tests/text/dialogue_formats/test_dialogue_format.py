@@ -75,6 +75,7 @@ def test_the_message_names_what_a_chat_looks_like_and_the_lines_to_write(record:
     ({"chosen": "a", "rejected": "b"}, "It looks like prompt_pair without 'prompt'. Write preferences.format: prompt_pair and preferences.fields: {prompt: NAME}"),
     ({"instruction": "a", "chosen_response": "b", "rejected_response": "c"},
      "Write preferences.format: instruction_pair and preferences.fields: {chosen: chosen_response, rejected: rejected_response}"),
+    ({"text": "a"}, "for example preferences.format: prompt_pair and preferences.fields: {prompt: NAME, chosen: NAME, rejected: NAME}"),
     ({"messages": CHAT}, "the format messages of conversations; name the file in conversations.files"),
 ])  # fmt: skip
 def test_the_message_names_what_a_pair_looks_like(record: dict[str, Any], message: str) -> None:

@@ -99,7 +99,8 @@ def test_a_sentence_with_a_blank_is_that_of_winogrande_in_its_other_form() -> No
     ({"choices": ["4", "2", "8"], "answer": "2"},
      "the field 'answer' is '2', which is choice 2 by its text and choice 3 by its index .from 0.; write the answer as a number"),
     ({"choices": ["B", "C"], "answer": "B"}, "is 'B', which is choice 1 by its text and choice 2 by its letter"),
-    ({"choices": ["a", "b"], "answer": 2}, "is '2', which names none of the 2 choices by index from 0, letter, label or text"),
+    ({"choices": ["a", "b"], "answer": 2}, "is '2', which names none of the 2 choices by index from 0, letter, label or text; if the file counts from 1, write"),
+    ({"choices": ["a", "b"], "answer": 3}, "is '3', which names none of the 2 choices by index from 0, letter, label or text$"),
     ({"choices": ["a", "b"], "answer": -1}, "is '-1', which names none of the 2 choices"),
     ({"choices": ["a", "b"], "answer": "C"}, "is 'C', which names none of the 2 choices"),
     ({"choices": ["a", "b"], "answer": "c d"}, "is 'c d', which names none of the 2 choices"),
@@ -195,6 +196,17 @@ def test_a_record_without_a_format_is_compared_with_all() -> None:
     )  # fmt: skip
     assert suggested({"sol1": "x", "sol2": "y", "label": 1}) == ("It looks like goal/sol1/sol2/label without 'goal'.", "{goal: NAME}")
     assert suggested({"name": "x"}) is None
+    assert suggested({"question": "x", "correct_answer": "y"}) == (
+        "It looks like question/answer without 'answer'.",
+        "{answer: correct_answer}",
+    )
+    assert suggested({"question": "x", "option_a": "y", "option_b": "z", "label": "A"}) == (
+        "It looks like question/A/B/answer without 'A', 'B', 'answer'.", "{A: option_a, B: option_b, answer: label}",
+    )  # fmt: skip
+    assert suggested({"problem": "x", "Choice1": "y", "Choice2": "z", "Choice3": "z", "label": "A"}) == (
+        "It looks like question/A/B/C/answer without 'question', 'A', 'B', 'C', 'answer'.",
+        "{question: problem, A: Choice1, B: Choice2, C: Choice3, answer: label}",
+    )  # fmt: skip
 
 
 @given(st.lists(st.text("ab1 ", min_size=1, max_size=3).map(str.strip).filter(bool), min_size=2, max_size=5, unique=True), st.data())
