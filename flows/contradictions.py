@@ -119,7 +119,7 @@ def _unknown_sources(running: Sections) -> Iterator[Fault]:
     if "crawl" not in running:
         return
     crawl = running["crawl"]
-    known = [crawl.source] * bool(crawl.warcs) + [own.source for own in (crawl.site, crawl.docs) if own]
+    known = crawl.source_names
     named = []
     if "mix" in running:
         named.append(("mix.weights", running["mix"].weights))
@@ -127,7 +127,7 @@ def _unknown_sources(running: Sections) -> Iterator[Fault]:
         named.append(("dedup.source_priority", running["dedup"].source_priority))
     for setting, sources in named:
         for unknown in [source for source in sources if source not in known][:1]:
-            do = f"The sources are: {', '.join(known)} (crawl.source, crawl.site.source and crawl.docs.source name them)."
+            do = f"The sources are: {', '.join(known)} (crawl.source, crawl.sources, crawl.site.source and crawl.docs.source name them)."
             yield f"{setting} names {unknown[:80]!r}, which is not a source of the crawl.", setting, do
 
 

@@ -1,7 +1,8 @@
-"""crawl: provides the raw web pages as WARC files, which are the input of the pipeline.
+"""crawl: provides the raw web pages as WARC files, or documents as files, which are the input of the pipeline.
 
-A recipe names one or more of three sources; without any, the node is off:
-- `warcs`: existing WARC or WET files, local or by URI;
+A recipe names one or more of these; without any, the node is off:
+- `warcs`: existing WARC or WET files, local or by URI, as one source;
+- `sources`: several sources by name, each with WARC, WET, Parquet or JSON Lines files;
 - `site`: a web site that this stage crawls;
 - `docs`: a documentation site made from installed Python packages. The stage serves it on 127.0.0.1, crawls it over HTTP and stops it.
 
@@ -23,13 +24,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, NotRequired, TypedDict
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store.external import sha256_file
 from stages.core.store.remote import opened
+from stages.core.tables.import_documents import holds_documents
 from stages.core.tables.parquet import schema, write_rows
 from stages.settings import StageConfig
 from stages.warc_listing import GivenLine, RecordLine, WarcFile, fault, file_name, given_line, identity_json, record_line
@@ -50,6 +52,16 @@ PAGES = SideTable(
     },
 )  # fmt: skip
 DOCS_DATE = "2000-01-01T00:00:00Z"  # package versions decide the pages, so a fixed date makes the WARC files reproducible
+
+
+def _without_dot(name: str) -> str:
+    if "." in name:
+        raise ValueError(f"the name {name!r} of a source has a dot, which separates settings; use '-' or '_'")
+    return name
+
+
+SourceName = Annotated[Name, AfterValidator(_without_dot)]
+"""A name that is a key in a recipe: "crawl.sources.web"."""
 
 
 class PageRow(TypedDict):
@@ -125,12 +137,15 @@ class SiteConfig(StageConfig):
 
 
 class CrawlConfig(StageConfig):
-    """The sources of the raw pages: warcs, site and docs. Without any of them the node is off."""
+    """The sources of the raw pages: warcs, sources, site and docs. Without any of them the node is off."""
 
     warcs: NamedFiles = ()
     """WARC or WET files: paths, globs or URIs (s3://, https://)."""
     source: Name = "web"
     """Name of the source for the files of `warcs`."""
+    sources: dict[SourceName, NamedFiles] = Field(default_factory=dict)
+    """Name of a source -> its files (paths, globs or URIs): WARC, WET, Parquet (.parquet, a row per document with the column text) or JSON
+    Lines (.jsonl, .jsonl.gz, with the field text). mix.weights and dedup.source_priority use these names."""
     site: SiteConfig | None = None
     """A web site to crawl."""
     docs: DocsConfig | None = None
@@ -141,14 +156,24 @@ class CrawlConfig(StageConfig):
     @property
     def off(self) -> str:
         """Why the node is off; empty if there is a source."""
-        given = self.warcs or self.site or self.docs
-        return "" if given else "no pages are given: set crawl.warcs to WARC files, crawl.site to a site, or crawl.docs to packages"
+        given = self.warcs or self.sources or self.site or self.docs
+        do = "set crawl.warcs to WARC files, crawl.sources to files by source, crawl.site to a site, or crawl.docs to packages"
+        return "" if given else f"no pages are given: {do}"
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The names of all sources, in the order of their files."""
+        return (*[self.source] * bool(self.warcs), *sorted(self.sources), *(own.source for own in (self.site, self.docs) if own))
 
     @model_validator(mode="after")
     def _sources_have_different_names(self) -> CrawlConfig:
-        names = [self.source] * bool(self.warcs) + [own.source for own in (self.site, self.docs) if own]
+        names = self.source_names
         if len(set(names)) < len(names):
-            raise ValueError(f"two sources have one name ({', '.join(names)}); give each its own in crawl.source, site.source, docs.source")
+            raise ValueError(
+                f"two sources have one name ({', '.join(names)}); give each its own in crawl.source, crawl.sources, site.source, docs.source"
+            )
+        if empty := next((name for name, files in self.sources.items() if not files), ""):
+            raise ValueError(f"the source {empty!r} has no files; name some in crawl.sources.{empty}, or remove it")
         return self
 
 
@@ -158,14 +183,19 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     Returns:
         The outcome. Its rows are the lines of identity.jsonl; it has record counts (URLs) if this stage fetched pages.
     """
-    files, given = _given(ctx.files("warcs") if config.warcs else (), config.source)
-    identity: list[GivenLine | RecordLine] = [*given]
+    files: list[WarcFile] = []
+    identity: list[GivenLine | RecordLine] = []
+    fields = {config.source: "warcs"} if config.warcs else {}
+    for source, field in {**fields, **{name: f"sources.{name}" for name in sorted(config.sources)}}.items():
+        found, given = _given(ctx.files(field), source, field)
+        files += found
+        identity += given
     record_counts = RecordCounts(unit="urls")
     pages = 0
     for own in _own_crawls(config):
         with own.visit() as visit:
-            found, lines, counts = _crawl(own, visit, config.shards, len(files), out, ctx)
-        files += found
+            crawled, lines, counts = _crawl(own, visit, config.shards, len(files), out, ctx)
+        files += crawled
         identity += lines
         record_counts = record_counts + counts
         pages += counts.kept
@@ -175,29 +205,39 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     return Outcome(rows=len(identity), record_counts=record_counts if pages else None, summary=summary, identity=("identity.jsonl",))
 
 
-def _given(warcs: Iterable[ExternalFile], source: str) -> tuple[list[WarcFile], list[GivenLine]]:
-    """Returns the entries of files.json and the identity lines of given files, after a check that each begins with a WARC record.
+def _given(given: Iterable[ExternalFile], source: str, field: str) -> tuple[list[WarcFile], list[GivenLine]]:
+    """Returns the entries of files.json and the identity lines of given files.
+
+    A file whose name is not that of a file of documents has to begin with a WARC record.
+
+    Args:
+        given: The files.
+        source: Name of their source.
+        field: The setting that names them, for messages.
 
     Raises:
-        StageError: A file cannot be read or is not a WARC file.
+        StageError: A file cannot be read, or is neither a WARC file nor one of documents.
         ConnectionError: The network failed, so that the node is retried.
     """
     from stages.text.warc.records import NotWarcError, check_warc
 
     files: list[WarcFile] = []
     identity: list[GivenLine] = []
-    for file in warcs:
+    for file in given:
+        name = file.uri.rpartition("/")[2]
         try:
             with opened(file.uri) as stream:
-                check_warc(stream, file.uri.rpartition("/")[2])
+                if field == "warcs" or not holds_documents(name):
+                    check_warc(stream, name)
         except NotWarcError as error:
-            raise StageError(
-                f"{error}.", where=file.uri, do="Remove it from crawl.warcs, or convert it (warcio recompress makes WARC of ARC)."
-            ) from None
+            do = f"Remove it from crawl.{field}, or convert it (warcio recompress makes WARC of ARC)."
+            if holds_documents(name):
+                do = f"Name files of documents in crawl.sources, for example crawl.sources={{{source}: [{name}]}}."
+            raise StageError(f"{error}.", where=file.uri, do=do) from None
         except ConnectionError:
             raise  # a network fault: the node is retried
         except OSError as error:
-            raise StageError(f"A WARC file cannot be read: {error}.", where=file.uri, do="Check the path and your rights.") from None
+            raise StageError(f"A given file cannot be read: {error}.", where=file.uri, do="Check the path and your rights.") from None
         files.append({"uri": file.uri, "bytes": file.bytes, "identity": file.identity, "source": source})
         identity.append(given_line(file.uri, file.bytes, file.identity, source))
     return files, identity

@@ -1,6 +1,7 @@
 """extract: extracts the main text of every page in a crawl and records a decision for every record.
 
-The stage reads WARC responses, which it decodes and cleans of navigation, and WET conversions, whose text it takes as it is.
+The stage reads WARC responses, which it decodes and cleans of navigation, and WET conversions and rows of Parquet or JSON Lines files, whose
+text it takes as it is.
 
 Guarantee: each record and each unreadable part of a file gets one decision, and files.parquet counts them per file and reason. The same
 bytes give the same output in file and record order. Neither the number of workers nor the load of the machine changes it, because no
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
@@ -26,17 +28,10 @@ from stages.core.store import external
 from stages.core.store.remote import opened
 from stages.core.tables import import_documents
 from stages.core.tables.documents import DOCUMENTS, Document
-from stages.core.tables.extract_tables import (
-    DECISIONS,
-    FILES,
-    BadRecord,
-    ExtractedFile,
-    FileRow,
-    RecordRow,
-    file_record_counts,
-)
+from stages.core.tables.extract_tables import DECISIONS, FILES, BadRecord, ExtractedFile, FileRow, RecordRow, file_record_counts
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
+from stages.given_documents import extract_rows
 from stages.settings import StageConfig
 from stages.text.warc.html import Engine, ParserError
 from stages.text.warc.page_reasons import DAMAGED, PageReason
@@ -94,13 +89,13 @@ class ExtractConfig(StageConfig):
     min_chars: int = Field(1, ge=1)
     """Shorter texts are dropped with the reason no_text (characters)."""
     max_bad_records: int = Field(0, ge=0)
-    """Number of damaged records (unreadable, truncated, bomb, bad_head, bad_length, bad_http, bad_encoding) that the stage skips before it
-    fails."""
+    """Number of damaged records (unreadable, truncated, bomb, bad_head, bad_length, bad_http, bad_encoding, bad_row) that the stage skips
+    before it fails."""
 
 
 @dataclass(frozen=True)
 class ExtractTask:
-    """A WARC or WET file of a crawl.
+    """A file of a crawl: WARC, WET, Parquet or JSON Lines.
 
     Attributes:
         number: Its number in files.json.
@@ -119,13 +114,18 @@ class ExtractTask:
     config: ExtractConfig
 
     @property
+    def file(self) -> ExternalFile:
+        """The file as the crawl stage read it."""
+        return ExternalFile(self.uri, self.size_bytes, self.identity)
+
+    @property
     def name(self) -> str:
         """The file's name without its folder."""
         return self.uri.rpartition("/")[2]
 
 
 def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes documents/ and decisions/ with one shard per WARC file of the crawl, and files.parquet.
+    """Writes documents/ and decisions/ with one shard per file of the crawl, and files.parquet.
 
     Returns:
         The outcome with record counts. Its rows are the documents.
@@ -151,25 +151,22 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(record_counts.dropped.items()))
         raise StageError(
             "No page of the crawl gave any text.",
-            where=f"{len(files)} WARC files, {record_counts.rows_in} records ({reasons})",
-            do="Check that the files hold HTML responses, and extract.statuses and extract.mimes.",
+            where=f"{len(files)} files, {record_counts.rows_in} records ({reasons})",
+            do="Check that the files hold HTML responses or rows with a text, and extract.statuses and extract.mimes.",
         )
     summary = {"files": len(files), "documents": documents, "text_chars": record_counts.chars_out, "duplicate_record_ids": renamed}
     return Outcome(rows=documents, record_counts=record_counts, summary=summary)
 
 
 def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """Returns the outcome of an import of a user's documents.
-
-    A row without a language gets a detected one, because the filter needs it.
-    """
+    """Returns the outcome of an import of a user's documents. A row without a language gets a detected one, because the filter needs it."""
     from stages.text.warc.language_id import detect_language
 
     return import_documents.take_documents(files, out, ctx, detect_language)
 
 
 def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile:
-    """Writes documents.parquet and decisions.parquet of one WARC or WET file.
+    """Writes documents.parquet and decisions.parquet of one file of the crawl.
 
     Returns:
         Its record counts and damaged records.
@@ -177,6 +174,9 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
     Raises:
         StageError: The parser failed, or the file is not the one that the crawl stage read.
     """
+    if import_documents.holds_documents(task.name):
+        with _unchanged(task):
+            return extract_rows(folder, task.file, task.number, task.source, task.config.min_chars, meter)
     bad: list[BadRecord] = []
     decisions: list[RecordRow] = []
     totals: dict[str, list[int]] = {}
@@ -210,8 +210,9 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
         write_rows(folder / "documents.parquet", schema(**DOCUMENTS.types), documents())
         write_rows(folder / "decisions.parquet", schema(**DECISIONS.types), decisions)
     except MemoryError as error:  # raised while a record was read or written
-        where = f"{task.name}, after record {len(decisions) - 1}"
-        raise StageError(PARSER_FAILED.format(_said(error)), where=where, do=LESS_MEMORY) from None
+        raise StageError(
+            PARSER_FAILED.format(_said(error)), where=f"{task.name}, after record {len(decisions) - 1}", do=LESS_MEMORY
+        ) from None
     rows: list[FileRow] = [
         {"warc": task.number, "name": task.name, "source": task.source, "bytes": task.size_bytes, "reason": reason or None,
          "records": total[0], "chars_in": total[1], "chars_out": total[2]} for reason, total in sorted(totals.items())
@@ -225,27 +226,40 @@ def _said(error: BaseException) -> str:
 
 
 def _records(task: ExtractTask) -> Iterator[WarcRecord]:
-    """Yields the records of a file, and checks the file before the first and after the last one.
+    """Yields the records of a WARC or WET file."""
+    from stages.text.warc.framing import WarcLimits
+    from stages.text.warc.records import read_records
+
+    with _unchanged(task) as stream:
+        yield from read_records(stream, WarcLimits(task.config.max_page_bytes, task.config.max_ratio))
+
+
+@contextmanager
+def _unchanged(task: ExtractTask) -> Iterator[BinaryIO]:
+    """Opens a file, and checks it before and after it is read.
+
+    Yields:
+        The file.
 
     Raises:
         StageError: The file is gone, or is not the one that the crawl stage read.
     """
-    from stages.text.warc.framing import WarcLimits
-    from stages.text.warc.records import read_records
-
+    changed = StageError(
+        "The file has changed since the crawl stage read it.",
+        where=f"{task.uri} (then {task.size_bytes:,} bytes, {task.identity[:19]})",
+        do="Run the recipe again; the crawl stage takes the new content as a new input.",
+    )
     try:
         with opened(task.uri) as stream:
-            changed = stream.seek(0, 2) != task.size_bytes
-            if not changed:
-                yield from read_records(stream, WarcLimits(task.config.max_page_bytes, task.config.max_ratio))
-        if changed or external.changed(ExternalFile(task.uri, task.size_bytes, task.identity), {}):
-            raise StageError(
-                "The file has changed since the crawl stage read it.",
-                where=f"{task.uri} (then {task.size_bytes:,} bytes, {task.identity[:19]})",
-                do="Run the recipe again; the crawl stage takes the new content as a new input.",
-            )
+            if stream.seek(0, 2) != task.size_bytes:
+                raise changed
+            yield stream
+        if external.changed(task.file, {}):
+            raise changed
     except FileNotFoundError:
-        raise StageError("A WARC file of the crawl is gone.", where=task.uri, do="Put it back, or change crawl.warcs.") from None
+        raise StageError(
+            "A file of the crawl is gone.", where=task.uri, do="Put it back, or change crawl.warcs or crawl.sources."
+        ) from None
 
 
 def _page(record: WarcRecord, config: ExtractConfig) -> ExtractedPage:

@@ -145,9 +145,12 @@ def test_the_plan_of_a_recipe_has_the_new_node_before_the_report(tree: Path) -> 
     assert nodes.index("extract") < nodes.index("lengths") < nodes.index("report")
 
 
-def test_what_has_no_default_is_asked_for_and_what_has_one_may_be_left_out(tree: Path) -> None:
+def test_a_section_without_its_settings_is_refused_and_a_node_without_its_section_is_off(tree: Path) -> None:
     (tree / "without.yaml").write_text((tree / "configs" / "tiny.yaml").read_text().removesuffix(SECTION))
-    refused = loam(tree, "plan", str(tree / "without.yaml"), code=2)
+    without = answered(loam(tree, "plan", str(tree / "without.yaml"), "--json").stdout)
+    assert without["off"]["lengths"] == "the recipe has no section lengths: write one"
+    (tree / "empty.yaml").write_text((tree / "without.yaml").read_text() + "\nlengths: {}\n")
+    refused = loam(tree, "plan", str(tree / "empty.yaml"), code=2)
     assert "bin_chars" in refused.stderr and ": lengths" in refused.stderr and "has no default" in refused.stderr
     text = (tree / "configs" / "tiny.yaml").read_text()
     assert "\nencode: {}\n" in text

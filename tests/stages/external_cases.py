@@ -219,6 +219,10 @@ CASES: dict[str, Case] = {
         crawl.STAGE, ("a.warc.gz", "b.warc.gz", "c.warc"), ("one", "two", "torn"), files_by(page_file),
         lambda files: {"warcs": files}, list,
     ),
+    "crawl.sources": Case(
+        crawl.STAGE, ("a.warc.gz", "b.jsonl", "c.warc"), ("one", "two", "torn"), files_by(page_file),
+        lambda files: {"sources": {"web": files}}, list,
+    ),
     "crawl.docs.packages": Case(
         crawl.STAGE, ("alpha", "beta"), ("1.0", "2.0"), place_packages,
         lambda packages: {"docs": {"packages": packages, "min_page_chars": 1, "editions": ["stable"]}, "shards": 1}, list, examples=1,

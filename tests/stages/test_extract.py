@@ -351,5 +351,5 @@ def test_a_file_changed_or_gone_after_the_crawl(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="has changed since the crawl stage read it"):
         run_stage(STAGE, {}, {"warc": warc}, tmp_path)
     file.unlink()
-    with pytest.raises(StageError, match="A WARC file of the crawl is gone"):
+    with pytest.raises(StageError, match="A file of the crawl is gone"):
         run_stage(STAGE, {}, {"warc": warc}, tmp_path)

@@ -16,7 +16,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -40,13 +40,19 @@ GRAIN_NS = 20_000_000  # kernels take file times from a clock that ticks every 1
 
 
 def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, External, Sequence[str]]]:
-    """Yields (dotted field, mark, values) of every external field of a config, including nested models."""
+    """Yields (dotted field, mark, values) of every external field of a config, including nested models.
+
+    A field that maps names to values ("sources") gives one field per name ("sources.web"), sorted by name.
+    """
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
         marks = [m for m in info.metadata if isinstance(m, External)] or [
             m for arg in get_args(info.annotation) for m in getattr(arg, "__metadata__", ()) if isinstance(m, External)
         ]
-        if marks and value is not None:
+        if marks and isinstance(value, Mapping):
+            for key in sorted(value):
+                yield f"{prefix}{name}.{key}", marks[0], value[key]
+        elif marks and value is not None:
             yield prefix + name, marks[0], value
         elif isinstance(value, BaseModel):
             yield from external_fields(value, f"{prefix}{name}.")

@@ -101,24 +101,14 @@ IMPORTER = Importer(PATTERNS, take_documents)
 def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: DetectLanguage | None, seen: set[UUID]) -> RecordCounts:
     """Returns the record counts of one file after writing its shard, a Parquet file `name` in documents/ and in decisions/."""
     decisions: list[ImportDecision] = []
-    chars = grown = 0
+    chars = 0
 
     def documents() -> Iterator[ImportedDocument]:
-        nonlocal chars, grown
-        for record in _format_of(file).records(file, ctx):
-            fields = _checked(record.value)
-            if isinstance(fields, str):
-                ctx.drop(fields, record.where, record.text())
+        nonlocal chars
+        for record, document in read_documents(file, ctx, detect, seen):
+            if isinstance(document, str):
+                ctx.drop(document, record.where, record.text())
                 continue
-            grown += len(fields.text) + ROW_BYTES
-            if grown > max(FREE_BYTES, MAX_RATIO * file.bytes):
-                raise RecipeError(
-                    f"{base_name(file)} grows past {FREE_BYTES >> 20} MiB and {MAX_RATIO} times its {file.bytes:,} bytes: it repeats a text, "
-                    "or is made to fill the disk.",
-                    where=record.where,
-                    do="Write it again without the copies, or uncompressed.",
-                )
-            document = _document(record, fields, detect, seen)
             chars += len(document["text"])
             decisions.append({"doc_id": document["doc_id"], "url": document["url"], "verdict": "kept", "reason": None})
             yield document
@@ -126,6 +116,42 @@ def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: D
     rows = write_rows(out / "documents" / name, schema(**DOCUMENTS.types), documents())
     write_rows(out / "decisions" / name, schema(**DECISIONS.types), decisions)
     return RecordCounts(rows_in=rows, kept=rows, chars_in=chars, chars_out=chars)
+
+
+def read_documents(
+    file: ExternalFile, ctx: Context, detect: DetectLanguage | None, seen: set[UUID]
+) -> Iterator[tuple[JsonRecord, ImportedDocument | str]]:
+    """Yields every row of a file with its document, or with the reason why it cannot be one.
+
+    Args:
+        file: A local file in one of the formats.
+        ctx: The stage's context. `ctx.drop` gets what is not a row at all.
+        detect: Text -> (language, score), for rows without a language. None leaves both empty.
+        seen: The ids of earlier documents; those of this file are added.
+
+    Raises:
+        RecipeError: The file grows past the limit of decompression, or its name fits no format.
+    """
+    grown = 0
+    for record in _format_of(file).records(file, ctx):
+        fields = _checked(record.value)
+        if isinstance(fields, str):
+            yield record, fields
+            continue
+        grown += len(fields.text) + ROW_BYTES
+        if grown > max(FREE_BYTES, MAX_RATIO * file.bytes):
+            raise RecipeError(
+                f"{base_name(file)} grows past {FREE_BYTES >> 20} MiB and {MAX_RATIO} times its {file.bytes:,} bytes: it repeats a text, "
+                "or is made to fill the disk.",
+                where=record.where,
+                do="Write it again without the copies, or uncompressed.",
+            )
+        yield record, _document(record, fields, detect, seen)
+
+
+def holds_documents(name: str) -> bool:
+    """Returns whether a file of this name is read as documents, one per row."""
+    return any(known.reads(ExternalFile(name, 0, "")) for known in FORMATS)
 
 
 def _refuse_twice(files: Sequence[ExternalFile]) -> None:

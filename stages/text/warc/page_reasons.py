@@ -50,11 +50,13 @@ class PageReason(StrEnum):
     TOO_DEEP = "too_deep"
     NO_TEXT = "no_text"
     """The text is shorter than extract.min_chars."""
+    BAD_ROW = "bad_row"
+    """A row of a file of documents is not a document: it is not JSON, or has no text or a field of another type."""
 
 
 BROKEN = frozenset({
     PageReason.UNREADABLE, PageReason.TRUNCATED, PageReason.BOMB, PageReason.BAD_HEAD, PageReason.BAD_LENGTH,
 })  # fmt: skip
 """The record itself is damaged. No other check runs on it."""
-DAMAGED = BROKEN | {PageReason.BAD_HTTP, PageReason.BAD_ENCODING}
+DAMAGED = BROKEN | {PageReason.BAD_HTTP, PageReason.BAD_ENCODING, PageReason.BAD_ROW}
 """Reasons that count against extract.max_bad_records."""

@@ -1,0 +1,157 @@
+"""Named sources of a crawl: WARC, Parquet and JSON Lines side by side, each row with one decision, the source in every document."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid5
+
+import pytest
+
+from stages import crawl, dedup, extract
+from stages.core.contract.declaration import Artifact, ExternalFile
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables import import_documents
+from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.core.tables.shards import Meter
+from stages.given_documents import extract_rows
+from tests.conftest import run_stage
+from tests.text.warc.test_records import member, record
+
+PLAIN = "The function returns a copy of the list that was given to it, and the order of its items does not change."
+OWN = "0f0e0d0c-1111-4222-8333-444455556666"
+
+
+def lines(path: Path, *rows: Any) -> str:
+    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+    return str(path)
+
+
+def extracted(sources: dict[str, list[str]], home: Path, **config: Any) -> Artifact:
+    warc = run_stage(crawl.STAGE, {"sources": sources}, {}, home)
+    return run_stage(extract.STAGE, config, {"warc": warc}, home)
+
+
+def rows(artifact: Artifact, name: str) -> list[dict[str, Any]]:
+    return [row for path in sorted((artifact.path / name).glob("*.parquet")) for row in read_rows(path)]
+
+
+def mixed(folder: Path) -> dict[str, list[str]]:
+    """Returns three sources: two files of rows, a Parquet file, and a WARC file."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=UTF-8\r\n\r\n"
+    (folder / "page.warc.gz").write_bytes(member(record(1, f"<html><body><p>{PLAIN} A page.</p></body></html>".encode(), head)))
+    shape = schema(text="string", url="string", source="string", lang="string")
+    write_rows(folder / "code.parquet", shape, [{"text": f"{PLAIN} Code.", "url": "http://c/1", "source": "elsewhere", "lang": "en"}])
+    first = lines(folder / "a.jsonl", {"text": f"{PLAIN} One.", "id": OWN}, "", {"text": f"{PLAIN} Two.", "date": "2026-01-02"})
+    second = lines(folder / "b.jsonl.gz", {"text": f"{PLAIN} Three.", "id": OWN})
+    return {"web": [str(folder / "page.warc.gz")], "manuals": [first, second], "code": [str(folder / "code.parquet")]}
+
+
+def test_sources_of_several_formats_become_documents_with_the_name_of_their_source(tmp_path: Path) -> None:
+    found = extracted(mixed(tmp_path), tmp_path / "home")
+    documents = rows(found, "documents")
+    texts = [(d["source"], d["text"].removeprefix(PLAIN).strip(), d["url"], d["lang"]) for d in documents]
+    assert texts == [
+        ("code", "Code.", "http://c/1", "en"), ("manuals", "One.", "", "en"), ("manuals", "Two.", "", "en"), ("manuals", "Three.", "", "en"),
+        ("web", "A page.", "http://a.b/1", "en"),
+    ]  # fmt: skip
+    assert documents[0]["lang_score"] == 1.0 > documents[1]["lang_score"] > 0.3
+    assert documents[1]["doc_id"] == UUID(OWN) != documents[3]["doc_id"], "an id that an earlier file of the source has is replaced"
+    assert len({d["doc_id"] for d in documents}) == 5
+    counts = found.manifest["record_counts"]
+    assert (counts["rows_in"], counts["kept"], counts["dropped"]) == (5, 5, {})
+    decisions = rows(found, "decisions")
+    assert [(d["warc"], d["ordinal"], d["verdict"]) for d in decisions] == [
+        (0, 1, "kept"), (1, 1, "kept"), (1, 3, "kept"), (2, 1, "kept"), (3, 0, "kept"),
+    ]  # fmt: skip
+    listed = [(f["name"], f["source"], f["records"]) for f in read_rows(found.path / "files.parquet")]
+    assert listed == [("code.parquet", "code", 1), ("a.jsonl", "manuals", 2), ("b.jsonl.gz", "manuals", 1), ("page.warc.gz", "web", 1)]
+    assert {d["source"] for d in rows(run_stage(dedup.STAGE, {"near": False}, {"documents": found}, tmp_path / "home"), "documents")} == {
+        "code", "manuals", "web",
+    }  # fmt: skip
+
+
+def test_the_order_in_which_sources_are_written_changes_nothing(tmp_path: Path) -> None:
+    sources = mixed(tmp_path)
+    made = [
+        run_stage(crawl.STAGE, {"sources": order}, {}, tmp_path / str(n))
+        for n, order in enumerate((sources, dict(reversed(sources.items()))))
+    ]
+    assert made[0].manifest["key"] == made[1].manifest["key"] and made[0].manifest["digest"] == made[1].manifest["digest"]
+    renamed = run_stage(crawl.STAGE, {"sources": {**sources, "more": sources["web"]} | {"web": sources["code"]}}, {}, tmp_path / "other")
+    assert renamed.manifest["key"] != made[0].manifest["key"] and renamed.manifest["digest"] != made[0].manifest["digest"]
+    one = run_stage(crawl.STAGE, {"warcs": sources["web"]}, {}, tmp_path / "warcs")
+    same = run_stage(crawl.STAGE, {"sources": {"web": sources["web"]}}, {}, tmp_path / "sources")
+    assert one.manifest["digest"] == same.manifest["digest"], "warcs is one source, named by crawl.source"
+
+
+BAD = [{"text": PLAIN}, "{ half", {"title": "no text"}, {"text": 7}, {"text": PLAIN, "url": 3}, "[]", {"text": "   "}, {"text": "short"}]
+
+
+def test_rows_that_are_no_documents_are_named_and_counted(tmp_path: Path) -> None:
+    sources = {"web": [lines(tmp_path / "a.jsonl", *BAD)]}
+    with pytest.raises(StageError, match="a record is bad_row") as caught:
+        extracted(sources, tmp_path / "home")
+    assert caught.value.where.startswith("a.jsonl:2 (the line is not JSON")
+    found = extracted(sources, tmp_path / "home", max_bad_records=5, min_chars=10)
+    assert found.manifest["record_counts"]["dropped"] == {"bad_row": 5, "no_text": 2}
+    decisions = {d["ordinal"]: d for d in rows(found, "decisions")}
+    assert {n: d["reason"] for n, d in decisions.items()} == {
+        1: None, 2: "bad_row", 3: "bad_row", 4: "bad_row", 5: "bad_row", 6: "bad_row", 7: "no_text", 8: "no_text",
+    }  # fmt: skip
+    sha = (
+        found.manifest["inputs"]["warc"]
+        and json.loads(next((tmp_path / "home").glob("artifacts/crawl/*/files.json")).read_text())[0]["identity"]
+    )
+    assert decisions[2]["doc_id"] == uuid5(UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8"), f"{sha.removeprefix('sha256:')}:2")
+    kept = [json.loads(line) for line in (found.path / "bad_records.jsonl").read_text().splitlines()]
+    assert [entry["where"].partition(" ")[0] for entry in kept] == [f"a.jsonl:{n}" for n in (2, 3, 4, 5, 6)]
+    assert "the row has no text" in kept[1]["where"] and "url is not a string" in kept[3]["where"]
+
+
+def test_files_of_documents_are_named_as_sources(tmp_path: Path) -> None:
+    file = lines(tmp_path / "a.jsonl", {"text": PLAIN})
+    with pytest.raises(StageError) as caught:
+        run_stage(crawl.STAGE, {"warcs": [file]}, {}, tmp_path / "home")
+    assert caught.value.do == "Name files of documents in crawl.sources, for example crawl.sources={web: [a.jsonl]}."
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(StageError) as caught:
+        run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "a.txt")]}}, {}, tmp_path / "home")
+    assert caught.value.do.startswith("Remove it from crawl.sources.web, or convert it")
+    with pytest.raises(RecipeError, match=r"crawl.sources.web|no file"):
+        run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "*.parquet")]}}, {}, tmp_path / "home")
+
+
+def test_a_file_that_changes_or_goes_after_the_crawl_is_refused(tmp_path: Path) -> None:
+    file = lines(tmp_path / "a.jsonl", {"text": PLAIN})
+    warc = run_stage(crawl.STAGE, {"sources": {"web": [file]}}, {}, tmp_path / "home")
+    lines(tmp_path / "a.jsonl", {"text": PLAIN[::-1]})
+    with pytest.raises(StageError, match="The file has changed since the crawl stage read it"):
+        run_stage(extract.STAGE, {}, {"warc": warc}, tmp_path / "home")
+    Path(file).unlink()
+    with pytest.raises(StageError, match="A file of the crawl is gone") as caught:
+        run_stage(extract.STAGE, {}, {"warc": warc}, tmp_path / "home")
+    assert "crawl.sources" in caught.value.do
+
+
+def test_a_decompression_bomb_and_a_file_without_a_text_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path / "none.parquet", schema(body="string"), [{"body": PLAIN}])
+    with pytest.raises(RecipeError, match="none.parquet has no column text"):
+        extracted({"web": [str(tmp_path / "none.parquet")]}, tmp_path / "home")
+    monkeypatch.setattr(import_documents, "FREE_BYTES", 1000)
+    bomb = Path(lines(tmp_path / "bomb.jsonl.gz", *[{"text": PLAIN * 200}] * 200))
+    with pytest.raises(RecipeError, match="bomb.jsonl.gz grows past"):
+        extract_rows(tmp_path, ExternalFile(str(bomb), bomb.stat().st_size, "sha256:0"), 0, "web", 1, Meter(tmp_path / "meter"))
+
+
+def test_a_remote_parquet_file_is_copied_under_its_own_name(tmp_path: Path) -> None:
+    path = tmp_path / "far" / "a.parquet"
+    path.parent.mkdir()
+    write_rows(path, schema(text="string"), [{"text": PLAIN}, {"text": ""}])
+    far = ExternalFile(f"file://{path}", path.stat().st_size, f"sha256:{'0' * 64}")
+    found = extract_rows(tmp_path, far, 4, "web", 1, Meter(tmp_path / "meter"))
+    assert [(row["name"], row["reason"], row["records"]) for row in found["file"]] == [("a.parquet", None, 1), ("a.parquet", "no_text", 1)]
+    assert [row["warc"] for row in read_rows(tmp_path / "decisions.parquet")] == [4, 4] and found["bad"] == []
