@@ -55,6 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
 
 
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Names bytes that are no text after their argument: a compressed value can contain the time, and every process must find equal names."""
+    return argname if isinstance(val, bytes) and not (val.isascii() and val.decode("ascii").isprintable()) else None
+
+
 def _place(item: pytest.Item) -> int:
     """Returns a test's place in the order: shared fixtures, then long files, then the others."""
     (group,) = next(item.iter_markers("xdist_group")).args
