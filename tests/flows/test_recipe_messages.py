@@ -95,12 +95,13 @@ def test_every_error_type_has_a_phrase_that_is_not_pydantic_s() -> None:
         ("train_quality", {"model": ["a", "b"]}, 'train_quality.model: must be a list of at most 1 entry, not the list ["a", "b"].'),
         ("train_quality", {"label": ""}, 'train_quality.label: must be a text that is not empty, not the text "".'),
         ("pretrain", {"optimizer": {"betas": [0.9]}}, "pretrain.optimizer.betas: must be a list of 2 entries, not the list [0.9]."),
+        ("pretrain", {"optimizer": {"betas": []}}, "pretrain.optimizer.betas: must be a list of 2 entries, not the list []."),
         ("pretrain", {"optimizer": 3}, "pretrain.optimizer: must be a mapping (`key: value` lines), not the number 3."),
     ],
 )
 def test_what_a_value_must_be_and_what_was_given(node: str, values: Mapping[str, Any], what: str) -> None:
     found = [f"{error.what} {error.do}" for error in checked(CLASSES[node], values, node, "", CLASSES)[1]]
-    assert any(line.startswith(what) for line in found), found
+    assert sum(line.startswith(what) for line in found) == 1, found
 
 
 @pytest.mark.parametrize(

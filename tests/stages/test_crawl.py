@@ -148,7 +148,7 @@ def test_files_and_documentation_together(data: Data, tmp_path: Path) -> None:
     ("config", "message"),
     [
         ({"site": {"seeds": ["ftp://x/"]}}, "the seed 'ftp://x/' is not an http:// or https:// URL"),
-        ({"site": {"seeds": []}}, "at least 1 item"),
+        ({"site": {"seeds": []}}, "crawl.site.seeds: must be a list of at least 1 entry"),
         ({"docs": {"packages": ["numpy"], "source": "a"}, "site": {"seeds": ["http://x/"], "source": "a"}}, "two sources have one name"),
         ({"warcs": ["no/such/*.warc.gz"]}, "pattern matches no file: no/such"),
         ({"docs": {"packages": ["no-such-package"]}}, "'no-such-package' is not installed"),

@@ -82,7 +82,7 @@ class Fault:
     Attributes:
         path: The section and the keys below it, as a recipe writes them.
         key: Whether the last key itself is wrong, not its value.
-        above: What the value that holds the last key may be.
+        above: What the value that holds the last key may be; for a list with missing entries, what the list may be.
         error: The entry of `ValidationError.errors()`.
     """
 
@@ -218,7 +218,14 @@ def _located(error: Mapping[str, Any], values: object, section: str, classes: Ma
             values = _at(values, part)
             above, here = here, here.below(part) or FieldTypes(())
             is_tag = _tags(here)
+    if _is_short(error):  # the missing entries of a list are one fault, that of the list
+        path.pop()
     return Fault(tuple(path), key or error["type"] == "invalid_key", above, error)
+
+
+def _is_short(error: Mapping[str, Any]) -> bool:
+    """Returns whether an error is a missing entry of a list of fixed length."""
+    return error["type"] == "missing" and isinstance(error["loc"][-1], int)
 
 
 def _tags(field: FieldTypes) -> Callable[[object], bool]:
@@ -240,7 +247,7 @@ def _told(faults: Sequence[Fault], where: str, classes: Mapping[str, type[StageC
     kind, place = fault.error["type"], ".".join(str(part)[:60] for part in fault.path)
     if kind == "extra_forbidden":
         return RecipeError(f"Unknown key {place}.", where=where, do=_known_keys(fault, classes))
-    if kind == "missing" and isinstance(fault.path[-1], str):
+    if kind == "missing" and not _is_short(fault.error):
         return RecipeError(f"{place}: has no default.", where=where, do=f"Set {place} {SET_IT}")
     if kind in ("value_error", "unknown_name"):
         name = f", not {shown(fault.error['input'].get('name'))}" if kind == "unknown_name" else ""
@@ -248,8 +255,6 @@ def _told(faults: Sequence[Fault], where: str, classes: Mapping[str, type[StageC
         what = _cut(fault.error["msg"].removeprefix("Value error, "))
         return RecipeError(f"{place}: {what}{name}", where=where, do=do)
     given = fault.error["input"]
-    if kind == "missing":  # an entry of a list of fixed length
-        place = ".".join(str(part)[:60] for part in fault.path[:-1])
     shown_value = shown(given) if kind in LIMITS or kind == "finite_number" else described(given)
     must = " or ".join(dict.fromkeys(_phrase(one) for one in faults))
     of_key = "the key " if fault.key else ""
