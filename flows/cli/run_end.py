@@ -100,13 +100,15 @@ def next_commands(home: Path, run: RunRow, nodes: Sequence[NodeRow], complete: b
     """
     from stages.core.contract.states import NodeState
     from stages.core.store import manifest
-    from stages.queries.lineage import run_before
+    from stages.queries.lineage import dropped_document, run_before
 
     found, alias = [], run["alias"]
     trained = next((row for row in nodes if row["node"] == "pretrain" and row["state"] != NodeState.IMPORTED), None)
     if trained:
         steps = manifest.read_artifact(home / "artifacts" / trained["artifact_id"]).summary["steps"]
         found.append((f"loam trace --step {steps} --run {alias}", "which documents the last step of pretraining read"))
+    elif (dropped := dropped_document(home, run["run_id"]))[0]:
+        found.append((f"loam trace --doc {dropped[1]} --run {alias}", f"why {dropped[0]} dropped this document"))
     if before := run_before(home, run["run_id"]):
         found.append((f"loam compare {before} {alias}", f"what differs from {before}"))
     last = next((row for row in reversed(nodes) if row["node"].startswith("export@")), nodes[-1])

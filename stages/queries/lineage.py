@@ -16,6 +16,7 @@ from stages.core.contract.errors import StageError, VerificationError
 from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.index import database, lookup
 from stages.core.store import integrity, manifest, names, runs
+from stages.queries.trace import PIPELINE
 
 FOUND = "node, artifact_id, alias, kind, rows, unit, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
 
@@ -107,6 +108,19 @@ def run_before(home: Path, run: str) -> str:
     )
     found = database.query(home, sql, [run, str(RunState.DONE)])[1]
     return str(found[0][0]) if found else ""
+
+
+def dropped_document(home: Path, run: str) -> tuple[str, str]:
+    """Returns (node, doc_id) of a document that the last of the run's nodes which dropped one dropped. Empty texts if none did. run: an id."""
+    sql = (
+        "SELECT n.node, artifact_id FROM node_run n JOIN side_table s USING (artifact_id) WHERE n.run_id = $1 AND s.kind = 'decisions' "
+        "AND list_contains($2::VARCHAR[], n.node) GROUP BY n.node, artifact_id ORDER BY list_position($2::VARCHAR[], n.node) DESC"
+    )
+    one = "SELECT min(doc_id)::VARCHAR FROM decisions WHERE contains(file, ?) AND verdict = 'dropped'"
+    for node, artifact in database.query(home, sql, [run, list(PIPELINE)])[1]:
+        if found := database.query(home, one, [f"/{artifact}/"])[1][0][0]:
+            return node, str(found)
+    return "", ""
 
 
 def node_rows(home: Path, run: str) -> list[NodeRow]:

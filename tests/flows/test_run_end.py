@@ -21,7 +21,7 @@ from tests.queries.two_runs import make_artifact, make_run, make_two_runs
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a home with runs until pretrain (tiny-1 and tiny-2), until mix (tiny-3), and one with models and a report (tiny-4)."""
+    """Returns a home with runs until pretrain (tiny-1 and tiny-2), until mix (tiny-3), one with models and a report (tiny-4), until decontaminate."""
     home = tmp_path_factory.mktemp("ended") / "a home"
     make_two_runs(home)
     made = [make_artifact(home, node, 4, {}, {}) for node in ("pretrain", "export@base", "export@dpo", "report")]
@@ -29,6 +29,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(home, 4, made)
     for path in home.glob("artifacts/pretrain/*/manifest.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"summary": {"steps": 3}}))
+    first = [json.loads(line)["artifact"] for line in (home / "runs" / "run-1" / "nodes.jsonl").read_text().splitlines()]
+    make_run(home, 5, first[:5])
     names.give_name(home, "best", "run-2")
     database.reindex(home)
     return home
@@ -58,6 +60,14 @@ def test_a_run_up_to_a_node_says_what_it_did_and_what_can_be_asked(home: Path, c
         assert main(shlex.split(command)[1:]) == 0, command
     assert commands(ended(home, "run-1", capsys))[1].startswith("loam lineage show pretrain-1"), "no run is before it"
     assert commands(ended(home, "run-3", capsys))[0].startswith("loam lineage show mix-3"), "it trained nothing, and no other has its nodes"
+
+
+def test_a_run_that_trained_nothing_asks_why_a_document_was_dropped(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No node after dedup drops one here, so it is the exact copy that dedup dropped."""
+    first = commands(ended(home, "run-5", capsys))[0]
+    assert first.startswith("loam trace --doc 00000000-0000-0000-0000-000000000003 --run tiny-5 ")
+    assert main(shlex.split(first)[1:]) == 0 and "dropped" in capsys.readouterr().out
+    assert "# why dedup dropped this document" in ended(home, "run-5", capsys)
 
 
 def test_a_whole_run_names_report_and_the_last_model(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
