@@ -86,7 +86,7 @@ def test_thirty_kills_change_nothing(
     print("\nkill  aimed at     after (s)  hit          gone (s)  server  the run before it\n" + "\n".join(table))
     print(f"{len(hits)} kills, {len(set(hits) & set(nodes_of('tiny')))} nodes hit, {time.monotonic() - began:.0f} s in all")
     assert outcome(home) == expected
-    assert set(hits) >= {node.name for node in pipeline()} and len(hits) >= KILLS, "some node was never hit"
+    assert set(hits) >= set(nodes_of("tiny")) and len(hits) >= KILLS, "some node was never hit"
     assert not wait_until_gone(mark, GONE_WITHIN_S)
     assert not remains(home)
     assert ", 0 differ" in loam("lineage", "verify", home=home).stdout
