@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from flows.pipeline import pipeline
 from tests.chaos.pipeline import held, outcome, remains, shared_environment, start, wait_until_gone, words
 from tests.conftest import loam, nodes_of
 
