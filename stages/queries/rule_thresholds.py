@@ -63,7 +63,7 @@ EXTRACT_RULES: Mapping[str, tuple[Comparison, ...]] = {
     ),
 }
 """Reason of extract -> what its rule compares. A signal that is not a column of the decisions of extract has no recorded value."""
-EXTRACT_FACTS = {"ordinal": "record of the file, from 0", "status": "HTTP status", "mime": "content type", "encoding": "character encoding",
+EXTRACT_FACTS = {"ordinal": "record of the file, from 0 (row, from 1)", "status": "HTTP status", "mime": "content type", "encoding": "character encoding",
                  "chars_in": "characters, or bytes where the record was not decoded"}  # fmt: skip
 
 

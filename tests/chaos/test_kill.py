@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.pipeline import pipeline
 from tests.chaos.pipeline import held, outcome, remains, shared_environment, start, wait_until_gone, words
-from tests.conftest import loam
+from tests.conftest import loam, nodes_of
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
@@ -28,7 +27,7 @@ GONE_WITHIN_S = 10
 def moments(seconds: dict[str, float]) -> list[tuple[str, float]]:
     """(node, seconds after it began) of every kill, in pipeline order: each node once, and more where more time passes."""
     draw = random.Random(20_260)
-    nodes = [node.name for node in pipeline()]
+    nodes = nodes_of("tiny")
     extra = draw.choices(nodes, weights=[seconds[node] for node in nodes], k=KILLS - len(nodes))
     return [(node, draw.uniform(0.0, max(0.0, 0.8 * seconds[node] - 0.1))) for node in nodes for _ in range(1 + extra.count(node))]
 
@@ -84,9 +83,9 @@ def test_thirty_kills_change_nothing(
     last = start(["-m", "flows.cli", *words(home)], mark, said, shared_server)
     assert last.wait(timeout=600) == 0, said.read_text()[-3000:]
     print("\nkill  aimed at     after (s)  hit          gone (s)  server  the run before it\n" + "\n".join(table))
-    print(f"{len(hits)} kills, {len(set(hits) & {node.name for node in pipeline()})} nodes hit, {time.monotonic() - began:.0f} s in all")
+    print(f"{len(hits)} kills, {len(set(hits) & set(nodes_of('tiny')))} nodes hit, {time.monotonic() - began:.0f} s in all")
     assert outcome(home) == expected
-    assert set(hits) >= {node.name for node in pipeline()} and len(hits) >= KILLS, "some node was never hit"
+    assert set(hits) >= set(nodes_of("tiny")) and len(hits) >= KILLS, "some node was never hit"
     assert not wait_until_gone(mark, GONE_WITHIN_S)
     assert not remains(home)
     assert ", 0 differ" in loam("lineage", "verify", home=home).stdout
