@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from stages.text.items.chat import ChatTokens, template
@@ -80,8 +80,8 @@ def judge_files(tokenizer: str, config: str, template_file: str, mapping: dict[s
     judged = judge_tokenizer(text, settings, own_template, mapping)
     if isinstance(judged, list):
         return _refused(judged)
-    size, mended = _load(judged.text).get_vocab_size(), "" if judged.text == text else judged.text
-    return {"faults": [], "size": size, "text": mended, "tokens": asdict(judged.tokens), "changes": list(judged.changes)}
+    mended = "" if judged.text == text else judged.text
+    return {"faults": [], "size": judged.size, "text": mended, "tokens": asdict(judged.tokens), "changes": list(judged.changes)}
 
 
 def _refused(faults: list[str]) -> JudgedTokenizer:
@@ -123,14 +123,13 @@ def judge_tokenizer(
     faults = [*_vocabulary_faults(given, model, stated), *unmapped]
     if faults:
         return faults
-    mended = mend(text, tokens)
-    plain = _load(mended.text)
-    plain.encode_special_tokens = True
+    mended = mend(given, text, tokens)
+    read = given if mended.text == text else _load(mended.text)
     names = list(dict.fromkeys(mended.tokens.by_role().values()))
     theirs = template_text or settings.get("chat_template")
     fault, change = _template_fault(theirs, mended.tokens) if theirs else ("", "")
-    faults = [*_text_faults(plain, names), *_chat_faults(mended), *([fault] if fault else [])]
-    return faults or MendedTokenizer(mended.text, mended.tokens, (*mended.changes, *([change] if change else [])))
+    faults = [*_text_faults(read, names), *_chat_faults(read, mended.tokens), *([fault] if fault else [])]
+    return faults or replace(mended, changes=(*mended.changes, *([change] if change else [])))
 
 
 def _stated_ids(raw: Mapping[str, JsonValue], model: Mapping[str, JsonValue]) -> Iterator[JsonValue]:
@@ -162,15 +161,17 @@ def _vocabulary_faults(tokenizer: Tokenizer, model: Mapping[str, JsonValue], add
         yield "It truncates or pads texts: `tokenizer.no_truncation(); tokenizer.no_padding()`."
 
 
-def _text_faults(plain: Tokenizer, names: Sequence[str]) -> Iterator[str]:
+def _text_faults(tokenizer: Tokenizer, names: Sequence[str]) -> Iterator[str]:
     texts = [*PROBES, *(f"A {token} spelt out." for token in names)]
-    special = {plain.token_to_id(token): token for token in names}
-    for text, ids in zip(texts, encode_texts(plain, texts), strict=True):
+    special = {tokenizer.token_to_id(token): token for token in names}
+    tokenizer.encode_special_tokens = True
+    encoded = encode_texts(tokenizer, texts)
+    tokenizer.encode_special_tokens = False
+    for text, ids in zip(texts, encoded, strict=True):
         taken = [special[i] for i in ids if i in special]
         if taken:
             yield f"{taken[0]} is not marked as special: a text that spells it out would be taken for a command."
-        elif plain.decode(ids, skip_special_tokens=False) != text:
-            found = plain.decode(ids, skip_special_tokens=False)
+        elif (found := tokenizer.decode(ids, skip_special_tokens=False)) != text:
             at = next((n for n, (a, b) in enumerate(zip(text, found, strict=False)) if a != b), min(len(text), len(found)))
             yield (
                 f"It does not give a text back: {text[at : at + 24]!r} comes back as {found[at : at + 24]!r}. Where a normalizer changes texts: "
@@ -180,12 +181,11 @@ def _text_faults(plain: Tokenizer, names: Sequence[str]) -> Iterator[str]:
             return
 
 
-def _chat_faults(mended: MendedTokenizer) -> Iterator[str]:
-    tokenizer = _load(mended.text)
-    for token in dict.fromkeys(mended.tokens.by_role().values()):
+def _chat_faults(tokenizer: Tokenizer, tokens: ChatTokens) -> Iterator[str]:
+    for token in dict.fromkeys(tokens.by_role().values()):
         if list(tokenizer.encode(token, add_special_tokens=False).ids) != [tokenizer.token_to_id(token)]:
             yield f"{token} is not one token."
-    if not renders_alike(mended.text, mended.tokens):
+    if not renders_alike(tokenizer, tokens):
         yield "A chat has other ids as a whole than message by message."
 
 

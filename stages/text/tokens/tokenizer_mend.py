@@ -2,7 +2,7 @@
 
 Guarantee: ids that the tokenizer has keep their text; new tokens follow them. Every change is a sentence for the user. A tokenizer that lacks
 nothing is not changed.
-Cost: one load of the tokenizer per change. Call it in a confined process, as tokenizer_check.py does.
+Cost: milliseconds beside the load of the tokenizer. Call it in a confined process, as tokenizer_check.py does.
 Source: TemplateProcessing and AddedToken of Hugging Face tokenizers.
 """
 
@@ -38,12 +38,14 @@ class MendedTokenizer:
     Attributes:
         text: The content of tokenizer.json.
         tokens: Its special tokens.
+        size: Number of ids.
         changes: What was chosen or added, one sentence each; empty if it is the given tokenizer with Llama 3's names.
     """
 
     text: str
     tokens: ChatTokens
-    changes: tuple[str, ...]
+    size: int
+    changes: tuple[str, ...] = ()
 
 
 def choose_tokens(tokenizer: Tokenizer, settings: Mapping[str, JsonValue], mapping: Mapping[str, str]) -> tuple[ChatTokens, list[str]]:
@@ -75,16 +77,16 @@ def choose_tokens(tokenizer: Tokenizer, settings: Mapping[str, JsonValue], mappi
     return tokens, faults
 
 
-def mend(text: str, tokens: ChatTokens) -> MendedTokenizer:
+def mend(tokenizer: Tokenizer, text: str, tokens: ChatTokens) -> MendedTokenizer:
     """Returns the tokenizer with its special tokens marked as special, a post-processor and a chat format that fits.
 
     Args:
-        text: Content of tokenizer.json.
+        tokenizer: The tokenizer; it is changed.
+        text: The content of the tokenizer.json that it was loaded from.
         tokens: Its special tokens; those that it lacks are added.
     """
-    from tokenizers import AddedToken, Tokenizer, processors
+    from tokenizers import AddedToken, processors
 
-    tokenizer = Tokenizer.from_str(text)
     before, changes = tokenizer.get_vocab_size(), []
     names = list(dict.fromkeys(tokens.by_role().values()))
     missing = [name for name in names if tokenizer.token_to_id(name) is None]
@@ -106,14 +108,14 @@ def mend(text: str, tokens: ChatTokens) -> MendedTokenizer:
         changes.append(f"Replaced the post-processor: it puts {tokens.bos} before a text.")
     if changes:
         text = str(tokenizer.to_str())
-    tokens = replace(tokens, after_header=_between(text, tokens))
+    tokens = replace(tokens, after_header=_between(tokenizer, tokens))
     if tokens != LLAMA3:
         changes.insert(0, f"Uses {', '.join(f'{role} = {token}' for role, token in tokens.by_role().items())}.")
     if tokens.after_header != LLAMA3.after_header:
         changes.append(
             f"The chat format has {tokens.after_header!r} after a header: this tokenizer joins line breaks with the words after them."
         )
-    return MendedTokenizer(text, tokens, tuple(changes))
+    return MendedTokenizer(text, tokens, tokenizer.get_vocab_size(), tuple(changes))
 
 
 def whole_chat(tokens: ChatTokens) -> str:
@@ -124,18 +126,18 @@ def whole_chat(tokens: ChatTokens) -> str:
     return tokens.bos + "".join(messages)
 
 
-def renders_alike(text: str, tokens: ChatTokens) -> bool:
+def renders_alike(tokenizer: Tokenizer, tokens: ChatTokens) -> bool:
     """Returns whether a chat has the same ids as a whole and message by message."""
-    from tokenizers import Tokenizer
+    whole = list(tokenizer.encode(whole_chat(tokens), add_special_tokens=False).ids)
+    tokenizer.encode_special_tokens = True
+    parts = render(PROBE, chat_format(tokenizer, tokens))[0]
+    tokenizer.encode_special_tokens = False
+    return whole == parts
 
-    chat, plain = Tokenizer.from_str(text), Tokenizer.from_str(text)
-    plain.encode_special_tokens = True
-    return list(chat.encode(whole_chat(tokens), add_special_tokens=False).ids) == render(PROBE, chat_format(plain, tokens))[0]
 
-
-def _between(text: str, tokens: ChatTokens) -> str:
+def _between(tokenizer: Tokenizer, tokens: ChatTokens) -> str:
     """Returns the first text between header and message with which a chat renders alike; Llama 3's if none does."""
-    return next((one for one in BETWEEN if renders_alike(text, replace(tokens, after_header=one))), LLAMA3.after_header)
+    return next((one for one in BETWEEN if renders_alike(tokenizer, replace(tokens, after_header=one))), LLAMA3.after_header)
 
 
 def _stated(value: JsonValue) -> str:

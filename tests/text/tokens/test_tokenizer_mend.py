@@ -153,6 +153,6 @@ def test_a_mapping_that_cannot_be_is_refused() -> None:
 
 
 def test_a_folder_without_one_of_its_tokens(tmp_path: Path) -> None:
-    folder = written(MendedTokenizer(like_gpt2().to_str(), ChatTokens(bos="<|endoftext|>"), ()), tmp_path)
+    folder = written(MendedTokenizer(like_gpt2().to_str(), ChatTokens(bos="<|endoftext|>"), 300), tmp_path)
     with pytest.raises(ValueError, match=r"The tokenizer has no token '<\|end_of_text\|>', which is its eos by chat_tokens.json."):
         load_chat_format(folder)
