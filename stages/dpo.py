@@ -51,17 +51,17 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
 def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
     """Returns what training needs, after writing one training sequence per pair with its reference log-probabilities."""
     import numpy as np
-    from tokenizers import Tokenizer
 
     from stages.lm.data import pairs
     from stages.lm.data.order import Phase
     from stages.lm.model.config import read_model_config
-    from stages.text.items.chat import PAD
+    from stages.text.tokens.bpe import load_chat_format
 
     checkpoint = inputs["checkpoint"].path
     shape = read_model_config(checkpoint / "model.json")
     parts = _encode(inputs, shape, ctx)
-    pad = pairs.token_id(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")), PAD)
+    form = load_chat_format(inputs["tokenizer"].path)
+    pad = form.ids[form.tokens.pad]
     files = {
         part: pairs.write_pair_sequences(ctx.scratch / "data" / part, encoded, shape.max_position_embeddings, pad, references)
         for part, (encoded, references) in parts.items()
@@ -81,18 +81,18 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
         StageError: The log-probabilities are those of other pairs.
     """
     import numpy as np
-    from tokenizers import Tokenizer
 
     from stages.core.tables import parquet
     from stages.lm.data import pairs
     from stages.text.items import chat
+    from stages.text.tokens.bpe import load_chat_format
 
-    tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
+    form = load_chat_format(inputs["tokenizer"].path)
     known = {row["doc_id"]: row for row in parquet.read_rows(inputs["logprobs"].path / "logprobs.parquet")}
     records = cast("list[PreferenceRecord]", list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet")))
 
     def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids, last_only=True)
+        return chat.render(messages, form, last_only=True)
 
     parts = {}
     for part in ("train", "validation"):

@@ -1,7 +1,8 @@
 """encode: encodes documents as tokens: one flat file of ids per shard, and one span per document.
 
-Guarantee: every document is <|begin_of_text|> ids <|end_of_text|>, in the order of the documents. The spelling of a special token in a
-text is encoded as ordinary characters. Decoding returns the text.
+Guarantee: every document is bos ids eos, in the order of the documents; bos and eos are <|begin_of_text|> and <|end_of_text|>, or the
+tokens that an imported tokenizer has for them. The spelling of a special token in a text is encoded as ordinary characters. Decoding
+returns the text.
 Cost: about 1 MB of text per second and core; one row group in memory.
 Source: Hugging Face tokenizers; the flat layout is that of nanoGPT and Megatron.
 """
@@ -70,12 +71,14 @@ class SourceText(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """A documents shard with its number, the tokenizer.json, and the type of a token id in the file ("uint16" or "uint32")."""
+    """A documents shard with its number, the tokenizer.json, the type of a token id in the file ("uint16" or "uint32"), two token ids."""
 
     documents: Path
     tokenizer: Path
     shard: int
     dtype: str
+    bos: int
+    eos: int
 
 
 class Encode(StageConfig):
@@ -91,16 +94,15 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     Raises:
         StageError: There are no documents.
     """
-    from stages.text.items.chat import BOS, EOS, PAD
-    from stages.text.tokens.bpe import load_chat
+    from stages.text.tokens.bpe import load_chat, load_chat_format
 
     path = inputs["tokenizer"].path / "tokenizer.json"
-    tokenizer = load_chat(path)
-    vocab_size = tokenizer.get_vocab_size()
-    ids = {token: tokenizer.token_to_id(token) for token in (BOS, EOS, PAD)}
+    vocab_size = load_chat(path).get_vocab_size()
+    form = load_chat_format(path.parent)
+    bos, eos, pad = (form.ids[token] for token in (form.tokens.bos, form.tokens.eos, form.tokens.pad))
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     documents = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
-    tasks = [EncodeTask(p, path, n, dtype) for n, p in enumerate(documents)]
+    tasks = [EncodeTask(p, path, n, dtype, bos, eos) for n, p in enumerate(documents)]
     shards = run_shards(encode_shard, tasks, ctx, "encode")
     collect(shards, "tokens.bin", out)
     collect(shards, "spans.parquet", out)
@@ -109,7 +111,7 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
         raise StageError("There are no documents to encode.", where="documents", do="Look at the drop reasons of the stages before.")
     counts = [shard.result["tokens"] for shard in shards]
     described = {"dtype": dtype, "vocab_size": vocab_size, "shards": [{"tokens": n} for n in counts]}
-    described |= {"bos": ids[BOS], "eos": ids[EOS], "pad": ids[PAD]}
+    described |= {"bos": bos, "eos": eos, "pad": pad}
     (out / "tokens.json").write_text(json.dumps(described, indent=1) + "\n")
     text_bytes = sum(shard.result["bytes"] for shard in shards)
     sizes = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
@@ -128,19 +130,17 @@ def encode_shard(folder: Path, task: EncodeTask, meter: Meter) -> EncodedShard:
     import numpy as np
 
     from stages.core.tables.parquet import count_rows, schema, write_rows
-    from stages.text.items.chat import BOS, EOS
     from stages.text.tokens.bpe import encode_texts, load_plain
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # several worker processes already run in parallel
     tokenizer = load_plain(task.tokenizer)
-    bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
     start = chars = text_bytes = 0
     spans: list[SpanRow] = []
     meter.expect(count_rows(task.documents))
     with (folder / "tokens.bin").open("wb") as sink:
         for batch in _batches(task.documents):
             for document, ids in zip(batch, encode_texts(tokenizer, [document.text for document in batch]), strict=True):
-                sink.write(np.array([bos, *ids, eos], dtype="<u2" if task.dtype == "uint16" else "<u4").tobytes())
+                sink.write(np.array([task.bos, *ids, task.eos], dtype="<u2" if task.dtype == "uint16" else "<u4").tobytes())
                 size = len(document.text.encode())
                 spans.append({"doc_id": document.doc_id, "source": document.source, "shard": task.shard, "start": start,
                               "length": len(ids) + 2, "bytes": size})  # fmt: skip

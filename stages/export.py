@@ -62,7 +62,7 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
         raise VerificationError(str(error), where=str(source), do="Train again: loam stage with --force.") from error
     special = _special_ids(tokenizer, shape.vocab_size, ctx)
     model = hugging_face_model(shape, weights, special, config.dtype)
-    model.generation_config.eos_token_id = [special["eos"], special["end_of_turn"]]
+    model.generation_config.eos_token_id = list(dict.fromkeys((special["eos"], special["end_of_turn"])))
     model.generation_config.pad_token_id = special["pad"]
     model.save_pretrained(out)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -107,8 +107,7 @@ def _compare(shape: ModelConfig, weights: dict[str, Tensor], config: ExportConfi
 def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, int]:
     from tokenizers import Tokenizer
 
-    from stages.lm.data.pairs import token_id
-    from stages.text.items import chat
+    from stages.text.tokens.bpe import load_chat_format
 
     loaded = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     if loaded.get_vocab_size() != vocab_size:
@@ -117,8 +116,8 @@ def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, in
             where=f"node {ctx.node}",
             do="Use the tokenizer of the pretraining run.",
         )
-    names = {"bos": chat.BOS, "eos": chat.EOS, "end_of_turn": chat.END_OF_TURN, "pad": chat.PAD}
-    return {name: token_id(loaded, token) for name, token in names.items()}
+    form = load_chat_format(tokenizer)
+    return {role: form.ids[token] for role, token in form.tokens.by_role().items()}
 
 
 STAGE = Stage(

@@ -62,20 +62,19 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     Raises:
         StageError: No pair fits the context.
     """
-    from tokenizers import Tokenizer
-
     from stages.core.tables import parquet
     from stages.lm.data import pairs
     from stages.lm.model.config import read_model_config
     from stages.lm.train import training_run
     from stages.lm.train.job import RankJob
     from stages.text.items import chat
+    from stages.text.tokens.bpe import load_chat_format
 
     shape = read_model_config(inputs["checkpoint"].path / "model.json")
-    tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
+    form = load_chat_format(inputs["tokenizer"].path)
 
     def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids, last_only=True)
+        return chat.render(messages, form, last_only=True)
 
     records = cast("list[PreferenceRecord]", list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet")))
     chosen = pairs.choose(records, config.max_pairs)
@@ -88,7 +87,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         )
     job = RankJob(
         model=shape, settings=config, machine=training.machine(ctx), seed=ctx.seed, scratch=str(ctx.scratch), out=str(out),
-        train=pairs.write_pair_sequences(ctx.scratch / "data", encoded, shape.max_position_embeddings, pairs.token_id(tokenizer, chat.PAD)),
+        train=pairs.write_pair_sequences(ctx.scratch / "data", encoded, shape.max_position_embeddings, form.ids[form.tokens.pad]),
         init_from=str(inputs["checkpoint"].path / "checkpoint"),
     )  # fmt: skip
     training.run_ranks(job, ctx)

@@ -93,6 +93,7 @@ def _encode(
     from stages.core.tables import parquet
     from stages.lm.data import pairs
     from stages.text.items import chat
+    from stages.text.tokens.bpe import load_chat_format
     from stages.text.tokens.packing import pack
 
     tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
@@ -102,11 +103,12 @@ def _encode(
             where=f"node {ctx.node}",
             do="Use the tokenizer of the pretraining run.",
         )
+    form = load_chat_format(inputs["tokenizer"].path)
     read = parquet.read_rows(inputs["conversations"].path / "conversations.parquet")
     records = cast("list[ConversationRecord]", list(read))
 
     def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+        return chat.render(messages, form)
 
     split = {
         part: pairs.encode_conversations([r for r in records if r["split"] == part], render, shape.max_position_embeddings)
@@ -132,13 +134,11 @@ def _write_sequences(
     validation: Encoded[ConversationRecord],
     sequence_of: dict[str, np.ndarray],
 ) -> dict[str, SequenceFiles]:
-    from tokenizers import Tokenizer
-
-    from stages.lm.data.pairs import token_id
     from stages.lm.data.reader import write_sequence_files
-    from stages.text.items.chat import PAD
+    from stages.text.tokens.bpe import load_chat_format
 
-    pad = token_id(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")), PAD)
+    form = load_chat_format(inputs["tokenizer"].path)
+    pad = form.ids[form.tokens.pad]
     parts = {"train": train, "validation": validation}
     return {
         part: write_sequence_files(ctx.scratch / "data" / part, encoded.items, sequence_of[part], shape.max_position_embeddings, pad)

@@ -17,11 +17,13 @@ from pydantic import Field
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, Stage
 from stages.core.contract.errors import RecipeError, StageError
 from stages.settings import StageConfig
+from stages.text.items.chat import TOKEN_ROLES
 
 if TYPE_CHECKING:
     import numpy as np
 
 MEASURED_BYTES = 4_000_000
+SNIPPET = 'Correct it: from tokenizers import Tokenizer; tokenizer = Tokenizer.from_file("tokenizer.json"); ...; tokenizer.save("tokenizer.json").'
 IMPORTABLE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -85,7 +87,7 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 
 def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """Imports a user's tokenizer: tokenizer.json unchanged, with Loam's tokenizer_config.json, which theirs must not contradict.
+    """Imports a user's tokenizer, with Loam's tokenizer_config.json. tokenizer.json is unchanged unless it lacks something.
 
     Returns:
         The outcome. Its rows are the ids of the vocabulary.
@@ -94,6 +96,7 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
         RecipeError: When tokenizer.json is missing, or when the pipeline cannot use the tokenizer.
     """
     from stages.core.run.confined import ConfinedError, confined
+    from stages.text.items.chat import ChatTokens
     from stages.text.tokens import tokenizer_check
     from stages.text.tokens.bpe import write_config
 
@@ -101,7 +104,7 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
     if "tokenizer.json" not in found:
         raise RecipeError("There is no tokenizer.json.", where=files[0].uri, do="Save the tokenizer as a fast one of Hugging Face.")
     try:
-        judged = confined(tokenizer_check.judge_files, *(str(found.get(name, "")) for name in IMPORTABLE))
+        judged = confined(tokenizer_check.judge_files, *(str(found.get(name, "")) for name in IMPORTABLE), dict(ctx.mapping))
         faults = judged["faults"]
     except ConfinedError as error:
         faults = [f"It {error}."]
@@ -109,11 +112,13 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
         raise RecipeError(
             "The pipeline cannot use this tokenizer:" + "".join(f"\n  - {fault}" for fault in faults),
             where=str(found["tokenizer.json"]),
-            do="Correct it with the tokenizers library and import it again, or train one of your own.",
+            do=f"{SNIPPET} Then import it again.",
         )
-    (out / "tokenizer.json").write_bytes(found["tokenizer.json"].read_bytes())
-    write_config(out)
-    return Outcome(rows=judged["size"], summary={"vocab_size": judged["size"]})
+    mended: str = judged["text"]
+    (out / "tokenizer.json").write_bytes(mended.encode() if mended else found["tokenizer.json"].read_bytes())
+    write_config(out, ChatTokens(**judged["tokens"]))
+    changes = {"changes": " ".join(judged["changes"])} if judged["changes"] else {}
+    return Outcome(rows=judged["size"], summary={"vocab_size": judged["size"], **changes})
 
 
 def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:
@@ -163,5 +168,5 @@ STAGE = Stage(
     does="byte-level BPE with chat tokens and template",
     versions=("first version",),
     distributions=("tokenizers",),
-    importer=Importer(IMPORTABLE, import_files),
+    importer=Importer(IMPORTABLE, import_files, maps=TOKEN_ROLES),
 )

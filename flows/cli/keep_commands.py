@@ -68,6 +68,10 @@ def import_command(
     *,
     provenance: Annotated[str, Parameter(metavar="TEXT", help="where they come from and on what terms; kept in the record")],
     name: Annotated[str, Parameter("--as", metavar="NAME", help="a name for the artifact")] = "",
+    maps: Annotated[
+        tuple[str, ...],
+        Parameter("--map", metavar="ROLE=TOKEN", help="which token of your tokenizer has a role (bos, eos, pad, ...); may be repeated"),
+    ] = (),
     common: Common = COMMON,
 ) -> None:
     """Import files, or an artifact of another home, as the artifact of a node."""
@@ -79,21 +83,23 @@ def import_command(
 
     declared, home = upstream([node])[-1], common.folder()
     refuse_taken(home, name)
-    result = import_artifact(home, declared.name, stage_of(declared), paths, provenance, lambda event: None)
+    result = import_artifact(home, declared.name, stage_of(declared), paths, provenance, lambda event: None, maps)
     artifact = manifest.artifact_id(result.artifact)
     if name:
         give_name(home, name, artifact)
     record = result.artifact.manifest
-    stated = record.get("imported", {}).get("provenance", "")
+    stated, changes = record.get("imported", {}).get("provenance", ""), record["summary"].get("changes", "")
 
     def show() -> None:
         say(f"{artifact}  {record['kind']}, {record['rows']:,} {unit_of(record)}, {size_text(record['bytes'])}")
+        if changes:
+            say(changes)
         if result.state == "cached":
             say("was here already" + (f", with the provenance: {stated}" if stated else ", built by a run"))
         say(f"in a recipe   import: {{{declared.name}: {name or artifact}}}")
         say(f"or            --set import.{declared.name}={name or artifact}")
 
-    answer(common, {"artifact": artifact, "state": result.state, "name": name, "provenance": stated}, show)
+    answer(common, {"artifact": artifact, "state": result.state, "name": name, "provenance": stated, "changes": changes}, show)
 
 
 def gc(
@@ -120,6 +126,13 @@ COMMANDS = (
     Command(name, ("loam lineage name dpo-4 best", "loam lineage name dpo-5 best --move")),
     Command(verify, ("loam lineage verify", "loam lineage verify dedup-3")),
     Command(reindex, ("loam lineage reindex",)),
-    Command(import_command, ("loam lineage import dedup /data/corpus --provenance 'own crawl, CC-BY' --as corpus",), name="import"),
+    Command(
+        import_command,
+        (
+            "loam lineage import dedup /data/corpus --provenance 'own crawl, CC-BY' --as corpus",
+            "loam lineage import train_tokenizer tokenizer.json --map 'bos=<s>' --map 'eos=</s>' --provenance mine",
+        ),
+        name="import",
+    ),
     Command(gc, ("loam lineage gc", "loam lineage gc --keep-runs 3 --yes")),
 )

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
-from stages import encode
+from stages import dedup, encode
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.run.import_artifact import import_artifact
-from stages.text.tokens.bpe import load_chat
+from stages.text.tokens.bpe import load_chat, load_chat_format, load_plain
+from stages.text.tokens.validation import open_tokens
 from stages.train_tokenizer import STAGE
 from tests.conftest import run_stage
 from tests.stages import made
+from tests.text.tokens.test_tokenizer_mend import like_gpt2, like_llama2
 
 TEXTS = [f"Word number {i} is {chr(97 + i % 26) * 3} and it returns the length of the argument." for i in range(400)]
 
@@ -50,8 +55,8 @@ def test_no_documents_is_refused(tmp_path: Path) -> None:
         run_stage(STAGE, {"vocab_size": 300}, {"documents": docs}, tmp_path / "home")
 
 
-def taken(home: Path, *paths: Path) -> Artifact:
-    return import_artifact(home, "train_tokenizer", STAGE, [str(p) for p in paths], "trained elsewhere", lambda event: None).artifact
+def taken(home: Path, *paths: Path, maps: Sequence[str] = ()) -> Artifact:
+    return import_artifact(home, "train_tokenizer", STAGE, [str(p) for p in paths], "trained elsewhere", lambda event: None, maps).artifact
 
 
 def test_an_imported_tokenizer_is_the_same_to_the_stages_that_read_it(tmp_path: Path) -> None:
@@ -88,10 +93,79 @@ def test_a_tokenizer_that_the_pipeline_cannot_use_is_refused_with_every_fault(tm
 
     Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(
-        RecipeError, match=r"The pipeline cannot use this tokenizer:\n  - It has no token <\|begin_of_text\|>, .*<\|pad\|>\."
+        RecipeError, match=r"The pipeline cannot use this tokenizer:\n  - It is not byte-level: 256 of the 256 bytes have no token\."
     ) as caught:
         taken(tmp_path / "home", tmp_path)
     assert str(tmp_path / "tokenizer.json") in str(caught.value)
     (tmp_path / "tokenizer.json").rename(tmp_path / "tokenizer_config.json")
     with pytest.raises(RecipeError, match="There is no tokenizer.json"):
         taken(tmp_path / "home", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("like", "maps"),
+    [
+        (like_gpt2, ("bos=<|endoftext|>", "eos=<|endoftext|>")),
+        (like_llama2, ("bos=<s>", "eos=</s>", "end_of_turn=</s>")),
+        (like_llama2, ()),
+    ],
+)
+def test_a_tokenizer_with_other_names_is_imported_and_encodes(tmp_path: Path, like: Callable[[], Tokenizer], maps: Sequence[str]) -> None:
+    like().save(str(tmp_path / "tokenizer.json"))
+    imported = taken(tmp_path / "home", tmp_path / "tokenizer.json", maps=maps)
+    form = load_chat_format(imported.path)
+    for given in maps:
+        role, _, token = given.partition("=")
+        assert form.tokens.by_role()[role] == token
+    assert "chat_tokens.json" in {file["path"] for file in imported.manifest["files"]}
+    assert str(imported.summary["changes"]).startswith("Uses bos = ") and imported.summary["vocab_size"] == imported.manifest["rows"]
+    texts = ["The sum  of two.\n", " and <s> </s> <|endoftext|> more \u6f22"]
+    tokens = run_stage(
+        encode.STAGE, {}, {"documents": made.documents(tmp_path / "docs", [texts]), "tokenizer": imported}, tmp_path / "home"
+    )
+    flat, plain = open_tokens(tokens.path, 0).tolist(), load_plain(imported.path / "tokenizer.json")
+    bos, eos = form.ids[form.tokens.bos], form.ids[form.tokens.eos]
+    assert flat == [token for text in texts for token in (bos, *form.encode(text), eos)]
+    assert [plain.decode(list(form.encode(text)), skip_special_tokens=False) for text in texts] == texts
+    described = json.loads((tokens.path / "tokens.json").read_text())
+    assert (described["bos"], described["eos"], described["pad"]) == (bos, eos, form.ids[form.tokens.pad])
+
+
+def test_another_mapping_is_another_artifact(tmp_path: Path) -> None:
+    like_llama2().save(str(tmp_path / "tokenizer.json"))
+    found = [
+        taken(tmp_path / "home", tmp_path / "tokenizer.json", maps=maps)
+        for maps in ((), ("bos=<s>", "eos=</s>"), ("eos=</s>", "bos=<s>"), ("bos=<s>",))
+    ]
+    assert found[1].path == found[2].path and len({artifact.manifest["key"] for artifact in found}) == 3
+    assert found[1].manifest["key_parts"]["config"] == {"map": {"bos": "<s>", "eos": "</s>"}}
+
+
+def test_what_the_import_replaces_is_said_without_control_characters(tmp_path: Path) -> None:
+    like_gpt2().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "\x1b[31m{{ '\x1b]0;owned\x07' }}"}))
+    changes = str(taken(tmp_path / "home", tmp_path).summary["changes"])
+    assert "Its chat template is replaced by Loam's: it renders '\\x1b[31m" in changes and "\x1b" not in changes
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        (("bos",), "--map bos is not NAME=VALUE."),
+        (("bos=",), "--map bos= is not NAME=VALUE."),
+        (("start=<s>",), "--map start=<s> names nothing that is mapped."),
+        (("bos=<s>", "bos=</s>"), "--map bos=</s> is given twice."),
+        (("bos=<x>",), "  - It has no token '<x>', to which bos is mapped."),
+    ],
+)
+def test_a_mapping_that_is_none_is_refused(tmp_path: Path, maps: Sequence[str], message: str) -> None:
+    like_llama2().save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(RecipeError) as caught:
+        taken(tmp_path / "home", tmp_path, maps=maps)
+    assert message in str(caught.value)
+
+
+def test_other_imports_map_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(RecipeError, match="--map bos=<s>: an import of dedup maps nothing."):
+        import_artifact(tmp_path / "home", "dedup", dedup.STAGE, [str(tmp_path)], "mine", lambda event: None, ["bos=<s>"])

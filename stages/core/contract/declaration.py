@@ -220,6 +220,7 @@ class Context:
         scratch: A folder that survives a kill. The stage gets it back when it starts again with the same key and code.
         sections: Role -> section function for the report (`Stage.sections`). Empty for a stage that does not read every node.
         off: Node that is off -> why (`Stage.off`). Empty for a stage that does not read every node.
+        mapping: For an import: name in `Importer.maps` -> what it is called in the user's files. Empty for a run.
     """
 
     node: str
@@ -232,6 +233,7 @@ class Context:
     files: Callable[[str], tuple[ExternalFile, ...]]
     sections: Mapping[str, SectionOf] = field(default_factory=dict)
     off: Mapping[str, str] = field(default_factory=dict)
+    mapping: Mapping[str, str] = field(default_factory=dict)
 
     def child_environment(self) -> dict[str, str]:
         """Returns this process's variables without credentials, for a child that needs none and whose output is not redacted."""
@@ -247,10 +249,12 @@ class Importer:
             any depth).
         take: take(files, out, ctx) checks the files and writes the artifact into `out`. `ctx.drop` counts and names a record that cannot be
             imported; one such record refuses the whole import. Raises RecipeError where the pipeline could not use the files.
+        maps: Names that `loam lineage import --map NAME=VALUE` may give for the user's files, in `ctx.mapping`; part of the artifact's key.
     """
 
     takes: tuple[str, ...]
     take: Callable[[tuple[ExternalFile, ...], Path, Context], Outcome]
+    maps: tuple[str, ...] = ()
 
 
 EVERY_NODE = {"{node}": "{node}"}

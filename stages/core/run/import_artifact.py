@@ -34,7 +34,9 @@ SHOWN = 8  # bad records named in the message
 MAX_PROVENANCE = 4000  # characters
 
 
-def import_artifact(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report) -> runner.Result:
+def import_artifact(
+    home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report, maps: Sequence[str] = ()
+) -> runner.Result:
     """Returns the artifact of `node` made from files or folders (state BUILT), or the one that exists already (CACHED).
 
     A VerificationError is raised for an artifact of another home that is not what its manifest says.
@@ -46,9 +48,10 @@ def import_artifact(home: Path, node: str, stage: Stage, paths: Sequence[str], p
         paths: Files and folders of the user, or one folder of an artifact of another home.
         provenance: Where the files come from and what may be done with them, in the user's words; one line.
         report: Receives events.
+        maps: "NAME=VALUE" for names in `Importer.maps`.
 
     Raises:
-        RecipeError: The pipeline could not use the files, or the provenance is missing or not valid.
+        RecipeError: The pipeline could not use the files, or the provenance or a mapping is missing or not valid.
     """
     if not provenance.strip():
         raise RecipeError(
@@ -61,16 +64,40 @@ def import_artifact(home: Path, node: str, stage: Stage, paths: Sequence[str], p
             where=f"loam lineage import {node}",
             do="Shorten it, and remove line breaks and control characters.",
         )
+    mapping = _mapping(maps, node, stage)
     with runs.hold_home(home):
-        if len(paths) == 1 and _is_artifact(Path(paths[0]), stage):
+        if len(paths) == 1 and not mapping and _is_artifact(Path(paths[0]), stage):
             result = copy_artifact(home, node, stage, Path(paths[0]), provenance.strip())
         else:
-            result = _import_files(home, node, stage, paths, provenance.strip(), report)
+            result = _import_files(home, node, stage, paths, provenance.strip(), mapping, report)
         database.update(home)
     return result
 
 
-def _import_files(home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report) -> runner.Result:
+def _mapping(maps: Sequence[str], node: str, stage: Stage) -> dict[str, str]:
+    """Returns name -> value of the values of --map.
+
+    Raises:
+        RecipeError: A value is not NAME=VALUE, or the stage does not have the name or gets it twice.
+    """
+    names = stage.importer.maps if stage.importer else ()
+    found: dict[str, str] = {}
+    for given in maps:
+        name, _, value = given.partition("=")
+        if not names:
+            raise RecipeError(f"--map {given}: an import of {node} maps nothing.", where=f"node {node}", do="Leave --map out.")
+        if name not in names or not value or name in found:
+            what = (
+                "is given twice" if name in found else "is not NAME=VALUE" if name in names or not value else "names nothing that is mapped"
+            )
+            raise RecipeError(f"--map {given} {what}.", where=f"node {node}", do=f"The names are: {', '.join(names)}.")
+        found[name] = value
+    return dict(sorted(found.items()))
+
+
+def _import_files(
+    home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, mapping: Mapping[str, str], report: runner.Report
+) -> runner.Result:
     """Returns the artifact made from a user's files.
 
     Raises:
@@ -90,7 +117,9 @@ def _import_files(home: Path, node: str, stage: Stage, paths: Sequence[str], pro
         "code": edited(stage.name, stage.version, *stage.modules),
         "imported": [f"{file.name}={file.identity}" for file in files],
     }
-    importing = replace(stage, run=_import_run(stage, stage.importer, files))
+    if mapping:
+        parts["config"] = {"map": dict(mapping)}
+    importing = replace(stage, run=_import_run(stage, stage.importer, files, mapping))
     runtime, found = Runtime.model_validate({}), {"imported": files}
     job = node_job.NodeJob(node, importing, StageConfig(), 0, runtime, {}, found, parts, key_record.key_of(parts), provenance)
     try:
@@ -149,7 +178,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _import_run(
-    stage: Stage, importer: Importer, files: tuple[ExternalFile, ...]
+    stage: Stage, importer: Importer, files: tuple[ExternalFile, ...], mapping: Mapping[str, str]
 ) -> Callable[[StageConfig, Mapping[str, Artifact], Path, Context], Outcome]:
     """Returns the import as a stage function for the runner. It finds all bad records before it raises RecipeError for them."""
 
@@ -163,7 +192,7 @@ def _import_run(
             if bad <= SHOWN:  # a small gzip file can hold a billion bad records
                 first.append(f"{where}: {reason}")
 
-        outcome = importer.take(files, out, replace(ctx, drop=drop))
+        outcome = importer.take(files, out, replace(ctx, drop=drop, mapping=mapping))
         if bad:
             listed = "".join(f"\n  - {line}" for line in first) + ("\n  - …" if bad > SHOWN else "")
             raise RecipeError(

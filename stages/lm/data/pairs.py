@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Generic, Protocol, TypedDict, TypeVar
+from typing import Generic, TypedDict, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -60,13 +60,6 @@ class SequenceSegment(TypedDict):
 
 
 Record = TypeVar("Record", bound=TuningRecord)
-
-
-class Tokenizer(Protocol):
-    """The part of tokenizers.Tokenizer that this module uses."""
-
-    def token_to_id(self, token: str) -> int | None:
-        """Returns the id of a token; None if the tokenizer does not have it."""
 
 
 Item = tuple[np.ndarray, np.ndarray]
@@ -195,14 +188,6 @@ def sequence_span_rows(part: str, encoded: Encoded[Record], sequence_of: np.ndar
         rows.append({"part": part, "sequence": sequence, "segment": segment, "doc_id": record["doc_id"], "source": record["source"], "shard": 0,
                      "start": int(starts[place[index]]), "length": len(ids)})  # fmt: skip
     return rows
-
-
-def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """Returns the id of a special token; raises ValueError if the tokenizer does not have it."""
-    found = tokenizer.token_to_id(token)
-    if found is None:
-        raise ValueError(f"The tokenizer has no token {token}; Loam needs the tokens of its chat format.")
-    return found
 
 
 def _item(ids: list[int], mask: list[int]) -> Item:

@@ -1,6 +1,8 @@
 """The chat format: Llama 3's template, as a Jinja string for the tokenizer and as a function that also returns the loss mask.
 
-Guarantee: `render` returns exactly the ids of the tokenizer's own `apply_chat_template`. The mask covers the assistant's words and the
+An imported tokenizer can have other special tokens (`ChatTokens`).
+Guarantee: `render` returns exactly the ids of the tokenizer's own `apply_chat_template`, unless a message spells out a special token: then
+`render` takes the spelling as ordinary characters. The mask covers the assistant's words and the
 end-of-turn token after them (without this token a model never learns to stop).
 Cost: one call of `encode` per message part.
 Source: Meta, Llama 3 model card and prompt format (the header and end-of-turn tokens, content trimmed).
@@ -9,6 +11,7 @@ Source: Meta, Llama 3 model card and prompt format (the header and end-of-turn t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 BOS = "<|begin_of_text|>"
 EOS = "<|end_of_text|>"
@@ -22,46 +25,101 @@ SPECIAL_TOKENS = (BOS, EOS, START_HEADER, END_HEADER, END_OF_TURN, PAD)
 
 ROLES = ("system", "user", "assistant")
 
-TEMPLATE = (
-    "{{ '" + BOS + "' }}"
-    "{% for message in messages %}"
-    "{{ '" + START_HEADER + "' + message['role'] + '" + END_HEADER + "\n\n' + message['content'] | trim + '" + END_OF_TURN + "' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '" + START_HEADER + "assistant" + END_HEADER + "\n\n' }}{% endif %}"
-)
-"""Jinja chat template for tokenizer_config.json."""
+
+@dataclass(frozen=True)
+class ChatTokens:
+    """The special tokens of a tokenizer by their role. The defaults are Llama 3's names, and <|pad|>.
+
+    Attributes:
+        bos: Begins a text or a chat.
+        eos: Ends a text.
+        start_header: Begins the header of a message.
+        end_header: Ends the header of a message.
+        end_of_turn: Ends a message.
+        pad: Fills a sequence.
+        after_header: Text between header and message. Empty for a tokenizer that would join it with the message to other tokens.
+    """
+
+    bos: str = BOS
+    eos: str = EOS
+    start_header: str = START_HEADER
+    end_header: str = END_HEADER
+    end_of_turn: str = END_OF_TURN
+    pad: str = PAD
+    after_header: str = "\n\n"
+
+    def by_role(self) -> dict[str, str]:
+        """Returns role -> token, in the order of the roles. Two roles may have one token."""
+        return {role: getattr(self, role) for role in TOKEN_ROLES}
+
+
+TOKEN_ROLES = tuple(one.name for one in fields(ChatTokens) if one.name != "after_header")
+LLAMA3 = ChatTokens()
 
 Encode = Callable[[str], Sequence[int]]
 
 
-def render(messages: Sequence[Mapping[str, str]], encode: Encode, last_only: bool = False) -> tuple[list[int], list[int]]:
+@dataclass(frozen=True)
+class ChatFormat:
+    """How a tokenizer encodes chats.
+
+    Attributes:
+        tokens: Its special tokens.
+        ids: Special token -> id.
+        encode: Function from text to ids that adds no special token and recognises none, so that no text can forge a turn.
+    """
+
+    tokens: ChatTokens
+    ids: Mapping[str, int]
+    encode: Encode
+
+
+def template(tokens: ChatTokens = LLAMA3) -> str:
+    """Returns the Jinja chat template for tokenizer_config.json."""
+    quoted = {role: token.replace("\\", "\\\\").replace("'", "\\'") for role, token in tokens.by_role().items()}
+    start, end, turn = quoted["start_header"], quoted["end_header"] + tokens.after_header, quoted["end_of_turn"]
+    return (
+        f"{{{{ '{quoted['bos']}' }}}}"
+        "{% for message in messages %}"
+        f"{{{{ '{start}' + message['role'] + '{end}' + message['content'] | trim + '{turn}' }}}}"
+        "{% endfor %}"
+        f"{{% if add_generation_prompt %}}{{{{ '{start}assistant{end}' }}}}{{% endif %}}"
+    )
+
+
+TEMPLATE = template()
+
+
+def render(messages: Sequence[Mapping[str, str]], form: ChatFormat, last_only: bool = False) -> tuple[list[int], list[int]]:
     """Returns a conversation as (ids, loss_mask), both of the same length. A mask of 1 trains the prediction of this token.
 
     Args:
         messages: Messages with "role" and "content".
-        encode: Function from text to ids that recognises special tokens and adds none.
+        form: The tokenizer's format.
         last_only: Whether only the last message is trained, if it is an assistant message (the completion of a preference pair). Otherwise
-            all assistant messages are trained, each with its <|eot_id|>.
+            all assistant messages are trained, each with its end-of-turn token.
     """
-    ids = list(encode(BOS))
-    mask = [0] * len(ids)
+    ids = [form.ids[form.tokens.bos]]
+    mask = [0]
     for number, message in enumerate(messages):
-        head = list(encode(header(message["role"])))
-        body = [*encode(message["content"].strip()), *encode(END_OF_TURN)]
+        head = _header(message["role"], form)
+        body = [*form.encode(message["content"].strip()), form.ids[form.tokens.end_of_turn]]
         trained = message["role"] == "assistant" and (not last_only or number == len(messages) - 1)
         ids += head + body
         mask += [0] * len(head) + [int(trained)] * len(body)
     return ids, mask
 
 
-def render_prompt(messages: Sequence[Mapping[str, str]], encode: Encode) -> list[int]:
+def render_prompt(messages: Sequence[Mapping[str, str]], form: ChatFormat) -> list[int]:
     """Returns the ids of a conversation followed by the assistant's header, ready for an answer."""
-    return [*render(messages, encode)[0], *encode(header("assistant"))]
+    return [*render(messages, form)[0], *_header("assistant", form)]
 
 
-def header(role: str) -> str:
+def _header(role: str, form: ChatFormat) -> list[int]:
     """Returns the tokens before a message of `role`."""
-    return f"{START_HEADER}{role}{END_HEADER}\n\n"
+    tokens, ids = form.tokens, form.ids
+    between = form.encode(tokens.after_header) if tokens.after_header else ()
+    return [ids[tokens.start_header], *form.encode(role), ids[tokens.end_header], *between]
 
 
 def special_token_in(text: str) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from stages.text.items.chat import BOS, EOS, PAD, SPECIAL_TOKENS, TEMPLATE
+from stages.text.items.chat import BOS, LLAMA3, SPECIAL_TOKENS, ChatFormat, ChatTokens, template
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
 BATCH_DOCUMENTS = 256
+CHAT_TOKENS = "chat_tokens.json"
+"""File of an imported tokenizer with other special tokens than Llama 3's: the fields of ChatTokens."""
 
 
 class CorpusTooSmallError(ValueError):
@@ -77,13 +80,24 @@ def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
     """Writes tokenizer.json and tokenizer_config.json. `transformers.AutoTokenizer` loads the folder."""
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_config(folder)
+    write_config(folder, LLAMA3)
 
 
-def write_config(folder: Path) -> None:
-    """Writes tokenizer_config.json, which is the same for every tokenizer of Loam."""
-    text = json.dumps(tokenizer_config(), indent=2, ensure_ascii=False) + "\n"
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+def write_config(folder: Path, tokens: ChatTokens) -> None:
+    """Writes tokenizer_config.json, and chat_tokens.json if the special tokens are not Llama 3's."""
+    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokens))
+    if tokens != LLAMA3:
+        _write_json(folder / CHAT_TOKENS, asdict(tokens))
+
+
+def read_chat_tokens(folder: Path) -> ChatTokens:
+    """Returns the special tokens of a tokenizer artifact: those of chat_tokens.json, or Llama 3's without this file."""
+    path = folder / CHAT_TOKENS
+    return ChatTokens(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else LLAMA3
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 class TokenizerConfig(TypedDict):
@@ -98,16 +112,16 @@ class TokenizerConfig(TypedDict):
     chat_template: str
 
 
-def tokenizer_config() -> TokenizerConfig:
+def tokenizer_config(tokens: ChatTokens = LLAMA3) -> TokenizerConfig:
     """Returns the content of tokenizer_config.json, chat template included."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BOS,
-        "eos_token": EOS,
-        "pad_token": PAD,
+        "bos_token": tokens.bos,
+        "eos_token": tokens.eos,
+        "pad_token": tokens.pad,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
-        "chat_template": TEMPLATE,
+        "chat_template": template(tokens),
     }
 
 
@@ -125,6 +139,30 @@ def load_chat(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(str(path))
+
+
+def load_chat_format(folder: Path) -> ChatFormat:
+    """Returns how the tokenizer of an artifact encodes chats."""
+    return chat_format(load_plain(folder / "tokenizer.json"), read_chat_tokens(folder))
+
+
+def chat_format(plain: Tokenizer, tokens: ChatTokens) -> ChatFormat:
+    """Returns how a tokenizer encodes chats.
+
+    Args:
+        plain: The tokenizer, which takes the spelling of a special token as ordinary characters.
+        tokens: Its special tokens.
+
+    Raises:
+        ValueError: The tokenizer does not have one of them.
+    """
+    ids: dict[str, int] = {}
+    for role, token in tokens.by_role().items():
+        found = plain.token_to_id(token)
+        if found is None:
+            raise ValueError(f"The tokenizer has no token {token!r}, which is its {role} by {CHAT_TOKENS}.")
+        ids[token] = found
+    return ChatFormat(tokens, ids, lambda text: plain.encode(text, add_special_tokens=False).ids)
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

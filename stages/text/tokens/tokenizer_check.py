@@ -1,8 +1,8 @@
-"""Checks a tokenizer that Loam did not train, and lists what the rest of the pipeline could not use.
+"""Checks a tokenizer that Loam did not train: adds what it lacks (tokenizer_mend.py), and lists what the pipeline could not use.
 
-Guarantee: a tokenizer without faults is byte-level BPE that encodes any text and decodes it back unchanged. The chat format's tokens have
-ids of their own. Only <|begin_of_text|> is put before a text. Chats render as in stages/text/items/chat.py. The ids of the vocabulary have
-no gap.
+Guarantee: a tokenizer without faults is BPE over bytes, or with a token for every byte to fall back on. It encodes any text and decodes it
+back unchanged, but for U+2581 in a tokenizer that writes blanks so (SentencePiece). The special tokens have ids. Only bos is put before a
+text. Chats render as in stages/text/items/chat.py. The ids of the vocabulary have no gap.
 Cost: under a second, 15 s for 262,000 ids. Hostile files could use all memory or run without end, so call `judge_files` in a confined
 process.
 Source: the requirements of stages/text/tokens/bpe.py, stages/text/items/chat.py and the stages that read a tokenizer.
@@ -11,11 +11,13 @@ Source: the requirements of stages/text/tokens/bpe.py, stages/text/items/chat.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from stages.text.items.chat import BOS, END_OF_TURN, SPECIAL_TOKENS, TEMPLATE, header, render
-from stages.text.tokens.bpe import encode_texts, tokenizer_config
+from stages.text.items.chat import ChatTokens, template
+from stages.text.tokens.bpe import encode_texts
+from stages.text.tokens.tokenizer_mend import MendedTokenizer, choose_tokens, mend, renders_alike
 
 if TYPE_CHECKING:
     from jinja2.sandbox import SandboxedEnvironment
@@ -38,10 +40,17 @@ CHAT = (
 
 
 class JudgedTokenizer(TypedDict):
-    """Sentences on what the pipeline could not use, and the number of ids (0 with faults)."""
+    """What was found of a tokenizer.
+
+    faults: sentences on what the pipeline could not use. Without faults also the tokenizer as it is imported: size: number of ids; text:
+    tokenizer.json, empty if it is the given one; tokens: the fields of its ChatTokens; changes: sentences on what was added.
+    """
 
     faults: list[str]
     size: int
+    text: str
+    tokens: dict[str, str]
+    changes: list[str]
 
 
 class StatedToken(NamedTuple):
@@ -51,22 +60,32 @@ class StatedToken(NamedTuple):
     id: int
 
 
-def judge_files(tokenizer: str, config: str = "", template: str = "") -> JudgedTokenizer:
-    """Returns what the pipeline could not use, and the number of ids.
+def judge_files(tokenizer: str, config: str, template_file: str, mapping: dict[str, str]) -> JudgedTokenizer:
+    """Returns what the pipeline could not use, or the tokenizer with what it lacked.
 
     Args:
         tokenizer: Path of tokenizer.json.
         config: Path of tokenizer_config.json; "" without one.
-        template: Path of chat_template.jinja; "" without one.
+        template_file: Path of chat_template.jinja; "" without one.
+        mapping: Role -> token of the tokenizer, as the user gave them.
     """
     from pathlib import Path
 
     try:
-        texts = [Path(path).read_text(encoding="utf-8") if path else "" for path in (tokenizer, config, template)]
+        text, settings, own_template = (
+            Path(path).read_text(encoding="utf-8") if path else "" for path in (tokenizer, config, template_file)
+        )
     except UnicodeDecodeError as error:
-        return {"faults": [f"It is not UTF-8: {error.reason}."], "size": 0}
-    faults = tokenizer_faults(*texts)
-    return {"faults": faults, "size": 0 if faults else _load(texts[0]).get_vocab_size()}
+        return _refused([f"It is not UTF-8: {error.reason}."])
+    judged = judge_tokenizer(text, settings, own_template, mapping)
+    if isinstance(judged, list):
+        return _refused(judged)
+    mended = "" if judged.text == text else judged.text
+    return {"faults": [], "size": judged.size, "text": mended, "tokens": asdict(judged.tokens), "changes": list(judged.changes)}
+
+
+def _refused(faults: list[str]) -> JudgedTokenizer:
+    return {"faults": faults, "size": 0, "text": "", "tokens": {}, "changes": []}
 
 
 def _load(text: str) -> Tokenizer:
@@ -75,13 +94,16 @@ def _load(text: str) -> Tokenizer:
     return Tokenizer.from_str(text)
 
 
-def tokenizer_faults(text: str, config: str = "", template: str = "") -> list[str]:
-    """Returns what the pipeline could not use, one sentence each; an empty list if there is no fault.
+def judge_tokenizer(
+    text: str, config: str = "", template_text: str = "", mapping: Mapping[str, str] | None = None
+) -> MendedTokenizer | list[str]:
+    """Returns the tokenizer with what it lacked, or what the pipeline could not use, one sentence each.
 
     Args:
         text: Content of tokenizer.json.
         config: Content of tokenizer_config.json; "" without one.
-        template: Content of chat_template.jinja; "" without one.
+        template_text: Content of chat_template.jinja; "" without one.
+        mapping: Role -> token.
     """
     try:
         raw = json.loads(text)
@@ -95,14 +117,19 @@ def tokenizer_faults(text: str, config: str = "", template: str = "") -> list[st
         return ["It is not a byte-level BPE tokenizer in the format of Hugging Face tokenizers."]
     if odd := [i for i in _stated_ids(raw, model) if type(i) is not int or not 0 <= i < MAX_IDS]:
         return [f"It has the id {json.dumps(odd[0])[:40]}; ids are whole numbers from 0 to {MAX_IDS - 1:,}."]
-    chat, plain = _load(text), _load(text)
-    plain.encode_special_tokens = True
-    missing = [token for token in SPECIAL_TOKENS if chat.token_to_id(token) is None]
-    if missing:
-        return [f"It has no token {', '.join(missing)}."]
-    added = [StatedToken(token["content"], token["id"]) for token in raw["added_tokens"]]
-    basic = list(_vocabulary_faults(chat, bool(model.get("dropout")), added))
-    return basic or [*_text_faults(plain), *_chat_faults(chat), *_config_faults(settings, template)]
+    given = _load(text)
+    stated = [StatedToken(token["content"], token["id"]) for token in raw["added_tokens"]]
+    tokens, unmapped = choose_tokens(given, settings, mapping or {})
+    faults = [*_vocabulary_faults(given, model, stated), *unmapped]
+    if faults:
+        return faults
+    mended = mend(given, text, tokens)
+    read = given if mended.text == text else _load(mended.text)
+    names = list(dict.fromkeys(mended.tokens.by_role().values()))
+    theirs = template_text or settings.get("chat_template")
+    fault, change = _template_fault(theirs, mended.tokens) if theirs else ("", "")
+    faults = [*_text_faults(read, names), *_chat_faults(read, mended.tokens), *([fault] if fault else [])]
+    return faults or replace(mended, changes=(*mended.changes, *([change] if change else [])))
 
 
 def _stated_ids(raw: Mapping[str, JsonValue], model: Mapping[str, JsonValue]) -> Iterator[JsonValue]:
@@ -116,84 +143,76 @@ def _stated_ids(raw: Mapping[str, JsonValue], model: Mapping[str, JsonValue]) ->
     yield from (token.get("id") for token in (added if isinstance(added, list) else ()) if isinstance(token, dict))
 
 
-def _vocabulary_faults(tokenizer: Tokenizer, dropout: bool, added: list[StatedToken]) -> Iterator[str]:
+def _vocabulary_faults(tokenizer: Tokenizer, model: Mapping[str, JsonValue], added: list[StatedToken]) -> Iterator[str]:
     from tokenizers import pre_tokenizers
 
     vocabulary = tokenizer.get_vocab()
-    bytes_missing = [c for c in pre_tokenizers.ByteLevel.alphabet() if c not in vocabulary]
+    alphabet = [f"<0x{byte:02X}>" for byte in range(256)] if model.get("byte_fallback") else pre_tokenizers.ByteLevel.alphabet()
+    bytes_missing = [c for c in alphabet if c not in vocabulary]
     if bytes_missing:
         yield f"It is not byte-level: {len(bytes_missing)} of the 256 bytes have no token."
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         yield f"Its {len(vocabulary):,} ids are not 0 to {len(vocabulary) - 1:,}; the model's embedding would have holes."
     elif wrong := next((t for t in added if tokenizer.token_to_id(t.content) != t.id), None):  # the library counts on silently
         yield f"It states the id {wrong.id:,} for {wrong.content[:40]!r}, which is read as {tokenizer.token_to_id(wrong.content):,}."
-    if dropout:
-        yield "It has BPE dropout, so a text has no fixed ids."
+    if model.get("dropout"):
+        yield "It has BPE dropout, so a text has no fixed ids: `tokenizer.model.dropout = None`."
     if tokenizer.truncation or tokenizer.padding:
-        yield "It truncates or pads texts."
+        yield "It truncates or pads texts: `tokenizer.no_truncation(); tokenizer.no_padding()`."
 
 
-def _text_faults(plain: Tokenizer) -> Iterator[str]:
-    texts = [*PROBES, *(f"A {token} spelt out." for token in SPECIAL_TOKENS)]
-    special = {plain.token_to_id(token): token for token in SPECIAL_TOKENS}
-    for text, ids in zip(texts, encode_texts(plain, texts), strict=True):
+def _text_faults(tokenizer: Tokenizer, names: Sequence[str]) -> Iterator[str]:
+    texts = [*PROBES, *(f"A {token} spelt out." for token in names)]
+    special = {tokenizer.token_to_id(token): token for token in names}
+    tokenizer.encode_special_tokens = True
+    encoded = encode_texts(tokenizer, texts)
+    tokenizer.encode_special_tokens = False
+    for text, ids in zip(texts, encoded, strict=True):
         taken = [special[i] for i in ids if i in special]
         if taken:
             yield f"{taken[0]} is not marked as special: a text that spells it out would be taken for a command."
-        elif plain.decode(ids, skip_special_tokens=False) != text:
-            yield f"It does not give a text back: {text[:24]!r} comes back as {plain.decode(ids, skip_special_tokens=False)[:24]!r}."
+        elif (found := tokenizer.decode(ids, skip_special_tokens=False)) != text:
+            at = next((n for n, (a, b) in enumerate(zip(text, found, strict=False)) if a != b), min(len(text), len(found)))
+            yield (
+                f"It does not give a text back: {text[at : at + 24]!r} comes back as {found[at : at + 24]!r}. Where a normalizer changes texts: "
+                "`tokenizer.normalizer = None`; the pre-tokenizer and the decoder must undo each other, such as `pre_tokenizers.ByteLevel("
+                "add_prefix_space=False)` and `decoders.ByteLevel()`."
+            )
             return
 
 
-def _chat_faults(tokenizer: Tokenizer) -> Iterator[str]:
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False).ids)
-
-    for token in SPECIAL_TOKENS:
-        if encode(token) != [tokenizer.token_to_id(token)]:
+def _chat_faults(tokenizer: Tokenizer, tokens: ChatTokens) -> Iterator[str]:
+    for token in dict.fromkeys(tokens.by_role().values()):
+        if list(tokenizer.encode(token, add_special_tokens=False).ids) != [tokenizer.token_to_id(token)]:
             yield f"{token} is not one token."
-    if list(tokenizer.encode("text").ids) != [*encode(BOS), *encode("text")]:
-        yield f"Its post-processor does not put {BOS}, and nothing else, before a text."
-    whole = BOS + "".join(header(m["role"]) + m["content"].strip() + END_OF_TURN for m in CHAT)
-    if encode(whole) != render(CHAT, encode)[0]:
+    if not renders_alike(tokenizer, tokens):
         yield "A chat has other ids as a whole than message by message."
 
 
-def _config_faults(settings: Mapping[str, JsonValue], template: str) -> Iterator[str]:
-    config = tokenizer_config()
-    ours = {"bos_token": config["bos_token"], "eos_token": config["eos_token"], "pad_token": config["pad_token"]}
-    for name in ours:
-        given = settings.get(name)
-        token = given.get("content") if isinstance(given, dict) else given
-        if token not in (None, ours[name]):
-            yield f"Its {name} is {token}, the pipeline's is {ours[name]}."
-    theirs = template or settings.get("chat_template")
-    if theirs and (fault := _template_fault(theirs)):
-        yield fault
-
-
-def _template_fault(theirs: JsonValue) -> str:
+def _template_fault(theirs: JsonValue, tokens: ChatTokens) -> tuple[str, str]:
+    """Returns (fault, change) of the tokenizer's own chat template: what is wrong with it, and that it is replaced; both may be empty."""
     from jinja2 import TemplateError
 
+    if isinstance(theirs, list):
+        return "", "Its several chat templates are replaced by Loam's."
     if not isinstance(theirs, str):
-        return "It has several chat templates; the pipeline has one."
+        return "Its chat template is not a text.", ""
     if len(theirs) > MAX_TEMPLATE:
-        return f"Its chat template has {len(theirs):,} characters."
+        return f"Its chat template has {len(theirs):,} characters.", ""
     environment = _sandbox()
-    ours = tokenizer_config()
     for prompt in (False, True):
-        values = {"messages": CHAT, "add_generation_prompt": prompt, "bos_token": ours["bos_token"], "eos_token": ours["eos_token"]}
+        values = {"messages": CHAT, "add_generation_prompt": prompt, "bos_token": tokens.bos, "eos_token": tokens.eos}
         try:
             rendered = environment.from_string(theirs).render(values)
         except MemoryError:
-            return "Its chat template needs too much memory."
+            return "Its chat template needs too much memory.", ""
         except RecursionError:
-            return "Its chat template calls itself without end."
+            return "Its chat template calls itself without end.", ""
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
-            return f"Its chat template cannot be rendered: {str(error)[:200]}."
-        if rendered != environment.from_string(TEMPLATE).render(values):
-            return f"Its chat template is not the pipeline's (Llama 3's): it renders {rendered[:60]!r} …"
-    return ""
+            return f"Its chat template cannot be rendered: {str(error)[:200]}.", ""
+        if rendered != environment.from_string(template(tokens)).render(values):
+            return "", f"Its chat template is replaced by Loam's: it renders {rendered[:60]!r} …"
+    return "", ""
 
 
 def _sandbox() -> SandboxedEnvironment:

@@ -66,8 +66,3 @@ def test_choosing_records_by_hash() -> None:
     assert chosen == sorted(chosen, key=lambda r: r["doc_id"]) and chosen != records[:20]
     assert pairs.choose(records[::-1], 10)[::-1] == chosen
     assert pairs.choose(records, None) == pairs.choose(records, 99) == records
-
-
-def test_a_tokenizer_without_the_chat_tokens() -> None:
-    with pytest.raises(ValueError, match="The tokenizer has no token <.pad.>"):
-        pairs.token_id(SimpleNamespace(token_to_id=lambda token: None), "<|pad|>")

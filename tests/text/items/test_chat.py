@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text.items import chat
-from stages.text.tokens.bpe import load_chat, save, train_bpe
+from stages.text.tokens.bpe import load_chat, load_chat_format, save, train_bpe
 from tests.text.tokens.test_bpe import TEXTS
 
 
@@ -33,20 +33,16 @@ def test_render_equals_the_tokenizers_own_chat_template(folder: Path, count: int
 
     theirs = AutoTokenizer.from_pretrained(folder)
     chats = load_chat(folder / "tokenizer.json")
-    messages = MESSAGES[:count]
-
-    def encode(text: str) -> list[int]:
-        return chats.encode(text, add_special_tokens=False).ids
-
-    ids, mask = chat.render(messages, encode)
+    messages, form = MESSAGES[:count], load_chat_format(folder)
+    ids, mask = chat.render(messages, form)
     assert ids == theirs.apply_chat_template(messages, return_dict=False)
-    assert chat.render_prompt(messages, encode) == theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert chat.render_prompt(messages, form) == theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     end = chats.token_to_id(chat.END_OF_TURN)
     trained = theirs.decode([i for i, m in zip(ids, mask, strict=True) if m])
     answers = [m["content"].strip() for m in messages if m["role"] == "assistant"]
     assert trained == "".join(answer + chat.END_OF_TURN for answer in answers)
     assert sum(i == end for i, m in zip(ids, mask, strict=True) if m) == len(answers)
-    last, last_mask = chat.render(messages, encode, last_only=True)
+    last, last_mask = chat.render(messages, form, last_only=True)
     assert last == ids
     assert theirs.decode([i for i, m in zip(ids, last_mask, strict=True) if m]) == (
         answers[-1] + chat.END_OF_TURN if messages[-1]["role"] == "assistant" else ""
@@ -61,7 +57,7 @@ def test_render_equals_the_template_for_any_text(folder: Path, turns: list[tuple
     chats = load_chat(folder / "tokenizer.json")
     messages = [{"role": role, "content": text} for role, text in turns if not chat.special_token_in(text)]
     whole = jinja2.Environment().from_string(chat.TEMPLATE).render(messages=messages)
-    ids, mask = chat.render(messages, lambda text: chats.encode(text, add_special_tokens=False).ids)
+    ids, mask = chat.render(messages, load_chat_format(folder))
     assert ids == chats.encode(whole, add_special_tokens=False).ids
     assert len(ids) == len(mask)
 
