@@ -233,6 +233,12 @@ def test_an_artifact_that_was_taken_away_or_imported_explains_nothing(tmp_path: 
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == (said,)
     path.write_text(json.dumps({**manifest, "imported": {"provenance": "mine"}, "key": "0" * 64}))
     assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ("not built yet",)
+    run_stage(WORDS, {"words": ["a", "b", "c"]}, {}, home)
+    for first in (True, False):  # whichever of the two is looked at first
+        monkeypatch.setattr(
+            plan, "_newest", lambda home, node, first=first: sorted(home.glob("artifacts/words/*"), key=lambda p: (p == made.path) != first)
+        )
+        assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ('config.words: ["a", "b", "c"] -> ["a", "b"]',)
 
 
 def test_a_node_waits_only_for_what_is_not_built(tmp_path: Path) -> None:

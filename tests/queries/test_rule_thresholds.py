@@ -14,6 +14,7 @@ import pytest
 
 from stages.extract import ExtractConfig
 from stages.filter import FilterConfig
+from stages.queries import rule_thresholds
 from stages.queries.decision import Decision, RecordedConfig
 from stages.queries.rule_thresholds import AT_LEAST, Measured, extract_measured, filter_measured, removed_url
 from stages.text.quality.filter_rule import applied, first_reason
@@ -148,3 +149,8 @@ def test_extract_reasons_name_their_settings(reason: str, settings: list[str]) -
     assert [m.setting for m in found if m.setting] == [f"extract.{name}" for name in settings]
     assert [m.threshold for m in found if m.setting] == [config[name] for name in settings]
     assert sorted(m.signal for m in found if m.value is not None) == ["chars_in", "mime", "ordinal", "status"]
+
+
+def test_a_rule_that_is_always_on_compares_with_nothing() -> None:
+    found = rule_thresholds._filter_rule("no_words")
+    assert found is not None and (found.relation, found.setting) == ("", "")

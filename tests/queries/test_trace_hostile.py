@@ -125,3 +125,9 @@ def test_an_exact_copy_has_no_similarity_and_every_other_has() -> None:
     assert lines("exact", 1.0)[-1].strip() == "exact copy: equal text up to white space"
     assert "near copy: verified Jaccard similarity 1, at least dedup.threshold = 0.8 (sets of 5-word shingles)" in lines("near", 1.0)[-1]
     assert "removed as a near copy: verified Jaccard similarity 0.9" in lines("exact", 0.9)[-1]
+
+
+def test_as_many_steps_as_are_shown_leave_none_to_count() -> None:
+    for count, more in ((STEPS_SHOWN, ""), (STEPS_SHOWN + 1, " and 1 more; --json names all")):
+        last = document_lines(TracedDocument("d", "u", (), steps=tuple(range(count))))[-1]
+        assert last.endswith(f", {STEPS_SHOWN - 1}{more}")

@@ -107,3 +107,9 @@ def test_the_sums(found: tuple[Artifact, dict[str, str]]) -> None:
     summary = found[0].summary
     assert (summary["items"], summary["flagged_items"], summary["documents_searched"]) == (16, 13, 5)
     assert (summary["flags_in_documents"], summary["flags_in_conversations"], summary["flags_in_preferences"]) == (3, 4, 6)
+
+
+def test_items_without_a_score_are_in_no_subset(tmp_path: Path) -> None:
+    rows = [{"task": "t", "item_id": str(number), "scored": number != 1} for number in range(3)]
+    write_rows(tmp_path / "items.parquet", schema(task="string", item_id="string", scored="bool"), rows)
+    assert contamination._scored_items(tmp_path / "items.parquet") == {("t", "0"), ("t", "2")}

@@ -11,7 +11,7 @@ import pytest
 
 from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import schema, write_rows
-from stages.report import STAGE, result_rows
+from stages.report import STAGE, _environment, result_rows
 from stages.text.web.chart import line_chart
 from tests.conftest import run_stage
 from tests.stages.made import relisted
@@ -206,3 +206,13 @@ def test_the_summary_counts_what_must_be_shown(pipeline: dict[str, Artifact], tm
     text = (made.path / "report.md").read_text()
     assert "| not shown | The sft model beats chance on docs_complete" in text and "| opposite | The base model beats the unigram" in text
     assert len(json.loads((made.path / "results.json").read_text())) == 5
+
+
+def test_if_everything_is_imported_the_first_checkpoint_counts(pipeline: dict[str, Artifact]) -> None:
+    trained = {role: artifact for role, artifact in pipeline.items() if artifact.manifest["kind"] == "checkpoint"}
+    assert len(trained) > 1
+    imported = {
+        role: Artifact(one.path, {**one.manifest, "imported": {"provenance": "mine"}, "seed": 40 + number})  # type: ignore[typeddict-item]
+        for number, (role, one) in enumerate(trained.items())
+    }
+    assert _environment(imported)["seed"] == "40"

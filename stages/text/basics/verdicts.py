@@ -180,7 +180,7 @@ def sign_flip_test(claim: str, unit: str, gains: np.ndarray, sizes: np.ndarray, 
         return sums
 
     batch, generator = max(1, BATCH_VALUES // len(gains)), np.random.default_rng(seed)
-    found = permutation_test((gains, np.zeros(len(gains))), total, permutation_type="samples", vectorized=True, n_resamples=RESAMPLES,
+    found = permutation_test((gains, np.zeros(len(gains))), total, permutation_type="samples", n_resamples=RESAMPLES,
                              batch=batch, rng=generator)  # fmt: skip
     how = "exact" if 2 ** len(gains) <= RESAMPLES else f"{RESAMPLES:,} resamples, seed {seed}"
     return _paired(claim, unit, gains, sizes, f"sign-flip permutation test ({how})", float(found.pvalue))

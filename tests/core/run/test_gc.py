@@ -264,3 +264,7 @@ def test_scratch_of_a_living_node_is_neither_offered_nor_removed_and_its_lease_s
         assert [(row["artifact_id"], row["node"]) for row in rows] == [(f"scratch/{dead.name}", "words")] and freed == 4
         assert (living / "half").is_file() and held.is_file() and not dead.exists()
     assert names_of(collectable(home, 1)) == [f"scratch/{living.name}"]
+
+
+def test_what_is_damaged_besides_is_counted() -> None:
+    assert [collecting._more([0] * count) for count in (1, 2, 3)] == ["", " (and 1 more)", " (and 2 more)"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 
 import fsspec
@@ -16,7 +18,7 @@ from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.store import external
 from stages.core.store.external import changed, resolve_files
-from stages.core.store.remote import describe, local_name
+from stages.core.store.remote import RemoteFile, describe, local_name
 from tests.conftest import run_stage
 from tests.core.toys import WORDS, run_words
 
@@ -196,3 +198,16 @@ def test_a_network_that_fails_afterwards_is_the_networks_fault(site: Site, tmp_p
     site.status = 200
     assert describe(site.uri).etag == "v1"
     assert changed(ExternalFile("http://127.0.0.1:9/x", 1, "artifact:0"), {}) == ""
+
+
+def test_a_file_is_hashed_in_one_response_since_some_servers_know_no_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    @contextmanager
+    def opened(uri: str, compression: str | None = None, sequential: bool = False) -> Iterator[BytesIO]:
+        seen.append(sequential)
+        yield BytesIO(b"content")
+
+    monkeypatch.setattr(external, "opened", opened)
+    monkeypatch.setattr(external, "describe", lambda uri: RemoteFile(7, ""))
+    assert external._identity("http://127.0.0.1:1/x.warc")[0] == 7 and seen == [True]

@@ -72,3 +72,8 @@ def test_positions_and_indices_outside_are_refused() -> None:
 
 
 GOLDEN = [14, 16, 24, 19, 34, 54, 32, 42, 28, 37]
+
+
+def test_no_phase_is_no_batch() -> None:
+    with pytest.raises(OrderError, match="the largest has 0 sequences, and global_batch_size is 4"):
+        Order((), 1, 4)

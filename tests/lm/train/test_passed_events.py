@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stages.lm.train.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
-from stages.lm.train.job import Machine
-from stages.lm.train.training_run import _pass_on
+from stages.lm.train.job import JobError, Machine
+from stages.lm.train.launch import LaunchError
+from stages.lm.train.training_run import _pass_on, remedy
 from tests.lm.made import small_job
 
 
@@ -54,3 +55,8 @@ def test_the_other_events(tmp_path: Path) -> None:
         "2 ranks on cpu, each holds 50.0% of 10 parameters", "rank 1: a note", "step 3: validation loss 1.2500",
     ]  # fmt: skip
     assert found.done == [(8, 8, "sequences", "log-probabilities")]
+
+
+def test_what_to_do_about_an_error() -> None:
+    assert "in /s/rank-*.log" in remedy(LaunchError("it ended"), Path("/s"))
+    assert remedy(JobError("too large"), Path("/s")) == "Change the setting it names, in the recipe or with --set."

@@ -24,3 +24,7 @@ def test_middle_of_the_cosine() -> None:
 
 def test_one_step_without_warm_up() -> None:
     assert rate(0, 1.0, 0.1, 0, 1) == 1.0
+
+
+def test_after_the_last_step_the_rate_stays_at_its_end() -> None:
+    assert [rate(step, 2.0, 0.1, 4, 20) for step in (19, 20, 30)] == pytest.approx([0.2, 0.2, 0.2])

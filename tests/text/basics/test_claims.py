@@ -167,3 +167,12 @@ def test_results_on_pairs_without_their_number_are_an_error(function: Any) -> No
     without = {name: value for name, value in DPO.items() if name != "validation_pairs"}
     with pytest.raises(ValueError, match=r"not their number \(validation_pairs\)"):
         function({"sft": model(), "dpo": model()}, without, 7)
+
+
+def test_a_task_after_one_that_is_not_primary_is_compared_too() -> None:
+    def reordered() -> ModelScores:
+        given = model()
+        return ModelScores([given.scores[1], given.scores[2], given.scores[0]], given.values)
+
+    found = compared(base=reordered(), sft=reordered(), dpo=reordered())
+    assert sum("answers more of quiz right" in verdict.claim for verdict in found) == 2

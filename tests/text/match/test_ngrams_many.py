@@ -87,3 +87,11 @@ def test_the_search_never_writes_past_its_arrays() -> None:
             found = ngrams._search(words.hashes, index.lengths, index.words, index.hashes, index.position, index.slots, index.gate,
                                    grams, firsts, sizes)  # fmt: skip
             assert found == 2 and firsts.tolist() == [0, 5][:room]
+
+
+def test_the_gate_has_enough_bits_that_most_other_words_stop_there() -> None:
+    """Fewer bits change no answer, but most n-grams would then be looked up."""
+    words = [f"w{number}" for number in range(4000)]
+    index = build_index([("t", "i", [" ".join(words)])], 5, 5)
+    bits, grams = len(index.gate) * 64, len(words) - 4
+    assert ngrams.GATE_BITS * grams / 2 <= bits <= ngrams.GATE_BITS * grams * 2
