@@ -39,6 +39,7 @@ LONG = ("tests/golden", "tests/lm/train", "tests/flows", "tests/core/index")
 """Folders whose files take longest. They come before the others, so that both processes end at about the same time."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Gives time to long tests, and shares the tests out to the processes of `make test`.
 
