@@ -83,7 +83,12 @@ Recipe = Annotated[
 ]
 Node = Annotated[str, Parameter(help="for example dedup or evaluate@sft", completer=completers.nodes)]
 Settings = Annotated[
-    tuple[str, ...], Parameter(name="--set", metavar="NODE.KEY=VALUE", help="change one recipe value; the value is YAML; may be repeated")
+    tuple[str, ...],
+    Parameter(
+        name="--set",
+        metavar="NODE.KEY=VALUE",
+        help="change one recipe value; the value is YAML, and a text needs no quotes; may be repeated",
+    ),
 ]
 ArtifactName = Annotated[str, Parameter(help=ANY_NAME, completer=completers.artifacts)]
 AnyName = Annotated[str, Parameter(help=f"{ANY_NAME}, or a run", completer=completers.artifacts_and_runs)]

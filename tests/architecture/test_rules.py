@@ -96,7 +96,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_new_rule_is_a_setting_with_default_limits_and_help(toy: dict[str, Any]) -> None:
     assert toy["default"] == 0.02
     assert toy["help"] == "Most exclamation marks per character. Unit: marks per character. Source: a test."
-    assert "gopher_quality.max_shouts: must be at least 0, not -1." in toy["refused"]
+    assert "gopher_quality.max_shouts: must be at least 0 (marks per character), not -1." in toy["refused"]
 
 
 def test_a_new_rule_and_its_signal_are_in_the_decisions(toy: dict[str, Any]) -> None:

@@ -87,6 +87,13 @@ def test_every_error_type_has_a_phrase_that_is_not_pydantic_s() -> None:
         ("crawl", {"docs": ["a"]}, 'crawl.docs: must be a mapping (`key: value` lines), not the list ["a"].'),
         ("crawl", {"site": {"seeds": "http://a", "max_page_bytes": 0}}, "crawl.site.max_page_bytes: must be at least 1 byte, not 0."),
         ("crawl", {"site": {"seeds": "http://a", "delay_s": 10**6}}, "crawl.site.delay_s: must be at most 86,400 seconds, not 1000000."),
+        ("filter", {"fineweb": {"line_punct_thr": 2}}, "filter.fineweb.line_punct_thr: must be at most 1 (share from 0 to 1), not 2."),
+        (
+            "filter",
+            {"gopher_quality": {"max_avg_word_length": -1}},
+            "filter.gopher_quality.max_avg_word_length: must be at least 0 characters, not -1.",
+        ),
+        ("train_quality", {"learning_rate": 0}, "train_quality.learning_rate: must be above 0, not 0."),
         ("extract", {"engine": "lxml"}, 'extract.engine: must be resiliparse, trafilatura or justext, not the text "lxml".'),
         ("extract", {"max_bad_records": 1.5}, "extract.max_bad_records: must be a whole number, not the number 1.5."),
         ("dedup", {"near": "maybe"}, 'dedup.near: must be true or false, not the text "maybe".'),

@@ -124,7 +124,7 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["benchmarks.min_words=14"], "min_words is 14, more than ngram_words 13"),
         (["filter.gopher_quality.min_doc_words=200000"], "min_doc_words is 200000, more than max_doc_words 100000"),
         (["filter.gopher_quality.max_avg_word_length=2"], "min_avg_word_length is 3.0, more than max_avg_word_length 2.0"),
-        (["filter.gopher_repetition.dup_line_frac=30"], "must be at most 1, not 30."),
+        (["filter.gopher_repetition.dup_line_frac=30"], "must be at most 1 (share from 0 to 1), not 30."),
         (["filter.gopher_repetition.top_n_grams={0: 0.2}"], "top_n_grams.0: the key must be at least 1, not 0."),
         (["filter.quality.min_score=0.5"], "There is no classifier"),
         (["dedup.bands=10000"], "dedup.bands: must be at most 1,000 or auto, not 10000."),

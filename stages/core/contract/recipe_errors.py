@@ -68,10 +68,6 @@ SIZES: Mapping[str, tuple[str, str, str]] = {
     "string_too_long": ("a text of at most {}", "max_length", "characters"),
 }
 """Type of an error -> (what the value must be, name of the limit, unit of the limit)."""
-UNITS: Mapping[str, str] = {"s": "seconds", "chars": "characters"} | {
-    unit: unit for unit in ("bytes", "words", "tokens", "steps", "epochs", "pages", "items", "documents", "sequences", "pairs", "texts")
-}
-"""Last part of a field's name -> the unit of its number."""
 SINGULAR: Mapping[str, str] = {"entries": "entry"}
 
 
@@ -83,12 +79,14 @@ class Fault:
         path: The section and the keys below it, as a recipe writes them.
         key: Whether the last key itself is wrong, not its value.
         above: What the value that holds the last key may be; for a list with missing entries, what the list may be.
+        unit: Unit of the value, if it is a number that has one.
         error: The entry of `ValidationError.errors()`.
     """
 
     path: tuple[int | str, ...]
     key: bool
     above: FieldTypes
+    unit: str
     error: Mapping[str, Any]
 
 
@@ -220,7 +218,7 @@ def _located(error: Mapping[str, Any], values: object, section: str, classes: Ma
             is_tag = _tags(here)
     if _is_short(error):  # the missing entries of a list are one fault, that of the list
         path.pop()
-    return Fault(tuple(path), key or error["type"] == "invalid_key", above, error)
+    return Fault(tuple(path), key or error["type"] == "invalid_key", above, here.unit, error)
 
 
 def _is_short(error: Mapping[str, Any]) -> bool:
@@ -281,7 +279,7 @@ def _phrase(fault: Fault) -> str:
         return SHAPES[kind]
     if kind in LIMITS:
         phrase, limit = LIMITS[kind]
-        return phrase.format(_with_unit(ctx[limit], UNITS.get(str(fault.path[-1]).rpartition("_")[2], "")))
+        return phrase.format(_with_unit(ctx[limit], fault.unit))
     if kind in SIZES:
         phrase, limit, unit = SIZES[kind]
         return "a text that is not empty" if kind == "string_too_short" and ctx[limit] == 1 else phrase.format(_with_unit(ctx[limit], unit))
@@ -295,10 +293,12 @@ def _phrase(fault: Fault) -> str:
 
 
 def _with_unit(number: float, unit: str) -> str:
-    """Returns a number with its unit; a unit that is empty is left out.
+    """Returns a number with its unit; a unit that is empty is left out, and one of several words is put in parentheses.
 
-    >>> _with_unit(1, "entries"), _with_unit(5000, "bytes"), _with_unit(0.5, "")
-    ('1 entry', '5,000 bytes', '0.5')
+    >>> _with_unit(1, "entries"), _with_unit(5000, "bytes"), _with_unit(0.5, ""), _with_unit(1, "share from 0 to 1")
+    ('1 entry', '5,000 bytes', '0.5', '1 (share from 0 to 1)')
     """
     text = f"{number:,}" if isinstance(number, int) else f"{number:,g}"
+    if " " in unit:
+        return f"{text} ({unit})"
     return f"{text} {SINGULAR.get(unit, unit.removesuffix('s')) if number == 1 else unit}".rstrip()

@@ -8,6 +8,7 @@ Cost: microseconds per field; difflib over some hundred names for each unknown k
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin
@@ -22,6 +23,11 @@ HEADS: Mapping[str, Any] = {"name": str, "seed": int, "description": str, "impor
 MOST_SUGGESTED = 4
 """Paths that one suggestion names."""
 
+UNITS: Mapping[str, str] = {"s": "seconds", "chars": "characters"} | {
+    unit: unit for unit in ("bytes", "words", "tokens", "steps", "epochs", "pages", "items", "documents", "sequences", "pairs", "texts")
+}
+"""Last part of a field's name -> the unit of its number, if its docstring does not say "Unit: …."."""
+STATED_UNIT = re.compile(r"\bUnit: ([^.]+)\.")
 SURE = 0.85
 """Similarity (difflib) from which two names are almost the same: one wrong letter in seven."""
 
@@ -78,10 +84,12 @@ class FieldTypes:
     Attributes:
         types: The types, without null and without marks.
         named: If the value is one of several settings classes: name -> class.
+        unit: Unit of the number, in the plural; empty if neither the field's docstring nor its name has one.
     """
 
     types: tuple[Any, ...]
     named: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+    unit: str = ""
 
     def below(self, key: int | str) -> FieldTypes | None:
         """Returns what the value at a key or an index may be, or None if there can be none."""
@@ -179,7 +187,9 @@ def _question(paths: Sequence[str]) -> str:
 def _of(kind: type[BaseModel], name: str) -> FieldTypes:
     info = kind.model_fields[name]
     choice = next((mark for mark in info.metadata if isinstance(mark, OneOf)), None)
-    return FieldTypes(plain_types(info.annotation), choice.classes if choice else {})
+    stated = STATED_UNIT.search(info.description or "")
+    unit = " ".join(stated[1].split()) if stated else UNITS.get(name.rpartition("_")[2], "")
+    return FieldTypes(plain_types(info.annotation), choice.classes if choice else {}, unit)
 
 
 def _below(config: type[BaseModel], above: str) -> Iterator[str]:
