@@ -1,6 +1,6 @@
-"""The tables of the README that are made from declarations in the code: `make docs` writes them between their markers.
+"""The tables of the documents that are made from declarations in the code. `make docs` writes that of the README between its markers.
 
-A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; tests/architecture/test_rules.py fails where one is stale.
+It stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; tests/architecture/test_stages.py fails where it is stale.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def stages() -> list[tuple[str, ...]]:
     return rows
 
 
-TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {"stages": stages, "rules": rules}
+TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {"stages": stages}
 
 
 def rewritten(text: str) -> str:

@@ -1,6 +1,6 @@
-"""Writes what the documents say of the stages from their declarations: `make docs`. README.md (its tables), VIEWS.md, SETTINGS.md.
+"""Writes what the documents say of the stages from their declarations: `make docs`. README.md (its table), VIEWS.md, SETTINGS.md.
 
-The README's tables are those of tests/architecture/readme_tables.py; the other two are generated whole. tests/architecture/test_stages.py
+The table of the README is that of tests/architecture/readme_tables.py; the other two are generated whole. tests/architecture/test_stages.py
 fails where one is not current.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract.source_code import PROJECT
 from stages.queries.recipe_settings import recipe_settings
-from tests.architecture.readme_tables import markdown, rewritten
+from tests.architecture.readme_tables import markdown, rewritten, rules
 
 VIEWS_HEAD = """# Views
 
@@ -44,8 +44,16 @@ what differs from the default; "-" marks a key without a default. `--set KEY=VAL
 """
 
 
+RULES_HEAD = """## The rules of the filter
+
+The filter applies the rules in this order. The first rule that a document breaks gives the reason. A rule is one entry of a list in
+`stages/text/quality/rules.py`. The settings, their help, the decisions, `loam what-if` and this table are made from that list. "-" marks a
+rule without a setting.
+"""
+
+
 def settings() -> str:
-    """SETTINGS.md: of every section of a recipe its keys."""
+    """SETTINGS.md: of every section of a recipe its keys; then the rules of the filter."""
     parts = [SETTINGS_HEAD]
     for section in recipe_settings({node.name: stage_of(node) for node in pipeline()}):
         alike = f" The same keys: {', '.join(f'`{node}`' for node in section.alike)}." if section.alike else ""
@@ -55,7 +63,7 @@ def settings() -> str:
         about = section.about.rstrip(".")
         parts.append(f"## {section.name}\n\n{about[0].upper()}{about[1:]}.{alike}\n")
         parts.append(markdown(escaped) if section.settings else "It has no settings.\n")
-    return "\n".join(parts)
+    return "\n".join([*parts, RULES_HEAD, markdown(rules())])
 
 
 def written() -> dict[Path, str]:

@@ -114,7 +114,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("tree")
     for name in ("stages", "flows", "dashboards", "configs", "tests"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "constraints.txt", "README.md", "VIEWS.md"):
+    for name in ("pyproject.toml", "constraints.txt", "README.md", "VIEWS.md", "SETTINGS.md"):
         shutil.copyfile(PROJECT / name, copy / name)
     (copy / "stages" / "lengths.py").write_text(MODULE)
     (copy / "tests" / "stages" / "test_lengths.py").write_text(TEST)

@@ -113,14 +113,14 @@ def test_two_checkpoints_are_compared_by_their_weights(tiny_home: Path) -> None:
 def test_a_plain_duckdb_client_reads_the_index(tiny_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     connection = duckdb.connect(str(tiny_home / "lineage.duckdb"), read_only=True)
-    for sql in readme_queries():
+    for sql in documented_queries():
         assert connection.execute(sql).fetchall(), sql
     connection.close()
 
 
-def readme_queries() -> list[str]:
-    """Returns the SQL blocks of the README."""
-    text = (PROJECT / "README.md").read_text()
+def documented_queries() -> list[str]:
+    """Returns the SQL blocks of QUERIES.md."""
+    text = (PROJECT / "QUERIES.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```sql\n")[1:]]
     assert len(blocks) == 5
     return blocks

@@ -44,6 +44,8 @@ COPIED = (
     "prefect.yaml",
     "constraints.txt",
     "README.md",
+    "QUERIES.md",
+    "SETTINGS.md",
     "VIEWS.md",
 )
 EQUIVALENT = Path(__file__).with_name("equivalent.json")

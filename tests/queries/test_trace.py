@@ -146,8 +146,8 @@ def test_upstream_joins_the_views_of_one_checkpoint(home: Path) -> None:
         asked("FROM upstream('nothing')")
 
 
-def test_the_queries_of_the_readme_answer_about_one_run(home: Path) -> None:
-    text = (PROJECT / "README.md").read_text()
+def test_the_queries_of_the_documents_answer_about_one_run(home: Path) -> None:
+    text = (PROJECT / "QUERIES.md").read_text()
     queries = [block.split("```")[0] for block in text.split("```sql\n")[1:]]
     assert len(queries) == 5 and not any("current" in sql for sql in queries)
     most = next(sql for sql in queries if "first" in sql and "last" in sql)
