@@ -33,38 +33,62 @@ LONGER_S = {"tiny_home": 1800, "server": 900}
 """Seconds for a test that uses such a fixture or carries such a mark, and has no limit of its own; all others have pyproject's."""
 
 
-SHARED = ("tiny_home", "chain")
-"""Fixtures of the whole session that take long to build: their tests stay together in one process, and come first."""
+SHARED = {
+    "tiny_home": ("tests/flows/test_tiny_pipeline.py", "tests/flows/test_tiny_manifests.py", "tests/flows/test_deployments.py", "tests/dashboards/test_app.py"),
+    "chain": tuple(
+        f"tests/stages/test_{name}.py"
+        for name in ("damage", "dpo", "export", "export_check", "pairs_and_references", "pretrain", "reference", "settings_reach_the_job", "sft",
+                     "training_identity", "training_summaries")
+    ),
+}  # fmt: skip
+"""Fixtures of the whole session that take long to build -> the files that use them. These run in one process, and first."""
 LONG = ("tests/golden", "tests/lm/train", "tests/flows", "tests/core/index")
 """Folders whose files take longest. They come before the others, so that both processes end at about the same time."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives time to long tests, and shares the tests out to the processes of `make test`.
+    """Gives time to long tests, and orders the files for `make test`.
 
-    A limit holds for the fixtures that a test is the first to ask for, so what runs the whole pipeline or a real server has a longer one. The
-    tests of one file run in one process, so that the fixtures of a module are built once.
+    A limit holds for the fixtures that a test is the first to ask for, so what runs the whole pipeline or a real server has a longer one.
     """
     for item in items:
         names = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
         longer = [seconds for name, seconds in LONGER_S.items() if name in names]
         if longer and "timeout" not in names:
             item.add_marker(pytest.mark.timeout(max(longer)))
-        shared = next((name for name in SHARED if name in names), "")
-        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.partition("::")[0]))
+        file = item.nodeid.partition("::")[0]
+        if shared := next((name for name in SHARED if name in names and file not in SHARED[name]), ""):
+            raise pytest.UsageError(f"{item.nodeid} uses {shared}: add its file to SHARED in tests/conftest.py, or that is built twice.")
     items.sort(key=_place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Shares the files out to processes. Why not --dist loadgroup: pytest-xdist 3.8.0 ignores groups under pytest 9.2 (its issue 1386)."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class BySharedFixture(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    return BySharedFixture(config, log)
+
+
+def _group(nodeid: str) -> str:
+    """Returns the shared fixture of a test's file, else the file. The tests of a group run in one process."""
+    file = nodeid.partition("::")[0]
+    return next((name for name, files in SHARED.items() if file in files), file)
+
+
+def _place(item: pytest.Item) -> int:
+    """Returns a test's place in the order: shared fixtures, then long files, then the others."""
+    group = _group(item.nodeid)
+    return [*SHARED].index(group) if group in SHARED else len(SHARED) + (not group.startswith(LONG))
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
     """Names bytes that are no text after their argument: a compressed value can contain the time, and every process must find equal names."""
     return argname if isinstance(val, bytes) and not (val.isascii() and val.decode("ascii").isprintable()) else None
-
-
-def _place(item: pytest.Item) -> int:
-    """Returns a test's place in the order: shared fixtures, then long files, then the others."""
-    (group,) = next(item.iter_markers("xdist_group")).args
-    return SHARED.index(group) if group in SHARED else len(SHARED) + (not group.startswith(LONG))
 
 
 @pytest.fixture(scope="session", autouse=True)

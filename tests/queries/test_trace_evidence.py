@@ -84,7 +84,7 @@ def item_file(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact]:
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact]:
     """Returns a home with a crawl of eight records, cleaned by the stages up to decontaminate."""
     folder = tmp_path_factory.mktemp("evidence")
     home = folder / "home"
@@ -102,27 +102,27 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact]:
     return home, clean
 
 
-def test_a_filter_drop_has_value_and_threshold(chain: tuple[Path, Artifact]) -> None:
+def test_a_filter_drop_has_value_and_threshold(judged: tuple[Path, Artifact]) -> None:
     """Catches: another signal's column, another setting, a threshold of the defaults instead of the artifact's."""
-    verdict = asked(*chain, "http://a.b/4", "filter")
+    verdict = asked(*judged, "http://a.b/4", "filter")
     assert (verdict.verdict, verdict.reason) == ("dropped", "gopher_quality.short_doc")
     count = len(BRIEF.replace(",", "").split())
     assert compared(verdict) == {"words": (count, "below", "filter.gopher_quality.min_doc_words", 50)}
     assert count < 50 and verdict.measured[0].unit == "words"
 
 
-def test_an_extract_drop_has_what_was_recorded(chain: tuple[Path, Artifact]) -> None:
+def test_an_extract_drop_has_what_was_recorded(judged: tuple[Path, Artifact]) -> None:
     """Catches: the fields of another record, a threshold that is not extract's own, a WARC file of another number."""
-    missing = compared(asked(*chain, "http://a.b/5", "extract"))
+    missing = compared(asked(*judged, "http://a.b/5", "extract"))
     assert missing["status"] == (404, "not one of", "extract.statuses", [200])
     assert missing["warc"][0] == "pages.warc.gz" and missing["ordinal"][0] == len(PAGES) and missing["mime"][0] == "text/html"
-    empty = compared(asked(*chain, "http://a.b/8", "extract"))
+    empty = compared(asked(*judged, "http://a.b/8", "extract"))
     assert empty["text_chars"] == (None, "below", "extract.min_chars", 1) and empty["chars_in"][0] == len("<html></html>")
 
 
-def test_a_dropped_copy_names_what_was_kept(chain: tuple[Path, Artifact]) -> None:
+def test_a_dropped_copy_names_what_was_kept(judged: tuple[Path, Artifact]) -> None:
     """Catches: the document itself as the kept one, an estimated similarity, another kind."""
-    exact, near = (asked(*chain, f"http://a.b/{n}", "dedup") for n in (2, 3))
+    exact, near = (asked(*judged, f"http://a.b/{n}", "dedup") for n in (2, 3))
     kept = "00000000-0000-4000-8000-000000000001"
     assert exact.reason == "exact_duplicate" and near.reason == "near_duplicate"
     assert exact.copy == Copy("exact", kept, "http://a.b/1", jaccard=1.0, threshold=0.8, shingle_words=5, corpus="")
@@ -130,39 +130,39 @@ def test_a_dropped_copy_names_what_was_kept(chain: tuple[Path, Artifact]) -> Non
     assert near.copy.jaccard == jaccard(PROSE, NEAR) < 1
 
 
-def test_a_contaminated_document_names_items_words_and_share(chain: tuple[Path, Artifact]) -> None:
+def test_a_contaminated_document_names_items_words_and_share(judged: tuple[Path, Artifact]) -> None:
     """Catches: words instead of n-grams counted, a short item counted by n-grams of 13, the share of another document."""
-    verdict = asked(*chain, "http://a.b/6", "decontaminate")
+    verdict = asked(*judged, "http://a.b/6", "decontaminate")
     assert verdict.reason == "contaminated"
     long, short = verdict.matches
     assert (long.benchmark, long.words, long.word_count) == ("fables", QUOTE, len(QUOTE.split()))
     assert long.ngrams == len(QUOTE.split()) - 13 + 1 and (short.words, short.ngrams) == (SAYING, 1)
-    items = {row["texts"][-1]: row["item_id"] for row in database.records(chain[0], "SELECT item_id, texts FROM benchmark_items")}
+    items = {row["texts"][-1]: row["item_id"] for row in database.records(judged[0], "SELECT item_id, texts FROM benchmark_items")}
     by_text = {text: item for text, item in items.items() if QUOTE in text or SAYING in text}
     assert {long.item_id, short.item_id} == set(by_text.values()) and long.item_id != short.item_id
     found = compared(verdict)
     assert found["ngrams"] == (long.ngrams + 1, "with", "benchmarks.ngram_words", 13)
     assert found["hits"] == (2, "with", "decontaminate.mode", "document")
     (share, *_) = found["matched_char_frac"]
-    ((text,),) = database.query(chain[0], "SELECT text FROM documents WHERE node = 'dedup' AND url = 'http://a.b/6'")[1]
+    ((text,),) = database.query(judged[0], "SELECT text FROM documents WHERE node = 'dedup' AND url = 'http://a.b/6'")[1]
     assert share == (len(QUOTE) + len(SAYING)) / len(text)
 
 
-def test_kept_documents_have_no_evidence(chain: tuple[Path, Artifact]) -> None:
+def test_kept_documents_have_no_evidence(judged: tuple[Path, Artifact]) -> None:
     """Catches: evidence of another document's decision."""
-    (found,) = trace.trace_url(*_of(chain), "http://a.b/7")
+    (found,) = trace.trace_url(*_of(judged), "http://a.b/7")
     assert [v.verdict for v in found.verdicts] == ["kept"] * 4
     assert not any(v.measured or v.copy or v.removed or v.matches for v in found.verdicts)
 
 
-def _of(chain: tuple[Path, Artifact]) -> tuple[Path, trace.Start]:
-    home, artifact = chain
+def _of(judged: tuple[Path, Artifact]) -> tuple[Path, trace.Start]:
+    home, artifact = judged
     return home, trace.start(home, checkpoint=manifest.artifact_id(artifact))
 
 
-def test_the_command_prints_it(chain: tuple[Path, Artifact]) -> None:
+def test_the_command_prints_it(judged: tuple[Path, Artifact]) -> None:
     """Catches: a line that the printing leaves out."""
-    home, artifact = chain
+    home, artifact = judged
 
     def said(n: int) -> str:
         return loam("trace", "--url", f"http://a.b/{n}", "--checkpoint", manifest.artifact_id(artifact), home=home).stdout
@@ -334,9 +334,9 @@ def test_edits_of_a_kept_document_are_counted(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_answer_is_json(chain: tuple[Path, Artifact]) -> None:
+def test_the_answer_is_json(judged: tuple[Path, Artifact]) -> None:
     """Catches: an object in the answer that JSON shows as Python's repr."""
-    home, artifact = chain
+    home, artifact = judged
     done = loam("trace", "--url", "http://a.b/%", "--checkpoint", manifest.artifact_id(artifact), "--json", home=home)
     documents = answered(done.stdout)["documents"]
     assert len(documents) == len(PAGES) + 2
