@@ -60,7 +60,7 @@ def test_a_file_that_is_gone_is_shown_refused_and_mended_by_the_command_named(
 ) -> None:
     at, until = ["--home", str(home)], [recipe, "--until", "conversations"]
     code, out, _ = said(capsys, "run", *until, *at)
-    assert code == 0 and "2 nodes done" in out, "all hits"
+    assert code == 0 and "2 cached" in out, "all hits"
     folder = next((home / "artifacts" / "benchmarks").iterdir())
     (folder / "items.parquet").unlink()
     code, out, err = said(capsys, "plan", *until, "--json", *at)
@@ -79,7 +79,7 @@ def test_a_file_that_is_gone_is_shown_refused_and_mended_by_the_command_named(
     run_one(named, "benchmarks", perform, {"flow": "stage", "recipe": recipe, "node": "benchmarks"}, force=True)
     assert manifest.verify(manifest.read_artifact(folder)) == []
     code, out, _ = said(capsys, "run", *until, *at)
-    assert code == 0 and "2 nodes done" in out
+    assert code == 0 and "2 cached" in out
     assert said(capsys, "lineage", "verify", *at)[0] == 0
 
 
