@@ -16,7 +16,8 @@ class KeyParts(TypedDict, total=False):
     """Everything that decides an artifact. The key is the sha256 over it.
 
     The parts of an artifact that a stage made have all fields but `imported`. Those of an artifact made from a user's files have node,
-    version, code and imported, and with --map the mapping as config. The parts in a manifest can have fields that this version does not know; they count in the key too.
+    version, code and imported, and with --map the mapping as config. The parts in a manifest can have fields that this version does not
+    know; they count in the key too.
     """
 
     node: str
