@@ -48,7 +48,8 @@ def _show(found: StageDescription) -> None:
     """Prints a description as text."""
     say(f"{found.node}: {found.does}\n\n{found.about}\n\nINPUTS")
     print_table([asdict(one) for one in found.inputs])
-    say(f"\nOUTPUT\n{found.output}" + (f"; imported from {', '.join(found.imports)}" if found.imports else ""))
+    imported = f"; imported from {', '.join(found.imports)}" if found.imports else ""
+    say(f"\nOUTPUT\n{found.output}{imported}" + (f"; --map gives {', '.join(found.maps)}" if found.maps else ""))
     for table in found.tables:
         say(f"\nSIDE TABLE {table.name}, view {table.view}: {table.about}")
         print_table([asdict(column) for column in table.columns])

@@ -104,6 +104,7 @@ class StageDescription:
         inputs: The artifacts that the node reads.
         output: Kind of the artifact that it makes.
         imports: Patterns of a user's files that can replace the artifact; empty if none can.
+        maps: Names that `--map NAME=VALUE` may give for such files.
         tables: The side tables.
         summary: Value of the artifact's summary -> its meaning.
         settings: The settings of the node's section in a recipe.
@@ -119,6 +120,7 @@ class StageDescription:
     inputs: tuple[DescribedInput, ...]
     output: str
     imports: tuple[str, ...]
+    maps: tuple[str, ...]
     tables: tuple[DescribedTable, ...]
     summary: Mapping[str, str]
     settings: tuple[DescribedSetting, ...]
@@ -154,6 +156,7 @@ def describe(node: str, stages: Mapping[str, Stage]) -> StageDescription:
         inputs=inputs,
         output=stage.output,
         imports=stage.importer.takes if stage.importer else (),
+        maps=stage.importer.maps if stage.importer else (),
         tables=tables,
         summary=stage.summary,
         settings=tuple(described_settings(stage.config)),

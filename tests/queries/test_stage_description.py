@@ -80,7 +80,7 @@ TOY = Stage(
     inputs={"texts": "extract", "model": "sft"},
     output="toys",
     optional=("model",),
-    importer=Importer(("*.toy",), lambda files, out, ctx: Outcome()),
+    importer=Importer(("*.toy",), lambda files, out, ctx: Outcome(), ("wheel",)),
     tables=(SideTable("toys", "all_toys", "a toy", {"price": Column("int64", "its price in cents")}, more="one per shop"),),
     summary={"toys": "number of toys"},
     does="counts toys",
@@ -95,13 +95,14 @@ def test_everything_that_a_stage_declares_is_in_its_description() -> None:
     found = describe("toy", STAGES | {"toy": TOY})
     assert (found.node, found.does, found.about) == ("toy", "counts toys", __doc__)
     assert found.inputs == (DescribedInput("texts", "extract", "documents", False), DescribedInput("model", "sft", "checkpoint", True))
-    assert (found.output, found.imports, found.summary) == ("toys", ("*.toy",), {"toys": "number of toys"})
+    assert (found.output, found.imports, found.maps, found.summary) == ("toys", ("*.toy",), ("wheel",), {"toys": "number of toys"})
     assert found.tables == (
         DescribedTable("toys", "all_toys", "a toy", (DescribedColumn("price", "int64", "its price in cents"),), "one per shop"),
     )
     assert (found.versions, found.distributions) == (("first version", "counts faster"), ("numpy",))
     assert not found.deterministic and found.uses_gpus
-    assert describe("toy", STAGES | {"toy": replace(TOY, importer=None)}).imports == ()
+    without = describe("toy", STAGES | {"toy": replace(TOY, importer=None)})
+    assert without.imports == without.maps == ()
 
 
 def test_every_setting_has_its_type_limits_default_and_text() -> None:

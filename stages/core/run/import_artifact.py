@@ -66,7 +66,9 @@ def import_artifact(
         )
     mapping = _mapping(maps, node, stage)
     with runs.hold_home(home):
-        if len(paths) == 1 and not mapping and _is_artifact(Path(paths[0]), stage):
+        if len(paths) == 1 and _is_artifact(Path(paths[0]), stage):
+            if mapping:
+                raise RecipeError(f"{paths[0]} is an artifact, which is copied as it is.", where=f"node {node}", do="Leave --map out.")
             result = copy_artifact(home, node, stage, Path(paths[0]), provenance.strip())
         else:
             result = _import_files(home, node, stage, paths, provenance.strip(), mapping, report)
