@@ -15,15 +15,9 @@ from typing_extensions import TypedDict  # pydantic cannot read a typing.TypedDi
 class KeyParts(TypedDict, total=False):
     """Everything that decides an artifact. The key is the sha256 over it.
 
-<<<<<<< HEAD
-        The parts of an artifact that a stage made have all fields but `imported`, and `off` only where it is not empty. Those of an artifact
+    The parts of an artifact that a stage made have all fields but `imported`, and `off` only where it is not empty. Those of an artifact
     made from a user's files have node, version, code and imported, and with --map the mapping as config. The parts in a manifest can have
     fields that this version does not know; they count in the key too.
-=======
-    The parts of an artifact that a stage made have all fields but `imported`. Those of an artifact made from a user's files have node,
-    version, code and imported, and with --map the mapping as config. The parts in a manifest can have fields that this version does not
-    know; they count in the key too.
->>>>>>> h-settings
     """
 
     node: str
