@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from stages.queries.draft.file_heads import FileKind
 from stages.queries.draft.first_budget import LocalMachine
 from stages.queries.draft.inspect_files import InspectedFile
 from stages.queries.draft.recipe_draft import draft_recipe
-from tests.conftest import answered
 from tests.made.variants import Data
 
 LAPTOP = LocalMachine(2, 24 << 30)
@@ -46,16 +44,15 @@ def test_a_recipe_for_files_of_every_kind_plans(made: Data, tmp_path: Path, caps
     assert main(["plan", str(out), "--home", str(tmp_path / "home")]) == 0
 
 
-def test_documents_are_imported_by_the_command_that_is_printed(made: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, home = tmp_path / "texts.yaml", str(tmp_path / "home")
-    assert main(["init", str(made.documents), *examples(made), "--out", str(out), "--json"]) == 0
-    found = answered(capsys.readouterr().out, "init")
-    (command,) = found["first"]
-    assert found["recipe"] == str(out) and command in out.read_text().replace("\n  # ", " ")
-    assert main([*shlex.split(command)[1:], "--home", home]) == 0
-    session = open_session(str(out), home=home)
-    assert session.recipe.imports == {"extract": "texts-documents"} and session.plan().missing == ()
-    assert sections(out.read_text())["filter"] == {"languages": ["en"]}
+def test_documents_are_a_source_beside_the_crawl(made: Data, tmp_path: Path) -> None:
+    alone, both = tmp_path / "texts.yaml", tmp_path / "both.yaml"
+    assert main(["init", str(made.documents), *examples(made), "--out", str(alone)]) == 0
+    assert main(["init", str(made.documents), *map(str, made.crawls()), "--out", str(both)]) == 0
+    for out, names in ((alone, ["texts"]), (both, ["web", "texts"])):
+        session = open_session(str(out), home=str(tmp_path / "home"))
+        assert session.recipe.imports == {} and session.plan().missing == ()
+        assert list(sections(out.read_text())["crawl"]["sources"]) == names and "warcs" not in sections(out.read_text())["crawl"]
+    assert sections(alone.read_text())["filter"] == {"languages": ["en"]}
 
 
 def test_every_line_has_a_comment(made: Data, tmp_path: Path) -> None:
@@ -120,9 +117,10 @@ def test_without_text_a_model_is_imported() -> None:
     assert [command.split()[3] for command in first] == ["train_tokenizer", "pretrain"] and found["sft"]["learning_rate"] == 2e-5
 
 
-def test_a_crawl_comes_before_documents() -> None:
-    found, first, notes = drafted(file(FileKind.CRAWL), file(FileKind.DOCUMENTS, "/texts/a.jsonl"))
-    assert "import" not in found and first == () and "does not use the 1 files of documents below /texts" in notes[0]
+def test_crawl_and_documents_are_sources_of_one_recipe() -> None:
+    found, first, notes = drafted(file(FileKind.CRAWL, "/c/a.warc", text_bytes=9), file(FileKind.DOCUMENTS, "/t/a.jsonl", text_bytes=9))
+    assert found["crawl"] == {"sources": {"web": ["/c/a.warc"], "texts": ["/t/a.jsonl"]}} and "import" not in found and first == ()
+    assert len(notes) == 1 and "There is little text" in notes[0]
 
 
 def test_languages_are_weighted_by_the_text_of_their_files() -> None:

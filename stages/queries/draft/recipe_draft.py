@@ -9,8 +9,6 @@ Source: the numbers are those of first_budget.py, the languages those of inspect
 from __future__ import annotations
 
 import json
-import os
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -58,14 +56,9 @@ class _Draft:
         return kept_of(self.files, kind)
 
     @property
-    def documents(self) -> bool:
-        """Whether the text comes from files of documents. A recipe takes its text from a crawl or from them, not from both."""
-        return bool(self.of(FileKind.DOCUMENTS)) and not self.of(FileKind.CRAWL)
-
-    @property
-    def text(self) -> bool:
-        """Whether there is text to pretrain on."""
-        return self.documents or bool(self.of(FileKind.CRAWL))
+    def text(self) -> list[InspectedFile]:
+        """The files with text to pretrain on: crawls and documents."""
+        return [*self.of(FileKind.CRAWL), *self.of(FileKind.DOCUMENTS)]
 
 
 def draft_recipe(name: str, files: Sequence[InspectedFile], machine: LocalMachine) -> RecipeDraft:
@@ -76,9 +69,8 @@ def draft_recipe(name: str, files: Sequence[InspectedFile], machine: LocalMachin
         files: The inspected files; at least one is used.
         machine: The machine that will run the recipe.
     """
-    crawl = kept_of(files, FileKind.CRAWL)
     amounts = Amounts(
-        sum(file.text_bytes for file in crawl or kept_of(files, FileKind.DOCUMENTS)),
+        sum(file.text_bytes for kind in (FileKind.CRAWL, FileKind.DOCUMENTS) for file in kept_of(files, kind)),
         sum(file.text_bytes for file in kept_of(files, FileKind.CONVERSATIONS)),
         sum(file.records for file in kept_of(files, FileKind.PREFERENCES)),
     )
@@ -113,11 +105,11 @@ def _runtime(draft: _Draft) -> Iterator[str]:
     )
 
 
-def _named(files: Sequence[InspectedFile], draft: _Draft) -> Iterator[str]:
+def _named(files: Sequence[InspectedFile], draft: _Draft, indent: int = 4) -> Iterator[str]:
     """Yields the lines of a list of files."""
     own = {file.path for file in files}
     for pattern in grouped([file.path for file in files], [file.path for file in draft.files if file.path not in own]):
-        yield f"    - {json.dumps(pattern, ensure_ascii=False)}"
+        yield f"{' ' * indent}- {json.dumps(pattern, ensure_ascii=False)}"
 
 
 def _amount(files: Sequence[InspectedFile], unit: str) -> str:
@@ -133,40 +125,35 @@ def _bad_records(files: Sequence[InspectedFile]) -> Iterator[str]:
 
 
 def _sources(draft: _Draft) -> Iterator[str]:
-    crawl = draft.of(FileKind.CRAWL)
-    if crawl:
-        yield from yaml_line("crawl:", "where the text comes from")
-        yield from yaml_line("warcs:", f"WARC and WET files: {_amount(crawl, 'pages')}", 2)
-        yield from _named(crawl, draft)
-        damaged = list(_bad_records(crawl))
-        if damaged:
-            yield ""
-            yield from yaml_line("extract:", "from WARC records to text")
-            yield from damaged
-    elif draft.documents:
-        yield from yaml_line("import:", "artifacts that replace nodes")
-        about = f"your documents in place of extract's: {_amount(draft.of(FileKind.DOCUMENTS), 'documents')}; import them first: {_commands_text(draft)}"
-        yield from yaml_line(f"extract: {draft.name}-documents", about, 2)
-    else:
+    crawl, documents = draft.of(FileKind.CRAWL), draft.of(FileKind.DOCUMENTS)
+    if not draft.text:
         yield from yaml_comment("There is no text to pretrain on, so tokenizer and base model are imported. Import them first:")
         for command in _commands(draft):
             yield f"# {command}"
         yield from yaml_line("import:", "artifacts that replace nodes")
         yield from yaml_line(f"train_tokenizer: {draft.name}-tokenizer", "the tokenizer of the base model", 2)
         yield from yaml_line(f"pretrain: {draft.name}-base", "the base model", 2)
-
-
-def _commands_text(draft: _Draft) -> str:
-    return "; ".join(_commands(draft))
+        return
+    yield from yaml_line("crawl:", "where the text comes from")
+    if documents:
+        yield from yaml_line("sources:", "files by the name of their source; mix.weights can weigh the sources", 2)
+        for name, files, what in (("web", crawl, "WARC and WET files"), ("texts", documents, "documents")):
+            if files:
+                yield from yaml_line(f"{name}:", f"{what}: {_amount(files, 'pages' if files is crawl else 'documents')}", 4)
+                yield from _named(files, draft, 6)
+    else:
+        yield from yaml_line("warcs:", f"WARC and WET files: {_amount(crawl, 'pages')}", 2)
+        yield from _named(crawl, draft)
+    if damaged := list(_bad_records(draft.text)):
+        yield ""
+        yield from yaml_line("extract:", "from WARC records to text")
+        yield from damaged
 
 
 def _commands(draft: _Draft) -> Iterator[str]:
     """Yields the imports that the recipe needs."""
     terms = "--provenance 'WHERE THEY COME FROM, ON WHAT TERMS'"
-    if draft.documents:
-        files = " ".join(shlex.quote(file.path) for file in draft.of(FileKind.DOCUMENTS))
-        yield f"loam lineage import extract {files} {terms} --as {draft.name}-documents"
-    elif not draft.text:
+    if not draft.text:
         yield f"loam lineage import train_tokenizer MODEL_FOLDER {terms} --as {draft.name}-tokenizer"
         yield f"loam lineage import pretrain MODEL_FOLDER {terms} --as {draft.name}-base"
 
@@ -206,7 +193,7 @@ def _corpus(draft: _Draft) -> Iterator[str]:
             about = f"no stop words are built in for {', '.join(unlisted)}: an empty list leaves that rule out for the language"
             yield from yaml_line(f"gopher_quality: {{stop_words: {{{lists}}}}}", about, 2)
         yield ""
-    text = f"{sum(file.text_bytes for file in draft.of(FileKind.CRAWL) or draft.of(FileKind.DOCUMENTS)) / 1e6:,.1f} MB"
+    text = f"{sum(file.text_bytes for file in draft.text) / 1e6:,.1f} MB"
     yield from yaml_line("train_tokenizer:", "byte-level BPE, trained on your text")
     yield from yaml_line(
         f"vocab_size: {budget.vocab_size}",
@@ -224,7 +211,7 @@ def _corpus(draft: _Draft) -> Iterator[str]:
 def _shares(draft: _Draft) -> dict[str, float]:
     """Returns language -> share of the sampled text; a file counts by its text."""
     weights: Counter[str] = Counter()
-    for file in draft.of(FileKind.CRAWL) or draft.of(FileKind.DOCUMENTS):
+    for file in draft.text:
         chars = sum(file.languages.values())
         for code, count in file.languages.items():
             weights[code] += round(count / chars * max(file.text_bytes, 1))
@@ -315,13 +302,6 @@ def _evaluation(draft: _Draft) -> Iterator[str]:
 
 
 def _notes(draft: _Draft) -> Iterator[str]:
-    documents, crawl = draft.of(FileKind.DOCUMENTS), draft.of(FileKind.CRAWL)
-    if documents and crawl:
-        folder = os.path.commonpath([os.path.dirname(file.path) for file in documents])
-        yield (
-            f"The recipe does not use the {len(documents)} files of documents below {folder}: it takes its text from the crawl. "
-            "`loam init` with these files alone writes a recipe that imports them."
-        )
     if draft.of(FileKind.PREFERENCES) and not draft.of(FileKind.CONVERSATIONS):
         yield "There are preference pairs but no conversations. dpo starts from the sft model, so it is off until there are conversations."
     if draft.text and draft.budget.available_tokens < TOO_FEW_TOKENS:
