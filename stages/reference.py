@@ -79,6 +79,8 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     records = cast("list[PreferenceRecord]", list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet")))
     chosen = pairs.choose(records, config.max_pairs)
     encoded = pairs.encode_pairs(chosen, render, shape.max_position_embeddings)
+    if advice := pairs.context_advice("pairs", encoded, shape.max_position_embeddings):
+        ctx.log(advice)
     if not encoded.records:
         raise StageError(
             f"None of {len(records)} preference pairs fits the context of {shape.max_position_embeddings} tokens (prompt and answer together).",

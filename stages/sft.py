@@ -123,6 +123,8 @@ def _encode(
             f"{part}: {len(encoded.items)} conversations in {int(sequence_of[part].max(initial=-1)) + 1} sequences"
             + (f"; left out: {dropped}" if dropped else "")
         )
+        if advice := pairs.context_advice(f"{part} conversations", encoded, shape.max_position_embeddings):
+            ctx.log(advice)
     return split["train"], split["validation"], sequence_of
 
 

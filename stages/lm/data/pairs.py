@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypedDict, TypeVar
@@ -84,11 +84,13 @@ class Encoded(Generic[Record]):
         records: The records that are trained, in input order.
         items: Their (ids, mask): one per conversation, two per pair.
         dropped: (record, reason) of the records left out.
+        too_long: Tokens of each record that was left out because it is longer than the context.
     """
 
     records: list[Record]
     items: list[Item]
     dropped: list[tuple[Record, ExampleReason]]
+    too_long: list[int] = field(default_factory=list)
 
     def reasons(self) -> dict[str, int]:
         """Returns the number of records left out, by reason."""
@@ -112,6 +114,7 @@ def encode_conversations(records: Iterable[ConversationRecord], render: Render, 
         reason = ExampleReason.TOO_LONG if len(ids) > seq_len else None if any(mask[1:]) else ExampleReason.NOTHING_TRAINED
         if reason:
             out.dropped.append((record, reason))
+            out.too_long.extend([len(ids)] * (reason == ExampleReason.TOO_LONG))
         else:
             out.records.append(record)
             out.items.append(_item(ids, mask))
@@ -130,12 +133,35 @@ def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: i
     for record in records:
         prompt = json.loads(record["prompt"])
         both = [render([*prompt, {"role": "assistant", "content": side}]) for side in (record["chosen"], record["rejected"])]
-        if max(len(ids) for ids, _ in both) > seq_len:
+        if (longest := max(len(ids) for ids, _ in both)) > seq_len:
             out.dropped.append((record, ExampleReason.TOO_LONG))
+            out.too_long.append(longest)
         else:
             out.records.append(record)
             out.items.extend(_item(ids, mask) for ids, mask in both)
     return out
+
+
+def context_advice(what: str, encoded: Encoded[Record], seq_len: int) -> str:
+    """Returns how many records are longer than the context, and how many would be at longer contexts; empty if none is.
+
+    Args:
+        what: What the records are, in the plural.
+        encoded: The encoded records.
+        seq_len: Tokens of the context.
+    """
+    total, found = len(encoded.records) + len(encoded.dropped), len(encoded.too_long)
+    if not found:
+        return ""
+    doubled, holds_all = 2 * seq_len, seq_len
+    while holds_all < max(encoded.too_long):
+        holds_all *= 2
+    left = sum(tokens > doubled for tokens in encoded.too_long)
+    twice = f"mix.seq_len={doubled} would leave out {left:,} ({left / total:.1%}), " if left else ""
+    return (
+        f"{found:,} of {total:,} {what} ({found / total:.1%}) are longer than the {seq_len:,} tokens of the model's context, which mix.seq_len "
+        f"sets: {twice}mix.seq_len={holds_all} none"
+    )
 
 
 def choose(records: Sequence[Record], limit: int | None) -> list[Record]:

@@ -28,7 +28,7 @@ def test_conversations_that_fit_or_not() -> None:
     ]
     encoded = pairs.encode_conversations(records, render, 10)
     assert encoded.records == records[:1]
-    assert encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1, pairs.ExampleReason.NOTHING_TRAINED: 1}
+    assert encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1, pairs.ExampleReason.NOTHING_TRAINED: 1} and len(encoded.too_long) == 1
     assert encoded.items[0][1].tolist() == [0, 0, 0, 0, 1, 1]
 
 
@@ -36,7 +36,7 @@ def test_pairs_are_sequences_of_two_segments(tmp_path: Path) -> None:
     prompt = json.dumps([{"role": "user", "content": "why"}])
     records = [{"doc_id": n, "source": "s", "prompt": prompt, "chosen": "yes" * n, "rejected": "no"} for n in (1, 9, 2)]
     encoded = pairs.encode_pairs(records, render, 24)
-    assert [r["doc_id"] for r in encoded.records] == [1, 2] and encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1}
+    assert [r["doc_id"] for r in encoded.records] == [1, 2] and encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1} and len(encoded.too_long) == 1
     reader = SequenceReader(pairs.write_pair_sequences(tmp_path, encoded, 24, 0))
     batch = reader.batch([0, 1])
     assert [(batch.docs[number] == segment).sum() for number in (0, 1) for segment in (0, 1)] == [7, 6, 10, 6]
@@ -66,3 +66,14 @@ def test_choosing_records_by_hash() -> None:
     assert chosen == sorted(chosen, key=lambda r: r["doc_id"]) and chosen != records[:20]
     assert pairs.choose(records[::-1], 10)[::-1] == chosen
     assert pairs.choose(records, None) == pairs.choose(records, 99) == records
+
+
+def test_the_advice_says_what_a_longer_context_would_keep() -> None:
+    encoded: pairs.Encoded[pairs.ConversationRecord] = pairs.Encoded([{}] * 6, [], [({}, pairs.ExampleReason.NOTHING_TRAINED)])  # type: ignore[list-item]
+    assert pairs.context_advice("conversations", encoded, 256) == ""
+    encoded.dropped.extend([({}, pairs.ExampleReason.TOO_LONG)] * 3)  # type: ignore[list-item]
+    encoded.too_long.extend([300, 512, 512])
+    start = "3 of 10 conversations (30.0%) are longer than the 256 tokens of the model's context, which mix.seq_len sets: "
+    assert pairs.context_advice("conversations", encoded, 256) == start + "mix.seq_len=512 none"
+    encoded.too_long[:] = [300, 513, 1025]
+    assert pairs.context_advice("conversations", encoded, 256) == start + "mix.seq_len=512 would leave out 2 (20.0%), mix.seq_len=2048 none"
