@@ -36,6 +36,7 @@ from stages.core.tables.dedup_tables import (
     write_ruling,
 )
 from stages.core.tables.documents import JudgedShard, add_record_counts, document_shards, matched_by_pattern
+from stages.core.tables.page_samples import dropped_and_kept_pages
 from stages.core.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.dedup_rulings import RepeatsConfig, RulingTask, find_repeats, rule_file
@@ -274,6 +275,7 @@ STAGE = Stage(
     output="documents",
     tables=TABLES,
     unit="documents",
+    section=dropped_and_kept_pages,
     does="exact and MinHash duplicates, each pair verified",
     versions=(
         "exact text, MinHash-LSH verified by exact Jaccard",

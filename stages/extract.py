@@ -29,6 +29,7 @@ from stages.core.store.remote import opened
 from stages.core.tables import import_documents
 from stages.core.tables.documents import DOCUMENTS, Document
 from stages.core.tables.extract_tables import DECISIONS, FILES, BadRecord, ExtractedFile, FileRow, RecordRow, file_record_counts
+from stages.core.tables.page_samples import dropped_pages
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.given_documents import extract_rows
@@ -334,6 +335,7 @@ STAGE = Stage(
     output="documents",
     tables=(DOCUMENTS, DECISIONS, FILES),
     unit="documents",
+    section=dropped_pages,
     does="HTML to text (fastwarc, resiliparse); every record is accounted for",
     versions=(
         "resiliparse main content; language beside the text",

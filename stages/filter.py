@@ -37,6 +37,7 @@ from stages.core.tables.documents import (
     judge_shard,
     matched_by_pattern,
 )
+from stages.core.tables.page_samples import dropped_pages
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.settings import StageConfig
@@ -260,6 +261,7 @@ STAGE = Stage(
     output="documents",
     tables=(DOCUMENTS, decisions_with({}, more="a column per signal of a rule, by the rule's name in the recipe, whatever the verdict")),
     unit="documents",
+    section=dropped_pages,
     does="language, Gopher, C4 and FineWeb rules (datatrove)",
     versions=(
         "language, Gopher repetition and quality, C4, FineWeb",

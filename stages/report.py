@@ -262,7 +262,7 @@ STAGE = Stage(
         "HTML, Markdown and results from the manifests",
         "every verdict by a paired or exact test with its error; a difference within its error no longer counts as reached. A section per "
         "stage, in DAG order, also in the Markdown; record counts of every node that has some",
-        "the nodes that the recipe leaves off, with the reasons; the table of artifacts says what their rows are",
+        "the nodes that the recipe leaves off, with the reasons; the table of artifacts says what their rows are; samples of dropped and kept pages",
     ),
     distributions=("jinja2", "numpy", "scipy"),
 )
