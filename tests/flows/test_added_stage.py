@@ -76,6 +76,7 @@ STAGE = Stage(
     run=run,
     inputs={"documents": "extract"},
     output="lengths",
+    unit="bins",
     does="how long the documents are",
     tables=(LENGTHS,),
     summary={"longest": "bins of the longest document"},

@@ -273,7 +273,7 @@ def test_engines_give_different_texts_of_the_same_pages(data: Data, tmp_path: Pa
 
 
 def test_an_unknown_engine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="'resiliparse', 'trafilatura' or 'justext'"):
+    with pytest.raises(RecipeError, match="must be resiliparse, trafilatura or justext"):
         run_stage(STAGE, {"engine": "readability"}, {}, tmp_path)
 
 
