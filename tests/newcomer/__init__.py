@@ -1,0 +1,1 @@
+"""What README promises to somebody with files of their own: `make test-newcomer`."""
