@@ -6,6 +6,7 @@ The recipe asks nothing: what it needs is seen in the files and on the machine. 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,7 +102,7 @@ def _show(found: Sequence[InspectedFile], draft: RecipeDraft, out: str) -> None:
     for note in draft.notes:
         say(f"\n{note}")
     say(f"\nwritten to {out}; every line has a comment. Then:")
-    for command in (*draft.first, f"loam plan {out}", f"loam run {out}"):
+    for command in (*draft.first, f"loam plan {shlex.quote(out)}", f"loam run {shlex.quote(out)}"):
         say(f"  {command}")
 
 
