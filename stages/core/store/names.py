@@ -59,7 +59,9 @@ def refuse_name(name: object, what: str, *, where: str = "", rename: str = "") -
     if isinstance(name, bool):
         words, example = ("on, yes and true", "on") if name else ("off, no and false", "off")
         raise RecipeError(
-            f"{what} {shown(name)} {fault}.", where=where, do=f"YAML reads {words} as {shown(name)}. Quote the name, for example '{example}'."
+            f"{what} {shown(name)} {fault}.",
+            where=where,
+            do=f"YAML reads {words} as {shown(name)}. Quote the name, for example '{example}'.",
         )
     if fault:
         written = ascii(name) if isinstance(name, str) else shown(name)
