@@ -7,14 +7,16 @@ Cost: negligible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from flows.off_nodes import off_nodes
-from flows.pipeline import models, spared
+from flows.pipeline import downstream, models, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.recipe_errors import refuse_all
+from stages.core.store.external import external_fields
+from stages.settings import StageConfig
 
 Sections = Mapping[str, Any]
 """node -> config. The config classes of the stages are not imported here, so a config is typed as Any."""
@@ -33,8 +35,25 @@ def refuse_contradictions(recipe: Recipe) -> None:
     off = off_nodes(recipe)
     away = spared(recipe.imports, off)
     running = {node: config for node, config in recipe.sections.items() if node not in away}
-    faults = _faults(running, off, recipe.runtime)
+    faults = [*_unread_sources(recipe, away), *_faults(running, off, recipe.runtime)]
     refuse_all([RecipeError(what, where=f"{recipe.source}: {setting}", do=do) for what, setting, do in faults], recipe.source)
+
+
+def _unread_sources(recipe: Recipe, away: Collection[str]) -> Iterator[Fault]:
+    """Yields sections that name something to read, beside an import that makes their node unnecessary."""
+    for node in (node for node in recipe.sections if node in away and node in recipe.beside_imports):
+        config = recipe.sections[node]
+        if type(config).off is StageConfig.off or config.off:  # it reads other nodes, or nothing is named
+            continue
+        instead = [f"import.{other.name}" for other in downstream(node) if other.name in recipe.imports]
+        named = dict.fromkeys(f"{node}.{field.partition('.')[0]}" for field, _, files in external_fields(config) if files)
+        setting, imports = " and ".join(named) or node, " and ".join(instead)
+        if instead:
+            yield (
+                f"{setting} would not be read: {node} does not run because of {imports}.",
+                f"{setting}, {imports}",
+                f"Remove {setting}, or remove {imports}.",
+            )
 
 
 def _faults(running: Sections, off: Mapping[str, str], runtime: Any) -> Iterator[Fault]:

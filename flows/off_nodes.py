@@ -36,7 +36,8 @@ def off_nodes(recipe: Recipe) -> dict[str, str]:
         raise RecipeError(
             "There is nothing to do: no part of the recipe has anything to read.",
             where=recipe.source,
-            do="Give pages (crawl.warcs, crawl.site or crawl.docs), or name artifacts in the section import.",
+            do="Give documents or pages (crawl.sources, crawl.warcs, crawl.site or crawl.docs). With a tokenizer and a model in the section "
+            "import, conversations.files or benchmarks.files is enough.",
         )
     asked = {node.name for node in whole_run(recipe.imports)}
     return {node: reason for node, reason in off.items() if node in asked}

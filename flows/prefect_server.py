@@ -169,12 +169,12 @@ def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Terminates processes, the last started first. Kills each that does not end within STOP_TIMEOUT_S seconds."""
+    """Terminates processes, the last started first. Kills each that does not end within STOP_TIMEOUT_S seconds or before a Ctrl-C."""
     for child in reversed(children):
-        child.terminate()
         try:
+            child.terminate()
             child.wait(timeout=STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
             child.kill()
             child.wait()
 

@@ -129,7 +129,8 @@ def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tupl
         raise StageError(
             f"mix.weights names {unknown[0]!r}, which is not a source of the documents.",
             where="mix.weights",
-            do=f"The sources are: {', '.join(spans.names)} (crawl.source or crawl.sources names them).",
+            do=f"The sources are: {', '.join(spans.names)}. A crawl names them in its settings (crawl.source, crawl.sources, "
+            "crawl.site.source, crawl.docs.source), imported documents in the field source of a record or else by the name of their file.",
         )
     if config.total_tokens is None:
         wanted = available.tolist()

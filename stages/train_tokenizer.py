@@ -105,14 +105,14 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
         raise RecipeError("There is no tokenizer.json.", where=files[0].uri, do="Save the tokenizer as a fast one of Hugging Face.")
     try:
         judged = confined(tokenizer_check.judge_files, *(str(found.get(name, "")) for name in IMPORTABLE), dict(ctx.mapping))
-        faults = judged["faults"]
+        faults, do = judged["faults"], judged["do"]
     except ConfinedError as error:
-        faults = [f"It {error}."]
+        faults, do = [f"It {error}."], ""
     if faults:
         raise RecipeError(
             "The pipeline cannot use this tokenizer:" + "".join(f"\n  - {fault}" for fault in faults),
             where=str(found["tokenizer.json"]),
-            do=f"{SNIPPET} Then import it again.",
+            do=do or f"{SNIPPET} Then import it again.",
         )
     mended: str = judged["text"]
     (out / "tokenizer.json").write_bytes(mended.encode() if mended else found["tokenizer.json"].read_bytes())

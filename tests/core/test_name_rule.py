@@ -59,6 +59,18 @@ def test_a_recipe_with_another_name_is_refused_on_load(tmp_path: Path, name: obj
     assert RULE.fullmatch(suggested)
 
 
+@pytest.mark.parametrize(("word", "value", "example"), [("off", "false", "off"), ("no", "false", "off"), ("yes", "true", "on")])
+def test_a_name_that_yaml_reads_as_a_truth_value_is_to_be_quoted(tmp_path: Path, word: str, value: str, example: str) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(f"name: {word}\n")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(str(path), {"words": WORDS.config})
+    assert caught.value.what == f"The recipe's name {value} is not a text."
+    assert word in caught.value.do and caught.value.do.endswith(f"as {value}. Quote the name, for example '{example}'.")
+    path.write_text(f"name: '{word}'\n")
+    assert load_recipe(str(path), {"words": WORDS.config}).name == word
+
+
 @pytest.mark.parametrize(
     ("name", "fault"), [("a\0b", "holds '\\x00' (U+0000)"), ("\ud800", "holds '\\ud800' (U+D800)")], ids=["NUL", "half a pair"]
 )

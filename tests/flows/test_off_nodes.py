@@ -146,7 +146,8 @@ def test_a_recipe_with_nothing_to_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("name: empty\n")
     with pytest.raises(RecipeError, match="There is nothing to do") as caught:
         open_session(str(tmp_path / "r.yaml"), (), str(tmp_path / "home"))
-    assert "crawl.warcs" in caught.value.do and "import" in caught.value.do
+    assert "(crawl.sources, crawl.warcs, crawl.site or crawl.docs)" in caught.value.do
+    assert "in the section import, conversations.files or benchmarks.files is enough" in caught.value.do
 
 
 def test_what_an_import_makes_unnecessary_is_not_off() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.prefect_server import _free_database, main_database
+from flows.prefect_server import _free_database, main_database, stop
 from stages.core.contract.errors import StageError
 from tests.conftest import PROJECT, answered, loam
 
@@ -48,3 +49,21 @@ def test_a_database_is_free_again_when_its_server_is_gone(tmp_path: Path) -> Non
     holder.wait(timeout=60)
     with _free_database(tmp_path) as (third, _), _free_database(tmp_path) as (fourth, _):
         assert (third, fourth) == (prefect, prefect / "beside-2")
+
+
+def test_a_second_interrupt_kills_a_server_that_is_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a traceback from atexit, and a server that is left behind."""
+    stubborn = 'trap "" TERM; echo ready; while :; do sleep 0.1; done'
+    children = [subprocess.Popen(["bash", "-c", stubborn], stdout=subprocess.PIPE, start_new_session=True) for _ in range(2)]
+    for child in children:
+        assert child.stdout and child.stdout.readline() == b"ready\n"
+    wait = subprocess.Popen.wait
+
+    def interrupted(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is not None:
+            raise KeyboardInterrupt
+        return wait(self)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    stop(children)
+    assert [child.returncode for child in children] == [-signal.SIGKILL] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -184,6 +185,48 @@ def test_nodes_that_do_not_run_contradict_nobody() -> None:
     refuse_contradictions(odd)
     with pytest.raises(RecipeError, match="not divisible by runtime.cpu_ranks 7"):
         refuse_contradictions(replace(odd, imports={"pretrain": "p"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "fault"),
+    [
+        (
+            "crawl: {sources: {web: [x]}}\nimport: {extract: a}",
+            [],
+            "crawl.sources would not be read: crawl does not run because of import.extract.",
+        ),
+        ("crawl: {sources: {web: [x]}}", ["import.extract=a"], ""),  # as in a branch, the later word holds
+        (
+            "import: {extract: a}",
+            ["crawl.site={seeds: [http://a]}"],
+            "crawl would not be read: crawl does not run because of import.extract.",
+        ),
+        ("seed: 1", ["import.extract=a", "crawl={warcs: [x], sources: {code: [y]}}"], "crawl.warcs and crawl.sources would not be read"),
+        ("crawl: {shards: 2}\nextract: {}\nimport: {extract: a}", [], ""),  # names nothing to read
+        ("train_quality: {positives: [x.txt]}\nimport: {dedup: a}", [], "train_quality.positives would not be read"),
+        ("benchmarks: {files: [x]}\ncrawl: off\nimport: {extract: a, benchmarks: b}", [], "because of import.benchmarks."),
+        ("benchmarks: {files: [x]}\nimport: {extract: a}", [], ""),  # the other nodes read it
+    ],
+)
+def test_files_that_an_import_makes_unnecessary_are_refused(tmp_path: Path, text: str, settings: list[str], fault: str) -> None:
+    (tmp_path / "r.yaml").write_text(f"{text}\npretrain: off\nsft: off\ndpo: off\n")
+    recipe = load_recipe(str(tmp_path / "r.yaml"), classes(), settings)
+    if not fault:
+        refuse_contradictions(recipe)
+        return
+    with pytest.raises(RecipeError) as caught:
+        refuse_contradictions(recipe)
+    assert fault in str(caught.value) and ", or remove import." in str(caught.value)
+
+
+def test_a_branch_of_a_recorded_run_has_every_section_beside_its_imports(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("crawl: {sources: {web: [x]}}\npretrain: off\nsft: off\ndpo: off\n")
+    whole = load_recipe(str(tmp_path / "r.yaml"), classes(), ["import.extract=a"]).resolved()
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "a", "resolved": whole}))
+    for settings in ([], ["import.extract=b"], ["dedup.bands=auto"]):
+        refuse_contradictions(load_recipe(str(tmp_path / "run.json"), classes(), settings))
+    with pytest.raises(RecipeError, match="crawl.sources would not be read"):
+        refuse_contradictions(load_recipe(str(tmp_path / "run.json"), classes(), ["crawl.sources.web=[y]"]))
 
 
 def test_plan_refuses_a_shape_that_cannot_be_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

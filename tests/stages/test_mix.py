@@ -87,7 +87,8 @@ def test_too_many_epochs_are_refused(tokens: Artifact, tmp_path: Path) -> None:
 def test_an_unknown_source_is_refused(tokens: Artifact, tmp_path: Path) -> None:
     with pytest.raises(StageError, match="mix.weights names 'books', which is not a source") as caught:
         mixed(tokens, tmp_path, weights={"books": 1}, total_tokens=100)
-    assert "The sources are: web, wiki" in str(caught.value)
+    assert "The sources are: web, wiki. A crawl names them in its settings" in str(caught.value)
+    assert "imported documents in the field source of a record or else by the name of their file" in str(caught.value)
 
 
 def test_weights_without_a_total_are_refused_before_any_work(tokens: Artifact, tmp_path: Path) -> None:

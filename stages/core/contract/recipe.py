@@ -33,6 +33,8 @@ class Recipe:
         source: Path of the file that the recipe was read from, for messages and the run record.
         imports: Node -> name of the artifact that replaces it.
         off: Nodes that the recipe turns off (`sft: off`). They have no section.
+        beside_imports: If there are imports, the nodes whose section the user wrote together with them: in one file, or by --set. A section
+            that --set import.NODE=… supersedes is not among them, nor is one of a recorded run, which has every section.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Recipe:
     description: str = ""
     imports: Mapping[str, str] = field(default_factory=dict)
     off: tuple[str, ...] = ()
+    beside_imports: frozenset[str] = frozenset()
 
     def resolved(self) -> dict[str, JsonValue]:
         """Returns the whole recipe with every default written out, as plain JSON values."""
@@ -88,6 +91,7 @@ def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: S
     path = find_recipe(name)
     raw = _parse(path)
     order = list(raw)
+    own = frozenset(classes).intersection(raw if path.suffix != ".json" else ())
     secrets.refuse_in_settings(raw, str(path))
     faults = Collector(str(path))
     for setting in settings:
@@ -105,9 +109,12 @@ def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: S
     faults.refuse(order)
     assert runtime is not None
     sections = {node: config for node, config in made.items() if config is not None}
+    set_now = {_section_of(setting) for setting in settings}
+    beside = (own if "import" not in set_now else frozenset[str]()) | set_now.intersection(classes)
     return Recipe(
-        name=name, seed=seed, runtime=runtime, sections=sections, source=str(path), description=description, imports=imports, off=off
-    )
+        name=name, seed=seed, runtime=runtime, sections=sections, source=str(path), description=description, imports=imports, off=off,
+        beside_imports=beside if imports else frozenset(),
+    )  # fmt: skip
 
 
 def _collect_unknown(raw: Mapping[str, JsonValue], classes: Mapping[str, type[StageConfig]], faults: Collector) -> None:

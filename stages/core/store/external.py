@@ -80,13 +80,25 @@ def resolve_files(values: Sequence[str], memory: Remembered, where: str) -> tupl
             continue
         paths = files_of(path, where)
         if not paths:
-            kind = "pattern matches no file" if glob.has_magic(path) else "file does not exist"
-            raise RecipeError(f"The {kind}: {value}", where=where, do="Correct the path (relative paths start at the current folder).")
+            raise RecipeError(_no_file(value, path), where=where, do="Correct the path (relative paths start at the current folder).")
         found.extend(
             ExternalFile(os.fspath(Path(p).absolute()), Path(p).stat().st_size, f"sha256:{remembered_sha256(Path(p), memory)}")
             for p in paths
         )
     return tuple(found)
+
+
+def _no_file(value: str, path: str) -> str:
+    """Returns why a value names no file, with what to write instead if the path is a folder or the name of a file with brackets.
+
+    A plan lists only this sentence of the error, so it holds the advice.
+    """
+    if os.path.isdir(path):
+        return f"{value} is a folder: name its files, for example {os.path.join(glob.escape(path), '*.jsonl')}"
+    if not glob.has_magic(path):
+        return f"The file does not exist: {value}"
+    literal = f"; it is the name of a file if it is written as {glob.escape(path)}" if os.path.isfile(path) else ""
+    return f"The pattern matches no file: {value}{literal}"
 
 
 def package_versions(names: Sequence[str], where: str) -> dict[str, str]:

@@ -56,6 +56,13 @@ def refuse_name(name: object, what: str, *, where: str = "", rename: str = "") -
         RecipeError: The text breaks the rule.
     """
     fault = name_fault(name) if isinstance(name, str) else "is not a text"
+    if isinstance(name, bool):
+        words, example = ("on, yes and true", "on") if name else ("off, no and false", "off")
+        raise RecipeError(
+            f"{what} {shown(name)} {fault}.",
+            where=where,
+            do=f"YAML reads {words} as {shown(name)}. Quote the name, for example '{example}'.",
+        )
     if fault:
         written = ascii(name) if isinstance(name, str) else shown(name)
         written = written if len(written) <= 80 else f"{written[:77]}..."

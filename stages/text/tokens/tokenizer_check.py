@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from stages.text.items.chat import ChatTokens, template
 from stages.text.tokens.bpe import encode_texts
-from stages.text.tokens.tokenizer_mend import MendedTokenizer, choose_tokens, mend, renders_alike
+from stages.text.tokens.tokenizer_mend import MendedTokenizer, choose_tokens, mend, renders_alike, special_tokens
 
 if TYPE_CHECKING:
     from jinja2.sandbox import SandboxedEnvironment
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_IDS = 1 << 24  # sixteen million; the largest tokenizers in use have 262,144
 MAX_TEMPLATE = 1 << 20  # limit in characters, for a template and for what it renders
 MAX_POWER = 64
+SHOWN_TOKENS = 20  # of the special tokens; Llama 3 has 256
 PROBES = (
     "".join(map(chr, [*range(0x250), 0x3B1, 0x5D0, 0x939, 0x4E2D, 0xAC00, 0x1F600, 0x10FFFD])),
     " a space at both ends ", "two  blanks\tand\ttabs\n\n\nlines\r\n", "e\u0301 \u00e9 \ufb01 \uff21 \u2126", "it's 12345, don't",
@@ -42,15 +43,32 @@ CHAT = (
 class JudgedTokenizer(TypedDict):
     """What was found of a tokenizer.
 
-    faults: sentences on what the pipeline could not use. Without faults also the tokenizer as it is imported: size: number of ids; text:
-    tokenizer.json, empty if it is the given one; tokens: the fields of its ChatTokens; changes: sentences on what was added.
+    faults: sentences on what the pipeline could not use. do: what to do about faults of the mapping; empty if the file itself has faults.
+    Without faults also the tokenizer as it is imported: size: number of ids; text: tokenizer.json, empty if it is the given one; tokens:
+    the fields of its ChatTokens; changes: sentences on what was added.
     """
 
     faults: list[str]
+    do: str
     size: int
     text: str
     tokens: dict[str, str]
     changes: list[str]
+
+
+class MappingFaults(list[str]):
+    """Faults of the roles alone: the file is usable with another mapping.
+
+    Attributes:
+        do: What to do instead.
+    """
+
+    def __init__(self, faults: Sequence[str], special: Sequence[str]) -> None:
+        """Keeps the faults. special: the tokens that the tokenizer has as special tokens."""
+        super().__init__(faults)
+        named = ", ".join(repr(token[:40]) for token in special[:SHOWN_TOKENS]) or "none"
+        more = f" and {len(special) - SHOWN_TOKENS:,} more" if len(special) > SHOWN_TOKENS else ""
+        self.do = f"Give another --map ROLE=TOKEN, or leave a role out to add its token. The tokenizer's special tokens are: {named}{more}."
 
 
 class StatedToken(NamedTuple):
@@ -79,13 +97,13 @@ def judge_files(tokenizer: str, config: str, template_file: str, mapping: dict[s
         return _refused([f"It is not UTF-8: {error.reason}."])
     judged = judge_tokenizer(text, settings, own_template, mapping)
     if isinstance(judged, list):
-        return _refused(judged)
+        return _refused(judged, judged.do if isinstance(judged, MappingFaults) else "")
     mended = "" if judged.text == text else judged.text
-    return {"faults": [], "size": judged.size, "text": mended, "tokens": asdict(judged.tokens), "changes": list(judged.changes)}
+    return {"faults": [], "do": "", "size": judged.size, "text": mended, "tokens": asdict(judged.tokens), "changes": list(judged.changes)}
 
 
-def _refused(faults: list[str]) -> JudgedTokenizer:
-    return {"faults": faults, "size": 0, "text": "", "tokens": {}, "changes": []}
+def _refused(faults: list[str], do: str = "") -> JudgedTokenizer:
+    return {"faults": faults, "do": do, "size": 0, "text": "", "tokens": {}, "changes": []}
 
 
 def _load(text: str) -> Tokenizer:
@@ -120,9 +138,10 @@ def judge_tokenizer(
     given = _load(text)
     stated = [StatedToken(token["content"], token["id"]) for token in raw["added_tokens"]]
     tokens, unmapped = choose_tokens(given, settings, mapping or {})
-    faults = [*_vocabulary_faults(given, model, stated), *unmapped]
-    if faults:
-        return faults
+    if faults := [*_vocabulary_faults(given, model, stated)]:
+        return [*faults, *unmapped]
+    if unmapped:
+        return MappingFaults(unmapped, special_tokens(given))
     mended = mend(given, text, tokens)
     read = given if mended.text == text else _load(mended.text)
     names = list(dict.fromkeys(mended.tokens.by_role().values()))

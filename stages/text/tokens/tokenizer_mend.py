@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from stages.text.items.chat import LLAMA3, ChatTokens, render
+from stages.text.items.chat import LLAMA3, TOKEN_ROLES, ChatTokens, render
 from stages.text.tokens.bpe import chat_format
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ BETWEEN = ("\n\n", "\n", "")
 """Texts between header and message, the first that fits: a tokenizer may join Llama 3's two line breaks with the words after them."""
 MAY_SHARE = frozenset({"bos", "eos", "end_of_turn"})
 """Roles that may have one token, as <|endoftext|> begins and ends texts in GPT-2. The others must be told apart in a sequence."""
+DIFFERENT = len(TOKEN_ROLES) - len(MAY_SHARE) + 1
+"""Number of different special tokens that the roles need at least."""
 PROBE = (
     {"role": "system", "content": " Be brief. "},
     {"role": "user", "content": "What does textwrap.dedent do?\n"},
@@ -90,13 +92,13 @@ def mend(tokenizer: Tokenizer, text: str, tokens: ChatTokens) -> MendedTokenizer
     before, changes = tokenizer.get_vocab_size(), []
     names = list(dict.fromkeys(tokens.by_role().values()))
     missing = [name for name in names if tokenizer.token_to_id(name) is None]
-    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    special = special_tokens(tokenizer)
     if unmarked := [name for name in names if name not in special]:
         tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in unmarked])
     if missing:
         changes.append(
             f"Added the special tokens {', '.join(missing)}: the vocabulary grows from {before:,} to {tokenizer.get_vocab_size():,}. A model that "
-            f"was trained with this tokenizer has {before:,}; to use it, map each role to a token that the tokenizer has."
+            f"was trained with this tokenizer has {before:,}{_continued(len(special))}"
         )
     if marked := [name for name in unmarked if name not in missing]:
         changes.append(f"Marked {', '.join(marked)} as special.")
@@ -116,6 +118,21 @@ def mend(tokenizer: Tokenizer, text: str, tokens: ChatTokens) -> MendedTokenizer
             f"The chat format has {tokens.after_header!r} after a header: this tokenizer joins line breaks with the words after them."
         )
     return MendedTokenizer(text, tokens, tokenizer.get_vocab_size(), tuple(changes))
+
+
+def special_tokens(tokenizer: Tokenizer) -> list[str]:
+    """Returns the tokens that a tokenizer marks as special, in the order of their ids."""
+    return [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items()) if token.special]
+
+
+def _continued(special: int) -> str:
+    """Returns the end of a sentence on a trained model whose tokenizer has `special` special tokens: how it can be used."""
+    if special >= DIFFERENT:
+        return "; to use it, map each role to a token that the tokenizer has."
+    return (
+        f" and cannot be continued with chats: they need {DIFFERENT} different special tokens, and the tokenizer has {special:,}. "
+        "Pretrain a new model, which has the grown vocabulary."
+    )
 
 
 def whole_chat(tokens: ChatTokens) -> str:

@@ -121,6 +121,15 @@ def test_a_file_or_pattern_that_names_nothing_is_a_recipe_error(tmp_path: Path) 
     assert "words.files" in str(caught.value)
     with pytest.raises(RecipeError, match=r"pattern matches no file: .*\*\.warc"):
         job(tmp_path, {"files": [str(tmp_path / "*.warc")]})
+    (tmp_path / "bench[1]").mkdir()
+    with pytest.raises(RecipeError) as folder:
+        job(tmp_path, {"files": [f"{tmp_path}/bench[1]/"]})
+    assert folder.value.what == f"{tmp_path}/bench[1]/ is a folder: name its files, for example {tmp_path}/bench[[]1]/*.jsonl"
+    (tmp_path / "notes[1].jsonl").write_text("{}")
+    with pytest.raises(RecipeError, match="pattern matches no file: .*; it is the name of a file if it is written as ") as brackets:
+        job(tmp_path, {"files": [str(tmp_path / "notes[1].jsonl")]})
+    escaped = brackets.value.what.rpartition(" ")[2]
+    assert escaped.endswith("/notes[[]1].jsonl") and job(tmp_path, {"files": [escaped]})
     with pytest.raises(RecipeError, match="package 'no-such-thing' is not installed"):
         job(tmp_path, {"packages": ["no-such-thing"]})
 

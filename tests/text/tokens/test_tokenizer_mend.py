@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from stages.text.items.chat import LLAMA3, ChatTokens, render, render_prompt
 from stages.text.tokens.bpe import encode_texts, load_chat_format, load_plain, train_bpe, write_config
-from stages.text.tokens.tokenizer_check import PROBES, judge_tokenizer
+from stages.text.tokens.tokenizer_check import PROBES, MappingFaults, judge_tokenizer
 from stages.text.tokens.tokenizer_mend import MendedTokenizer
 
 TEXTS = [f"The function {word} returns the {word} of its argument.\n\nIt raises an error." for word in ("length", "sum", "copy")] * 4
@@ -112,11 +112,20 @@ def test_what_was_added_is_said() -> None:
     )
     assert found.changes[1].startswith(
         "Added the special tokens <|start_header_id|>, <|end_header_id|>, <|eot_id|>, <|pad|>: the vocabulary grows from "
-        f"{size:,} to {size + 4:,}. A model that was trained with this tokenizer has {size:,}; "
+        f"{size:,} to {size + 4:,}. A model that was trained with this tokenizer has {size:,} and cannot be continued "
+        "with chats: they need 4 different special tokens, and the tokenizer has 3. Pretrain a new model, which has the grown vocabulary."
     )
     assert found.changes[2].startswith("The chat format has '' after a header") and len(found.changes) == 3
     gpt2 = mended(like_gpt2(), {"bos": "<|endoftext|>"}).changes
+    assert any("cannot be continued with chats" in change and "the tokenizer has 1." in change for change in gpt2)
     assert "Replaced the post-processor: it puts <|endoftext|> before a text." in gpt2
+
+
+def test_a_tokenizer_with_enough_special_tokens_is_to_be_mapped() -> None:
+    tokenizer = like_llama2()
+    tokenizer.add_special_tokens([AddedToken("<extra>", special=True, normalized=False)])
+    added = next(change for change in mended(tokenizer, {"bos": "<s>", "eos": "</s>"}).changes if change.startswith("Added"))
+    assert added.endswith("; to use it, map each role to a token that the tokenizer has.")
 
 
 def test_the_config_names_tokens_that_the_user_does_not_map() -> None:
@@ -150,6 +159,14 @@ def test_a_mapping_that_cannot_be_is_refused() -> None:
         "It has no token '<S>', to which bos is mapped.",
         "eos and pad are both '</s>', but a sequence needs two tokens: map one of them to another token.",
     ]
+    assert isinstance(faults, MappingFaults) and faults.do == (
+        "Give another --map ROLE=TOKEN, or leave a role out to add its token. The tokenizer's special tokens are: '<unk>', '<s>', '</s>'."
+    )
+    assert MappingFaults(["x"], ["<s>"] * 23).do.endswith("'<s>' and 3 more.") and MappingFaults(["x"], []).do.endswith("are: none.")
+    tokenizer = like_llama2()
+    tokenizer.enable_truncation(8)
+    both = judge_tokenizer(tokenizer.to_str(), "", "", {"bos": "<S>"})
+    assert isinstance(both, list) and len(both) == 2 and not isinstance(both, MappingFaults), "the file is to be corrected too"
 
 
 def test_a_folder_without_one_of_its_tokens(tmp_path: Path) -> None:
