@@ -24,7 +24,7 @@ from tests.made.prose import sentences
 from tests.made.variants import Data
 from tests.text.tokens.test_tokenizer_mend import like_llama2
 
-pytestmark = pytest.mark.newcomer
+pytestmark = [pytest.mark.newcomer, pytest.mark.timeout(1500)]
 FEW = [f"{node}.{key}" for node in ("pretrain", "sft", "dpo")
        for key in ("budget={steps: 12}", "warmup_steps=2", "eval_every_steps=6", "checkpoint_every_steps=6")]  # fmt: skip
 SMALL = [
