@@ -1,6 +1,6 @@
 """Queries the index: runs, one artifact or run, upstream and downstream artifacts, given names, intact files, and reports.
 
-Guarantee: read-only, except that `give_name` writes a name.
+Guarantee: read-only, except that `give_name` writes a name, and that the list of runs and the look-up of a run bring the index up to date.
 Cost: `verify` reads every byte of the files that it checks. `show` and `read` read one manifest. All others read the index or names.
 """
 
@@ -82,7 +82,8 @@ class ReachedRow(TypedDict):
 
 
 def run_rows(home: Path) -> list[RunRow]:
-    """Returns all runs, newest first."""
+    """Returns all runs, newest first, also those that are running or were killed. In a home that cannot be written, those of the old index."""
+    database.refresh(home)
     found = database.records(
         home,
         "SELECT run_id, alias, '' AS name, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
