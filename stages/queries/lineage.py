@@ -100,11 +100,11 @@ def run_rows(home: Path) -> list[RunRow]:
 
 
 def run_before(home: Path, run: str) -> str:
-    """Returns the alias of the newest earlier finished run with the same nodes and other artifacts; empty if there is none. run: an id."""
+    """Returns the alias of the newest earlier finished run of the same recipe with the same nodes and other artifacts; empty if there is none. run: an id."""
     sql = (
         "WITH reached AS (SELECT run_id, list(node ORDER BY node) AS nodes, list(artifact_id ORDER BY node) AS artifacts FROM node_run "
         "WHERE artifact_id <> '' GROUP BY run_id), this AS (SELECT * FROM run JOIN reached USING (run_id) WHERE run_id = $1) "
-        "SELECT run.alias FROM run JOIN reached USING (run_id), this WHERE run.state = $2 AND run.seq < this.seq "
+        "SELECT run.alias FROM run JOIN reached USING (run_id), this WHERE run.state = $2 AND run.seq < this.seq AND run.recipe = this.recipe "
         "AND reached.nodes = this.nodes AND reached.artifacts <> this.artifacts ORDER BY run.seq DESC LIMIT 1"
     )
     found = database.query(home, sql, [run, str(RunState.DONE)])[1]
