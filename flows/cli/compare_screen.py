@@ -85,7 +85,7 @@ def _score(row: ScoreDifference) -> Row:
 
 
 def _setting(row: Mapping[str, object]) -> Row:
-    name = f"{row['node']}.{str(row['what']).removeprefix('config.')}"
+    name = f"import.{row['node']}" if row["what"] == "import" else f"{row['node']}.{str(row['what']).removeprefix('config.')}"
     return {"setting": name, "a": _short(row["a"]), "b": _short(row["b"])}
 
 

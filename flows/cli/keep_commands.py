@@ -12,6 +12,12 @@ from flows.cli.printing import answer, print_table, say
 from flows.progress import size_text
 from stages.core.contract.errors import RecipeError
 
+KEPT_BY_GC = (
+    "gc keeps what the newest finished run of each recipe needs (--keep-runs says how many of them), what an artifact or a run with a "
+    "given name needs, and imports; it removes all else, also what older recorded runs hold."
+)
+"""What `loam lineage gc` keeps, for its help, its list and the deletion of a run."""
+
 
 def name(
     target: AnyName,
@@ -108,18 +114,26 @@ def gc(
     yes: Annotated[bool, Parameter(help="remove what is shown")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Remove artifacts that no kept run needs; without --yes only show them."""
-    from stages.core.run.gc import collect, collectable
+    """Remove artifacts that no kept run needs; without --yes only show them.
+
+    gc keeps what the newest finished run of each recipe needs (--keep-runs says how many of them), what an artifact or a
+    run with a given name needs, and imports; it removes all else, also what older recorded runs hold.
+    """
+    from stages.core.run.gc import collect, collectable, runs_that_lose
 
     home = common.folder()
     rows, freed = collect(home, keep_runs) if yes else (collectable(home, keep_runs), 0)
+    losers = runs_that_lose(home, rows)
 
     def show() -> None:
         print_table(rows)
+        if losers:
+            say(f"\nRecorded runs that {'lost' if yes else 'lose'} artifacts: {', '.join(losers)}")
+        say(f"\n{KEPT_BY_GC}")
         total = f"{size_text(freed)} removed" if yes else size_text(sum(row["bytes"] for row in rows))
-        say(f"\n{len(rows)} artifacts, {total}" + ("; add --yes to remove them" if rows and not yes else ""))
+        say(f"{len(rows)} artifacts, {total}" + ("; add --yes to remove them" if rows and not yes else ""))
 
-    answer(common, {"artifacts": rows, "removed": yes, "freed_bytes": freed}, show)
+    answer(common, {"artifacts": rows, "runs": losers, "removed": yes, "freed_bytes": freed}, show)
 
 
 COMMANDS = (

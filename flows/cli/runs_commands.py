@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from flows.cli import completers
+from flows.cli.keep_commands import KEPT_BY_GC
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import answer, print_table, say
 from flows.progress import duration_text, size_text
@@ -67,7 +68,7 @@ def delete(
     yes: Annotated[bool, Parameter(help="delete what is described")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Delete the record of a run; without --yes only describe it. `loam lineage gc` then removes what nothing else holds."""
+    """Delete the record of a run; without --yes only describe it. `loam lineage gc` then removes what no kept run needs."""
     from stages.core.index.lookup import run_id_of
     from stages.core.run.run_removal import delete_run, describe_deletion
 
@@ -99,7 +100,8 @@ def _print_deletion(found: Deletion) -> None:
     if not found.deleted:
         say("Nothing was deleted yet; add --yes to delete the record.")
     elif size.artifacts_alone:
-        say(f"`loam lineage gc` shows what nothing holds now, these {size_text(size.bytes_alone)} included; --yes there removes it.")
+        say(f"`loam lineage gc` lists what it would remove, these {size_text(size.bytes_alone)} included; --yes there removes it.")
+        say(KEPT_BY_GC)
 
 
 COMMANDS = (

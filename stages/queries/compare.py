@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
+from stages.core.contract.states import NodeState
 from stages.core.index import database, lookup
 from stages.core.store import manifest
 from stages.queries.lineage import read
@@ -49,7 +50,7 @@ class Difference(TypedDict):
 
 
 class NodeDifference(Difference):
-    """A difference between two runs. node: where they differ. what: also "reached" (bool) and "artifact" (ids)."""
+    """A difference between two runs. node: where they differ. what: also "reached" (bool), "artifact" (ids), and "import" in an overview."""
 
     node: str
 
@@ -83,9 +84,9 @@ class RunsOverview:
 
     Attributes:
         scores: scores of both that were measured on different models; empty if no model differs or none was scored.
-        settings: values that the recipes decide.
+        settings: values that the recipes decide. A node that a run imported has one row, "import", in place of its values.
         data: sizes of data that differ.
-        code: nodes that other code or other versions of packages built.
+        code: nodes that other code or other versions of packages built, without imported ones.
         only_a: nodes that only the first run reached.
         only_b: nodes that only the second run reached.
         gone: nodes whose artifacts `gc` has removed, so that they cannot be compared.
@@ -150,15 +151,17 @@ def overview(home: Path, a: str, b: str) -> RunsOverview:
     found = [(node, _artifact(home, left), _artifact(home, right)) for node, left, right in _differing(home, a, b) if left and right]
     both = [(node, first, second) for node, first, second in found if first is not None and second is not None]
     reached = [row for row in rows if row["what"] == "reached"]
-    settings = [row for row in rows if row["what"].startswith(SETTINGS)]
-    code = [row for row in rows if row["what"].startswith(CODE)]
+    imported = _imports(home, a, b, [node for node, _, _ in both])
+    nodes = {row["node"] for row in imported}
+    settings = [row for row in rows if row["what"].startswith(SETTINGS) and row["node"] not in nodes]
+    code = [row for row in rows if row["what"].startswith(CODE) and row["node"] not in nodes]
     gone = [row["node"] for row in rows if row["what"] == "artifact"]
     data = [_sizes(node, first, second) for node, first, second in both if first.manifest["kind"] in DATA and _size(first) != _size(second)]
     sized = {row["node"] for row in data}
     sizes = [row for row in rows if row["what"] in ("rows", "tokens") and row["node"] in sized]
     return RunsOverview(
         _scores(both),
-        settings,
+        [*imported, *settings],
         data,
         tuple(dict.fromkeys(row["node"] for row in code)),
         [row["node"] for row in reached if row["a"]],
@@ -200,6 +203,25 @@ def _differing(home: Path, a: str, b: str) -> Iterator[tuple[str, str, str]]:
     for node in dict.fromkeys([*ours, *theirs]):
         if ours.get(node) != theirs.get(node):
             yield node, ours.get(node, ""), theirs.get(node, "")
+
+
+def _imports(home: Path, a: str, b: str, nodes: Sequence[str]) -> list[NodeDifference]:
+    """Returns one row for each of the nodes that a run imported: "imported (NAME)", with the name in its recipe, or "built"."""
+    ours, theirs = _imported(home, a), _imported(home, b)
+    return [
+        {"node": node, "what": "import", "a": ours.get(node, "built"), "b": theirs.get(node, "built")}
+        for node in nodes
+        if node in ours or node in theirs
+    ]
+
+
+def _imported(home: Path, run: str) -> dict[str, str]:
+    """Returns node -> "imported (NAME)" of the nodes that a run imported."""
+    sql = "SELECT node, resolved FROM node_run JOIN run USING (run_id) WHERE run_id = ? AND node_run.state = ?"
+    rows = database.query(home, sql, [lookup.run_id_of(home, run), str(NodeState.IMPORTED)])[1]
+    return {
+        node: f"imported ({json.loads(resolved).get('import', {}).get(node, 'by a name that is not recorded')})" for node, resolved in rows
+    }
 
 
 def _size(artifact: Artifact) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Queries the index: runs, one artifact or run, upstream and downstream artifacts, given names, intact files, and reports.
 
-Guarantee: read-only, except that `give_name` writes a name.
+Guarantee: read-only, except that `give_name` writes a name, and that the list of runs and the look-up of a run bring the index up to date.
 Cost: `verify` reads every byte of the files that it checks. `show` and `read` read one manifest. All others read the index or names.
 """
 
@@ -82,7 +82,8 @@ class ReachedRow(TypedDict):
 
 
 def run_rows(home: Path) -> list[RunRow]:
-    """Returns all runs, newest first."""
+    """Returns all runs, newest first, also those that are running or were killed. In a home that cannot be written, those of the old index."""
+    database.refresh(home)
     found = database.records(
         home,
         "SELECT run_id, alias, '' AS name, recipe, state, strftime(started, '%Y-%m-%d %H:%M:%S') AS started, round(epoch(ended - started), 1) AS seconds, "
@@ -99,11 +100,11 @@ def run_rows(home: Path) -> list[RunRow]:
 
 
 def run_before(home: Path, run: str) -> str:
-    """Returns the alias of the newest earlier finished run with the same nodes and other artifacts; empty if there is none. run: an id."""
+    """Returns the alias of the newest earlier finished run of the same recipe with the same nodes and other artifacts; empty if there is none. run: an id."""
     sql = (
         "WITH reached AS (SELECT run_id, list(node ORDER BY node) AS nodes, list(artifact_id ORDER BY node) AS artifacts FROM node_run "
         "WHERE artifact_id <> '' GROUP BY run_id), this AS (SELECT * FROM run JOIN reached USING (run_id) WHERE run_id = $1) "
-        "SELECT run.alias FROM run JOIN reached USING (run_id), this WHERE run.state = $2 AND run.seq < this.seq "
+        "SELECT run.alias FROM run JOIN reached USING (run_id), this WHERE run.state = $2 AND run.seq < this.seq AND run.recipe = this.recipe "
         "AND reached.nodes = this.nodes AND reached.artifacts <> this.artifacts ORDER BY run.seq DESC LIMIT 1"
     )
     found = database.query(home, sql, [run, str(RunState.DONE)])[1]

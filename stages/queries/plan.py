@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from stages.lm.model.config import ModelConfig
 
 COMPARED = 50  # maximum number of manifests that are read to explain why a node is missing
+OF_OTHER_RECIPES = """
+SELECT artifact_id FROM (SELECT artifact_id, run_id FROM node_run WHERE node = $1 UNION ALL SELECT artifact_id, run_id FROM artifact WHERE node = $1)
+JOIN run USING (run_id) GROUP BY artifact_id HAVING NOT bool_or(recipe = $2)
+"""
 MODULES = 4  # maximum number of modules that are named if the code differs
 
 
@@ -135,7 +139,7 @@ def make_plan(
             wrong = manifest.glance(found)
             planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), found, job)
         else:
-            planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job)), None, job)
+            planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job, recipe.name)), None, job)
     return Plan(tuple(planned.values()), tuple(missing), off)
 
 
@@ -149,18 +153,20 @@ def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
     return [f"The recipe trains on {recipe.runtime.gpus} GPUs; this machine has {here or 'none'} (runtime.gpus)."]
 
 
-def why_miss(home: Path, job: NodeJob) -> list[str]:
+def why_miss(home: Path, job: NodeJob, recipe: str) -> list[str]:
     """Explains why a job has no artifact.
 
     Args:
         home: the home folder.
         job: a job whose key has no artifact.
+        recipe: the name of its recipe. What only runs of other recipes built or used is not compared.
 
     Returns:
         Its field-by-field differences from the most similar recent artifact of its node; at least one line.
     """
     compared = []
-    for path in _newest(home, job.node):
+    others = _of_other_recipes(home, job.node, recipe)
+    for path in _newest(home, job.node, others):
         with suppress(
             VerificationError, FileNotFoundError, KeyError, ValueError
         ):  # damaged, or removed by gc meanwhile: `lineage verify` names it
@@ -170,6 +176,8 @@ def why_miss(home: Path, job: NodeJob) -> list[str]:
                 return [f"{job.node}/{path.name} is imported, so it is used only if the recipe's section import names it"]
             if "imported" in earlier:
                 continue  # imported files are not an earlier state of this recipe
+            if manifest.artifact_id(artifact) in others:
+                continue
             compared.append((_differences(job, artifact), int(earlier["alias"].rpartition("-")[2])))
     if not compared:
         return ["not built yet"]
@@ -186,16 +194,27 @@ def _differences(job: NodeJob, earlier: Artifact) -> list[str]:
     return [line + named if line.startswith(key.CODE_DIFFERS) else line for line in lines]
 
 
-def _newest(home: Path, node: str) -> list[Path]:
-    """Returns the folders of a node's newest artifacts, at most COMPARED. If there are more, the index says which are the newest."""
+def _of_other_recipes(home: Path, node: str, recipe: str) -> set[str]:
+    """Returns the ids of a node's artifacts that only runs of other recipes built or used; none if there is no index that can be read."""
+    if (home / database.FILE).is_file():
+        with suppress(LoamError):
+            return {artifact_id for (artifact_id,) in database.query(home, OF_OTHER_RECIPES, [node, recipe])[1]}
+    return set()
+
+
+def _newest(home: Path, node: str, others: Collection[str]) -> list[Path]:
+    """Returns the folders of a node's newest artifacts, at most COMPARED. If there are more, the index says which are the newest.
+
+    others: ids of artifacts of other recipes, which come last.
+    """
     found = [p.parent for p in (home / "artifacts" / node).glob(f"*/{manifest.NAME}")]
     if len(found) <= COMPARED:
         return found
     newest = (
-        "SELECT path FROM artifact a LEFT JOIN run USING (run_id) WHERE a.node = ? "
-        "ORDER BY seq DESC NULLS LAST, try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT ?"
+        "SELECT path FROM artifact a LEFT JOIN run USING (run_id) WHERE a.node = $1 "
+        "ORDER BY list_contains($3::VARCHAR[], artifact_id), seq DESC NULLS LAST, try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT $2"
     )
-    return [home / row[0] for row in database.query(home, newest, [node, COMPARED])[1]]
+    return [home / row[0] for row in database.query(home, newest, [node, COMPARED, sorted(others)])[1]]
 
 
 def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:

@@ -49,7 +49,7 @@ def test_edited_code_is_a_miss_that_says_so_and_names_the_module(
     edit(monkeypatch, "e" * 16, then | {MODULE: "other", "stages.core.new": "x"})
     changed = job(tmp_path)
     assert changed.parts["code"] == "e" * 16 and find_cached(tmp_path, changed) is None
-    assert why_miss(tmp_path, changed) == [f"code differs: not that of a recorded version (stages.core.new, {MODULE})"]
+    assert why_miss(tmp_path, changed, "toy") == [f"code differs: not that of a recorded version (stages.core.new, {MODULE})"]
 
 
 def test_code_that_gives_the_same_output_by_the_record_is_a_hit(
@@ -71,7 +71,7 @@ def test_what_edited_code_built_is_no_hit_of_recorded_code(
         run_stage(WORDS, {}, {}, tmp_path)
     again = job(tmp_path)
     assert find_cached(tmp_path, again) is None
-    (line,) = why_miss(tmp_path, again)
+    (line,) = why_miss(tmp_path, again, "toy")
     assert line.startswith("code differs: edited then, now that of a recorded version")
 
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,14 @@ def test_a_run_up_to_a_node_says_what_it_did_and_what_can_be_asked(home: Path, c
         assert main(shlex.split(command)[1:]) == 0, command
     assert commands(ended(home, "run-1", capsys))[1].startswith("loam lineage show pretrain-1"), "no run is before it"
     assert commands(ended(home, "run-3", capsys))[0].startswith("loam lineage show mix-3"), "it trained nothing, and no other has its nodes"
+
+
+def test_a_run_of_another_recipe_is_not_offered_for_comparison(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = shutil.copytree(home, tmp_path / "other")
+    path = other / "runs" / "run-1" / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"recipe": "small"}))
+    database.reindex(other)
+    assert [command.split()[1] for command in commands(ended(other, "run-2", capsys))] == ["trace", "lineage", "run"]
 
 
 def test_a_run_that_trained_nothing_asks_why_a_document_was_dropped(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -116,6 +117,26 @@ def test_the_screen_and_the_details(home: Path, capsys: pytest.CaptureFixture[st
     assert answered(capsys.readouterr().out, "compare") == json.loads(json.dumps(compare_runs(home, "tiny-1", "tiny-2")))
     assert main(["compare", "tiny-1", "tiny-1", *at]) == 0
     assert capsys.readouterr().out == "a = tiny-1, b = tiny-1\nBoth have the same artifacts.\n"
+
+
+def test_an_imported_node_is_named_in_place_of_its_values(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The manifest of an import has no settings, and no stage's code made it: neither is a difference of the recipes or of the code."""
+    other = shutil.copytree(home, tmp_path / "other")
+    folder = other / "runs" / "run-2"
+    folder.joinpath("nodes.jsonl").write_text(folder.joinpath("nodes.jsonl").read_text().replace("built", "imported", 1))
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"resolved": {"import": {"dedup": "corpus"}}}))
+    database.reindex(other)
+    assert main(["compare", "tiny-1", "tiny-2", "--home", str(other)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "import.dedup  built  imported (corpus)" in lines and not any(line.startswith("dedup.") for line in lines)
+    assert "other code or versions of packages built: pretrain, evaluate@base" in lines
+    found, before = overview(other, "tiny-2", "tiny-1"), overview(home, "tiny-2", "tiny-1")
+    assert [(row["node"], row["what"], row["a"], row["b"]) for row in found.settings] == [("dedup", "import", "imported (corpus)", "built")]
+    assert found.others == before.others + 2, "its threshold and its code are left to --details"
+    (folder / "run.json").write_text(json.dumps(record))
+    database.reindex(other)
+    assert overview(other, "tiny-1", "tiny-2").settings[0]["b"] == "imported (by a name that is not recorded)"
 
 
 @pytest.mark.parametrize(("scores", "settings", "data"), [(30, 30, 30), (30, 0, 2), (0, 30, 1), (9, 2, 4)])

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import main
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import load_recipe
 from stages.core.index import database, lookup
 from stages.core.store import manifest, names, runs
 from stages.queries import lineage as ask
-from stages.queries.compare import compare_runs
+from stages.queries.compare import are_runs, compare_runs
 from tests.conftest import loam, run_stage
 from tests.core.toys import COUNT, WORDS
 
@@ -58,6 +59,37 @@ def test_a_run_is_known_by_id_alias_and_given_name(home: Path) -> None:
         assert compare_runs(home, name, "toy-2") == compare_runs(home, older, newer) != []
         assert ask.verify(home, name) == (4, [])
     assert ask.show(home, "toy-1")["names"] == ["baseline"]
+
+
+def test_a_run_is_seen_before_its_first_node_and_after_a_kill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The index is written after a node was built: neither the start nor a kill of a run is in it, and in a new home there is none."""
+    home, recipe = tmp_path / "home", tmp_path / "toy.yaml"
+    recipe.write_text("name: toy\n")
+    loaded = load_recipe(str(recipe), {"words": WORDS.config, "count": COUNT.config})
+    with runs.holding(home, loaded, {"recipe": "toy"}) as run:
+        assert ask.show(home, "toy-1")["state"] == "running" and lookup.run_id_of(home, "toy-1") == run
+        assert [(row["alias"], row["state"]) for row in ask.run_rows(home)] == [("toy-1", "running")]
+    assert ask.show(home, "toy-1")["state"] == "killed", "it recorded no end and holds no lease"
+    second = runs.start_run(home, loaded, {"recipe": "toy"})
+    assert [(row["alias"], row["state"]) for row in ask.run_rows(home)] == [("toy-2", "killed"), ("toy-1", "killed")]
+    third = runs.start_run(home, loaded, {"recipe": "toy"})
+    runs.record_node(home, third, "words", "built", manifest.artifact_id(run_stage(WORDS, {}, {}, home)))
+    assert are_runs(home, "toy-3", third) and ask.rename_run(home, "toy-3", "third") == (third, "")
+    fourth = runs.start_run(home, loaded, {"recipe": "toy"})
+    assert main(["runs", "delete", "toy-4", "--yes", "--home", str(home)]) == 0
+    assert capsys.readouterr().out.startswith(f"toy-4 ({fourth}), killed\n") and second in runs.run_ids(home)
+
+
+def test_runs_of_a_home_that_cannot_be_written_are_those_of_its_old_index(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "lineage.lock").unlink()
+    (home / "lineage.lock").mkdir()  # an OSError for everyone, also for root
+    runs.start_run(home, load_recipe(str(home.parent / "toy.yaml"), {"words": WORDS.config, "count": COUNT.config}), {"recipe": "toy"})
+    assert [row["alias"] for row in ask.run_rows(home)] == ["toy-2", "toy-1"] and lookup.find_run(home, "toy-3") == ""
+    refused = RecipeError("The home folder cannot be written.")
+    monkeypatch.setattr(database, "_write", lambda *_: (_ for _ in ()).throw(refused))
+    assert ask.show(home, "toy-1")["alias"] == "toy-1" and len(ask.run_rows(home)) == 2
+    with pytest.raises(StageError, match="There is no run 'toy-3'"):
+        lookup.run_id_of(home, "toy-3")
 
 
 def test_names_are_a_table(home: Path) -> None:

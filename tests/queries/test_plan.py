@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from stages.core.contract import environment
+from stages.core.contract.declaration import Artifact
 from stages.core.contract.recipe import Recipe, load_recipe
+from stages.core.contract.states import NodeState, RunState
+from stages.core.index import database
+from stages.core.store import manifest, runs
 from stages.queries import plan
 from stages.queries.plan import Plan, Step, make_plan, missing_devices
 from tests.conftest import run_stage
@@ -62,6 +66,33 @@ def test_a_miss_is_explained_by_the_newest_artifacts_and_not_by_a_damaged_one(tm
     (middle.path / "manifest.json").write_text("{ half")
     newest[0].path.joinpath("manifest.json").write_text('{"node": "words"}')
     assert planned(tmp_path, "seed=8").steps[0].why[0] == "config.max_bad_records: 2 -> 0"
+
+
+def test_a_miss_is_not_explained_by_an_artifact_of_another_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An artifact that no recorded run has may be of this recipe; one that another recipe built counts once this recipe used it."""
+    home = tmp_path / "home"
+    other = run_stage(WORDS, {"words": ["z"]}, {}, home)
+    run_of(tmp_path, home, "small", other)
+    assert planned(tmp_path).steps[0].why == ("not built yet",)
+    run_stage(WORDS, {"words": ["y"], "max_bad_records": 3}, {}, home)
+    assert planned(tmp_path).steps[0].why == ("config.max_bad_records: 3 -> 0", 'config.words: ["y"] -> ["a", "b"]')
+    database.update(home)
+    run_of(tmp_path, home, "small", run_stage(WORDS, {"words": ["x"]}, {}, home))
+    monkeypatch.setattr(plan, "COMPARED", 1)
+    assert len(planned(tmp_path).steps[0].why) == 2, "those of another recipe are left out before the newest are taken"
+    monkeypatch.undo()
+    run_of(tmp_path, home, "toy", other)
+    assert planned(tmp_path).steps[0].why == ('config.words: ["z"] -> ["a", "b"]',)
+
+
+def run_of(tmp_path: Path, home: Path, name: str, artifact: Artifact) -> None:
+    """Records a run of the recipe `name` that used the artifact."""
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(f"name: {name}\n")
+    run = runs.start_run(home, load_recipe(str(path), {"words": WORDS.config, "count": COUNT.config}), {})
+    runs.record_node(home, run, "words", NodeState.CACHED, manifest.artifact_id(artifact))
+    runs.end_run(home, run, RunState.DONE)
+    database.update(home)
 
 
 def test_a_changed_file_is_named(tmp_path: Path) -> None:

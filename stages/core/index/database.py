@@ -35,6 +35,7 @@ QueryFunction = Callable[..., Table]
 Answer = TypeVar("Answer")
 FILE = "lineage.duckdb"
 LOCK = "lineage.lock"
+RECORDS = ("artifacts", "runs")  # folders of what is indexed; a home has at least one
 BATCH = 2000  # manifests in memory at a time
 
 
@@ -44,6 +45,13 @@ def update(home: Path) -> None:
     A home that cannot be written is a RecipeError. A full disk or a failure of DuckDB is a StageError; the old index stays as it was.
     """
     _write(home)
+
+
+def refresh(home: Path) -> None:
+    """Runs `update` for a reader. Where that fails, as in a home that cannot be written, the old index stays to be read."""
+    if any((home / name).is_dir() for name in RECORDS):
+        with suppress(LoamError, OSError):
+            _write(home)
 
 
 def reindex(home: Path) -> tuple[int, int]:
@@ -109,13 +117,13 @@ def _reader(home: Path, limits: sql_guard.QueryLimits | None = None) -> Iterator
     """Yields a locked connection to an index of our schema, with views over the files of this home. Builds a missing index.
 
     Raises:
-        RecipeError: The home has no artifacts and no index.
+        RecipeError: The home has no artifacts, no runs and no index.
         StageError: The index cannot be opened, although it was built.
     """
     import duckdb
 
     path = home / FILE
-    if not path.is_file() and not (home / "artifacts").is_dir():
+    if not path.is_file() and not any((home / name).is_dir() for name in RECORDS):
         raise RecipeError(
             "This home has no lineage yet.", where=str(home), do="Run a recipe first (`loam run tiny`) or name another home with --home."
         )

@@ -1,7 +1,8 @@
 """Finds the artifact or the run that a name means, by the index.
 
 Guarantee: of several artifacts, the one of the newest run counts, then the newest rebuild; runs are ordered by number, never by time.
-Cost: one query; a name that is not found costs a second one for near matches.
+Cost: one query; a name that is not found costs a second one for near matches. A run that is not found, or that the index shows as running,
+costs one update of the index first, because a run is indexed when it has built a node, not when it starts or is killed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from stages.core.contract.errors import StageError
+from stages.core.contract.states import RunState
 from stages.core.index import database
 from stages.core.store import names
 
@@ -71,7 +73,11 @@ def latest_sql(home: Path, name: str) -> tuple[str, str]:
 def find_run(home: Path, name: str) -> str:
     """Returns the id of the run that an id, an alias ("tiny-7") or a given name means. Empty when there is none."""
     wanted = names.all_names(home).get(name, name)
-    found = database.query(home, "SELECT run_id FROM run WHERE run_id = $1 OR alias = $1", [wanted])[1]
+    sql = "SELECT run_id, state FROM run WHERE run_id = $1 OR alias = $1"
+    found = database.query(home, sql, [wanted])[1]
+    if not found or found[0][1] == RunState.RUNNING:
+        database.refresh(home)
+        found = database.query(home, sql, [wanted])[1]
     return str(found[0][0]) if found else ""
 
 

@@ -39,6 +39,9 @@ WITH RECURSIVE kept AS (
 OTHERS = """
 SELECT artifact_id, node, bytes, run_id FROM artifact WHERE artifact_id NOT IN (SELECT artifact_id FROM needed) ORDER BY ended
 """
+LOSERS = """
+SELECT alias FROM run WHERE run_id IN (SELECT run_id FROM node_run WHERE list_contains($1::VARCHAR[], artifact_id)) ORDER BY seq DESC
+"""
 SCRATCH = "scratch/"
 
 
@@ -62,6 +65,11 @@ def collectable(home: Path, keep_runs: int) -> list[Collectable]:
     _refuse_no_home(home)
     with runs.hold_home(home, alone=True):
         return _listed(home, keep_runs)
+
+
+def runs_that_lose(home: Path, found: Sequence[Collectable]) -> list[str]:
+    """Returns the aliases of the recorded runs, newest first, that hold an artifact of what gc would remove or removed."""
+    return [alias for (alias,) in database.query(home, LOSERS, [[row["artifact_id"] for row in found]])[1]]
 
 
 def collect(home: Path, keep_runs: int) -> tuple[list[Collectable], int]:

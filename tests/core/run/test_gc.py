@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from flows.cli import main
+from flows.cli.keep_commands import KEPT_BY_GC
+from flows.cli.keep_commands import gc as gc_command
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import Recipe, load_recipe
@@ -19,7 +21,7 @@ from stages.core.index import database
 from stages.core.run import gc as collecting
 from stages.core.run.gc import collect, collectable
 from stages.core.store import lease, runs
-from tests.conftest import run_stage
+from tests.conftest import answered, run_stage
 from tests.core.toys import COUNT, WORDS
 
 
@@ -264,6 +266,25 @@ def test_scratch_of_a_living_node_is_neither_offered_nor_removed_and_its_lease_s
         assert [(row["artifact_id"], row["node"]) for row in rows] == [(f"scratch/{dead.name}", "words")] and freed == 4
         assert (living / "half").is_file() and held.is_file() and not dead.exists()
     assert names_of(collectable(home, 1)) == [f"scratch/{living.name}"]
+
+
+def test_the_list_names_the_runs_that_lose_artifacts_and_the_rule(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An older run that nobody deleted loses what it alone holds; a run whose artifacts all stay, and one of another recipe, do not."""
+    shared = made(home, "a")
+    recorded(home, shared)
+    recorded(home, made(home, "b"))
+    recorded(home, made(home, "c"), end="")
+    recorded(home, made(home, "d"), name="other")
+    recorded(home, shared)
+    assert main(["lineage", "gc", "--home", str(home)]) == 0
+    shown = capsys.readouterr().out
+    assert "\nRecorded runs that lose artifacts: toy-3, toy-2\n" in shown and f"\n{KEPT_BY_GC}\n2 artifacts, " in shown
+    assert KEPT_BY_GC in " ".join(str(gc_command.__doc__).split()), "the help says the same rule"
+    assert main(["lineage", "gc", "--json", "--home", str(home)]) == 0
+    assert answered(capsys.readouterr().out, "lineage gc")["runs"] == ["toy-3", "toy-2"]
+    assert main(["lineage", "gc", "--yes", "--home", str(home)]) == 0
+    assert "\nRecorded runs that lost artifacts: toy-3, toy-2\n" in capsys.readouterr().out
+    assert main(["lineage", "gc", "--home", str(home)]) == 0 and "Recorded runs" not in capsys.readouterr().out
 
 
 def test_what_is_damaged_besides_is_counted() -> None:

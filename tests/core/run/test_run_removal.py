@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from flows.cli.keep_commands import KEPT_BY_GC
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
 from stages.core.contract.recipe import Recipe, load_recipe
@@ -140,7 +141,7 @@ def test_a_description_changes_nothing_and_a_deletion_takes_record_log_and_names
     assert (home / "runs" / run / "log.txt").is_file() and names.all_names(home) == {"baseline": run}
     assert main(["runs", "delete", "baseline", "--yes", "--home", str(home)]) == 0
     text = capsys.readouterr().out
-    assert "Its names are free: baseline." in text and text.endswith("these 5 bytes included; --yes there removes it.\n")
+    assert "Its names are free: baseline." in text and text.endswith(f"these 5 bytes included; --yes there removes it.\n{KEPT_BY_GC}\n")
     assert list((home / "runs").iterdir()) == [] and names.all_names(home) == {} and run_sizes(home) == {}
     assert main(["runs", "delete", "toy-1", "--home", str(home)]) == 1
     assert "There is no run 'toy-1' here." in capsys.readouterr().err

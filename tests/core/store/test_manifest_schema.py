@@ -266,7 +266,9 @@ def test_a_forged_artifact_is_no_hit_of_an_ordinary_recipe(theirs: Artifact, tmp
     fake = take(home, forged(theirs, tmp_path / "forged"))
     job = node_job.prepare(home, "words", WORDS, validated(WORDS.config, {}, "test"), 7, Runtime(workers=1), {})
     assert job.key == fake.manifest["key"] and runner.find_cached(home, job) is None
-    assert why_miss(home, job) == [f"{manifest.artifact_id(fake)} is imported, so it is used only if the recipe's section import names it"]
+    assert why_miss(home, job, "toy") == [
+        f"{manifest.artifact_id(fake)} is imported, so it is used only if the recipe's section import names it"
+    ]
     built = runner.run_node(home, job, "run", lambda event: lines.append(event.values.get("line", "")))
     assert built.state == "built" and built.artifact.path.name == f"{fake.path.name}.2"
     assert built.artifact.manifest["digest"] == theirs.manifest["digest"] != fake.manifest["digest"]
