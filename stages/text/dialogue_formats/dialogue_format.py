@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from stages.text.items.dialogue import BadDialogueError, Messages, read_text, refuse_missing
+from stages.text.items.dialogue import BadDialogueError, Messages, OtherFormatError, read_text, refuse_missing
 from stages.text.items.field_mapping import AUTO, KnownFields, as_yaml, mapped, shown_fields, suggestion
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def file_reader(
                 raise BadDialogueError(_undecided(fits, formats, record, node, elsewhere))
             of_file.append(fits[0])
         elif fits and of_file[0] not in fits:
-            raise BadDialogueError(
+            raise OtherFormatError(
                 f"the record is in the format {fits[0].name}, but the first record of the file is in the format {of_file[0].name}; "
                 "write the records of each format into a file of their own"
             )

@@ -24,6 +24,14 @@ class BadDialogueError(ValueError):
     """A record is neither a valid conversation nor a valid pair. The message says which part is wrong."""
 
 
+class OtherFormatError(BadDialogueError):
+    """A record is in another format than the first record of its file."""
+
+
+class TurnFieldsError(BadDialogueError):
+    """The first turn of a list has fields of other names. No setting maps them."""
+
+
 @dataclass(frozen=True)
 class Pair:
     """A prompt and two answers to it."""

@@ -122,6 +122,17 @@ LEFT_OUT: dict[str, tuple[str, bytes, str]] = {
         b'{"text": "a"}\n{"messages": []}\n{"text": "b"}\n',
         "mixes kinds of records: 1 of conversations, 2 of documents; write one file per kind",
     ),
+    "formats": (
+        "a.jsonl",
+        b'{"instruction": "a", "output": "b"}\n{"messages": [{"role": "assistant", "content": "a"}]}\n',
+        "mixes formats: the record is in the format messages, but the first record of the file is in the format alpaca; write the records",
+    ),
+    "no chat": ("a.jsonl", b'{"messages": []}\n', "has no record that can be read: the field 'messages' is not a list of messages"),
+    "no pair": (
+        "a.jsonl",
+        b'{"prompt": "a", "chosen": "b", "rejected": "b"}\n',
+        "has no record that can be read: chosen and rejected are identical",
+    ),
     "name": ("a.json", b'{"text": "a"}\n', "holds documents, which are read from files named *.parquet, *.jsonl, *.jsonl.gz"),
     "no warc": ("a.warc", b"hello", "cannot be used: the file is not a WARC file: it begins with b'hello'"),
     "no parquet": ("a.parquet", b"hello", "is not a Parquet file"),
@@ -150,6 +161,9 @@ def test_damaged_records_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a b"}\nnot json\n[1]\n{"other": 1}\n')
     found = one(tmp_path / "a.jsonl")
     assert (found.kind, found.unreadable) == (FileKind.DOCUMENTS, 3)
+    (tmp_path / "c.jsonl").write_text('{"instruction": "a", "output": ""}\n{"instruction": "a", "output": "b"}\n')
+    found = one(tmp_path / "c.jsonl")
+    assert (found.kind, found.unreadable) == (FileKind.CONVERSATIONS, 1)
 
 
 def test_folders_and_patterns_are_searched(tmp_path: Path) -> None:
