@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from stages.core.contract.strict_json import BadJsonError, other_encoding, parse
+from stages.core.store.names import name_fault, near_name
 from stages.core.tables.import_documents import PATTERNS
 from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
 from stages.text.dialogue_formats.dialogue_format import file_reader
@@ -186,6 +187,9 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
     if kind is None:
         raise UnusableFileError(f"has records with the fields {', '.join(sorted(fields)[:SHOWN_FIELDS])}, which are of no known kind")
     bad += _unread_dialogues(kind, [record for its, record in judged if its == kind])
+    task = os.path.basename(path).partition(".")[0]
+    if kind == FileKind.BENCHMARKS and (fault := name_fault(task)):
+        raise UnusableFileError(f"makes the task {ascii(task)}, which {fault}: rename the file, up to its first dot, to {near_name(task)}")
     if kind == FileKind.DOCUMENTS and not any(fnmatch.fnmatch(os.path.basename(path), pattern) for pattern in DOCUMENT_NAMES):
         raise UnusableFileError(f"holds documents, which are read from files named {', '.join(DOCUMENT_NAMES)}")
     return kind, FileHead(len(lines), texts if kind == FileKind.DOCUMENTS else (), sum(map(len, lines)), bad, share)

@@ -133,6 +133,11 @@ LEFT_OUT: dict[str, tuple[str, bytes, str]] = {
         b'{"prompt": "a", "chosen": "b", "rejected": "b"}\n',
         "has no record that can be read: chosen and rejected are identical",
     ),
+    "task": (
+        "my task.jsonl",
+        b'{"context": "a", "continuation": "b"}\n',
+        "makes the task 'my task', which holds ' ' (U+0020): rename the file, up to its first dot, to my-task",
+    ),
     "name": ("a.json", b'{"text": "a"}\n', "holds documents, which are read from files named *.parquet, *.jsonl, *.jsonl.gz"),
     "no warc": ("a.warc", b"hello", "cannot be used: the file is not a WARC file: it begins with b'hello'"),
     "no parquet": ("a.parquet", b"hello", "is not a Parquet file"),
