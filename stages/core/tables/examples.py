@@ -136,7 +136,7 @@ def _refuse_file(ctx: Context, file: ExternalFile, which: str, fault: str) -> No
     raise StageError(
         f"{which} of {base_name(file)} cannot be read: {fault}.",
         where=file.uri,
-        do=f"Correct the file, or name its format and its fields with {ctx.node}.format and {ctx.node}.fields.",
+        do=f"Correct the file as the reason says, or set {ctx.node}.format and {ctx.node}.fields if it names them.",
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from stages.text.items.dialogue import BadDialogueError, Messages, OtherFormatError, read_text, refuse_missing
+from stages.text.items.dialogue import BadDialogueError, Messages, OtherFormatError, TurnFieldsError, read_text, refuse_missing
 from stages.text.items.field_mapping import AUTO, KnownFields, as_yaml, mapped, shown_fields, suggestion
 
 if TYPE_CHECKING:
@@ -165,6 +165,13 @@ def _undecided(
         plain = next((one for one in formats if "prompt" in one.fields), formats[0])
         line = as_yaml(dict.fromkeys(plain.fields, "NAME"))
         return f"{has}; name a format and its fields, for example {node}.format: {plain.name} and {node}.fields: {line}"
+    named = next(one for one in formats if one.name == found.name)
+    try:
+        named.read(mapped(record, found.fields))
+    except TurnFieldsError as error:
+        return f"{has}, and {error}"
+    except BadDialogueError:
+        pass  # the suggestion is about the names of the fields alone
     line = f" and {node}.fields: {found.setting}" if found.absent or found.fields else ""
     return f"{has}. {found.described} Write {node}.format: {found.name}{line}"
 

@@ -84,6 +84,22 @@ def test_the_message_names_what_a_pair_looks_like(record: dict[str, Any], messag
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(("turn", "field", "names", "rename"), [
+    ({"from": "human", "text": "hi"}, "conversation", "from, text", "role and content"),
+    ({"from": "human", "text": "hi"}, "messages", "from, text", "role and content"),
+    ({"from": "human", "text": "hi"}, "conversations", "from, text", "from and value"),
+    ({"speaker": "a", "utterance": "hi"}, "dialogue", "speaker, utterance", "role and content"),
+    ({"role": "user", "text": "hi"}, "messages", "role, text", "role and content"),
+])  # fmt: skip
+def test_turns_with_other_fields_are_to_be_renamed_and_no_format_is_suggested(
+    turn: dict[str, Any], field: str, names: str, rename: str
+) -> None:
+    with pytest.raises(BadDialogueError) as caught:
+        read_chat({field: [turn, turn]})
+    told = f"the turns have the fields {names}; fields inside a turn cannot be mapped: rename them to {rename}, for example with jq"
+    assert str(caught.value).endswith(told) and "format:" not in str(caught.value)
+
+
 def test_the_line_that_a_message_suggests_reads_the_record() -> None:
     record = {"instruction": "hi", "context": "", "response": "ho"}
     assert read_chat(record, name="alpaca", fields={"output": "response", "input": "context"}) == CHAT
