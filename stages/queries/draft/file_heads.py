@@ -23,8 +23,9 @@ from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
 from stages.text.dialogue_formats.dialogue_format import file_reader
 from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
 from stages.text.items.dialogue import BadDialogueError, OtherFormatError
-from stages.text.items.field_mapping import AUTO
+from stages.text.items.field_mapping import AUTO, as_yaml
 from stages.text.items.tasks import FORMATS
+from stages.text.items.unknown_record import settings_for
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -185,7 +186,8 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
         raise UnusableFileError(f"mixes kinds of records: {', '.join(names)}; write one file per kind")
     kind = next(iter(kinds), None)
     if kind is None:
-        raise UnusableFileError(f"has records with the fields {', '.join(sorted(fields)[:SHOWN_FIELDS])}, which are of no known kind")
+        shown = ", ".join(sorted(fields)[:SHOWN_FIELDS])
+        raise UnusableFileError(f"has records with the fields {shown}, which are of no known kind; {_by_settings(judged[0][1])}")
     bad += _unread_dialogues(kind, [record for its, record in judged if its == kind])
     task = os.path.basename(path).partition(".")[0]
     if kind == FileKind.BENCHMARKS and (fault := name_fault(task)):
@@ -193,6 +195,17 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
     if kind == FileKind.DOCUMENTS and not any(fnmatch.fnmatch(os.path.basename(path), pattern) for pattern in DOCUMENT_NAMES):
         raise UnusableFileError(f"holds documents, which are read from files named {', '.join(DOCUMENT_NAMES)}")
     return kind, FileHead(len(lines), texts if kind == FileKind.DOCUMENTS else (), sum(map(len, lines)), bad, share)
+
+
+def _by_settings(record: Mapping[str, JsonValue]) -> str:
+    """Returns how a recipe can read records whose fields have other names."""
+    if found := settings_for(record):
+        return f"a recipe reads them with {', or with '.join(found)}"
+    example = as_yaml({"prompt": "NAME", "completion": "NAME"})
+    return (
+        "conversations.fields, preferences.fields and benchmarks.fields of a recipe rename fields, for example "
+        f"conversations.format: prompt_completion and conversations.fields: {example}"
+    )
 
 
 def _unread_dialogues(kind: FileKind, records: Sequence[Mapping[str, JsonValue]]) -> int:

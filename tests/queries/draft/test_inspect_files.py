@@ -116,7 +116,25 @@ LEFT_OUT: dict[str, tuple[str, bytes, str]] = {
     "not gzip": ("a.jsonl.gz", b'{"text": "a"}\n', "cannot be decompressed: "),
     "cut gzip": ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 999)[:40], "cannot be decompressed: "),
     "no json": ("a.jsonl", b'{"text": \n{"text"', "is not JSON Lines: Expecting value"),
-    "no fields": ("a.jsonl", b'{"b": 1, "a": 2}\n', "has records with the fields a, b, which are of no known kind"),
+    "no fields": (
+        "a.jsonl",
+        b'{"b": 1, "a": 2}\n',
+        "has records with the fields a, b, which are of no known kind; conversations.fields, preferences.fields and benchmarks.fields of a "
+        "recipe rename fields, for example conversations.format: prompt_completion and conversations.fields: {prompt: NAME, completion: NAME}",
+    ),
+    "a pair's fields": (
+        "a.jsonl",
+        b'{"prompt": "a", "better": "b", "worse": "c"}\n',
+        "has records with the fields better, prompt, worse, which are of no known kind; a recipe reads them with "
+        "preferences.format: prompt_pair and preferences.fields: {chosen: better, rejected: worse}",
+    ),
+    "two nodes' fields": (
+        "a.jsonl",
+        b'{"problem": "a", "solution": "b"}\n',
+        "has records with the fields problem, solution, which are of no known kind; a recipe reads them with conversations.format: "
+        "prompt_completion and conversations.fields: {prompt: problem, completion: solution}, or with "
+        "benchmarks.fields: {TASK: {question: problem, answer: solution}}",
+    ),
     "mixed": (
         "a.jsonl",
         b'{"text": "a"}\n{"messages": []}\n{"text": "b"}\n',
