@@ -22,7 +22,7 @@ from stages.core.tables.import_documents import PATTERNS
 from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
 from stages.text.dialogue_formats.dialogue_format import file_reader
 from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
-from stages.text.items.dialogue import BadDialogueError, OtherFormatError
+from stages.text.items.dialogue import BadDialogueError, OtherFormatError, TurnFieldsError
 from stages.text.items.field_mapping import AUTO, as_yaml
 from stages.text.items.tasks import FORMATS
 from stages.text.items.unknown_record import settings_for
@@ -199,7 +199,11 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
 
 def _by_settings(record: Mapping[str, JsonValue]) -> str:
     """Returns how a recipe can read records whose fields have other names."""
-    if found := settings_for(record):
+    try:
+        found = settings_for(record)
+    except TurnFieldsError as error:
+        return str(error)
+    if found:
         return f"a recipe reads them with {', or with '.join(found)}"
     example = as_yaml({"prompt": "NAME", "completion": "NAME"})
     return (

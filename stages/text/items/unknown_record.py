@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
+from stages.text.dialogue_formats.dialogue_format import best_reading
 from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
 from stages.text.items.field_mapping import KnownFields, suggestion
 from stages.text.items.tasks import FORMATS, suggested
@@ -22,16 +23,17 @@ if TYPE_CHECKING:
 def settings_for(record: Mapping[str, JsonValue]) -> list[str]:
     """Returns the settings by which a record of no known format could be read, one line per node.
 
-    A format is suggested if the record has all of its fields under other names.
+    A format is suggested if the record has all of its fields under other names. If its turns have fields of other names, the TurnFieldsError says so.
 
     >>> settings_for({"problem": "1+1", "response": "2"})
     ['conversations.format: prompt_completion and conversations.fields: {prompt: problem, completion: response}']
     """
-    lines = []
-    for node, formats in (("preferences", PAIR_FORMATS), ("conversations", CHAT_FORMATS)):
-        found = suggestion(record, [known.known for known in formats])
-        if found and set(found.absent) <= set(found.fields):
-            lines.append(f"{node}.format: {found.name} and {node}.fields: {found.setting}")
+    found = {"preferences": best_reading(record, PAIR_FORMATS), "conversations": best_reading(record, CHAT_FORMATS)}
+    lines = [
+        f"{node}.format: {like.name} and {node}.fields: {like.setting}"
+        for node, like in found.items()
+        if like and set(like.absent) <= set(like.fields)
+    ]
     item = suggestion(record, [KnownFields(known.name, known.fields) for known in FORMATS])
     if item and set(item.absent) <= set(item.fields):
         lines.append(f"benchmarks.fields: {{TASK: {item.setting}}}")

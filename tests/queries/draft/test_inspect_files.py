@@ -128,6 +128,11 @@ LEFT_OUT: dict[str, tuple[str, bytes, str]] = {
         "has records with the fields better, prompt, worse, which are of no known kind; a recipe reads them with "
         "preferences.format: prompt_pair and preferences.fields: {chosen: better, rejected: worse}",
     ),
+    "fields of turns": (
+        "a.jsonl",
+        b'{"conversation": [{"from": "human", "text": "b"}]}\n',
+        "has records with the fields conversation, which are of no known kind; messages[0] has no role: the turns have the fields from, text",
+    ),
     "two nodes' fields": (
         "a.jsonl",
         b'{"problem": "a", "solution": "b"}\n',

@@ -59,6 +59,8 @@ def test_two_readings_are_named() -> None:
      "Write conversations.format: prompt_completion and conversations.fields: {prompt: question, completion: answer}"),
     ({"Prompt": "a", "Completion": "b"}, "and conversations.fields: {prompt: Prompt, completion: Completion}"),
     ({"dialogue": CHAT}, "Write conversations.format: messages and conversations.fields: {messages: dialogue}"),
+    ({"dialogue": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]},
+     "It looks like sharegpt without 'conversations'. Write conversations.format: sharegpt and conversations.fields: {conversations: dialogue}"),
     ({"instruction": "a", "text": "b"}, "Write conversations.format: alpaca and conversations.fields: {output: NAME}"),
     ({"prompt": "a", "completion": "b", "response": "c"}, "It looks like prompt_completion. Write conversations.format: prompt_completion"),
     ({"text": "a"}, "name a format and its fields, for example conversations.format: prompt_completion and conversations.fields: "
