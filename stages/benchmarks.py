@@ -257,7 +257,8 @@ def _format_of(record: JsonRecord, renamed: Mapping[str, JsonValue], task: str, 
     """
     from stages.core.tables.jsonl import base_name
     from stages.text.items.field_mapping import shown_fields
-    from stages.text.items.tasks import FORMATS, AmbiguousFormatError, format_of, suggested
+    from stages.text.items.tasks import AmbiguousFormatError, format_of
+    from stages.text.items.unknown_record import unknown_record
 
     place = f"{record.file.uri}:{record.line}"
     if absent := [path for field, path in fields.items() if field not in renamed]:
@@ -272,13 +273,8 @@ def _format_of(record: JsonRecord, renamed: Mapping[str, JsonValue], task: str, 
         do = f"Write benchmarks.fields: {{{task}: ONE OF THESE}}."
         raise StageError(f"A record of {base_name(record.file)} {error}.", where=place, do=do) from None
     if form is None:
-        like = suggested(renamed)
-        hint = f"{like[0]} Write benchmarks.fields: {{{task}: {like[1]}}}. " if like else ""
-        raise StageError(
-            f"{base_name(record.file)} has a format that Loam does not know: its fields are {shown_fields(record.value)}.",
-            where=place,
-            do=f"{hint}Give JSON Lines with one of these sets of fields: {'; '.join(known.name for known in FORMATS)}.",
-        )
+        what, do = unknown_record(renamed, task)
+        raise StageError(f"{base_name(record.file)} {what}: its fields are {shown_fields(record.value)}.", where=place, do=do)
     return form
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage
-from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.documents import decisions_with
 from stages.settings import StageConfig
@@ -96,26 +95,18 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
 
     Returns:
         The outcome with record counts. Its rows are the kept conversations.
-
-    Raises:
-        StageError: No conversation is kept.
     """
-    from stages.core.tables.examples import refuse_no_source, write_examples
+    from stages.core.tables.examples import refuse_no_source, refuse_none_left, write_examples
     from stages.core.tables.jsonl import counting
     from stages.text.match.ngrams import empty_index, load_index
-    from stages.text.tokens.tuning_examples import judge_examples
+    from stages.text.tokens.tuning_examples import NONE_LEFT, judge_examples
 
     refuse_no_source(ctx, config.docstrings, "conversations", "chat/*.jsonl")
     index = load_index(inputs["benchmarks"].path / "index") if "benchmarks" in inputs else empty_index()
     ctx, bad = counting(ctx)
     judged = judge_examples(_examples(config, inputs.get("benchmarks"), ctx), index, ctx.seed, config.validation_frac)
     outcome = write_examples(out, TABLE, DECISIONS, "conversations", judged, bad)
-    if not outcome.rows:
-        raise StageError(
-            "No conversation is left.",
-            where=f"{ctx.node}: {dict(outcome.record_counts.dropped if outcome.record_counts else {})}",
-            do="Give other chat files than the benchmarks themselves.",
-        )
+    refuse_none_left(ctx, "conversation", outcome, bad, NONE_LEFT)
     return outcome
 
 

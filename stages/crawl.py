@@ -34,7 +34,7 @@ from stages.core.store.remote import opened
 from stages.core.tables.import_documents import holds_documents
 from stages.core.tables.parquet import schema, write_rows
 from stages.settings import StageConfig
-from stages.warc_listing import GivenLine, RecordLine, WarcFile, fault, file_name, given_line, identity_json, record_line
+from stages.warc_listing import GivenLine, RecordLine, WarcFile, fault, file_name, given_line, identity_json, record_line, what_instead
 
 if TYPE_CHECKING:
     from stages.text.site.crawler import CrawlLimits
@@ -208,7 +208,7 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
 def _given(given: Iterable[ExternalFile], source: str, field: str) -> tuple[list[WarcFile], list[GivenLine]]:
     """Returns the entries of files.json and the identity lines of given files.
 
-    A file whose name is not that of a file of documents has to begin with a WARC record.
+    A file whose name is not that of a file of documents has to begin with a WARC record. None may be empty.
 
     Args:
         given: The files.
@@ -227,13 +227,10 @@ def _given(given: Iterable[ExternalFile], source: str, field: str) -> tuple[list
         name = file.uri.rpartition("/")[2]
         try:
             with opened(file.uri) as stream:
-                if field == "warcs" or not holds_documents(name):
+                if field == "warcs" or not holds_documents(name) or not file.bytes:
                     check_warc(stream, name)
         except NotWarcError as error:
-            do = f"Remove it from crawl.{field}, or convert it (warcio recompress makes WARC of ARC)."
-            if holds_documents(name):
-                do = f"Name files of documents in crawl.sources, for example crawl.sources={{{source}: [{name}]}}."
-            raise StageError(f"{error}.", where=file.uri, do=do) from None
+            raise StageError(f"{error}.", where=file.uri, do=what_instead(name, file.bytes, error.convert, field, source)) from None
         except ConnectionError:
             raise  # a network fault: the node is retried
         except OSError as error:

@@ -103,16 +103,17 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     Raises:
         StageError: There are no pairs for training or none for validation.
     """
-    from stages.core.tables.examples import refuse_no_source, write_examples
+    from stages.core.tables.examples import refuse_no_source, refuse_none_left, write_examples
     from stages.core.tables.jsonl import counting
     from stages.text.match.ngrams import empty_index, load_index
-    from stages.text.tokens.tuning_examples import judge_examples
+    from stages.text.tokens.tuning_examples import NONE_LEFT, judge_examples
 
     refuse_no_source(ctx, config.docstrings, "preference pairs", "pairs/*.jsonl")
     index = load_index(inputs["benchmarks"].path / "index") if "benchmarks" in inputs else empty_index()
     ctx, bad = counting(ctx)
     judged = judge_examples(_examples(config, inputs.get("benchmarks"), ctx, index), index, ctx.seed, config.validation_frac)
     outcome = write_examples(out, TABLE, DECISIONS, "pairs", judged, bad)
+    refuse_none_left(ctx, "pair", outcome, bad, NONE_LEFT)
     validation = outcome.summary["validation"]
     if validation in (0, outcome.rows):
         raise StageError(

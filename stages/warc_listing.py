@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from stages.core.contract.declaration import Name
 from stages.core.contract.strict_json import MAX_FILE_BYTES, BadJsonError, parse
 from stages.core.store.external import sha256_file
+from stages.core.tables.import_documents import holds_documents
 
 WRITTEN = frozenset({"warcinfo", "response", "request"})
 MAX_RECORD_BYTES = 1 << 28  # in an imported crawl; our crawler cuts pages at 100 MB (docs) or 5 MB (site, by default)
@@ -91,6 +92,14 @@ class _ListedFile(BaseModel):
 
 class _OtherError(Exception):
     """The files are not a crawl, or identity.jsonl lists other files; the message is a phrase without a period."""
+
+
+def what_instead(name: str, size: int, convert: str, field: str, source: str) -> str:
+    """Returns what to do about a file that is no WARC file. size: its bytes. convert: the program that converts it, or ""."""
+    if size and holds_documents(name):
+        return f"Name files of documents in crawl.sources, for example crawl.sources={{{source}: [{name}]}}."
+    takes = "crawl.sources takes WARC and WET files, Parquet (.parquet) and JSON Lines (.jsonl, .jsonl.gz), both with a field text."
+    return f"Remove it from crawl.{field}{f', or convert it ({convert})' if convert else ''}. {takes}"
 
 
 def fault(folder: Path) -> str:

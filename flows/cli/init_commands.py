@@ -56,7 +56,10 @@ def init(
     found = inspect_files(files, extract.config())  # type: ignore[arg-type]  # its fields are those of PageSettings
     if not any(file.kind for file in found):
         reasons = "".join(f"\n  - {file.path} {file.problem}" for file in found[:SHOWN])
-        raise RecipeError(f"None of the {len(found)} files can be used:{reasons}", do="Name files in a format that README.md lists.")
+        raise RecipeError(
+            f"None of the {len(found)} files can be used:{reasons}",
+            do="Do what the reasons say, or name files in a format that README.md lists.",
+        )
     here = hardware()
     draft = draft_recipe(name, found, LocalMachine(here["cores"] or 1, here["memory_bytes"], tuple(here["gpus"])))
     refuse_existing(path)

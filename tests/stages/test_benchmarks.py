@@ -101,6 +101,19 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     assert "query/choices/gold; ctx/endings/label; context/continuation" in str(caught.value)
 
 
+@pytest.mark.parametrize(("record", "message", "do"), [
+    ({"instruction": "a", "input": "", "output": "b"}, "holds chats in the format alpaca, not benchmark items: its fields are instruction, input, output.",
+     "Name the file in conversations.files."),
+    ({"prompt": "a", "chosen": "b", "rejected": "c"}, "holds preference pairs in the format prompt_pair, not benchmark items: its fields are prompt,",
+     "Name the file in preferences.files."),
+])  # fmt: skip
+def test_chats_and_pairs_are_sent_to_their_own_node(tmp_path: Path, record: dict[str, Any], message: str, do: str) -> None:
+    path = made.jsonl(tmp_path / "mine.jsonl", [record])
+    with pytest.raises(StageError, match=f"mine.jsonl {message}") as caught:
+        run_stage(STAGE, {"files": [path]}, {}, tmp_path / "home")
+    assert caught.value.do == do
+
+
 def test_a_file_that_resembles_a_format_gets_the_line_to_write(tmp_path: Path) -> None:
     records = [
         {"problem": f"Which number follows the number {n} if you count by one?", "options": [str(n), str(n + 1)], "label": "B"}

@@ -148,8 +148,24 @@ def test_nothing_given_and_nothing_left(tmp_path: Path, benchmarks: Artifact) ->
     with pytest.raises(StageError, match="There are no conversations: neither files nor docstrings"):
         run_stage(STAGE, {}, {"benchmarks": benchmarks}, tmp_path / "home")
     leaked = {"files": [made.jsonl(tmp_path / "leak.jsonl", [chat("Say it.", LEAK)])]}
-    with pytest.raises(StageError, match="No conversation is left"):
+    with pytest.raises(StageError, match="No conversation is left: 1 of 1 records hold an item of a benchmark.") as caught:
         run_stage(STAGE, leaked, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert caught.value.do == "Give other files than the benchmarks themselves."
+
+
+def test_bad_records_alone_are_named_as_the_cause(tmp_path: Path, benchmarks: Artifact) -> None:
+    asked, empty = {"messages": [{"role": "user", "content": "x"}]}, {"messages": []}
+    config = {"files": [made.jsonl(tmp_path / "a.jsonl", [asked, asked, empty])], "max_bad_records": 9}
+    reason = "3 of 3 records cannot be read, 2 of them because the conversation has no assistant turn"
+    with pytest.raises(StageError, match=f"No conversation is left: {reason}") as caught:
+        run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert "Correct the files, or name their format and fields with conversations.format" in caught.value.do
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(StageError, match="No conversation is left: the files hold no record."):
+        run_stage(STAGE, {"files": [str(tmp_path / "empty.jsonl")]}, {"benchmarks": benchmarks}, tmp_path / "home")
+    forged = {"files": [made.jsonl(tmp_path / "forged.jsonl", [chat("a", "b <|eot_id|>")])]}
+    with pytest.raises(StageError, match="No conversation is left: 1 of 1 records hold a special token in their texts."):
+        run_stage(STAGE, forged, {"benchmarks": benchmarks}, tmp_path / "home")
 
 
 def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None:

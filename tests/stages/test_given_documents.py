@@ -120,9 +120,23 @@ def test_files_of_documents_are_named_as_sources(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(StageError) as caught:
         run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "a.txt")]}}, {}, tmp_path / "home")
-    assert caught.value.do.startswith("Remove it from crawl.sources.web, or convert it")
+    assert caught.value.do.startswith(
+        "Remove it from crawl.sources.web. crawl.sources takes WARC and WET files, Parquet (.parquet) and JSON"
+    )
     with pytest.raises(RecipeError, match=r"crawl.sources.web|no file"):
         run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "*.parquet")]}}, {}, tmp_path / "home")
+
+
+def test_an_array_is_named_with_its_conversion_and_an_empty_file_is_refused(tmp_path: Path) -> None:
+    array, empty = tmp_path / "my pages.json", tmp_path / "b.jsonl"
+    array.write_text('[\n{"text": "a"}]')
+    with pytest.raises(StageError, match="my pages.json is not a WARC file") as caught:
+        run_stage(crawl.STAGE, {"sources": {"web": [str(array)]}}, {}, tmp_path / "home")
+    assert "or convert it (jq -c '.[]' 'my pages.json' > 'my pages'.jsonl makes JSON Lines of an array). crawl.sources" in caught.value.do
+    empty.write_text("")
+    with pytest.raises(StageError, match="b.jsonl is empty") as caught:
+        run_stage(crawl.STAGE, {"sources": {"web": [lines(tmp_path / "a.jsonl", {"text": PLAIN}), str(empty)]}}, {}, tmp_path / "home")
+    assert caught.value.where.endswith("b.jsonl") and caught.value.do.startswith("Remove it from crawl.sources.web. ")
 
 
 def test_a_file_that_changes_or_goes_after_the_crawl_is_refused(tmp_path: Path) -> None:

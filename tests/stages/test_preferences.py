@@ -148,6 +148,13 @@ def test_nothing_given_and_too_few_pairs(tmp_path: Path, benchmarks: Artifact) -
         run_stage(STAGE, {}, {"benchmarks": benchmarks}, tmp_path / "home")
     with pytest.raises(StageError, match="1 pairs are left, . of them for validation"):
         run_stage(STAGE, {"files": [made.jsonl(tmp_path / "p.jsonl", pairs(1))]}, {"benchmarks": benchmarks}, tmp_path / "home")
+    bad = [{"prompt": "a", "chosen": "b", "rejected": "b"}, {"prompt": "a", "chosen": "b", "rejected": ""}] + [
+        {"prompt": "a", "chosen": "c", "rejected": "c"}
+    ]
+    config = {"files": [made.jsonl(tmp_path / "bad.jsonl", bad)], "max_bad_records": 9}
+    reason = "3 of 3 records cannot be read, 2 of them because chosen and rejected are identical"
+    with pytest.raises(StageError, match=f"No pair is left: {reason}"):
+        run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
 
 
 def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ Cost: one pass; the rows in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
 
 from stages.core.contract.declaration import Context, Outcome
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import SideTable
-from stages.core.tables.jsonl import JsonRecord, base_name, decision_record_counts, read_records
+from stages.core.tables.jsonl import BAD_RECORD, JsonRecord, base_name, decision_record_counts, read_records
 from stages.core.tables.parquet import TableRow, read_rows, schema, write_rows
 
 if TYPE_CHECKING:
@@ -70,6 +70,34 @@ def refuse_no_source(ctx: Context, docstrings: object, what: str, pattern: str) 
         )
 
 
+def refuse_none_left(ctx: Context, what: str, outcome: Outcome, faults: Sequence[str], causes: Mapping[str, tuple[str, str]]) -> None:
+    """Refuses an outcome without rows. The message gives the most frequent reason in words.
+
+    Args:
+        ctx: The stage's context.
+        what: What would be left, in the singular.
+        outcome: The outcome of write_examples.
+        faults: The reasons for the bad records (jsonl.counting).
+        causes: Reason of a decision -> (what these records do, what to do about it).
+
+    Raises:
+        StageError: The outcome has no rows.
+    """
+    if outcome.rows:
+        return
+    counts = outcome.record_counts
+    dropped = Counter(counts.dropped if counts else {})
+    cause, do = "the files hold no record", "Give files with one record per line."
+    for reason, number in dropped.most_common(1):
+        if reason == BAD_RECORD:
+            fault, often = Counter(faults).most_common(1)[0]
+            cause = f"{number} of {dropped.total()} records cannot be read, {often} of them because {fault}"
+            do = f"Correct the files, or name their format and fields with {ctx.node}.format and {ctx.node}.fields."
+        else:
+            cause, do = f"{number} of {dropped.total()} records {causes[reason][0]}", causes[reason][1]
+    raise StageError(f"No {what} is left: {cause}.", where=f"{ctx.node}: dropped {dict(dropped)}", do=do)
+
+
 def read_examples(
     ctx: Context, reader: Callable[[], Callable[[Mapping[str, JsonValue]], Value]], refused: type[ValueError]
 ) -> Iterator[tuple[JsonRecord, Value]]:
@@ -108,7 +136,7 @@ def _refuse_file(ctx: Context, file: ExternalFile, which: str, fault: str) -> No
     raise StageError(
         f"{which} of {base_name(file)} cannot be read: {fault}.",
         where=file.uri,
-        do=f"Correct the file, or name its format and its fields with {ctx.node}.format and {ctx.node}.fields.",
+        do=f"Correct the file as the reason says, or set {ctx.node}.format and {ctx.node}.fields if it names them.",
     )
 
 

@@ -111,11 +111,11 @@ def read_lines(file: ExternalFile) -> Iterator[str]:
 
 
 def counting(ctx: Context) -> tuple[Context, list[str]]:
-    """Returns the same context, and a list to which every `drop` appends the place of a bad record, for the record counts."""
+    """Returns the same context, and a list to which every `drop` appends the reason for a bad record, for the record counts."""
     bad: list[str] = []
 
     def drop(reason: str, where: str, record: str) -> None:
-        bad.append(where)
+        bad.append(reason)
         ctx.drop(reason, where, record)
 
     return replace(ctx, drop=drop), bad

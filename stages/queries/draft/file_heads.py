@@ -11,16 +11,21 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from stages.core.contract.strict_json import BadJsonError, other_encoding, parse
+from stages.core.store.names import name_fault, near_name
 from stages.core.tables.import_documents import PATTERNS
 from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
+from stages.text.dialogue_formats.dialogue_format import file_reader
 from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.text.items.dialogue import BadDialogueError, OtherFormatError, TurnFieldsError
+from stages.text.items.field_mapping import AUTO, as_yaml
 from stages.text.items.tasks import FORMATS
+from stages.text.items.unknown_record import settings_for
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -156,7 +161,7 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
     lines = [line for line in lines if line.strip()]
     if not lines:
         raise UnusableFileError(f"has a first line of more than {HEAD_BYTES >> 20} MiB")
-    kinds: Counter[FileKind | None] = Counter()
+    judged: list[tuple[FileKind | None, dict[str, JsonValue]]] = []
     texts: list[tuple[str, str]] = []
     first_fault, fields, bad = "", set[str](), 0
     for line in lines[:JUDGED_LINES]:
@@ -167,11 +172,12 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
         if not isinstance(record, dict):
             bad += 1
             continue
-        kinds[kind_of_record(record)] += 1
+        judged.append((kind_of_record(record), record))
         fields |= set(record) if len(fields) < SHOWN_FIELDS else set()
         text, lang = record.get("text"), record.get("lang")
         if isinstance(text, str) and len(texts) < sample:
             texts.append((text, lang if isinstance(lang, str) else ""))
+    kinds = Counter(kind for kind, _ in judged)
     if not kinds:
         raise UnusableFileError(f"is not JSON Lines: {first_fault or 'its lines are not JSON objects'}")
     bad += kinds.pop(None, 0)  # the stage counts them as bad records too
@@ -180,10 +186,56 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
         raise UnusableFileError(f"mixes kinds of records: {', '.join(names)}; write one file per kind")
     kind = next(iter(kinds), None)
     if kind is None:
-        raise UnusableFileError(f"has records with the fields {', '.join(sorted(fields)[:SHOWN_FIELDS])}, which are of no known kind")
+        shown = ", ".join(sorted(fields)[:SHOWN_FIELDS])
+        raise UnusableFileError(f"has records with the fields {shown}, which are of no known kind; {_by_settings(judged[0][1])}")
+    bad += _unread_dialogues(kind, [record for its, record in judged if its == kind])
+    task = os.path.basename(path).partition(".")[0]
+    if kind == FileKind.BENCHMARKS and (fault := name_fault(task)):
+        raise UnusableFileError(f"makes the task {ascii(task)}, which {fault}: rename the file, up to its first dot, to {near_name(task)}")
     if kind == FileKind.DOCUMENTS and not any(fnmatch.fnmatch(os.path.basename(path), pattern) for pattern in DOCUMENT_NAMES):
         raise UnusableFileError(f"holds documents, which are read from files named {', '.join(DOCUMENT_NAMES)}")
     return kind, FileHead(len(lines), texts if kind == FileKind.DOCUMENTS else (), sum(map(len, lines)), bad, share)
+
+
+def _by_settings(record: Mapping[str, JsonValue]) -> str:
+    """Returns how a recipe can read records whose fields have other names."""
+    try:
+        found = settings_for(record)
+    except TurnFieldsError as error:
+        return str(error)
+    if found:
+        return f"a recipe reads them with {', or with '.join(found)}"
+    example = as_yaml({"prompt": "NAME", "completion": "NAME"})
+    return (
+        "conversations.fields, preferences.fields and benchmarks.fields of a recipe rename fields, for example "
+        f"conversations.format: prompt_completion and conversations.fields: {example}"
+    )
+
+
+def _unread_dialogues(kind: FileKind, records: Sequence[Mapping[str, JsonValue]]) -> int:
+    """Returns how many chats or pairs of a file its stage would count as bad records; 0 for other kinds of records."""
+    if kind == FileKind.CONVERSATIONS:
+        return _unread(file_reader(CHAT_FORMATS, AUTO, {}, kind, {}), records)
+    return _unread(file_reader(PAIR_FORMATS, AUTO, {}, kind, {}), records) if kind == FileKind.PREFERENCES else 0
+
+
+def _unread(read: Callable[[Mapping[str, JsonValue]], object], records: Sequence[Mapping[str, JsonValue]]) -> int:
+    """Returns how many records of one file cannot be read.
+
+    Raises:
+        UnusableFileError: The records have several formats, or none can be read.
+    """
+    faults = []
+    for record in records:
+        try:
+            read(record)
+        except OtherFormatError as error:
+            raise UnusableFileError(f"mixes formats: {error}") from None
+        except BadDialogueError as error:
+            faults.append(str(error))
+    if len(faults) == len(records):
+        raise UnusableFileError(f"has no record that can be read: {faults[0]}")
+    return len(faults)
 
 
 def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:

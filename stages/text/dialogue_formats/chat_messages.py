@@ -26,7 +26,7 @@ class MessagesFormat(DialogueFormat[Messages]):
         """
         messages = record["messages"]
         first = messages[0] if isinstance(messages, list) and messages else None
-        if isinstance(first, dict) and "from" in first and "role" not in first:
+        if isinstance(first, dict) and "from" in first and "value" in first and "role" not in first:
             raise BadDialogueError(
                 "messages[0] has no role, but a field 'from' as in ShareGPT: write format: sharegpt and fields: {conversations: messages}"
             )

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from stages.text.items.dialogue import BadDialogueError, Messages, read_text, refuse_missing
-from stages.text.items.field_mapping import AUTO, KnownFields, as_yaml, mapped, shown_fields, suggestion
+from stages.text.items.dialogue import BadDialogueError, Messages, OtherFormatError, TurnFieldsError, read_text, refuse_missing
+from stages.text.items.field_mapping import AUTO, KnownFields, Suggestion, as_yaml, mapped, shown_fields, suggestion
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -136,7 +136,7 @@ def file_reader(
                 raise BadDialogueError(_undecided(fits, formats, record, node, elsewhere))
             of_file.append(fits[0])
         elif fits and of_file[0] not in fits:
-            raise BadDialogueError(
+            raise OtherFormatError(
                 f"the record is in the format {fits[0].name}, but the first record of the file is in the format {of_file[0].name}; "
                 "write the records of each format into a file of their own"
             )
@@ -159,8 +159,11 @@ def _undecided(
         if there := next((one.name for one in known if one.recognises(record)), ""):
             return f"{has}, the format {there} of {other}; name the file in {other}.files"
     has += ", and no known format has these"
-    readable = [one for one in formats if not all(field in record for field in one.fields) or _reads(one, record)]
-    found = suggestion(record, [one.known for one in readable])
+    readable = [one for one in formats if not all(field in record for field in one.fields) or _fault(one, record) is None]
+    try:
+        found = best_reading(record, readable)
+    except TurnFieldsError as error:
+        return f"{has}, and {error}"
     if found is None:
         plain = next((one for one in formats if "prompt" in one.fields), formats[0])
         line = as_yaml(dict.fromkeys(plain.fields, "NAME"))
@@ -169,9 +172,32 @@ def _undecided(
     return f"{has}. {found.described} Write {node}.format: {found.name}{line}"
 
 
-def _reads(one: DialogueFormat[Value], record: Mapping[str, JsonValue]) -> bool:
+def best_reading(record: Mapping[str, JsonValue], formats: Formats[Value]) -> Suggestion | None:
+    """Returns the format that reads a record under the suggested names of its fields; without one, the format that it resembles most.
+
+    Args:
+        record: A record that no format recognises.
+        formats: The formats to choose from.
+
+    Raises:
+        TurnFieldsError: The turns in the record have fields of other names, which no setting maps.
+    """
+    left, found = list(formats), list[tuple[Suggestion, BadDialogueError]]()
+    while resembled := suggestion(record, [one.known for one in left]):
+        named = next(one for one in left if one.name == resembled.name)
+        fault = _fault(named, mapped(record, resembled.fields))
+        if fault is None:
+            return resembled
+        found.append((resembled, fault))
+        left.remove(named)
+    if found and isinstance(found[0][1], TurnFieldsError):
+        raise TurnFieldsError(str(found[0][1]))
+    return found[0][0] if found else None
+
+
+def _fault(one: DialogueFormat[Value], record: Mapping[str, JsonValue]) -> BadDialogueError | None:
     try:
         one.read(record)
-    except BadDialogueError:
-        return False
-    return True
+    except BadDialogueError as error:
+        return error
+    return None

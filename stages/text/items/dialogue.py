@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stages.text.items.chat import ROLES, special_token_in
+from stages.text.items.field_mapping import shown_fields
 from stages.text.match.words import normalise_words
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ Messages = list[dict[str, str]]
 
 class BadDialogueError(ValueError):
     """A record is neither a valid conversation nor a valid pair. The message says which part is wrong."""
+
+
+class OtherFormatError(BadDialogueError):
+    """A record is in another format than the first record of its file."""
+
+
+class TurnFieldsError(BadDialogueError):
+    """The first turn of a list has fields of other names. No setting maps them."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,8 @@ def read_turns(
         roles: Role as the list has it -> role; None for ROLES as they are.
 
     Raises:
-        BadDialogueError: The value is not a list, or a message has no role, an unknown role or no content.
+        BadDialogueError: The value is not a list, or a message has no role, an unknown role or no content. If it is the first turn and has
+            fields of other names, it is a TurnFieldsError.
     """
     known = roles or dict(zip(ROLES, ROLES, strict=True))
     if not isinstance(value, list) or not value:
@@ -151,6 +161,8 @@ def read_turns(
     messages = []
     for number, message in enumerate(value):
         where = f"{field}[{number}]"
+        if number == 0 and isinstance(message, Mapping) and len(message) > 1:
+            _refuse_other_names(message, where, role, content)
         if not isinstance(message, Mapping) or role not in message:
             raise BadDialogueError(f"{where} has no {role}")
         given = message[role]
@@ -158,6 +170,19 @@ def read_turns(
             raise BadDialogueError(f"{where} has the role {str(given)[:40]!r}; the roles are {', '.join(known)}")
         messages.append({"role": known[given], "content": read_text(message.get(content), where)})
     return messages
+
+
+def _refuse_other_names(turn: Mapping[str, JsonValue], where: str, role: str, content: str) -> None:
+    """Refuses a turn whose fields have other names, which the user has to rename.
+
+    Raises:
+        TurnFieldsError: A field is missing.
+    """
+    if absent := next((field for field in (role, content) if field not in turn), ""):
+        raise TurnFieldsError(
+            f"{where} has no {absent}: the turns have the fields {shown_fields(turn)}; fields inside a turn cannot be mapped: rename them "
+            f"to {role} and {content}, for example with jq"
+        )
 
 
 def read_prompt(value: JsonValue, field: str) -> Messages:

@@ -21,6 +21,7 @@ AUTO = "auto"
 """The value of a setting `format` with which the fields of the records decide."""
 ALSO_CALLED: Mapping[str, tuple[str, ...]] = {
     "messages": ("conversation", "dialog", "dialogue", "chat", "turns"),
+    "conversations": ("conversation", "dialog", "dialogue", "chat", "turns"),
     "instruction": ("task", "command"),
     "input": ("context",),
     "output": ("response", "answer", "completion", "reply", "target"),

@@ -30,6 +30,13 @@ class TuningReason(StrEnum):
     HELD_OUT = "held_out"
 
 
+NONE_LEFT: Mapping[str, tuple[str, str]] = {
+    TuningReason.SPECIAL_TOKEN: ("hold a special token in their texts", "Remove such tokens, for example <|eot_id|>, from the texts."),
+    TuningReason.HELD_OUT: ("hold an item of a benchmark", "Give other files than the benchmarks themselves."),
+}
+"""Reason -> (what most records do if none is left, what to do about it)."""
+
+
 @dataclass(frozen=True)
 class Example:
     """A conversation or pair before the checks.

@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from shlex import quote
 from typing import BinaryIO
 from uuid import UUID
 
@@ -51,6 +52,11 @@ DAMAGE = {
 
 class NotWarcError(ValueError):
     """The file is not a WARC file. The message says what it looks like."""
+
+    def __init__(self, message: str, convert: str = "") -> None:
+        """Keeps the message. convert: the program that makes a readable file of it, as a clause; empty if there is none."""
+        super().__init__(message)
+        self.convert = convert
 
 
 @dataclass(frozen=True)
@@ -154,12 +160,14 @@ def check_warc(stream: BinaryIO, name: str) -> None:
         except zlib.error:
             head = b""
     if head.startswith(b"filedesc:"):
-        raise NotWarcError(f"{name} is an ARC file (the format before WARC), which is not read")
+        raise NotWarcError(f"{name} is an ARC file (the format before WARC), which is not read", "warcio recompress makes WARC of ARC")
     if HEAD.match(head.lstrip()) or next_start(Blocks(stream), 1, SEARCHED_BYTES) is not None:
         return
     if packed and not head:
         raise NotWarcError(f"{name} looks like gzip, but cannot be decompressed")
-    raise NotWarcError(f"{name} is not a WARC file: it begins with {head[:24]!r}")
+    array = not packed and re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*{", head)
+    convert = f"jq -c '.[]' {quote(name)} > {quote(name.partition('.')[0])}.jsonl makes JSON Lines of an array" if array else ""
+    raise NotWarcError(f"{name} is not a WARC file: it begins with {head[:24]!r}", convert)
 
 
 def parse_uuid(text: str | None) -> UUID | None:

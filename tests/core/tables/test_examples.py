@@ -121,7 +121,7 @@ def test_a_file_in_the_wrong_format_is_refused_whatever_number_of_bad_records_is
         with pytest.raises(StageError) as caught:
             list(read_examples(ctx, lambda: read, RefusedError))
         assert (caught.value.what, caught.value.where) == (refused, str(paths[1]))
-        assert caught.value.do == "Correct the file, or name its format and its fields with chats.format and chats.fields."
+        assert caught.value.do == "Correct the file as the reason says, or set chats.format and chats.fields if it names them."
         assert len(dropped) == min(len(records), 100)
     else:
         assert len(list(read_examples(ctx, lambda: read, RefusedError))) == 1 + records.count("1")

@@ -116,11 +116,50 @@ LEFT_OUT: dict[str, tuple[str, bytes, str]] = {
     "not gzip": ("a.jsonl.gz", b'{"text": "a"}\n', "cannot be decompressed: "),
     "cut gzip": ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 999)[:40], "cannot be decompressed: "),
     "no json": ("a.jsonl", b'{"text": \n{"text"', "is not JSON Lines: Expecting value"),
-    "no fields": ("a.jsonl", b'{"b": 1, "a": 2}\n', "has records with the fields a, b, which are of no known kind"),
+    "no fields": (
+        "a.jsonl",
+        b'{"b": 1, "a": 2}\n',
+        "has records with the fields a, b, which are of no known kind; conversations.fields, preferences.fields and benchmarks.fields of a "
+        "recipe rename fields, for example conversations.format: prompt_completion and conversations.fields: {prompt: NAME, completion: NAME}",
+    ),
+    "a pair's fields": (
+        "a.jsonl",
+        b'{"prompt": "a", "better": "b", "worse": "c"}\n',
+        "has records with the fields better, prompt, worse, which are of no known kind; a recipe reads them with "
+        "preferences.format: prompt_pair and preferences.fields: {chosen: better, rejected: worse}",
+    ),
+    "fields of turns": (
+        "a.jsonl",
+        b'{"conversation": [{"from": "human", "text": "b"}]}\n',
+        "has records with the fields conversation, which are of no known kind; messages[0] has no role: the turns have the fields from, text",
+    ),
+    "two nodes' fields": (
+        "a.jsonl",
+        b'{"problem": "a", "solution": "b"}\n',
+        "has records with the fields problem, solution, which are of no known kind; a recipe reads them with conversations.format: "
+        "prompt_completion and conversations.fields: {prompt: problem, completion: solution}, or with "
+        "benchmarks.fields: {TASK: {question: problem, answer: solution}}",
+    ),
     "mixed": (
         "a.jsonl",
         b'{"text": "a"}\n{"messages": []}\n{"text": "b"}\n',
         "mixes kinds of records: 1 of conversations, 2 of documents; write one file per kind",
+    ),
+    "formats": (
+        "a.jsonl",
+        b'{"instruction": "a", "output": "b"}\n{"messages": [{"role": "assistant", "content": "a"}]}\n',
+        "mixes formats: the record is in the format messages, but the first record of the file is in the format alpaca; write the records",
+    ),
+    "no chat": ("a.jsonl", b'{"messages": []}\n', "has no record that can be read: the field 'messages' is not a list of messages"),
+    "no pair": (
+        "a.jsonl",
+        b'{"prompt": "a", "chosen": "b", "rejected": "b"}\n',
+        "has no record that can be read: chosen and rejected are identical",
+    ),
+    "task": (
+        "my task.jsonl",
+        b'{"context": "a", "continuation": "b"}\n',
+        "makes the task 'my task', which holds ' ' (U+0020): rename the file, up to its first dot, to my-task",
     ),
     "name": ("a.json", b'{"text": "a"}\n', "holds documents, which are read from files named *.parquet, *.jsonl, *.jsonl.gz"),
     "no warc": ("a.warc", b"hello", "cannot be used: the file is not a WARC file: it begins with b'hello'"),
@@ -150,6 +189,9 @@ def test_damaged_records_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a b"}\nnot json\n[1]\n{"other": 1}\n')
     found = one(tmp_path / "a.jsonl")
     assert (found.kind, found.unreadable) == (FileKind.DOCUMENTS, 3)
+    (tmp_path / "c.jsonl").write_text('{"instruction": "a", "output": ""}\n{"instruction": "a", "output": "b"}\n')
+    found = one(tmp_path / "c.jsonl")
+    assert (found.kind, found.unreadable) == (FileKind.CONVERSATIONS, 1)
 
 
 def test_folders_and_patterns_are_searched(tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ def test_two_readings_are_named() -> None:
      "Write conversations.format: prompt_completion and conversations.fields: {prompt: question, completion: answer}"),
     ({"Prompt": "a", "Completion": "b"}, "and conversations.fields: {prompt: Prompt, completion: Completion}"),
     ({"dialogue": CHAT}, "Write conversations.format: messages and conversations.fields: {messages: dialogue}"),
+    ({"dialogue": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]},
+     "It looks like sharegpt without 'conversations'. Write conversations.format: sharegpt and conversations.fields: {conversations: dialogue}"),
     ({"instruction": "a", "text": "b"}, "Write conversations.format: alpaca and conversations.fields: {output: NAME}"),
     ({"prompt": "a", "completion": "b", "response": "c"}, "It looks like prompt_completion. Write conversations.format: prompt_completion"),
     ({"text": "a"}, "name a format and its fields, for example conversations.format: prompt_completion and conversations.fields: "
@@ -82,6 +84,22 @@ def test_the_message_names_what_a_pair_looks_like(record: dict[str, Any], messag
     with pytest.raises(BadDialogueError) as caught:
         read_pair(record)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("turn", "field", "names", "rename"), [
+    ({"from": "human", "text": "hi"}, "conversation", "from, text", "role and content"),
+    ({"from": "human", "text": "hi"}, "messages", "from, text", "role and content"),
+    ({"from": "human", "text": "hi"}, "conversations", "from, text", "from and value"),
+    ({"speaker": "a", "utterance": "hi"}, "dialogue", "speaker, utterance", "role and content"),
+    ({"role": "user", "text": "hi"}, "messages", "role, text", "role and content"),
+])  # fmt: skip
+def test_turns_with_other_fields_are_to_be_renamed_and_no_format_is_suggested(
+    turn: dict[str, Any], field: str, names: str, rename: str
+) -> None:
+    with pytest.raises(BadDialogueError) as caught:
+        read_chat({field: [turn, turn]})
+    told = f"the turns have the fields {names}; fields inside a turn cannot be mapped: rename them to {rename}, for example with jq"
+    assert str(caught.value).endswith(told) and "format:" not in str(caught.value)
 
 
 def test_the_line_that_a_message_suggests_reads_the_record() -> None:
