@@ -21,6 +21,27 @@ def write_durably(path: Path, text: str) -> None:
     fsync(path.parent)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Removes temporary files of `write_durably` in a folder, if their process does not run on this machine.
+
+    Only for folders whose files save time: a writer on another machine that loses its temporary file here does not write.
+    """
+    for path in folder.glob(".*.*.*"):
+        process = path.name.split(".")[-2]
+        if process.isdecimal() and not _is_running(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def make_durably(folder: Path, root: Path) -> None:
     """Creates a folder below `root` with its missing parents, so that each survives a power cut."""
     missing = [path for path in (folder, *folder.parents) if path.is_relative_to(root) and not path.is_dir()]

@@ -29,7 +29,7 @@ from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import ENDS, NodeState, RunState
 from stages.core.contract.strict_json import parse, read_object
 from stages.core.store import lease, manifest, manifest_schema, names
-from stages.core.store.files import write_durably
+from stages.core.store.files import remove_unfinished, write_durably
 from stages.processes import lock_file
 
 
@@ -277,7 +277,7 @@ def holding(home: Path, recipe: Recipe, command: Mapping[str, JsonValue]) -> Ite
 
 
 def sweep(home: Path) -> None:
-    """Removes what killed runs left: leases, half-written records, and scratch whose artifact was published. Running runs keep theirs.
+    """Removes what killed runs left: leases, half-written records and hashes, and scratch whose artifact was published. Running runs keep theirs.
 
     A run's folder without run.json is removed. Scratch of an unfinished stage stays, because the next run continues from it.
     """
@@ -297,6 +297,8 @@ def sweep(home: Path) -> None:
         lease.clear(path, partial(tidy, path.parent))
     for path in sorted((home / "leases").glob("*")):
         lease.clear(path, partial(forget, path.name))
+    for folder in (home, *(home / "verified").glob("*")):  # code.json, hashes.json, and the hashes of artifacts
+        remove_unfinished(folder)
 
 
 @contextmanager

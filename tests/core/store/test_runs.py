@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,15 @@ def test_a_new_run_removes_what_killed_ones_left_and_nothing_of_a_living_one(tmp
         for name in (published, unfinished):
             (home / "scratch" / name).mkdir(parents=True)
             (home / "leases" / name).write_text("")
+        dead = subprocess.Popen([sys.executable, "-c", ""])
+        dead.wait()
+        halves = [home / f".code.json.{dead.pid}.7", home / "verified" / "words" / f".0123456789ab.json.{dead.pid}.7"]
+        written = [home / f".hashes.json.{os.getpid()}.7", home / ".hashes.json.1.7", home / ".own"]
+        for path in (*halves, *written):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("half")
         with lease.lease(home / "leases" / "words-held", living), runs.holding(home, recipe, {}):
+            assert [path.exists() for path in (*halves, *written)] == [False, False, True, True, True]
             assert [path.name for path in (home / "leases").iterdir()] == ["words-held"]
             assert [path.name for path in (home / "scratch").iterdir()] == [unfinished]
             assert not (home / "runs" / "begun").exists()
