@@ -49,9 +49,11 @@ def test_a_chat_file_with_a_broken_line_names_file_and_line(tmp_path: Path) -> N
 
 
 def test_a_benchmark_file_of_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
-    (tmp_path / "b.jsonl").write_text(CHAT)
+    (tmp_path / "b.jsonl").write_text('{"height": 1, "width": 2}\n')
     message = fails(tmp_path, "benchmarks", 1)
     assert "b.jsonl" in message and "query/choices/gold" in message
+    (tmp_path / "b.jsonl").write_text(CHAT)
+    assert "b.jsonl holds chats in the format messages, not benchmark items" in fails(tmp_path, "benchmarks", 1)
 
 
 def test_missing_files_are_named_together_before_any_work(tmp_path: Path) -> None:
