@@ -117,6 +117,11 @@ def is_deciding(info: pydantic.fields.FieldInfo) -> bool | None:
     return decides if isinstance(decides, bool) else None
 
 
+def choices_of(info: pydantic.fields.FieldInfo) -> Mapping[str, type[StageConfig]]:
+    """Returns name -> class of a field that is one of several settings classes (OneOf); empty for any other field."""
+    return next((mark.classes for mark in info.metadata if isinstance(mark, OneOf)), {})
+
+
 def plain_types(annotation: Any) -> tuple[Any, ...]:
     """Returns the types that a value may have, without null and without marks: `Annotated[int, …] | None` gives `(int,)`."""
     if get_origin(annotation) is Annotated:

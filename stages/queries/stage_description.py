@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 
 from stages.core.contract.declaration import External
-from stages.settings import OneOf
+from stages.settings import choices_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -176,11 +176,11 @@ def described_settings(config: type[BaseModel], prefix: str = "") -> Iterator[De
     """
     for key, info in config.model_fields.items():
         name = prefix + key
-        choice = next((mark for mark in info.metadata if isinstance(mark, OneOf)), None)
+        choices = choices_of(info)
         about = " ".join((info.description or "").split())
-        if choice:
-            yield DescribedSetting(name, f"section; name is {' or '.join(choice.classes)}", _default(info), about)
-            for chosen, kind in choice.classes.items():
+        if choices:
+            yield DescribedSetting(name, f"section; name is {' or '.join(choices)}", _default(info), about)
+            for chosen, kind in choices.items():
                 for setting in described_settings(kind, f"{name}."):
                     if setting.name != f"{name}.name":
                         yield DescribedSetting(setting.name, f"{setting.type} (of {chosen})", setting.default, setting.about)

@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from stages.core.contract.runtime import Runtime
-from stages.settings import OneOf, StageConfig, entry_type, plain_types
+from stages.settings import StageConfig, choices_of, entry_type, plain_types
 
 HEADS: Mapping[str, Any] = {"name": str, "seed": int, "description": str, "import": dict[str, str]}
 """The keys at the top of a recipe that are not sections of settings, with their types."""
@@ -186,10 +186,9 @@ def _question(paths: Sequence[str]) -> str:
 
 def _of(kind: type[BaseModel], name: str) -> FieldTypes:
     info = kind.model_fields[name]
-    choice = next((mark for mark in info.metadata if isinstance(mark, OneOf)), None)
     stated = STATED_UNIT.search(info.description or "")
     unit = " ".join(stated[1].split()) if stated else UNITS.get(name.rpartition("_")[2], "")
-    return FieldTypes(plain_types(info.annotation), choice.classes if choice else {}, unit)
+    return FieldTypes(plain_types(info.annotation), choices_of(info), unit)
 
 
 def _below(config: type[BaseModel], above: str) -> Iterator[str]:

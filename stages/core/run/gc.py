@@ -97,8 +97,9 @@ def collect(home: Path, keep_runs: int) -> tuple[list[Collectable], int]:
             names.forget_names(home, name)
             integrity.forget(home, name)
         free = [path for path in (home / "leases").glob("*") if not lease.is_live(path)]
-        for left in [*free, *(home / "names").glob(".*"), *home.glob(".hashes.json.*")]:
+        for left in [*free, *(home / "names").glob(".*")]:
             left.unlink()  # left by killed processes, because nobody else works here now
+        runs.remove_half_written(home)
         if found:
             database.reindex(home)
     return found, freed

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -99,13 +99,15 @@ class Deletion:
 
 def run_sizes(home: Path) -> dict[str, RunSize]:
     """Returns run id -> what the run holds, for every run that holds an artifact."""
-    totals: dict[str, Counter[str]] = {}
-    for held in _held(home):
-        total = totals.setdefault(held.run_id, Counter())
-        total.update({"artifacts": 1, "bytes": held.bytes})
-        if held.alone:
-            total.update({"artifacts_alone": 1, "bytes_alone": held.bytes})
-    return {run: RunSize(**total) for run, total in totals.items()}
+    by_run: dict[str, list[_Held]] = {}
+    for one in _held(home):
+        by_run.setdefault(one.run_id, []).append(one)
+    return {run: _size_of(held) for run, held in by_run.items()}
+
+
+def _size_of(held: Sequence[_Held]) -> RunSize:
+    alone = [one for one in held if one.alone]
+    return RunSize(len(held), sum(one.bytes for one in held), len(alone), sum(one.bytes for one in alone))
 
 
 def describe_deletion(home: Path, run_id: str) -> Deletion:
@@ -143,8 +145,8 @@ def _delete(home: Path, run_id: str, really: bool) -> Deletion:
         given = tuple(name for name, target in names.all_names(home).items() if target == run_id)
         database.update(home)
         alias, state = database.query(home, "SELECT alias, state FROM run WHERE run_id = ?", [run_id])[1][0]
-        size = run_sizes(home).get(run_id, RunSize())
-        alone = {held.artifact_id for held in _held(home) if held.run_id == run_id and held.alone}
+        held = [one for one in _held(home) if one.run_id == run_id]
+        alone = {one.artifact_id for one in held if one.alone}
         built = {name for (name,) in database.query(home, "SELECT artifact_id FROM artifact WHERE run_id = ?", [run_id])[1]}
         unsent = (folder / outbox.KEPT).is_file()
         if really:
@@ -153,7 +155,7 @@ def _delete(home: Path, run_id: str, really: bool) -> Deletion:
             fsync(home)
             finish_deletions(home)
             database.update(home)
-        return Deletion(run_id, alias, state, given, size, len(built - alone), unsent, really)
+        return Deletion(run_id, alias, state, given, _size_of(held), len(built - alone), unsent, really)
 
 
 def finish_deletions(home: Path) -> None:

@@ -297,7 +297,12 @@ def sweep(home: Path) -> None:
         lease.clear(path, partial(tidy, path.parent))
     for path in sorted((home / "leases").glob("*")):
         lease.clear(path, partial(forget, path.name))
-    for folder in (home, *(home / "verified").glob("*")):  # code.json, hashes.json, and the hashes of artifacts
+    remove_half_written(home)
+
+
+def remove_half_written(home: Path) -> None:
+    """Removes half-written code.json, hashes.json and hashes of artifacts whose process no longer runs."""
+    for folder in (home, *(home / "verified").glob("*")):
         remove_unfinished(folder)
 
 

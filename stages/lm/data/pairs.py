@@ -114,7 +114,8 @@ def encode_conversations(records: Iterable[ConversationRecord], render: Render, 
         reason = ExampleReason.TOO_LONG if len(ids) > seq_len else None if any(mask[1:]) else ExampleReason.NOTHING_TRAINED
         if reason:
             out.dropped.append((record, reason))
-            out.too_long.extend([len(ids)] * (reason == ExampleReason.TOO_LONG))
+            if reason == ExampleReason.TOO_LONG:
+                out.too_long.append(len(ids))
         else:
             out.records.append(record)
             out.items.append(_item(ids, mask))
