@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from uuid import UUID
 
@@ -132,7 +134,9 @@ def test_gc_takes_scratch_and_free_leases(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     (left / "half").write_text("1234")
     (home / "leases" / "words-0123456789ab").write_text("")
-    (home / ".hashes.json.1.2").write_text("")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(timeout=60)
+    (home / f".hashes.json.{ended.pid}.2").write_text("")
     rows = collectable(home, 1)
     assert [(r["artifact_id"], r["node"], r["bytes"]) for r in rows] == [("scratch/words-0123456789ab", "words", 4)]
     assert collect(home, 1) == (rows, 4)
