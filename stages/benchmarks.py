@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, RecordCounts, Stage
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store.names import refuse_name
 from stages.settings import StageConfig
@@ -128,37 +128,48 @@ class Benchmarks(StageConfig):
         return self
 
 
+def check_files(config: Benchmarks, files: Mapping[str, tuple[ExternalFile, ...]]) -> None:
+    """Checks the names of the tasks.
+
+    Args:
+        config: The settings.
+        files: Field -> external files.
+
+    Raises:
+        RecipeError: A file's name makes no valid task, two files make one task, or the recipe maps the fields of a task that no file makes.
+    """
+    made: dict[str, str] = {}
+    for file in files.get("files", ()):
+        name = _task_name(file)
+        if name in made:
+            raise RecipeError(
+                f"Two benchmark files make the task {name!r}.",
+                where=f"benchmarks.files: {made[name]} and {file.uri}",
+                do="Rename one: a task is named by its file up to the first dot.",
+            )
+        made[name] = file.uri
+    if unknown := sorted(set(config.fields) - set(made)):
+        raise RecipeError(
+            f"No benchmark file makes the task {unknown[0]!r}.",
+            where="benchmarks.fields",
+            do=f"Name one of the tasks: {', '.join(made) or 'none, because benchmarks.files is empty'}.",
+        )
+
+
 def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes items.parquet, tasks.json and index/ (the n-grams of all items), and with docstrings answers.parquet.
 
     Returns:
         The outcome; its rows are items.
-
-    Raises:
-        StageError: The recipe gives neither files nor docstrings, or it maps the fields of a task that no file makes.
     """
     from stages.core.tables.jsonl import BAD_RECORD, counting
     from stages.core.tables.parquet import schema, write_rows
 
-    files = ctx.files("files")
-    if not files and config.docstrings is None:
-        raise StageError(
-            "There is no benchmark: neither files nor docstrings are given.",
-            where="benchmarks.files",
-            do="Name task files, for example --set 'benchmarks.files=[bench/*.jsonl]'; without items nothing can be decontaminated or scored.",
-        )
-    named = [_task_name(file) for file in files]
-    if unknown := sorted(set(config.fields) - set(named)):
-        raise StageError(
-            f"No benchmark file makes the task {unknown[0]!r}.",
-            where="benchmarks.fields",
-            do=f"Name one of the tasks: {', '.join(named) or 'none, because benchmarks.files is empty'}.",
-        )
     ctx, bad = counting(ctx)
     tasks: list[BenchmarkTask] = []
     rows: list[ItemRow] = []
-    for file in files:
-        task, of_task = _read_file(file, config, ctx, {earlier.name for earlier in tasks})
+    for file in ctx.files("files"):
+        task, of_task = _read_file(file, config, ctx)
         tasks.append(task)
         rows += of_task
     if config.docstrings:
@@ -210,23 +221,17 @@ def _task_name(file: ExternalFile) -> str:
     return refuse_name(name, "The task's name", where=file.uri, rename="Rename the file, up to its first dot, to")
 
 
-def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context, taken: set[str]) -> tuple[BenchmarkTask, list[ItemRow]]:
-    """Returns the task of a file and its rows. taken: names of the tasks before it.
+def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context) -> tuple[BenchmarkTask, list[ItemRow]]:
+    """Returns the task of a file and its rows.
 
     Raises:
-        StageError: The task's name is taken, or the file has no item.
+        StageError: The file has no item.
     """
     from stages.core.tables.jsonl import base_name, read_records
     from stages.text.items.benchmark_format import BadItemError
     from stages.text.items.field_mapping import mapped
 
     name = _task_name(file)
-    if name in taken:
-        raise StageError(
-            f"Two benchmark files make the task {name!r}.",
-            where=file.uri,
-            do="Rename one: a task is named by its file up to the first dot.",
-        )
     fields, form, items, fault = config.fields.get(name, {}), None, [], ""
     for record in read_records([file], ctx):
         renamed = mapped(record.value, fields)
@@ -331,6 +336,7 @@ STAGE = Stage(
     config=Benchmarks,
     run=run,
     inputs={},
+    check=check_files,
     summary={"tasks": "tasks", "scored_items": "items that models are scored on", "ngrams": "different n-grams in the index"},
     output="benchmarks",
     tables=(ITEMS, ANSWERS),

@@ -1,10 +1,10 @@
 """evaluate: scores one exported model on benchmark items with lm-eval, and on the validation documents in bits per byte.
 
-A pipeline without benchmarks gives only bits per byte; one without a mixture gives only tasks.
+A pipeline without benchmarks gives only bits per byte; one without a mixture gives only tasks. The model also writes some text, for reading.
 
 Guarantee: samples.parquet holds the value of each single item, so every score can be recomputed from it. Bits per byte count every token
 of a document's text once (without its end-of-text token) over the UTF-8 bytes of the text.
-Cost: one forward pass per distinct request.
+Cost: one forward pass per distinct request, and one per token that the model writes.
 Source: lm-eval 0.4.13; stages/text/tokens/kneser_ney.py for the Kneser-Ney baseline.
 """
 
@@ -19,14 +19,17 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
+from stages import generations
+from stages.core.contract.declaration import Artifact, Context, NotEmpty, Outcome, Stage
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
+from stages.generations import GENERATIONS
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from stages.lm.infer.continued_text import Prompt
     from stages.lm.infer.harness import Question, TaskResults
     from stages.text.tokens.validation import Validation
 
@@ -98,6 +101,11 @@ class Evaluate(StageConfig):
     """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram model of the training tokens."""
     baseline_tokens: int = Field(20_000_000, ge=1000)
     """Maximum number of training tokens that the baselines count, in randomly chosen segments; 100 M tokens take a minute and a gigabyte."""
+    prompts: tuple[NotEmpty, ...] = ()
+    """Texts that the model continues, or questions that it answers if chat is on; the report shows what it writes. Without any, they are four
+    openings of held-out documents, or four questions of benchmarks if chat is on."""
+    generated_tokens: int = Field(48, ge=0, le=100_000)
+    """Maximum number of tokens that the model writes after each prompt; at most half of the context. 0 turns this off."""
 
 
 def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -115,8 +123,10 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     max_length = _max_length(model, inputs)
     scores: list[TaskScore] = []
     samples: list[ItemValue] = []
+    tokenizer = load_tokenizer(folder)
+    validation = None
     if "benchmarks" in inputs:
-        scores, samples = _score_tasks(config, model, load_tokenizer(folder), inputs["benchmarks"].path, max_length, ctx)
+        scores, samples = _score_tasks(config, model, tokenizer, inputs["benchmarks"].path, max_length, ctx)
     if "mixture" in inputs:
         mixture, tokens = inputs["mixture"].path, inputs["tokens"].path
         validation = read_validation(mixture, tokens)
@@ -128,6 +138,9 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
             samples += _validation_samples(name, values, validation)
     (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n")
     write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
+    prompts = _prompts(config, tokenizer, inputs, validation) if config.generated_tokens else []
+    written = generations.rows(model, tokenizer, prompts, config.generated_tokens, max_length)
+    write_rows(out / "generations.parquet", schema(**GENERATIONS.types), written)
     _write_harness(out / "harness.json", config, scores, max_length)
     summary = {f"{s.task}/{s.metric}": s.value for s in scores if s.primary or s.task == VALIDATION}
     return Outcome(rows=len(samples), summary=summary)
@@ -141,6 +154,20 @@ def _max_length(model: Any, inputs: Mapping[str, Artifact]) -> int:
     return min(int(json.loads((inputs["mixture"].path / "mix.json").read_text())["seq_len"]), longest)
 
 
+def _prompts(config: Evaluate, tokenizer: Any, inputs: Mapping[str, Artifact], validation: Validation | None) -> list[Prompt]:
+    """Returns the prompts of the recipe; without any, questions for a chat model and openings of held-out documents for another."""
+    if config.prompts:
+        return generations.given(tokenizer, config.prompts, config.chat)
+    if config.chat and "benchmarks" in inputs:
+        found = _questions(inputs["benchmarks"].path)
+        return generations.questions(
+            tokenizer, [(f"{task}/{item['item_id']}", item["context"]) for task, items in found.items() for item in items]
+        )
+    if validation is None or config.chat:
+        return []
+    return generations.openings(tokenizer, [*zip(map(str, validation.doc_ids), validation.ids, strict=True)])
+
+
 def _score_tasks(
     config: Evaluate, model: Any, tokenizer: Any, benchmarks: Path, max_length: int, ctx: Context
 ) -> tuple[list[TaskScore], list[ItemValue]]:
@@ -148,9 +175,8 @@ def _score_tasks(
     from stages.lm.infer.harness import run_tasks
     from stages.lm.infer.lm_eval_model import make_lm
 
-    tasks: list[ScoredTask] = json.loads((benchmarks / "tasks.json").read_text())
-    described = {task["name"]: task for task in tasks if task["scored_items"]}
-    items = _questions(benchmarks / "items.parquet", described)
+    described = _scored_tasks(benchmarks)
+    items = _questions(benchmarks)
     if not items:
         return [], []
     lm = make_lm(
@@ -166,12 +192,17 @@ def _score_tasks(
     return scores, samples
 
 
-def _questions(path: Path, described: Mapping[str, ScoredTask]) -> dict[str, list[Question]]:
+def _scored_tasks(benchmarks: Path) -> dict[str, ScoredTask]:
+    tasks: list[ScoredTask] = json.loads((benchmarks / "tasks.json").read_text())
+    return {task["name"]: task for task in tasks if task["scored_items"]}
+
+
+def _questions(benchmarks: Path) -> dict[str, list[Question]]:
     """Returns task -> its scored items, in the order of items.parquet."""
     from stages.core.tables.parquet import read_rows
 
-    items: dict[str, list[Question]] = {name: [] for name in described}
-    for row in read_rows(path, ["task", "item_id", "context", "choices", "gold", "answer", "scored"]):
+    items: dict[str, list[Question]] = {name: [] for name in _scored_tasks(benchmarks)}
+    for row in read_rows(benchmarks / "items.parquet", ["task", "item_id", "context", "choices", "gold", "answer", "scored"]):
         if row.pop("scored"):
             items[row.pop("task")].append(cast("Question", row))
     return items
@@ -277,14 +308,15 @@ def _write_harness(path: Path, config: Evaluate, scores: Sequence[TaskScore], ma
 
 
 def report_section(artifact: Artifact) -> Section:
-    """Returns how the scores were computed."""
+    """Returns how the scores were computed, and what the model wrote."""
     harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
     form = "through the chat template" if harness["chat_template"] else "as they are"
     scored = {score["task"] for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))}
     about = [f"Scores of tasks by lm-eval {harness['lm_eval']}, 0-shot."] if scored != {VALIDATION} else []
     about += [f"Bits per byte over whole held-out documents, context {harness['max_length']} tokens."] if VALIDATION in scored else []
     asked = (f"{artifact.manifest['node']} asks the questions {form}.",) if scored != {VALIDATION} else ()
-    return Section("Results", paragraphs=(" ".join(["± is one standard error.", *about]), *asked))
+    written = generations.section_table(artifact)
+    return Section("Results", paragraphs=(" ".join(["± is one standard error.", *about]), *asked), tables=(written,) if written else ())
 
 
 STAGE = Stage(
@@ -297,11 +329,11 @@ STAGE = Stage(
     per_model=True,
     summary={"validation/bits_per_byte": "bits per byte of held-out text", "validation/perplexity": "perplexity per held-out token"},
     output="scores",
-    tables=(SAMPLES,),
+    tables=(SAMPLES, GENERATIONS),
     section=report_section,
     unit="item scores",
-    does="lm-eval tasks, bits per byte, baselines",
-    versions=("first version",),
+    does="lm-eval tasks, bits per byte, baselines, texts to read",
+    versions=("first version", "texts that the model writes, in generations.parquet and the report"),
     distributions=("lm-eval", "torch", "transformers", "tokenizers"),
     deterministic=False,
     uses_gpus=True,

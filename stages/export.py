@@ -18,6 +18,7 @@ from pydantic import Field
 
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError, VerificationError
+from stages.core.contract.report_section import Section, SectionTable, figure
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 CHECK_SEQUENCES = 4
 CHECK_TOKENS = 256
+LOADING = "Folders below the home folder. transformers loads each: AutoModelForCausalLM.from_pretrained(folder)."
 
 
 class ExportConfig(StageConfig):
@@ -120,6 +122,18 @@ def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, in
     return {role: form.ids[token] for role, token in form.tokens.by_role().items()}
 
 
+def report_section(artifact: Artifact) -> Section:
+    """Returns where the model is, below the home folder."""
+    row = {
+        "model": artifact.manifest["node"].partition("@")[2],
+        "folder": "/".join(artifact.path.parts[-3:]),
+        "architecture": str(artifact.summary["architecture"]),
+        "parameters": figure(artifact.summary["parameters"]),
+        "dtype": str(artifact.summary["dtype"]),
+    }
+    return Section("Models", paragraphs=(LOADING,), tables=(SectionTable((row,), numeric=("parameters",)),))
+
+
 STAGE = Stage(
     name="export",
     config=ExportConfig,
@@ -128,6 +142,7 @@ STAGE = Stage(
     per_model=True,
     summary={"parameters": "parameters", "largest_logit_difference": "largest difference from the trained model's logits"},
     output="model",
+    section=report_section,
     unit="parameters",
     does="Hugging Face safetensors; refused unless the logits match",
     versions=("Llama or Qwen3 in safetensors, logits compared after loading again",),

@@ -263,6 +263,7 @@ STAGE = Stage(
         "every verdict by a paired or exact test with its error; a difference within its error no longer counts as reached. A section per "
         "stage, in DAG order, also in the Markdown; record counts of every node that has some",
         "the nodes that the recipe leaves off, with the reasons; the table of artifacts says what their rows are; samples of dropped and kept pages",
+        "the folders of the models, and texts that they wrote",
     ),
     distributions=("jinja2", "numpy", "scipy"),
 )

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -16,6 +18,12 @@ from flows.cli import completers
 from flows.cli.options import COMMON, Command, Common, Node, Recipe, Settings
 from flows.cli.printing import answer, print_table, say
 from flows.cli.run_end import answer_run
+from flows.progress import duration_text, size_text
+
+if TYPE_CHECKING:
+    from stages.queries.estimate import Estimate
+
+NAMED = 6  # maximum number of nodes without an estimate that are named
 
 
 def run(
@@ -80,18 +88,20 @@ def plan(
         The exit code.
     """
     from flows.opened_recipe import open_session, refuse_damaged, refuse_missing
+    from stages.queries.estimate import estimate_nodes
     from stages.queries.plan import training_size
 
     session = open_session(recipe, settings, common.home)
     found = session.plan(until)
-    size = training_size(session.recipe, found)
+    estimates = estimate_nodes(session.home, session.recipe, session.steps(until), found)
+    size = [*training_size(session.recipe, found), *total_lines(estimates, session.home)]
     steps = [
         {"node": s.node, "state": s.state, "why": "; ".join(s.why), "artifact": s.artifact.path.name if s.artifact else ""}
         for s in found.steps
     ]
 
     def show() -> None:
-        print_table(steps)
+        print_table(with_estimates(steps, estimates))
         if size:
             say()
         for what, value in size:
@@ -100,10 +110,68 @@ def plan(
             say()
             print_table([{"off": node, "why": why} for node, why in found.off.items()])
 
-    answer(common, {"steps": steps, "size": dict(size), "missing": found.missing, "off": found.off}, show)
+    answer(common, {"steps": steps, "size": dict(size), "expected": estimates, "missing": found.missing, "off": found.off}, show)
     refuse_missing(session, found)
     refuse_damaged(session, found)
     return 0
+
+
+def with_estimates(rows: Sequence[Mapping[str, object]], estimates: Sequence[Estimate]) -> list[dict[str, object]]:
+    """Returns the rows of a plan with the columns "time", "disk" and "memory" before "why"; the rows as they are without an estimate."""
+    found = {estimate.node: estimate for estimate in estimates if estimate.like}
+    if not found:
+        return [dict(row) for row in rows]
+    cells = {
+        node: {"time": duration_text(e.seconds or 0.0), "disk": _size(e.disk_bytes), "memory": _size(e.memory_bytes)}
+        for node, e in found.items()
+    }
+    empty = {"time": "", "disk": "", "memory": ""}
+    return [{"node": row["node"], "state": row["state"]} | cells.get(str(row["node"]), empty) | dict(row) for row in rows]
+
+
+def total_lines(estimates: Sequence[Estimate], home: Path) -> list[tuple[str, str]]:
+    """Returns (what, value) for the sums of the estimates.
+
+    Args:
+        estimates: The nodes to build.
+        home: The home folder, for the space that is free there.
+    """
+    from stages.core.contract.environment import hardware
+
+    found = [estimate for estimate in estimates if estimate.like]
+    without = [estimate.node for estimate in estimates if not estimate.like]
+    rows = []
+    if found:
+        nodes = f"{len(found)} node{'s' * (len(found) > 1)}"
+        disk = sum(e.disk_bytes or 0 for e in found)
+        scratch = max((e.scratch_bytes for e in found if e.scratch_bytes is not None), default=None)
+        working = "" if scratch is None else f", and {size_text(scratch)} while a node works"
+        largest = max(found, key=lambda e: e.memory_bytes or 0)
+        rows.append(
+            ("expected time", f"about {duration_text(sum(e.seconds or 0 for e in found))} for {nodes}, by earlier builds on this machine")
+        )
+        free = shutil.disk_usage(_existing(home)).free
+        rows.append(
+            (
+                "expected disk",
+                f"about {size_text(disk)} of artifacts{working}; {size_text(free)} are free",
+            )
+        )
+        if largest.memory_bytes:
+            has = size_text(hardware()["memory_bytes"])
+            rows.append(("expected memory", f"about {size_text(largest.memory_bytes)} in {largest.node}; this machine has {has}"))
+    if without:
+        more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
+        rows.append(("not estimated", f"{', '.join(without[:NAMED])}{more}: this machine has not built them in this home"))
+    return rows
+
+
+def _size(count: float | None) -> str:
+    return "" if count is None else size_text(count)
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
 
 
 def stage(

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stages.core.contract import environment, source_code
-from stages.core.contract.declaration import Artifact, Stage
+from stages.core.contract.declaration import Artifact, ExternalFile, Stage
 from stages.core.contract.errors import LoamError, VerificationError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
@@ -55,6 +55,7 @@ class Planned:
         why: one line per reason of the state.
         artifact: the existing artifact; None if it is missing or its key is not known yet.
         job: the prepared job; None for an imported or waiting node.
+        files: dotted field -> external files; empty for an imported node, or where one is missing.
     """
 
     node: str
@@ -62,6 +63,7 @@ class Planned:
     why: tuple[str, ...] = ()
     artifact: Artifact | None = None
     job: NodeJob | None = None
+    files: Mapping[str, tuple[ExternalFile, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,10 @@ def make_plan(
             inputs = {role: planned[read].artifact for role, read in step.reads.items()}
             ready = {role: artifact for role, artifact in inputs.items() if artifact is not None}
             if len(ready) < len(inputs):
-                resolve_externals(home, step.node, config)
+                files, _ = resolve_externals(home, step.node, step.stage, config)
                 waits_for = sorted({read for read in step.reads.values() if planned[read].artifact is None})
-                planned[step.node] = Planned(
-                    step.node, NodeState.WAITING, (f"after {', '.join(waits_for[:3])}{' …' if len(waits_for) > 3 else ''}",)
-                )
+                why = f"after {', '.join(waits_for[:3])}{' …' if len(waits_for) > 3 else ''}"
+                planned[step.node] = Planned(step.node, NodeState.WAITING, (why,), files=files)
                 continue
             job = prepare(home, step.node, step.stage, config, recipe.seed, recipe.runtime, ready)
         except LoamError as error:
@@ -137,9 +138,9 @@ def make_plan(
         found = find_cached(home, job)
         if found:
             wrong = manifest.glance(found)
-            planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), found, job)
+            planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), found, job, job.files)
         else:
-            planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job, recipe.name)), None, job)
+            planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job, recipe.name)), None, job, job.files)
     return Plan(tuple(planned.values()), tuple(missing), off)
 
 
@@ -166,7 +167,7 @@ def why_miss(home: Path, job: NodeJob, recipe: str) -> list[str]:
     """
     compared = []
     others = _of_other_recipes(home, job.node, recipe)
-    for path in _newest(home, job.node, others):
+    for path in newest_folders(home, job.node, others):
         with suppress(
             VerificationError, FileNotFoundError, KeyError, ValueError
         ):  # damaged, or removed by gc meanwhile: `lineage verify` names it
@@ -202,7 +203,7 @@ def _of_other_recipes(home: Path, node: str, recipe: str) -> set[str]:
     return set()
 
 
-def _newest(home: Path, node: str, others: Collection[str]) -> list[Path]:
+def newest_folders(home: Path, node: str, others: Collection[str] = ()) -> list[Path]:
     """Returns the folders of a node's newest artifacts, at most COMPARED. If there are more, the index says which are the newest.
 
     others: ids of artifacts of other recipes, which come last.
@@ -233,12 +234,12 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     from stages.lm.model import flops
 
     built = {step.node: step.artifact if step.state != NodeState.DAMAGED else None for step in plan.steps}
-    shape = _shape(recipe, built, plan.off)
+    shape = model_shape(recipe, built, plan.off)
     rows = []
     if shape is not None:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
-        rows += _pretraining(recipe, shape) if _is_trained("pretrain", recipe, plan.off) else []
-        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
+        rows += _pretraining(recipe, shape) if is_trained("pretrain", recipe, plan.off) else []
+        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
     mix = built.get("mix")
     if mix is not None:
@@ -252,11 +253,12 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def _is_trained(node: str, recipe: Recipe, off: Collection[str]) -> bool:
+def is_trained(node: str, recipe: Recipe, off: Collection[str]) -> bool:
+    """Returns whether the recipe runs a node itself: it has the section, does not import the node, and does not leave it off."""
     return node in recipe.sections and node not in recipe.imports and node not in off
 
 
-def _shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Collection[str]) -> ModelConfig | None:
+def model_shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Collection[str]) -> ModelConfig | None:
     """Returns the model configuration: of the imported checkpoint, or of the recipe; None if a part that it depends on is not available."""
     from stages.lm.model.config import ModelConfig, read_model_config
 
@@ -264,7 +266,7 @@ def _shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Collection
     if checkpoint := next((node for node in CHECKPOINTS if node in imported), ""):
         found = imported[checkpoint]
         return read_model_config(found.path / "model.json") if found else None
-    if not _is_trained("pretrain", recipe, off):
+    if not is_trained("pretrain", recipe, off):
         return None
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
     mix, tokenizer = recipe.sections.get("mix"), recipe.sections.get("train_tokenizer")
@@ -279,7 +281,7 @@ def _shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Collection
     return ModelConfig(vocab_size=vocab_size, max_position_embeddings=seq_len, **pretrain.model.model_dump())
 
 
-def _state_tensors(recipe: Recipe) -> int:
+def state_tensors(recipe: Recipe) -> int:
     """Returns the number of tensors that the optimizer of the first training section keeps per parameter; that of AdamW if there is none."""
     from stages.lm.train.optimizer_adamw import AdamW
     from stages.lm.train.training_settings import TrainingSettings

@@ -33,7 +33,14 @@ def modules() -> list[str]:
 LEAVES: dict[str, set[str]] = {"stages.settings": {"pydantic", "pydantic_core"}, "stages.processes": set()}
 """What every room may import, and the libraries that each may import beside the standard library's."""
 
-BODIES = {"stages.training", "stages.signatures", "stages.dedup_rulings", "stages.warc_listing", "stages.given_documents"}
+BODIES = {
+    "stages.training",
+    "stages.signatures",
+    "stages.dedup_rulings",
+    "stages.warc_listing",
+    "stages.given_documents",
+    "stages.generations",
+}
 """What several stages have in common where core and lm meet; no stage by itself."""
 
 

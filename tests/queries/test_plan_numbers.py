@@ -16,7 +16,7 @@ import pytest
 
 from stages.core.contract import environment
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import Recipe, load_recipe
 from stages.mix import Mix
 from stages.pretrain import PretrainConfig
@@ -236,7 +236,9 @@ def test_an_artifact_that_was_taken_away_or_imported_explains_nothing(tmp_path: 
     run_stage(WORDS, {"words": ["a", "b", "c"]}, {}, home)
     for first in (True, False):  # whichever of the two is looked at first
         monkeypatch.setattr(
-            plan, "_newest", lambda home, node, first=first: sorted(home.glob("artifacts/words/*"), key=lambda p: (p == made.path) != first)
+            plan,
+            "newest_folders",
+            lambda home, node, others=(), first=first: sorted(home.glob("artifacts/words/*"), key=lambda p: (p == made.path) != first),
         )
         assert make_plan(home, toys(tmp_path), STEPS).steps[0].why == ('config.words: ["a", "b", "c"] -> ["a", "b"]',)
 
@@ -248,3 +250,19 @@ def test_a_node_waits_only_for_what_is_not_built(tmp_path: Path) -> None:
     classes = {step.node: step.stage.config for step in (*STEPS, both)}
     found = make_plan(tmp_path / "home", load_recipe(str(tmp_path / "t.yaml"), classes), [*STEPS, both])
     assert [(s.state, s.why) for s in found.steps] == [("cached", ()), ("missing", ("not built yet",)), ("waiting", ("after count",))]
+
+
+def test_what_a_stage_says_of_its_files_is_missing_in_the_plan_also_of_a_node_that_waits(tmp_path: Path) -> None:
+    def check(config: object, files: object) -> None:
+        raise RecipeError(f"wrong: {sorted(dict(files))}", where="words.files")  # type: ignore[call-overload]
+
+    (tmp_path / "w.txt").write_text("a")
+    picky = dataclasses.replace(WORDS, check=check)
+    late = Step("late", {"words": "words"}, dataclasses.replace(picky, name="late", inputs={"words": "words"}))
+    (tmp_path / "t.yaml").write_text(f"name: toy\nwords: {{files: ['{tmp_path}/w.txt']}}\nlate: {{files: ['{tmp_path}/w.txt']}}\n")
+    recipe = load_recipe(str(tmp_path / "t.yaml"), {"words": WORDS.config, "late": WORDS.config})
+    found = make_plan(tmp_path / "home", recipe, [Step("words", {}, picky), late])
+    assert found.missing == ("wrong: ['files', 'named'] (words.files)",) * 2
+    assert [(s.state, s.why) for s in found.steps] == [("waiting", ("an input is missing",))] * 2
+    with pytest.raises(RecipeError, match="wrong"):
+        run_stage(picky, {"files": [str(tmp_path / "w.txt")]}, {}, tmp_path / "home")

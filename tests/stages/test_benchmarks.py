@@ -153,7 +153,7 @@ def test_a_question_with_choices_is_not_read_as_a_question_with_an_answer(tmp_pa
 
 def test_a_mapping_for_no_task_of_no_format_or_of_no_field_is_refused(tmp_path: Path) -> None:
     config: dict[str, Any] = {"files": [made.jsonl(tmp_path / "q.jsonl", QUESTIONS)]}
-    with pytest.raises(StageError, match="No benchmark file makes the task 'p'") as caught:
+    with pytest.raises(RecipeError, match="No benchmark file makes the task 'p'") as caught:
         run_stage(STAGE, config | {"fields": {"p": {"query": "question"}}}, {}, tmp_path / "home")
     assert "Name one of the tasks: q." in str(caught.value)
     with pytest.raises(RecipeError, match="fields of q: no format has the fields quary; the formats are query/choices/gold; "):
@@ -165,9 +165,7 @@ def test_a_mapping_for_no_task_of_no_format_or_of_no_field_is_refused(tmp_path: 
     assert "Correct benchmarks.fields.q." in str(caught.value) and "q.jsonl:1" in str(caught.value)
 
 
-def test_no_benchmark_an_empty_file_a_missing_file_and_two_of_one_name(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="neither files nor docstrings are given"):
-        run_stage(STAGE, {}, {}, tmp_path / "home")
+def test_an_empty_file_a_missing_file_and_two_of_one_name(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="q.jsonl holds no benchmark item\\."):
         run_stage(STAGE, {"files": [made.jsonl(tmp_path / "q.jsonl", [])]}, {}, tmp_path / "home")
     bad = {"files": [made.jsonl(tmp_path / "bad.jsonl", [record | {"gold": 7} for record in QUESTIONS])], "max_bad_records": 1000}
@@ -178,8 +176,11 @@ def test_no_benchmark_an_empty_file_a_missing_file_and_two_of_one_name(tmp_path:
     with pytest.raises(RecipeError, match="file does not exist"):
         run_stage(STAGE, {"files": [str(tmp_path / "none.jsonl")]}, {}, tmp_path / "home")
     files = [made.jsonl(tmp_path / name / "q.jsonl", QUESTIONS) for name in "ab"]
-    with pytest.raises(StageError, match="Two benchmark files make the task 'q'"):
+    with pytest.raises(RecipeError, match="Two benchmark files make the task 'q'") as caught:
         run_stage(STAGE, {"files": files}, {}, tmp_path / "home")
+    assert str(tmp_path / "a" / "q.jsonl") in str(caught.value) and str(tmp_path / "b" / "q.jsonl") in str(caught.value)
+    with pytest.raises(RecipeError, match="my task.*holds ' '"):
+        run_stage(STAGE, {"files": [made.jsonl(tmp_path / "my task.jsonl", QUESTIONS)]}, {}, tmp_path / "home")
 
 
 def test_the_index_of_ngrams_is_published_and_never_empty(tmp_path: Path) -> None:

@@ -187,3 +187,77 @@ def test_without_benchmarks_only_held_out_text_is_scored(inputs: dict[str, Artif
     assert found.summary["validation/bits_per_byte"] == pytest.approx(scored.summary["validation/bits_per_byte"])
     about = " ".join(report_section(found).paragraphs)
     assert "lm-eval" not in about and "questions" not in about and "context 40 tokens" in about
+
+
+# -- texts to read -----------------------------------------------------------------------------------------------------------------
+
+
+def written(artifact: Artifact) -> list[dict[str, Any]]:
+    return list(read_rows(artifact.path / "generations.parquet"))
+
+
+def greedy(folder: Path, ids: list[int], count: int) -> list[int]:
+    """Returns the most likely tokens one by one, each by a pass over the whole prefix, up to and with a stop token."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokens = list(ids)
+    for _ in range(count):
+        with torch.no_grad():
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+        if tokens[-1] in np.atleast_1d(model.generation_config.eos_token_id):
+            break
+    return tokens[len(ids) :]
+
+
+def test_openings_of_held_out_documents_are_continued_greedily(inputs: dict[str, Artifact], scored: Artifact) -> None:
+    from transformers import AutoTokenizer
+
+    from stages.text.tokens.validation import read_validation
+
+    tokenizer, folder = AutoTokenizer.from_pretrained(inputs["model"].path), inputs["model"].path
+    held = read_validation(inputs["mixture"].path, inputs["tokens"].path)
+    rows, places = written(scored), [len(held.ids) * number // 4 for number in range(4)]
+    assert [row["source"] for row in rows] == [str(held.doc_ids[place]) for place in places]
+    for row, place in zip(rows, places, strict=True):
+        ids = held.ids[place][:25].tolist()
+        new = greedy(folder, ids[-20:], 20)  # the context is 40 tokens: half of it is new
+        assert row["prompt"] == tokenizer.decode(ids, skip_special_tokens=True) and tokenizer.bos_token not in row["prompt"]
+        assert row["text"] == tokenizer.decode(new, skip_special_tokens=True)
+        assert row["ended"] == (new[-1] in (tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")))
+
+
+def test_a_chat_model_answers_questions_of_benchmarks_in_its_format(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    rows = written(run_stage(STAGE, {"chat": True, "generated_tokens": 3}, inputs, tmp_path))
+    tasks = [row["source"].partition("/")[0] for row in rows]
+    assert len(rows) == 4 and {"choose", "unequal"} <= set(tasks) <= {"choose", "go_on", "unequal"}
+    tokenizer, folder = AutoTokenizer.from_pretrained(inputs["model"].path), inputs["model"].path
+    items = {f"{i['task']}/{i['item_id']}": i["context"] for i in read_rows(inputs["benchmarks"].path / "items.parquet")}
+    for row in rows:
+        asked = [{"role": "user", "content": row["prompt"]}]
+        text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert row["prompt"] == items[row["source"]] and ids.count(tokenizer.bos_token_id) == 1
+        assert row["text"] == tokenizer.decode(greedy(folder, ids[-37:], 3), skip_special_tokens=True)
+
+
+def test_the_prompts_of_a_recipe_come_first_and_no_tokens_mean_no_text(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    alone = {role: artifact for role, artifact in inputs.items() if role in ("model", "mixture", "tokens", "tokenizer")}
+    rows = written(run_stage(STAGE, {"prompts": ["The sum of", "The copy"], "generated_tokens": 2}, alone, tmp_path))
+    assert [(row["source"], row["prompt"]) for row in rows] == [("recipe", "The sum of"), ("recipe", "The copy")]
+    assert written(run_stage(STAGE, {"prompts": ["The sum of"], "generated_tokens": 0}, alone, tmp_path)) == []
+    assert written(run_stage(STAGE, {"chat": True}, alone, tmp_path)) == [], "a held-out document is no question"
+
+
+def test_the_report_shows_what_was_written_and_marks_what_the_limit_cut(scored: Artifact, tmp_path: Path) -> None:
+    (table,) = report_section(scored).tables
+    assert table.title == "What the models write"
+    assert [list(row) for row in table.rows] == [["model", "prompt", "text"]] * 4
+    for row, wrote in zip(table.rows, written(scored), strict=True):
+        assert row["text"] == wrote["text"] + ("" if wrote["ended"] else " …")
+    for name in ("harness.json", "scores.json"):
+        (tmp_path / name).write_bytes((scored.path / name).read_bytes())
+    assert report_section(Artifact(tmp_path, scored.manifest)).tables == ()

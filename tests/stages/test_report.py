@@ -14,6 +14,7 @@ from flows.pipeline import pipeline, stage_of
 from stages.core.contract.declaration import Artifact
 from stages.core.run.runner import Event
 from stages.core.tables.parquet import schema, write_rows
+from stages.generations import GENERATIONS
 from stages.report import STAGE, result_rows
 from tests.conftest import run_stage
 from tests.stages.made import relisted
@@ -87,6 +88,8 @@ def whole_pipeline(home: Path) -> dict[str, Artifact]:
             (folder / "harness.json").write_text(
                 json.dumps({"lm_eval": "0.4", "max_length": 256, "chat_template": not node.endswith("base")})
             )
+            wrote = [{"source": "recipe", "prompt": f"<{node}>", "text": "one\ntwo", "ended": node == "evaluate@sft"}]
+            write_rows(folder / "generations.parquet", schema(**GENERATIONS.types), wrote)
         if node in ("pretrain", "sft", "dpo"):
             rows = [{"step": i, "loss": 5.0 / i, "validation_loss": 4.0 if i == 2 else None} for i in (1, 2, 3)]
             write_rows(folder / "metrics.parquet", schema(step="int64", loss="float64", validation_loss="float64"), rows)
@@ -105,6 +108,8 @@ def manifest(node: str, kind: str) -> dict[str, Any]:
     summary = (
         {"parameters": 7, "tokens": 8, "flops": 9.0, "epochs": 1.5, "ranks": 2} if node == "pretrain" else DPO if node == "dpo" else {}
     )
+    if kind == "model":
+        summary = {"architecture": "LlamaForCausalLM", "parameters": 7_654, "dtype": "float32"}
     return {
         "node": node, "kind": kind, "key": sha256(f"key of {node}".encode()).hexdigest(), "digest": sha256(node.encode()).hexdigest(),
         "summary": summary, "record_counts": record_counts if kind == "documents" else None,
@@ -121,6 +126,7 @@ def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path
     assert page.count("<svg") == 3 and "too_short 1" in page
     assert '<b class="good">reached</b>' in page and '<b class="soft">not shown</b>' in page and '<b class="bad">opposite</b>' in page
     assert "<script" not in page and "src=" not in page and "<link" not in page
+    assert "What the models write" in page and "&lt;evaluate@sft&gt;" in page
     short = (artifact.path / "report.md").read_text()
     assert "| docs_complete | acc_mutual_info | 0.330 ± 0.020 |" in short
     assert "\n3 claims: 2 reached, 1 not shown, 0 opposite.\n" in short and "3 claims: 2 reached, 1 not shown, 0 opposite." in page

@@ -216,3 +216,24 @@ def test_if_everything_is_imported_the_first_checkpoint_counts(pipeline: dict[st
         for number, (role, one) in enumerate(trained.items())
     }
     assert _environment(imported)["seed"] == "40"
+
+
+def test_the_folders_of_the_models_and_what_they_wrote(
+    pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders are those below the home, so that the page does not depend on where the home is."""
+    seen = page(pipeline, tmp_path, monkeypatch)
+    models = section(seen, "Models")
+    assert models["paragraphs"] == (
+        "Folders below the home folder. transformers loads each: AutoModelForCausalLM.from_pretrained(folder).",
+    )
+    about = {"architecture": "LlamaForCausalLM", "parameters": "7,654", "dtype": "float32"}
+    assert [dict(row) for table in models["tables"] for row in table.rows] == [
+        {"model": name, "folder": "/".join(pipeline[f"export@{name}"].path.parts[-3:])} | about for name in ("base", "sft", "dpo")
+    ]
+    (wrote,) = (table for table in section(seen, "Results")["tables"] if table.title == "What the models write")
+    assert [dict(row) for row in wrote.rows] == [
+        {"model": "base", "prompt": "<evaluate@base>", "text": "one\ntwo …"},
+        {"model": "sft", "prompt": "<evaluate@sft>", "text": "one\ntwo"},
+        {"model": "dpo", "prompt": "<evaluate@dpo>", "text": "one\ntwo …"},
+    ]

@@ -282,6 +282,8 @@ class Stage:
             role, and the key does not name it.
         one_of: Groups of optional roles. The stage gets only whole groups, and its node is off if no group is whole.
         importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
+        check: check(config, files) raises a RecipeError for what the external files show without being read, such as two names that may not
+            be equal. files: dotted field -> resolved files. `loam plan` and every run call it before any work.
         fault: For a stage whose digest counts a list that the stage makes from the other files. The function gets a folder with the files
             of an artifact of another home. It returns what is wrong with them as a phrase, or "".
         unit: What `Outcome.rows` counts, in the plural, such as "documents". Where the stage's record counts count the same, their unit is
@@ -308,6 +310,7 @@ class Stage:
     optional: tuple[str, ...] = ()
     one_of: tuple[tuple[str, ...], ...] = ()
     importer: Importer | None = None
+    check: Callable[[Any, Mapping[str, tuple[ExternalFile, ...]]], None] | None = None
     fault: Callable[[Path], str] | None = None
     unit: str = ROWS
     does: str = ""

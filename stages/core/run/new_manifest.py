@@ -5,7 +5,7 @@ The order of the fields is that of all published manifests.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TypedDict, cast
 
 from stages.core.contract import source_code
@@ -13,16 +13,34 @@ from stages.core.contract.declaration import Outcome
 from stages.core.contract.environment import environment, utc_now
 from stages.core.run.node_job import NodeJob
 from stages.core.store import manifest
-from stages.core.store.manifest_schema import EnvironmentEntry, ExternalEntry, FileEntry, ImportedEntry, Manifest
+from stages.core.store.manifest_schema import EnvironmentEntry, ExternalEntry, FileEntry, ImportedEntry, Manifest, UsageEntry
 
 
-class _IfImported(TypedDict, total=False):
-    """The field of a manifest that only an imported artifact has."""
+class _Optional(TypedDict, total=False):
+    """The fields that not every manifest has."""
 
     imported: ImportedEntry
+    usage: UsageEntry
 
 
-def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest: str, run_id: str, started: str, alias: str) -> Manifest:
+@dataclass(frozen=True)
+class Build:
+    """How an artifact was built.
+
+    Attributes:
+        run_id: The run; empty for an import.
+        started: When the stage started, ISO 8601.
+        alias: The artifact's numbered name.
+        usage: Memory and scratch space; None if the build continued an interrupted one, and for an import.
+    """
+
+    run_id: str
+    started: str
+    alias: str
+    usage: UsageEntry | None
+
+
+def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest: str, build: Build) -> Manifest:
     """Returns the manifest of an artifact whose stage ended now.
 
     Args:
@@ -30,12 +48,11 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
         outcome: What the stage returned.
         files: The files that the stage wrote.
         digest: Their content digest.
-        run_id: The run; empty for an import.
-        started: When the stage started, ISO 8601.
-        alias: The artifact's numbered name.
+        build: How it was built.
     """
     git = source_code.git_state()
-    imported: _IfImported = {"imported": {"provenance": job.provenance}} if job.provenance else {}
+    imported: _Optional = {"imported": {"provenance": job.provenance}} if job.provenance else {}
+    usage: _Optional = {"usage": build.usage} if build.usage else {}
     return {
         "node": job.node,
         "stage": job.stage.name,
@@ -67,7 +84,7 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
         "tables": {table.name: table.view for table in job.stage.tables},
         "bytes": sum(f["bytes"] for f in files),
         **imported,
-        "run_id": run_id,
+        "run_id": build.run_id,
         "code": {
             "commit": git["commit"],
             "dirty": git["dirty"],
@@ -76,7 +93,8 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
         },
         "runtime": job.runtime.model_dump(mode="json"),
         "environment": cast(EnvironmentEntry, environment(tuple(job.stage.distributions))),
-        "started": started,
+        **usage,
+        "started": build.started,
         "ended": utc_now(),
-        "alias": alias,
+        "alias": build.alias,
     }

@@ -72,7 +72,7 @@ def prepare(
                 do="This is a fault of the program, not of the recipe.",
             )
     _refuse_mismatched(node, inputs)
-    files, packages = resolve_externals(home, node, config)
+    files, packages = resolve_externals(home, node, stage, config)
     digests = {role: manifest.input_digest(artifact) for role, artifact in inputs.items()}
     with source_code.remembered(home):
         parts = key.key_parts(node, stage, config, seed, files, packages, digests)
@@ -100,8 +100,10 @@ def _refuse_mismatched(node: str, inputs: Mapping[str, Artifact]) -> None:
                 )
 
 
-def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[str, tuple[ExternalFile, ...]], dict[str, dict[str, str]]]:
-    """Returns every external field of a config, resolved: (field -> files, field -> package versions)."""
+def resolve_externals(
+    home: Path, node: str, stage: Stage, config: StageConfig
+) -> tuple[dict[str, tuple[ExternalFile, ...]], dict[str, dict[str, str]]]:
+    """Returns every external field of a config, resolved and checked by the stage: (field -> files, field -> package versions)."""
     fields = list(external.external_fields(config))
     if not fields:
         return {}, {}
@@ -124,4 +126,6 @@ def resolve_externals(home: Path, node: str, config: StageConfig) -> tuple[dict[
             files[name] = tuple(replace(f, name=base_name(f)) for f in found) if mark.named else found
     if memory != before:
         external.save_memory(home, memory)
+    if stage.check:
+        stage.check(config, files)
     return files, packages

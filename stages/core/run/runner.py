@@ -25,9 +25,11 @@ from stages.core.contract.environment import utc_now
 from stages.core.contract.errors import StageError, VerificationError, of_the_disk
 from stages.core.contract.secrets import redact
 from stages.core.contract.states import NodeState
-from stages.core.run.new_manifest import new_manifest
+from stages.core.run.new_manifest import Build, new_manifest
 from stages.core.run.node_job import NodeJob
+from stages.core.run.usage import folder_bytes, memory_peak
 from stages.core.store import external, integrity, lease, manifest, names
+from stages.core.store.manifest_schema import UsageEntry
 
 PROGRESS_EVERY_S = 0.5
 FORCED = "-force"  # the end of the scratch folder of a forced build
@@ -161,10 +163,12 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     out, work = scratch / "out", scratch / "work"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
+    fresh = not work.exists()
     work.mkdir(exist_ok=True)
     clock = utc_now()
     try:
-        outcome = _call(job, out, work, report)
+        with memory_peak() as peak:
+            outcome = _call(job, out, work, report)
     except (OSError, StageError, ValueError):
         shutil.rmtree(out, ignore_errors=True)  # on a full disk, the next run needs this space first
         _refuse_changed(home, job, scratch)
@@ -186,7 +190,8 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
             do="Compare the two folders; the old artifact was kept.",
         )
     alias = old.manifest["alias"] if old and same else f"{job.node}-{names.next_number(home, job.node)}"
-    record = new_manifest(job, outcome, files, digest, run_id, clock, alias)
+    usage: UsageEntry | None = {"memory_bytes": peak.bytes, "scratch_bytes": folder_bytes(work)} if fresh and not job.provenance else None
+    record = new_manifest(job, outcome, files, digest, Build(run_id, clock, alias, usage))
     artifact = manifest.publish(home, out, record, old if same else None)
     shutil.rmtree(scratch)
     integrity.remember(home, artifact, marks)

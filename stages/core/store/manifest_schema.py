@@ -120,6 +120,13 @@ class EnvironmentEntry(TypedDict):
     hardware: dict[str, Any]
 
 
+class UsageEntry(TypedDict):
+    """What building an artifact took on its machine. memory_bytes: largest sampled memory (usage.py). scratch_bytes: scratch files at the end."""
+
+    memory_bytes: Count
+    scratch_bytes: Count
+
+
 class RecordCountsEntry(TypedDict):
     """How many records came in and what happened to them, with the fields of `declaration.RecordCounts`."""
 
@@ -186,6 +193,8 @@ class Manifest(TypedDict):
     runtime: dict[str, Any]
     """How the stage was executed."""
     environment: EnvironmentEntry
+    usage: NotRequired[UsageEntry]
+    """What building took. Missing if the build continued an interrupted one, for an import, and in manifests of earlier versions."""
     started: Time
     ended: Time
     alias: Alias

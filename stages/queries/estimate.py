@@ -1,0 +1,230 @@
+"""Estimates time, disk and memory of the nodes that a run would build, from what this machine recorded of earlier builds.
+
+A node is compared with an earlier build of itself, or of the same stage for another model, on the same processor, cores and GPUs: if there
+is one with the same settings, with that, then with the one of the most similar amount of work. Time grows in proportion to the work: for
+training, sequences times FLOPs per sequence; for a stage that computes with a model, the bytes of its data times those of the model;
+otherwise the bytes of its inputs. Disk grows with the bytes of the inputs, that of a checkpoint with its parameters. Memory stays as it
+was, because stages work in bounded memory; that of another model follows from its shape.
+
+Guarantee: no figure without a build to compare with. The time to start processes is scaled too, so a small build overestimates a large one.
+Cost: the manifests of at most 50 artifacts per node, and of their inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.environment import hardware
+from stages.core.contract.errors import VerificationError
+from stages.core.contract.recipe import Recipe
+from stages.core.contract.states import READY
+from stages.core.store import manifest
+from stages.queries.plan import Plan, Planned, Step, model_shape, newest_folders, state_tensors
+
+if TYPE_CHECKING:
+    from stages.lm.model.config import ModelConfig
+    from stages.lm.train.training_settings import TrainingSettings
+
+MODEL_ROLES = ("model", "checkpoint")
+"""Roles of the model that a stage trains or computes with."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What building a node is expected to take.
+
+    Attributes:
+        node: The node.
+        like: The earlier build that it is compared with, such as "dedup-3"; "" if this machine has none.
+        work: Its work, as a multiple of that build's.
+        seconds: Time.
+        disk_bytes: Size of the artifact.
+        scratch_bytes: Size of the scratch folder; None if the earlier build did not record it.
+        memory_bytes: Memory of all processes of the node; None if the earlier build did not record it.
+    """
+
+    node: str
+    like: str = ""
+    work: float | None = None
+    seconds: float | None = None
+    disk_bytes: float | None = None
+    scratch_bytes: float | None = None
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A node to build.
+
+    Attributes:
+        step: The node and what it reads.
+        config: Its settings as JSON.
+        training: Its settings if it trains.
+        inputs: Role or external field -> bytes.
+        shape: The model of the recipe; None if it is not known yet.
+    """
+
+    step: Step
+    config: Mapping[str, object]
+    training: TrainingSettings | None
+    inputs: Mapping[str, float]
+    shape: ModelConfig | None
+
+
+def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan) -> tuple[Estimate, ...]:
+    """Returns the estimates of the nodes that a run of the plan would build, in pipeline order.
+
+    Args:
+        home: The home folder, whose artifacts are the earlier builds.
+        recipe: The recipe.
+        steps: The nodes of the plan with what they read.
+        plan: The plan.
+    """
+    from stages.lm.train.training_settings import TrainingSettings
+
+    planned = {step.node: step for step in plan.steps}
+    built = {node: step.artifact if step.state in READY else None for node, step in planned.items()}
+    shape = model_shape(recipe, built, plan.off)
+    bytes_of: dict[str, float | None] = {node: artifact.manifest["bytes"] for node, artifact in built.items() if artifact}
+    found = []
+    for step in (step for step in steps if built[step.node] is None):
+        inputs = _input_bytes(step, planned[step.node], bytes_of)
+        estimate = Estimate(step.node)
+        if inputs is not None:
+            config = recipe.sections[step.node]
+            training = config if isinstance(config, TrainingSettings) else None
+            task = _Task(step, config.model_dump(mode="json"), training, inputs, shape)
+            estimate = _from_closest(home, recipe, task)
+        bytes_of[step.node] = estimate.disk_bytes
+        found.append(estimate)
+    return tuple(found)
+
+
+def _input_bytes(step: Step, planned: Planned, bytes_of: Mapping[str, float | None]) -> dict[str, float] | None:
+    """Returns role or external field -> bytes; None if the size of an input cannot be estimated."""
+    inputs: dict[str, float] = {field: sum(file.bytes for file in files) for field, files in planned.files.items()}
+    for role, node in step.reads.items():
+        size = bytes_of.get(node)
+        if size is None:
+            return None
+        inputs[role] = size
+    return inputs
+
+
+def _from_closest(home: Path, recipe: Recipe, task: _Task) -> Estimate:
+    """Returns the estimate from the build that resembles the task most."""
+
+    def difference(pair: tuple[Artifact, Estimate]) -> tuple[bool, bool, float, float]:
+        built, estimate = pair[0].manifest, pair[1]
+        other = built["config"] != task.config or not _same_processes(built["runtime"], recipe.runtime.model_dump(mode="json"))
+        age = -datetime.fromisoformat(built["started"]).timestamp()
+        return built["node"] != task.step.node, other, abs(math.log(estimate.work or 1.0)), age
+
+    found = [(artifact, e) for artifact in _builds(home, task.step.node) if (e := _scaled(home, recipe, task, artifact)) is not None]
+    return min(found, key=difference)[1] if found else Estimate(task.step.node)
+
+
+def _builds(home: Path, node: str) -> Iterator[Artifact]:
+    """Yields the artifacts of a node, and of its stage for other models, that were built on a machine like this one."""
+    stage = node.partition("@")[0]
+    nodes = [path.name for path in (home / "artifacts").glob(f"{stage}@*")] if stage != node else [node]
+    here = hardware()
+    machine = {name: here[name] for name in ("processor", "cores", "gpus")}
+    for folder in (folder for name in nodes for folder in newest_folders(home, name)):
+        with suppress(VerificationError, FileNotFoundError):  # damaged, or removed meanwhile: `lineage verify` names it
+            artifact = manifest.read_artifact(folder)
+            recorded = artifact.manifest["environment"]["hardware"]
+            if not manifest.is_imported(artifact) and {name: recorded.get(name) for name in machine} == machine:
+                yield artifact
+
+
+def _scaled(home: Path, recipe: Recipe, task: _Task, earlier: Artifact) -> Estimate | None:
+    """Returns the figures of an earlier build, scaled to the task; None if the two cannot be compared."""
+    then = _recorded_bytes(home, earlier)
+    if then is None:
+        return None
+    model = [sum(sizes.get(role, 0.0) for role in MODEL_ROLES) for sizes in (task.inputs, then)]
+    data = [sum(size for role, size in sizes.items() if role not in MODEL_ROLES) for sizes in (task.inputs, then)]
+    record = earlier.manifest
+    seconds = (datetime.fromisoformat(record["ended"]) - datetime.fromisoformat(record["started"])).total_seconds()
+    usage = record.get("usage")
+    memory: float | None = usage["memory_bytes"] if usage else None
+    if task.training is not None:
+        if task.shape is None:
+            return None
+        trained = _training(recipe, task.training, task.shape, earlier, _ratio(*data))
+        if trained is None:
+            return None
+        work, disk, other_memory = trained
+        memory = other_memory or memory
+    elif task.step.stage.uses_gpus:
+        work, disk = _ratio(*model) * _ratio(*data), _ratio(*data)
+    else:
+        work = disk = _ratio(model[0] + data[0], model[1] + data[1])
+    scratch = usage["scratch_bytes"] * disk if usage else None
+    return Estimate(task.step.node, record["alias"], work, seconds * work, record["bytes"] * disk, scratch, memory)
+
+
+def _training(
+    recipe: Recipe, settings: TrainingSettings, shape: ModelConfig, earlier: Artifact, data: float
+) -> tuple[float, float, float | None] | None:
+    """Compares a training with an earlier one.
+
+    Args:
+        recipe: The recipe.
+        settings: The settings of the training.
+        shape: Its model.
+        earlier: The earlier training.
+        data: Bytes of the training data, as a multiple of the earlier ones.
+
+    Returns:
+        (Work as a multiple, parameters as a multiple, memory in bytes if that of the earlier build does not tell it); None if the earlier
+        training has no model or epochs.
+    """
+    from stages.lm.model import flops
+    from stages.lm.model.config import read_model_config
+
+    with suppress(OSError, ValueError):
+        other, epochs = read_model_config(earlier.path / "model.json"), earlier.summary.get("epochs")
+        sequences, length = float(earlier.manifest["rows"]), shape.max_position_embeddings
+        if not sequences or not isinstance(epochs, float | int) or not epochs:
+            return None
+        batch, budget = settings.global_batch_size, settings.budget
+        now = batch * budget.in_steps(batch, length, 0) if budget.epochs is None else budget.epochs * sequences / epochs * data
+        work = now * flops.flops_per_token(shape, length) * length
+        work /= sequences * flops.flops_per_token(other, other.max_position_embeddings) * other.max_position_embeddings
+        memory = None
+        if shape != other or not _same_processes(earlier.manifest["runtime"], recipe.runtime.model_dump(mode="json")):
+            ranks = recipe.runtime.gpus or recipe.runtime.cpu_ranks
+            memory = ranks * flops.training_memory_bytes(
+                shape, ranks, recipe.runtime.micro_batch_size, length, settings.precision, recipe.runtime.activation_checkpointing,
+                state_tensors(recipe),
+            )  # fmt: skip
+        return work, flops.parameter_count(shape) / flops.parameter_count(other), memory
+    return None
+
+
+def _recorded_bytes(home: Path, artifact: Artifact) -> dict[str, float] | None:
+    """Returns role or external field -> bytes of what an artifact was made from; None if an input no longer exists."""
+    found: dict[str, float] = {field: sum(file["bytes"] for file in files) for field, files in artifact.manifest["external"].items()}
+    with suppress(OSError, VerificationError):
+        for role, read in artifact.manifest["inputs"].items():
+            found[role] = manifest.read_artifact(home / "artifacts" / read["artifact"]).manifest["bytes"]
+        return found
+    return None
+
+
+def _same_processes(then: Mapping[str, object], now: Mapping[str, object]) -> bool:
+    return all(then.get(name) == now[name] for name in ("workers", "gpus", "cpu_ranks", "micro_batch_size", "eval_batch_size"))
+
+
+def _ratio(now: float, then: float) -> float:
+    """Returns now / then; 1 if one of them is not known, as the size of installed packages."""
+    return now / then if now > 0 and then > 0 else 1.0
