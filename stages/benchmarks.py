@@ -142,11 +142,8 @@ def check_files(config: Benchmarks, files: Mapping[str, tuple[ExternalFile, ...]
     for file in files.get("files", ()):
         name = _task_name(file)
         if name in made:
-            raise RecipeError(
-                f"Two benchmark files make the task {name!r}.",
-                where=f"benchmarks.files: {made[name]} and {file.uri}",
-                do="Rename one: a task is named by its file up to the first dot.",
-            )
+            do = "Rename one: a task is named by its file up to the first dot."
+            raise RecipeError(f"Two benchmark files make the task {name!r}.", where=f"{made[name]} and {file.uri}", do=do)
         made[name] = file.uri
     if unknown := sorted(set(config.fields) - set(made)):
         raise RecipeError(

@@ -13,7 +13,7 @@ from flows.cli.printing import answer, answer_rows, print_table, say
 from stages.core.contract.errors import RecipeError
 
 if TYPE_CHECKING:
-    from stages.queries.traced import TracedDocument
+    from stages.queries.tracing.traced import TracedDocument
     from stages.queries.weights import WeightsComparison
 
 WHAT = Group("What to trace: exactly one of", sort_key=1)
@@ -45,7 +45,7 @@ def trace(
     Raises:
         RecipeError: the options contradict each other.
     """
-    from stages.queries import trace as tracing
+    from stages.queries.tracing import trace as tracing
 
     if sum(given is not None for given in (url, doc, step)) != 1:
         raise RecipeError("`loam trace` traces one thing at a time.", do="Name exactly one of --url, --doc and --step.")
@@ -63,7 +63,7 @@ def trace(
 
 
 def _print_documents(found: Sequence[TracedDocument]) -> None:
-    from stages.queries.trace_lines import document_lines
+    from stages.queries.tracing.trace_lines import document_lines
 
     for document in found:
         for line in document_lines(document):

@@ -21,7 +21,7 @@ from flows.pipeline import pipeline
 from stages.core.index import database
 from stages.core.store import runs
 from stages.queries import lineage as ask
-from stages.queries import trace
+from stages.queries.tracing import trace
 from tests.bench.made_home import SHARED_BY, artifact_name, document, make_home
 from tests.bench.probe import probe
 

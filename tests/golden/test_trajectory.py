@@ -281,7 +281,7 @@ def test_a_damaged_snapshot_is_passed_over(clipped: Case, one: Ran, tmp_path: Pa
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     said: list[str] = []
-    fingerprint = replace(clipped.job, machine=Machine(2)).fingerprint()
+    fingerprint = replace(clipped.job, machine=Machine(2, "cpu", 8, 32)).fingerprint()
     found = checkpoint.latest_good(root, fingerprint, said.append)
     assert found is not None and found[1].step == EVERY
     assert "does not have the sha256 that was recorded. Falling back" in said[0]

@@ -14,9 +14,9 @@ import pytest
 
 from stages.extract import ExtractConfig
 from stages.filter import FilterConfig
-from stages.queries import rule_thresholds
-from stages.queries.decision import Decision, RecordedConfig
-from stages.queries.rule_thresholds import AT_LEAST, Measured, extract_measured, filter_measured, removed_url
+from stages.queries.tracing import rule_thresholds
+from stages.queries.tracing.decision import Decision, RecordedConfig
+from stages.queries.tracing.rule_thresholds import AT_LEAST, Measured, extract_measured, filter_measured, removed_url
 from stages.text.quality.filter_rule import applied, first_reason
 from stages.text.quality.rules import REMOVED, RULES, columns
 

@@ -11,8 +11,8 @@ import pytest
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database
 from stages.core.index.sql_guard import QueryLimits
-from stages.queries import trace
-from stages.queries.traced import SequenceSpan
+from stages.queries.tracing import trace
+from stages.queries.tracing.traced import SequenceSpan
 from tests.conftest import PROJECT, answered, loam
 from tests.queries.two_runs import FOREIGN, MIRROR, SITE, doc, make_artifact, make_run, make_two_runs
 

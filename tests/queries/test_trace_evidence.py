@@ -18,9 +18,9 @@ from stages.core.contract.declaration import Artifact
 from stages.core.index import database
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
-from stages.queries import trace
-from stages.queries.drop_evidence import Copy
-from stages.queries.traced import TracedVerdict
+from stages.queries.tracing import trace
+from stages.queries.tracing.drop_evidence import Copy
+from stages.queries.tracing.traced import TracedVerdict
 from tests.conftest import answered, loam, run_stage
 from tests.stages.made import jsonl
 from tests.stages.test_filter import BRIEF, PROSE

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from stages.core.index import database
-from stages.queries import trace
-from stages.queries.drop_evidence import WORDS_CHARS, Copy
-from stages.queries.rule_thresholds import Measured
-from stages.queries.trace_lines import MATCHES_SHOWN, STEPS_SHOWN, document_lines
-from stages.queries.traced import TracedDocument, TracedVerdict
+from stages.queries.tracing import trace
+from stages.queries.tracing.drop_evidence import WORDS_CHARS, Copy
+from stages.queries.tracing.rule_thresholds import Measured
+from stages.queries.tracing.trace_lines import MATCHES_SHOWN, STEPS_SHOWN, document_lines
+from stages.queries.tracing.traced import TracedDocument, TracedVerdict
 from tests.conftest import answered, loam
 from tests.queries.two_runs import CLUSTER, DECISION, Cell, Table, doc, make_artifact, make_run
 

@@ -56,7 +56,7 @@ def test_sections_stand_in_the_order_of_the_dag_and_equal_headings_together(
     pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = page(pipeline, tmp_path, monkeypatch)["sections"]
-    assert [s["heading"] for s in seen] == ["Results", "Data", "Mixture", "Training", "Scores with and without overlap", ""]
+    assert [s["heading"] for s in seen] == ["Results", "Data", "Mixture", "Training", "Models", "Scores with and without overlap", ""]
     harness = (
         "± is one standard error. Scores of tasks by lm-eval 0.4, 0-shot. Bits per byte over whole held-out documents, context 256 tokens."
     )

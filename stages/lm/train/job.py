@@ -40,9 +40,9 @@ class Machine:
     """
 
     ranks: int
-    device: str = "cpu"
-    micro_batch_size: int = 8
-    eval_batch_size: int = 32
+    device: str
+    micro_batch_size: int
+    eval_batch_size: int
     offload_optimizer: bool = False
     activation_checkpointing: bool = False
 

@@ -158,7 +158,7 @@ def train_step(run: Run, step: int) -> dict[str, float]:
         engine.deep.step()
         losses.append(loss.detach())
         sums.append(metrics)
-    names = sorted(sums[0])
+    names = list(sums[0])
     if taken := RESERVED & set(names):
         raise TrainingError(f"The loss {run.loss.name} names a metric {', '.join(sorted(taken))}, which every step has already.")
     totals = engine.reduce([float(sum(losses)), *(float(sum(s[n] for s in sums)) for n in names)])

@@ -246,7 +246,7 @@ def test_the_settings_of_deepspeed(jobs: dict[str, RankJob]) -> None:
     )
     low = plain.deepspeed_config(changed(job, "settings.precision", "bf16"), 2)
     assert low["bf16"] == {"enabled": True} and low["data_types"] == {"grad_accum_dtype": "fp32"}
-    machine = Machine(1, "cuda", offload_optimizer=True)
+    machine = Machine(1, "cuda", 8, 32, offload_optimizer=True)
     gpu = plain.deepspeed_config(replace(job, machine=machine), 2)["zero_optimization"]
     assert gpu["offload_optimizer"] == {"device": "cpu", "pin_memory": True} and gpu["overlap_comm"] is True
 

@@ -25,7 +25,7 @@ from tests.lm.made import changed, small_job, training
 @pytest.fixture
 def job(tmp_path: Path) -> RankJob:
     """Returns a job that would train for hours."""
-    return small_job(tmp_path, Machine(2, "cpu", 2), steps=1_000_000)
+    return small_job(tmp_path, Machine(2, "cpu", 2, 32), steps=1_000_000)
 
 
 def test_a_failing_rank_is_heard_and_the_others_are_ended(job: RankJob) -> None:
@@ -85,7 +85,7 @@ def test_environment_of_a_rank() -> None:
 
 
 def test_accumulation() -> None:
-    machine = Machine(3, micro_batch_size=4)
+    machine = Machine(3, "cpu", 4, 32)
     shape = ModelConfig(
         vocab_size=11,
         num_hidden_layers=1,

@@ -37,7 +37,7 @@ def full_disk_in_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def job(tmp_path: Path) -> RankJob:
     """Returns a job of two steps."""
-    return small_job(tmp_path, Machine(1, "cpu", 4), steps=2)
+    return small_job(tmp_path, Machine(1, "cpu", 4, 32), steps=2)
 
 
 def test_a_full_disk_in_a_rank_is_the_callers_oserror(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Traces a document through the pipeline, and a training step back to its documents.
 
 The chain is URL -> captures -> verdicts -> token spans -> sequences -> steps. A verdict that dropped or changed a document has its evidence
-(stages/queries/drop_evidence.py). The sequences of a step come from the `steps` side table of pretraining, which is written from the same
+(stages/queries/tracing/drop_evidence.py). The sequences of a step come from the `steps` side table of pretraining, which is written from the same
 stateless permutation that the trainer uses.
 Guarantee: read-only. An answer starts from one artifact and contains only what that artifact was made from. Other artifacts of
 other runs are left out. The default start is the newest pretrained checkpoint.
@@ -17,9 +17,9 @@ from uuid import UUID
 
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database, lookup
-from stages.queries.decision import Decision
-from stages.queries.drop_evidence import evidence
-from stages.queries.traced import BatchRow, Origin, SequenceSpan, TokenSpan, TracedDocument, TracedVerdict
+from stages.queries.tracing.decision import Decision
+from stages.queries.tracing.drop_evidence import evidence
+from stages.queries.tracing.traced import BatchRow, Origin, SequenceSpan, TokenSpan, TracedDocument, TracedVerdict
 
 PIPELINE = ("extract", "filter", "dedup", "decontaminate")
 STARTS = ("pretrain", "mix", "encode", "decontaminate", "dedup", "filter", "extract")  # an answer starts at the first that exists

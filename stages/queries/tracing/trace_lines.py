@@ -1,4 +1,4 @@
-"""Formats the answer of stages/queries/trace.py about one document as lines of text.
+"""Formats the answer of stages/queries/tracing/trace.py about one document as lines of text.
 
 Guarantee: pure functions. Every line is one line of a terminal. `one_line` escapes control characters, including line breaks, in text from
 outside (URLs, benchmark words, values of imported tables).
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stages.core.contract.printable import one_line
-from stages.queries.drop_evidence import Copy
-from stages.queries.rule_thresholds import Measured
-from stages.queries.traced import TracedDocument, TracedVerdict
+from stages.queries.tracing.drop_evidence import Copy
+from stages.queries.tracing.rule_thresholds import Measured
+from stages.queries.tracing.traced import TracedDocument, TracedVerdict
 
 MATCHES_SHOWN = 10
 STEPS_SHOWN = 20

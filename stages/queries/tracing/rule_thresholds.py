@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stages.queries.decision import Decision, RecordedConfig
+from stages.queries.tracing.decision import Decision, RecordedConfig
 from stages.text.quality.filter_rule import above, at_least, below, equals, outside, present
 from stages.text.quality.pii import KINDS
 from stages.text.quality.rules import REMOVED, RULES

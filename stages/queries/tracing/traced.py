@@ -1,4 +1,4 @@
-"""Defines the answers of stages/queries/trace.py: a traced document with its verdicts, and the rows of a training step.
+"""Defines the answers of stages/queries/tracing/trace.py: a traced document with its verdicts, and the rows of a training step.
 
 Guarantee: the names of the fields are those of the JSON answer of `loam trace`.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from stages.queries.drop_evidence import Copy, ItemMatch, Named
-from stages.queries.rule_thresholds import Measured
+from stages.queries.tracing.drop_evidence import Copy, ItemMatch, Named
+from stages.queries.tracing.rule_thresholds import Measured
 
 
 class Origin(TypedDict):

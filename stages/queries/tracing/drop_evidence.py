@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from stages.core.index.database import QueryFunction
 from stages.core.tables.dedup_tables import REPEATS_CUT, DedupReason
-from stages.queries.decision import Decision, RecordedConfig
-from stages.queries.rule_thresholds import BELOW, IS, Measured, extract_measured, filter_measured, removed_url
+from stages.queries.tracing.decision import Decision, RecordedConfig
+from stages.queries.tracing.rule_thresholds import BELOW, IS, Measured, extract_measured, filter_measured, removed_url
 
 WORDS_CHARS = 300  # maximum characters of a match in an answer; the side table `hits` has all of them
 
