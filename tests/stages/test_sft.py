@@ -127,7 +127,7 @@ def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: P
     sequences = SequenceFiles(("a", "b"), "uint16", "p", "r", 8, 0, ("m", "n"))
     shape = read_model_config(chain.tuned.path / "model.json")
     job = RankJob(
-        model=shape, settings=training(loss=DpoLoss(beta=0.2), global_batch_size=4, learning_rate=0.1), train=sequences, machine=Machine(2), seed=1,
+        model=shape, settings=training(loss=DpoLoss(beta=0.2), global_batch_size=4, learning_rate=0.1), train=sequences, machine=Machine(2, "cpu", 8, 32), seed=1,
         scratch="s", out="o", phases=(Phase(0, 4),), validation=sequences,
     )  # fmt: skip
     assert read_job(write_job(job, tmp_path / "job.json")) == job
