@@ -25,7 +25,7 @@ from typing import TypedDict
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.core.tables.dedup_tables import DedupReason
 
@@ -90,7 +90,7 @@ class Affected:
 
 
 def affected(home: Path, pattern: str) -> Affected:
-    """Finds what holds documents whose URL matches. A pattern that matches no recorded document is a StageError.
+    """Finds what holds documents whose URL matches. A pattern that matches no recorded document is a RecipeError.
 
     Args:
         home: the home folder.
@@ -111,7 +111,7 @@ def _affected(query: database.QueryFunction, home: Path, pattern: str) -> Affect
     views = {row[0] for row in query("SELECT view_name FROM duckdb_views() WHERE NOT internal")[1]}
     like = as_like(pattern)
     if "decisions" not in views or not query(f"SELECT 1 FROM decisions WHERE {_MATCH} LIMIT 1", [like])[1]:
-        raise StageError(
+        raise RecipeError(
             f"No recorded document has a URL like {pattern}.", where=str(home), do="Write % for any characters, as in https://host/%."
         )
     query(f"CREATE TEMP TABLE matching AS SELECT DISTINCT doc_id FROM decisions WHERE {_MATCH} AND doc_id IS NOT NULL", [like])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError
 from stages.core.contract.states import NodeState
 from stages.core.index import database, lookup
 from stages.core.store import manifest
@@ -104,7 +104,7 @@ class RunsOverview:
 
 
 def diff(home: Path, a: str, b: str) -> list[Difference]:
-    """Compares two artifacts. An unknown name is a StageError.
+    """Compares two artifacts. An unknown name is a RecipeError.
 
     Args:
         home: the home folder.
@@ -118,7 +118,7 @@ def diff(home: Path, a: str, b: str) -> list[Difference]:
 
 
 def compare_runs(home: Path, a: str, b: str) -> list[NodeDifference]:
-    """Compares two runs. A run that is missing or has no nodes is a StageError.
+    """Compares two runs. A run that is missing or has no nodes is a RecipeError.
 
     Args:
         home: the home folder.
@@ -183,13 +183,13 @@ def are_runs(home: Path, a: str, b: str) -> bool:
         True if both mean runs, False if none does.
 
     Raises:
-        StageError: exactly one of them means a run.
+        RecipeError: exactly one of them means a run.
     """
     runs = {name for name in (a, b) if lookup.find_run(home, name)}
     if len(runs) == 1 and a != b:
         (run,) = runs
         other = b if run == a else a
-        raise StageError(
+        raise RecipeError(
             f"{run!r} is a run, but {other!r} is not.",
             where=str(home),
             do="Name two runs (`loam runs` lists them), or two checkpoints or models.",
@@ -305,7 +305,7 @@ def _nodes(home: Path, run: str) -> dict[str, str]:
     sql = "SELECT node, artifact_id FROM node_run WHERE run_id = ? ORDER BY ordinal"
     found: dict[str, str] = dict(database.query(home, sql, [lookup.run_id_of(home, run)])[1])
     if not found:
-        raise StageError(f"Run {run!r} has no nodes.", where=str(home), do="`loam runs` lists the runs.")
+        raise RecipeError(f"Run {run!r} has no nodes.", where=str(home), do="`loam runs` lists the runs.")
     return found
 
 

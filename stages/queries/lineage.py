@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError, VerificationError
+from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.index import database, lookup
 from stages.core.store import integrity, manifest, names, runs
@@ -131,7 +131,7 @@ def node_rows(home: Path, run: str) -> list[NodeRow]:
 
 
 def show(home: Path, name: str) -> dict[str, Any]:
-    """Shows an artifact or a run. An unknown name is a StageError.
+    """Shows an artifact or a run. An unknown name is a RecipeError.
 
     Args:
         home: the home folder.
@@ -172,7 +172,7 @@ def name_rows(home: Path) -> list[NameRow]:
 
 
 def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
-    """Gives an artifact or a run a name. A name that is in use or not valid is a RecipeError, a missing target a StageError.
+    """Gives an artifact or a run a name. A name that is in use or not valid, or a missing target, is a RecipeError.
 
     Args:
         home: the home folder.
@@ -191,7 +191,7 @@ def give_name(home: Path, target: str, name: str, move: bool = False) -> str:
 
 
 def rename_run(home: Path, run: str, name: str) -> tuple[str, str]:
-    """Gives a run a name in place of its old one. A name that is in use or not valid is a RecipeError, a missing run a StageError.
+    """Gives a run a name in place of its old one. A name that is in use or not valid, or a missing run, is a RecipeError.
 
     Args:
         home: the home folder.
@@ -209,17 +209,17 @@ def rename_run(home: Path, run: str, name: str) -> tuple[str, str]:
 
 
 def read(home: Path, name: str) -> Artifact:
-    """Returns the artifact that a name means, as `lookup.latest_artifact` finds it. Raises StageError if there is none."""
+    """Returns the artifact that a name means, as `lookup.latest_artifact` finds it. Raises RecipeError if there is none."""
     return manifest.read_artifact(home / lookup.latest_artifact(home, name)["path"])
 
 
 def up(home: Path, name: str) -> list[ReachedRow]:
-    """Returns all artifacts that an artifact was made from, nearest first. Raises StageError if no artifact has the name."""
+    """Returns all artifacts that an artifact was made from, nearest first. Raises RecipeError if no artifact has the name."""
     return _reached(home, name, here="child", next="parent")
 
 
 def down(home: Path, name: str) -> list[ReachedRow]:
-    """Returns all artifacts made from an artifact, nearest first. Raises StageError if no artifact has the name."""
+    """Returns all artifacts made from an artifact, nearest first. Raises RecipeError if no artifact has the name."""
     return _reached(home, name, here="parent", next="child")
 
 
@@ -266,7 +266,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
-    """Compares files with their recorded sha256. An unknown name is a StageError.
+    """Compares files with their recorded sha256. An unknown name is a RecipeError.
 
     Args:
         home: the home folder.
@@ -316,7 +316,7 @@ def report_path(home: Path, run: str = "") -> Path:
         The path of the page.
 
     Raises:
-        StageError: there is no such run or no report.
+        RecipeError: there is no such run or no report.
     """
     run_id = lookup.run_id_of(home, run) if run else ""
     found = database.query(
@@ -327,5 +327,5 @@ def report_path(home: Path, run: str = "") -> Path:
     )[1]
     if not found:
         what = f"There is no report of run {run!r}." if run else "There is no report here yet."
-        raise StageError(what, where=str(home), do="`loam runs` lists the runs.")
+        raise RecipeError(what, where=str(home), do="`loam runs` lists the runs.")
     return home / str(found[0][0]) / "report.html"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError, VerificationError
+from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.store import manifest
 
 if TYPE_CHECKING:
@@ -159,11 +159,11 @@ def compare_weights(a: Artifact, b: Artifact) -> WeightsComparison:
         The differences.
 
     Raises:
-        StageError: an artifact is of another kind.
+        RecipeError: an artifact is of another kind.
     """
     for artifact in (a, b):
         if artifact.manifest["kind"] not in KINDS:
-            raise StageError(
+            raise RecipeError(
                 f"{manifest.artifact_id(artifact)} is of kind {artifact.manifest['kind']} and has no weights.",
                 where=str(artifact.path),
                 do="Compare two checkpoints or models (pretrain, sft, dpo, export@base …), or `loam lineage diff` for other artifacts.",

@@ -101,7 +101,7 @@ def test_a_step_is_traced_to_pages_and_a_page_to_steps(tiny_home: Path) -> None:
     assert found["verdicts"][-1]["verdict"] in ("kept", "changed") and found["tokens"]
     assert "pretrain       steps" in loam("trace", "--doc", rows[0]["doc_id"], home=tiny_home).stdout
     beyond = loam("trace", "--step", "999999", home=tiny_home, check=False)
-    assert beyond.returncode == 1 and "The steps are 1 to" in beyond.stderr
+    assert beyond.returncode == 2 and "The steps are 1 to" in beyond.stderr
 
 
 def test_two_checkpoints_are_compared_by_their_weights(tiny_home: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from stages import dedup
 from stages import filter as filter_stage
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.core.run.import_artifact import import_artifact
 from stages.queries import affected as affected_module
@@ -78,10 +78,10 @@ def test_dropped_copies_would_come_in_place_of_a_page_and_are_named(home: Path) 
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(home: Path) -> None:
-    with pytest.raises(StageError, match="No recorded document has a URL like http://nowhere/%") as caught:
+    with pytest.raises(RecipeError, match="No recorded document has a URL like http://nowhere/%") as caught:
         affected(home, "http://nowhere/%")
     assert "Write % for any characters" in str(caught.value)
-    assert loam("lineage", "affected", "--url-pattern", "http://nowhere/%", home=home, check=False).returncode == 1
+    assert loam("lineage", "affected", "--url-pattern", "http://nowhere/%", home=home, check=False).returncode == 2
 
 
 def test_the_command_says_how_to_leave_pages_and_copies_out(home: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from flows.cli import main
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import load_recipe
 from stages.core.index import database
 from stages.core.run.gc import collect, collectable
@@ -51,7 +51,7 @@ def test_diff_names_config_summary_and_content(tmp_path: Path) -> None:
     assert set(map(tuple, rows["config.words"])) == {("a",), ("a", "long")}
     assert set(rows["summary.longest"]) == {1, 4} and "digest" in rows and "seed" not in rows and "code" not in rows
     assert diff(home, one, one) == []
-    with pytest.raises(StageError, match="There is no artifact 'nothing'"):
+    with pytest.raises(RecipeError, match="There is no artifact 'nothing'"):
         diff(home, one, "nothing")
 
 
@@ -65,7 +65,7 @@ def test_compare_shows_only_nodes_that_differ(tmp_path: Path) -> None:
     assert {"node": "count", "what": "config.factor", "a": 1, "b": 2} in rows and {"node": "count", "what": "rows", "a": 1, "b": 2} in rows
     assert compare_runs(home, first, third) == [{"node": "count", "what": "reached", "a": True, "b": False}]
     assert compare_runs(home, first, first) == []
-    with pytest.raises(StageError, match="There is no run 'never' here"):
+    with pytest.raises(RecipeError, match="There is no run 'never' here"):
         compare_runs(home, first, "never")
 
 
@@ -158,8 +158,8 @@ def test_affected_lists_holders_and_what_was_made_from_them(tmp_path: Path) -> N
         (artifact.path / "manifest.json").write_text(json.dumps(manifest))
     database.reindex(home)
     rows = affected(home, "http://bad.example/%").artifacts
-    with pytest.raises(StageError, match="No recorded document"):
+    with pytest.raises(RecipeError, match="No recorded document"):
         affected(home, "http://bad_example/%")  # only % is a wildcard
     assert [(r["node"], r["relation"], r["documents"]) for r in rows] == [("words", "holds", 1), ("count", "made from", None)]
-    with pytest.raises(StageError, match="No recorded document has a URL like"):
+    with pytest.raises(RecipeError, match="No recorded document has a URL like"):
         affected(home, "http://nobody.example/%")

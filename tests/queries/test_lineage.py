@@ -9,7 +9,7 @@ import pytest
 
 from flows.cli import main
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import load_recipe
 from stages.core.index import database, lookup
 from stages.core.store import manifest, names, runs
@@ -88,7 +88,7 @@ def test_runs_of_a_home_that_cannot_be_written_are_those_of_its_old_index(home: 
     refused = RecipeError("The home folder cannot be written.")
     monkeypatch.setattr(database, "_write", lambda *_: (_ for _ in ()).throw(refused))
     assert ask.show(home, "toy-1")["alias"] == "toy-1" and len(ask.run_rows(home)) == 2
-    with pytest.raises(StageError, match="There is no run 'toy-3'"):
+    with pytest.raises(RecipeError, match="There is no run 'toy-3'"):
         lookup.run_id_of(home, "toy-3")
 
 
@@ -113,14 +113,14 @@ def test_the_size_of_an_artifact_has_its_unit(home: Path) -> None:
 
 
 def test_unknown_names_show_near_matches(home: Path) -> None:
-    with pytest.raises(StageError, match="There is no artifact 'word-1'") as caught:
+    with pytest.raises(RecipeError, match="There is no artifact 'word-1'") as caught:
         lookup.latest_artifact(home, "word-1")
     assert "Near matches: words-1" in str(caught.value) and "Name a node (count, words)" in str(caught.value)
-    with pytest.raises(StageError, match="There is no run 'toy-7'") as missing:
+    with pytest.raises(RecipeError, match="There is no run 'toy-7'") as missing:
         lookup.run_id_of(home, "toy-7")
     assert "toy-1" in str(missing.value) and "`loam runs`" in str(missing.value)
     for question in (ask.up, ask.down):
-        with pytest.raises(StageError, match="There is no artifact 'nothing/here'"):
+        with pytest.raises(RecipeError, match="There is no artifact 'nothing/here'"):
             question(home, "nothing/here")
 
 
@@ -141,9 +141,9 @@ def test_no_clock_decides_what_is_newest(home: Path) -> None:
 
 
 def test_the_report_of_the_newest_run_counts(home: Path) -> None:
-    with pytest.raises(StageError, match="There is no report here yet"):
+    with pytest.raises(RecipeError, match="There is no report here yet"):
         ask.report_path(home)
-    with pytest.raises(StageError, match="There is no report of run 'toy-1'"):
+    with pytest.raises(RecipeError, match="There is no report of run 'toy-1'"):
         ask.report_path(home, "toy-1")
     old, new = (run_stage(WORDS, {"words": [word]}, {}, home, node="report") for word in ("old", "new"))
     recorded(home, old)
@@ -162,7 +162,7 @@ def test_a_node_whose_current_artifact_is_gone_means_the_newest_that_is_there(ho
 
 def test_a_run_without_nodes_cannot_be_compared(home: Path) -> None:
     recorded(home)
-    with pytest.raises(StageError, match="Run 'toy-3' has no nodes"):
+    with pytest.raises(RecipeError, match="Run 'toy-3' has no nodes"):
         compare_runs(home, "toy-3", "toy-1")
 
 

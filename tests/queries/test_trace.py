@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.core.index.sql_guard import QueryLimits
 from stages.queries.tracing import trace
@@ -54,12 +54,12 @@ def test_a_page_is_followed_through_what_one_checkpoint_was_made_from(home: Path
     assert [(v.node, v.verdict) for v in found.verdicts] == [(n, "kept") for n in ("extract", "filter", "dedup", "decontaminate")]
     assert trace.trace_url(home, trace.start(home, run="tiny-1"), f"{SITE}/0")[0].steps == (1,)
     assert [d.url for d in trace.trace_url(home, trace.start(home), f"{SITE}/%")] == [f"{SITE}/{n}" for n in range(4)]
-    with pytest.raises(StageError, match=f"No capture of {FOREIGN}/7 is recorded in what pretrain-2 was made from") as caught:
+    with pytest.raises(RecipeError, match=f"No capture of {FOREIGN}/7 is recorded in what pretrain-2 was made from") as caught:
         trace.trace_url(home, trace.start(home), f"{FOREIGN}/7")
     assert "--run" in str(caught.value)
     (foreign,) = trace.trace_url(home, trace.start(home, run="tiny-3"), f"{FOREIGN}/7")
     assert foreign.sequences == (SequenceSpan("train", sequence=1, segment=0, length=10),) and foreign.steps == ()
-    with pytest.raises(StageError, match=f"No document {doc(7)} is recorded in what pretrain-2"):
+    with pytest.raises(RecipeError, match=f"No document {doc(7)} is recorded in what pretrain-2"):
         trace.trace_doc(home, trace.start(home), str(doc(7)))
     with pytest.raises(RecipeError, match="'seven' is not a doc_id"):
         trace.trace_doc(home, trace.start(home), "seven")
@@ -73,21 +73,21 @@ def test_only_trained_rows_are_steps(home: Path) -> None:
 
 
 def test_what_cannot_be_answered_is_said(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(StageError, match=r"There is no step 9") as caught:
+    with pytest.raises(RecipeError, match=r"There is no step 9") as caught:
         trace.trace_step(home, trace.start(home), 9)
     assert "The steps are 1 to 3" in str(caught.value)
-    with pytest.raises(StageError, match="mix-3 was not made from a pretrained checkpoint, so there are no steps"):
+    with pytest.raises(RecipeError, match="mix-3 was not made from a pretrained checkpoint, so there are no steps"):
         trace.trace_step(home, trace.start(home, run="tiny-3"), 1)
-    with pytest.raises(StageError, match="There is no run 'tiny-9'"):
+    with pytest.raises(RecipeError, match="There is no run 'tiny-9'"):
         trace.start(home, run="tiny-9")
-    with pytest.raises(StageError, match="There is no artifact 'pretrain-9'"):
+    with pytest.raises(RecipeError, match="There is no artifact 'pretrain-9'"):
         trace.start(home, checkpoint="pretrain-9")
     empty = tmp_path / "empty"
     crawl = make_artifact(empty, "crawl", 1, {}, {})
     make_run(empty, 1, [crawl])
-    with pytest.raises(StageError, match="No document is recorded here yet"):
+    with pytest.raises(RecipeError, match="No document is recorded here yet"):
         trace.start(empty)
-    with pytest.raises(StageError, match="Run 'tiny-1' has no documents in this home"):
+    with pytest.raises(RecipeError, match="Run 'tiny-1' has no documents in this home"):
         trace.start(empty, run="tiny-1")
 
 
@@ -105,7 +105,7 @@ def test_an_imported_checkpoint_without_documents_is_passed_over(home: Path, tmp
     make_run(copied, 9, [make_artifact(copied, "pretrain", 9, {}, {})])
     database.update(copied)
     assert trace.start(copied).alias == "pretrain-2"
-    with pytest.raises(StageError, match="Pretraining took no step here: its checkpoint was imported"):
+    with pytest.raises(RecipeError, match="Pretraining took no step here: its checkpoint was imported"):
         trace.trace_step(copied, trace.start(copied, trained=True), 1)
 
 
@@ -115,7 +115,7 @@ def test_what_is_gone_is_named(home: Path, tmp_path: Path) -> None:
     gone = trace.start(home).of["mix", "sequence_spans"].strip("/")
     shutil.rmtree(copied / "artifacts" / gone)
     database.update(copied)
-    with pytest.raises(StageError, match=f"What pretrain-2 was made from is not all in this home: {gone}"):
+    with pytest.raises(RecipeError, match=f"What pretrain-2 was made from is not all in this home: {gone}"):
         trace.trace_step(copied, trace.start(copied), 1)
 
 

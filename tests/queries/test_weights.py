@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flows.cli import main
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
-from stages.core.contract.errors import StageError, VerificationError
+from stages.core.contract.errors import RecipeError, VerificationError
 from stages.lm.infer.convert import hugging_face_model, hugging_face_name
 from stages.lm.model.config import ModelConfig, write_model_config
 from stages.lm.model.llama import Llama, initial_value
@@ -179,7 +179,7 @@ def test_two_models_in_bfloat16(tmp_path: Path) -> None:
 def test_what_has_no_weights_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
     shape = config()
     good = checkpoint(tmp_path / "good", shape, values(shape, 1), 2)
-    with pytest.raises(StageError, match="dedup/d is of kind documents and has no weights") as caught:
+    with pytest.raises(RecipeError, match="dedup/d is of kind documents and has no weights") as caught:
         compare_weights(good, artifact(tmp_path / "d", "documents", "dedup"))
     assert "loam lineage diff" in caught.value.do
     shard = good.path / "checkpoint" / "shards" / "00001.safetensors"
@@ -229,9 +229,9 @@ def test_the_command_compares_runs_with_runs_and_weights_with_weights(tmp_path: 
     code, shown, _ = compare(first, second)
     assert code == 0 and "reached" in shown and "embedding" not in shown
     code, _, message = compare(first, "pretrain")
-    assert code == 1 and f"'{first}' is a run, but 'pretrain' is not." in message
+    assert code == 2 and f"'{first}' is a run, but 'pretrain' is not." in message
     code, _, message = compare("pretrain", "nothing")
-    assert code == 1 and "There is no artifact 'nothing' here" in message
+    assert code == 2 and "There is no artifact 'nothing' here" in message
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class LoamError(Exception):
 
 
 class RecipeError(LoamError):
-    """The recipe or the command line is wrong. Raised before any work."""
+    """The recipe or the command line is wrong, or asks for something that the home does not have. Raised before any work."""
 
     exit_code = 2
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypedDict
 
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError
 from stages.core.contract.states import RunState
 from stages.core.index import database
 from stages.core.store import names
@@ -39,14 +39,14 @@ def latest_artifact(home: Path, name: str) -> ArtifactRecord:
         The record.
 
     Raises:
-        StageError: There is no such artifact. The message names near matches.
+        RecipeError: There is no such artifact. The message names near matches.
     """
     sql, wanted = latest_sql(home, name)
     columns = "artifact_id, alias, node, stage, key, digest, path"
     found = database.query(home, f"SELECT {columns} FROM artifact WHERE number = ({sql})", [wanted])[1]
     if not found:
         nodes = ", ".join(row[0] for row in database.query(home, "SELECT DISTINCT node FROM artifact ORDER BY 1")[1])
-        raise StageError(
+        raise RecipeError(
             f"There is no artifact {name!r} here.",
             where=str(home),
             do=f"{_near(home, wanted)}Name a node ({nodes}), node/folder, an alias or given name, or the start of a key or digest.",
@@ -85,12 +85,12 @@ def run_id_of(home: Path, name: str) -> str:
     """Returns the id of the run that a name means (see find_run).
 
     Raises:
-        StageError: There is no such run. The message names near matches.
+        RecipeError: There is no such run. The message names near matches.
     """
     if found := find_run(home, name):
         return found
     do = f"{_near(home, name)}`loam runs` lists the runs."
-    raise StageError(f"There is no run {name!r} here.", where=str(home), do=do)
+    raise RecipeError(f"There is no run {name!r} here.", where=str(home), do=do)
 
 
 def _near(home: Path, name: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 from uuid import UUID
 
-from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.errors import RecipeError
 from stages.core.index import database, lookup
 from stages.queries.tracing.decision import Decision
 from stages.queries.tracing.drop_evidence import evidence
@@ -71,7 +71,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
         The start, with all that it was made from.
 
     Raises:
-        StageError: no document is recorded, or the run or artifact does not exist or has no documents in this home.
+        RecipeError: no document is recorded, or the run or artifact does not exist or has no documents in this home.
     """
     if checkpoint:
         found = str(lookup.latest_artifact(home, checkpoint)["artifact_id"])
@@ -80,7 +80,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
     else:
         found = next((name for node in STARTS if (name := _newest(home, node, made=node not in PIPELINE and not trained))), "")
         if not found:
-            raise StageError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
+            raise RecipeError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
     return database.with_connection(home, lambda query: _followed(query, found, run))
 
 
@@ -96,7 +96,7 @@ def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
         The captures, sorted by URL and doc_id.
 
     Raises:
-        StageError: no capture is recorded.
+        RecipeError: no capture is recorded.
     """
     seen: list[str] = []
     condition = "starts_with(url, ?)" if url.endswith("%") else "url = ?"
@@ -104,7 +104,7 @@ def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
         sql = f"SELECT DISTINCT doc_id, url FROM decisions WHERE {_any(of.judged)} AND {condition} AND doc_id IS NOT NULL ORDER BY url, doc_id LIMIT 1000"
         seen = [str(doc_id) for doc_id, _ in database.query(home, sql, [*of.judged, url.removesuffix("%")])[1]]
     if not seen:
-        raise StageError(
+        raise RecipeError(
             f"No capture of {url} is recorded in what {of.alias} was made from.",
             where=_where(home, of),
             do="Give the URL as crawled; end it with % to match a prefix; use --run or --checkpoint to start from another one.",
@@ -113,7 +113,7 @@ def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
 
 
 def trace_doc(home: Path, of: Start, doc_id: str) -> TracedDocument:
-    """Traces one document. A document that is not recorded is a StageError.
+    """Traces one document. A document that is not recorded is a RecipeError.
 
     Args:
         home: the home folder.
@@ -147,24 +147,24 @@ def trace_step(home: Path, of: Start, step: int) -> list[BatchRow]:
         The documents, in batch order.
 
     Raises:
-        StageError: nothing was pretrained, there is no such step, or a needed artifact is not in this home.
+        RecipeError: nothing was pretrained, there is no such step, or a needed artifact is not in this home.
     """
     trained = _trained(of)
     if not trained:
         do = "Name a checkpoint with --checkpoint, or run the recipe up to pretrain."
-        raise StageError(f"{of.alias} was not made from a pretrained checkpoint, so there are no steps.", where=str(home), do=do)
+        raise RecipeError(f"{of.alias} was not made from a pretrained checkpoint, so there are no steps.", where=str(home), do=do)
     pretrain = of.of.get(("pretrain", "steps"))
     first: int | None = None
     last = 0
     if pretrain is not None:
         ((first, last),) = database.query(home, "SELECT min(step), max(step) FROM steps WHERE contains(file, ?)", [pretrain])[1]
     if first is None:
-        raise StageError("Pretraining took no step here: its checkpoint was imported.", where=trained, do="Look where it was trained.")
+        raise RecipeError("Pretraining took no step here: its checkpoint was imported.", where=trained, do="Look where it was trained.")
     if ("mix", "sequence_spans") not in of.of or not of.judged:
         what = f"What {of.alias} was made from is not all in this home: {', '.join(of.gone) or 'no mixture or documents'}."
-        raise StageError(what, where=str(home), do="Look where it was trained, or run its recipe again.")
+        raise RecipeError(what, where=str(home), do="Look where it was trained, or run its recipe again.")
     if not first <= step <= last:
-        raise StageError(f"There is no step {step}.", where=trained, do=f"The steps are {first} to {last}.")
+        raise RecipeError(f"There is no step {step}.", where=trained, do=f"The steps are {first} to {last}.")
     found = database.records(
         home,
         "SELECT s.position, s.sequence, r.segment, r.doc_id::VARCHAR AS doc_id, d.url, r.source, r.length AS tokens FROM steps s "
@@ -208,14 +208,14 @@ def _of_run(home: Path, run_id: str, name: str) -> str:
         The id of the artifact.
 
     Raises:
-        StageError: the run has none of them in this home.
+        RecipeError: the run has none of them in this home.
     """
     sql = "SELECT n.node, artifact_id FROM node_run n JOIN artifact USING (artifact_id) WHERE n.run_id = ? ORDER BY ordinal"
     there: dict[str, str] = dict(database.query(home, sql, [run_id])[1])
     for node in STARTS:
         if node in there:
             return there[node]
-    raise StageError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam runs` lists the runs.")
+    raise RecipeError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam runs` lists the runs.")
 
 
 def _followed(query: database.QueryFunction, artifact: str, run: str) -> Start:
@@ -275,7 +275,7 @@ def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str)
         names, found = query(sql, [*of.judged, doc_id, list(PIPELINE)])
         decisions = [Decision.of_row(names, row) for row in found]
     if not decisions:
-        raise StageError(
+        raise RecipeError(
             f"No document {doc_id} is recorded in what {of.alias} was made from.",
             where=_where(home, of),
             do="Take a doc_id from `loam trace --url` or the decisions view; use --run or --checkpoint to start from another one.",

@@ -270,7 +270,7 @@ def test_wrong_sql_and_unknown_names_say_what_to_do(home: Path, tmp_path: Path) 
     with pytest.raises(RecipeError, match="The query failed") as caught:
         database.query(home, "SELECT nothing FROM nowhere")
     assert "SHOW TABLES" in str(caught.value)
-    with pytest.raises(StageError, match="There is no artifact 'pretrain'") as missing:
+    with pytest.raises(RecipeError, match="There is no artifact 'pretrain'") as missing:
         lookup.latest_artifact(home, "pretrain")
     assert "count, words" in str(missing.value)
     with pytest.raises(RecipeError, match="This home has no lineage yet"):

@@ -143,7 +143,7 @@ def test_a_description_changes_nothing_and_a_deletion_takes_record_log_and_names
     text = capsys.readouterr().out
     assert "Its names are free: baseline." in text and text.endswith(f"these 5 bytes included; --yes there removes it.\n{KEPT_BY_GC}\n")
     assert list((home / "runs").iterdir()) == [] and names.all_names(home) == {} and run_sizes(home) == {}
-    assert main(["runs", "delete", "toy-1", "--home", str(home)]) == 1
+    assert main(["runs", "delete", "toy-1", "--home", str(home)]) == 2
     assert "There is no run 'toy-1' here." in capsys.readouterr().err
 
 
@@ -235,5 +235,5 @@ def test_a_run_is_renamed(home: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["runs", "rename", "toy-2", "old", *at]) == 2
     assert f"The name 'old' is taken by {first}" in capsys.readouterr().err
     assert main(["runs", "rename", "toy-2", "toy-1", *at]) == 2 and "'toy-1' cannot be a name" in capsys.readouterr().err
-    assert main(["runs", "rename", "words", "x", *at]) == 1 and "There is no run 'words'" in capsys.readouterr().err
+    assert main(["runs", "rename", "words", "x", *at]) == 2 and "There is no run 'words'" in capsys.readouterr().err
     assert names.all_names(home) == {"old": first} and second in runs.run_ids(home)

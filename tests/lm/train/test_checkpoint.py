@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -65,6 +66,16 @@ def test_every_slice_of_every_parameter(tmp_path: Path, ranks: int) -> None:
     whole = checkpoint.consolidate(folder)
     assert {name: list(tensor.shape) for name, tensor in whole.items()} == SHAPES
     assert all(torch.equal(whole[name].flatten(), value) for name, value in values("weight").items())
+
+
+def test_the_json_files_have_one_spelling_and_no_file_stays_open(tmp_path: Path) -> None:
+    given = values("weight")
+    before = len(os.listdir("/proc/self/fd"))
+    checkpoint.write_fresh(tmp_path / "c", SHAPES, lambda name, begin, end: given[name][begin:end], 100)
+    assert len(os.listdir("/proc/self/fd")) == before
+    for name in ("trainer.json", "checkpoint.json"):
+        text = (tmp_path / "c" / name).read_text()
+        assert text == json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n", "the digest of a checkpoint covers these bytes"
 
 
 @pytest.mark.parametrize("shard_bytes", [1 << 30, 300, 100, 12])
