@@ -116,16 +116,12 @@ def start(job: RankJob, accumulation: int) -> Engine:
     Returns:
         The engine of this rank.
 
-    Raises:
-        RuntimeError: DeepSpeed created parameters in another precision than the settings say.
+    A RuntimeError is raised if DeepSpeed created parameters in another precision than the settings say.
     """
-    warnings.filterwarnings("ignore")
+    prepare_deepspeed()
     import deepspeed
-    import deepspeed.ops
-    from deepspeed.utils import logger, set_z3_leaf_modules
+    from deepspeed.utils import set_z3_leaf_modules
 
-    logger.setLevel(logging.ERROR)
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", rank) if job.machine.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
@@ -139,10 +135,33 @@ def start(job: RankJob, accumulation: int) -> Engine:
     optimizer, built = build_optimizer(job, model)
     deep, *_ = deepspeed.initialize(model=model, optimizer=built, config=settings)
     engine = Engine(deep, dict(deep.module.named_parameters()), rank, ranks, device, optimizer)
-    found = {param.ds_tensor.dtype for param in engine.named.values()}
-    if found != {torch.bfloat16 if job.settings.precision == "bf16" else torch.float32}:
-        raise RuntimeError(f"DeepSpeed made parameters in {found}, but the precision is {job.settings.precision}.")
+    refuse_other_precision({param.ds_tensor.dtype for param in engine.named.values()}, job.settings.precision)
     return engine
+
+
+def prepare_deepspeed() -> None:
+    """Makes DeepSpeed quiet, and keeps it from compiling its shared-memory op, which takes minutes and needs a compiler."""
+    warnings.filterwarnings("ignore")
+    import deepspeed.ops
+    from deepspeed.utils import logger
+
+    logger.setLevel(logging.ERROR)
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def refuse_other_precision(dtypes: set[torch.dtype], precision: str) -> None:
+    """Checks the parameters that DeepSpeed created.
+
+    Args:
+        dtypes: Their dtypes.
+        precision: The precision of the settings, "fp32" or "bf16".
+
+    Raises:
+        RuntimeError: A parameter has another dtype.
+    """
+    if dtypes != {torch.bfloat16 if precision == "bf16" else torch.float32}:
+        found = ", ".join(sorted(map(str, dtypes)))
+        raise RuntimeError(f"DeepSpeed made parameters in {found}, but the precision is {precision}.")
 
 
 def build_optimizer(job: RankJob, model: nn.Module) -> tuple[Optimizer, torch.optim.Optimizer]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
-from stages.lm.train.engine import deepspeed_config
+import pytest
+import torch
+
+from stages.lm.train.engine import deepspeed_config, refuse_other_precision
 from stages.lm.train.job import Machine
 from stages.lm.train.training_settings import ScoringSettings
 from tests.lm.made import changed, small_job
@@ -39,3 +44,25 @@ def test_training_on_gpus_overlaps_communication_and_pins_what_is_offloaded(tmp_
 def test_scoring_has_no_gradients_to_clip(tmp_path: Path) -> None:
     job = replace(small_job(tmp_path, Machine(1, "cpu", 2, 2), 1), settings=ScoringSettings())
     assert deepspeed_config(job, 1)["gradient_clipping"] == 0.0
+
+
+def test_deepspeed_is_quiet_and_compiles_no_op() -> None:
+    """In a process of its own, as a rank is: the import of DeepSpeed changes the loggers of its process."""
+    code = (
+        "import logging; from stages.lm.train.engine import prepare_deepspeed; prepare_deepspeed(); import deepspeed.ops; "
+        "from deepspeed.utils import logger; print(deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'], logger.level == logging.ERROR)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines()[-1] == "False True"
+
+
+@pytest.mark.parametrize(
+    ("precision", "right", "wrong"), [("fp32", torch.float32, torch.bfloat16), ("bf16", torch.bfloat16, torch.float32)]
+)
+def test_parameters_of_another_precision_are_refused(precision: str, right: torch.dtype, wrong: torch.dtype) -> None:
+    refuse_other_precision({right}, precision)
+    for dtypes in ({wrong}, {right, torch.float16}):
+        with pytest.raises(
+            RuntimeError, match=f"DeepSpeed made parameters in .*{str(min(dtypes, key=str))}.*, but the precision is {precision}"
+        ):
+            refuse_other_precision(dtypes, precision)
