@@ -39,9 +39,9 @@ def settings(
     "-" marks a setting without a default: the recipe gives its value.
     """
     from flows.pipeline import pipeline, stage_of
-    from stages.queries.recipe_settings import find_settings, recipe_settings
+    from stages.queries.recipe_settings import find_settings
 
-    found = find_settings(recipe_settings({node.name: stage_of(node) for node in pipeline()}), name)
+    found = find_settings({node.name: stage_of(node) for node in pipeline()}, name)
     answer(common, {"sections": found}, lambda: _show(found))
 
 

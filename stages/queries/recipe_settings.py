@@ -8,17 +8,18 @@ Cost: milliseconds for all settings.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe_fields import suggestion
 from stages.core.contract.runtime import Runtime
 from stages.queries.stage_description import DescribedSetting, described_settings
 
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage
+    from stages.settings import StageConfig
 
 TOP = "recipe"
 """Name of the section with the keys at the top of a recipe. Its keys have no prefix."""
@@ -34,7 +35,6 @@ TOP_SETTINGS = (
     ),
     DescribedSetting("anchors", "anything", "null", "A place for YAML anchors that several sections share. It decides nothing by itself."),
 )
-LISTED = 6  # keys that a message names
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def recipe_settings(stages: Mapping[str, Stage]) -> tuple[SettingsSection, ...]:
     return tuple(sections)
 
 
-def find_settings(sections: Sequence[SettingsSection], wanted: str) -> tuple[SettingsSection, ...]:
+def find_settings(stages: Mapping[str, Stage], wanted: str) -> tuple[SettingsSection, ...]:
     """Returns what a name selects, with the keys of the node that was named.
 
     Args:
-        sections: The sections of `recipe_settings`.
+        stages: Node -> its stage, in pipeline order.
         wanted: A section, a stage that runs for every model ("evaluate"), a key, or a key with keys below it; empty for all.
 
     Returns:
@@ -87,32 +87,31 @@ def find_settings(sections: Sequence[SettingsSection], wanted: str) -> tuple[Set
     Raises:
         RecipeError: There is no such section or key.
     """
+    sections = recipe_settings(stages)
     if not wanted:
-        return tuple(sections)
+        return sections
     head, _, rest = wanted.partition(".")
+    classes = {node: stage.config for node, stage in stages.items()}
     for section in sections:
         if section.name != TOP and head in (section.name, section.name.partition("@")[0], *section.alike):
-            return (_selected(section, head if head in section.alike else section.name, rest),)
+            return (_selected(section, head if head in section.alike else section.name, rest, classes),)
     top = next(section for section in sections if section.name == TOP)
     found = tuple(one for one in top.settings if wanted in (one.name, TOP))
     if found:
         return (replace(top, settings=found),)
     names = [name for section in sections for name in (section.name, *section.alike)]
-    if near := difflib.get_close_matches(head[:60], names, 1, 0.7):
-        do = f"Did you mean {near[0] + wanted[len(head) :]!r}?"
-    else:
-        every = [one for section in sections for one in section.settings]
-        do = _nearest(wanted, every, f"The sections are: {', '.join(names)}.")
+    do = suggestion([head] if rest else [wanted], names, classes) or f"The sections are: {', '.join(names)}."
     raise RecipeError(f"There is no section or setting {wanted[:200]!r}.", do=do)
 
 
-def _selected(section: SettingsSection, node: str, rest: str) -> SettingsSection:
+def _selected(section: SettingsSection, node: str, rest: str, classes: Mapping[str, type[StageConfig]]) -> SettingsSection:
     """Returns the section of one node.
 
     Args:
         section: The section.
         node: The node; the section's own name or one that is alike.
         rest: Key in the section whose settings are kept; empty for all.
+        classes: Node -> config class.
 
     Returns:
         The section with the node's keys.
@@ -128,19 +127,8 @@ def _selected(section: SettingsSection, node: str, rest: str) -> SettingsSection
     key = f"{node}.{rest}"
     found = tuple(one for one in section.settings if one.name == key or one.name.startswith(f"{key}."))
     if not found:
-        raise RecipeError(
-            f"There is no setting {key[:200]!r}.", do=_nearest(key, section.settings, f"`loam settings {node}` lists the settings.")
-        )
+        above, _, _ = key.rpartition(".")
+        below = {one.name[len(above) + 1 :].partition(".")[0] for one in section.settings if one.name.startswith(f"{above}.")}
+        do = suggestion(key.split("."), sorted(below), classes) or f"`loam settings {node}` lists the settings."
+        raise RecipeError(f"There is no setting {key[:200]!r}.", do=do)
     return replace(section, settings=found)
-
-
-def _nearest(wanted: str, settings: Sequence[DescribedSetting], otherwise: str) -> str:
-    """Returns a sentence that names the keys that end like `wanted` or are spelt similarly; `otherwise` if there are none."""
-    word = wanted.rpartition(".")[2].lower()
-    names = [one.name for one in settings]
-    near = [name for name in names if len(word) > 2 and word in name.rpartition(".")[2]]
-    ends = difflib.get_close_matches(word[:100], [name.rpartition(".")[2] for name in names], 1, 0.7)
-    near = near or [name for name in names if name.rpartition(".")[2] in ends]
-    if not near:
-        return otherwise
-    return f"Did you mean {', '.join(near[:LISTED])}{' …' if len(near) > LISTED else ''}?"

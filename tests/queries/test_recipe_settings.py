@@ -57,16 +57,16 @@ def test_the_keys_at_the_top_are_those_that_a_recipe_may_have(tmp_path: Path) ->
     ],
 )
 def test_a_key_selects_itself_and_the_keys_below_it(wanted: str, section: str, found: list[str]) -> None:
-    (only,) = find_settings(SECTIONS, wanted)
+    (only,) = find_settings(STAGES, wanted)
     assert (only.name, keys((only,))) == (section, found)
 
 
 def test_a_section_selects_all_of_its_keys() -> None:
-    assert find_settings(SECTIONS, "") == SECTIONS
-    assert find_settings(SECTIONS, TOP) == (SECTIONS[0],)
-    (dedup,) = find_settings(SECTIONS, "dedup")
+    assert find_settings(STAGES, "") == SECTIONS
+    assert find_settings(STAGES, TOP) == (SECTIONS[0],)
+    (dedup,) = find_settings(STAGES, "dedup")
     assert dedup == next(section for section in SECTIONS if section.name == "dedup")
-    (sft,), (all_models,) = find_settings(SECTIONS, "evaluate@sft"), find_settings(SECTIONS, "evaluate")
+    (sft,), (all_models,) = find_settings(STAGES, "evaluate@sft"), find_settings(STAGES, "evaluate")
     assert all_models.alike == ("evaluate@sft", "evaluate@dpo") and sft.alike == ()
     assert [name.replace("@base", "@sft") for name in keys((all_models,))] == keys((sft,)) != []
 
@@ -80,13 +80,13 @@ def test_a_section_selects_all_of_its_keys() -> None:
         (
             "warmup",
             "There is no section or setting 'warmup'.",
-            "Did you mean pretrain.warmup_steps, sft.warmup_steps, dpo.warmup_steps?",
+            "Did you mean pretrain.warmup_steps, sft.warmup_steps or dpo.warmup_steps?",
         ),
-        ("pretrian.budget", "There is no section or setting 'pretrian.budget'.", "Did you mean 'pretrain.budget'?"),
+        ("pretrian.budget", "There is no section or setting 'pretrian.budget'.", "Did you mean pretrain?"),
         ("xyzzy", "There is no section or setting 'xyzzy'.", "The sections are: recipe, runtime, "),
     ],
 )
 def test_a_name_that_nothing_has_is_refused_with_the_nearest(wanted: str, what: str, do: str) -> None:
     with pytest.raises(RecipeError) as error:
-        find_settings(SECTIONS, wanted)
+        find_settings(STAGES, wanted)
     assert error.value.what == what and error.value.do.startswith(do)
