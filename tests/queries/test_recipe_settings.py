@@ -77,6 +77,7 @@ def test_a_section_selects_all_of_its_keys() -> None:
         ("dedup.treshold", "There is no setting 'dedup.treshold'.", "Did you mean dedup.threshold?"),
         ("dedup.xyzzy", "There is no setting 'dedup.xyzzy'.", "`loam settings dedup` lists the settings."),
         ("evaluate@sft.chatt", "There is no setting 'evaluate@sft.chatt'.", "Did you mean evaluate@sft.chat?"),
+        ("lr", "There is no section or setting 'lr'.", "Did you mean train_quality.learning_rate, pretrain.learning_rate, "),
         (
             "warmup",
             "There is no section or setting 'warmup'.",
