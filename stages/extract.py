@@ -35,7 +35,8 @@ from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.given_documents import extract_rows
 from stages.settings import StageConfig
 from stages.text.warc.html import Engine, ParserError
-from stages.text.warc.page_reasons import DAMAGED, PageReason
+from stages.text.warc.opt_outs import OPT_OUTS, OptOut
+from stages.text.warc.page_reasons import DAMAGED
 from stages.warc_listing import WarcFile
 
 if TYPE_CHECKING:
@@ -45,27 +46,6 @@ PARSER_FAILED = "The parser failed on a page, which says nothing about the page:
 LESS_MEMORY = (
     "Most often memory ran out: set runtime.workers lower, or raise the limit of memory, and run it again; finished files are kept."
 )
-
-
-@dataclass(frozen=True)
-class ExtractedPage:
-    """What was extracted from a record.
-
-    Attributes:
-        reason: Why it is dropped; "" for a document.
-        chars_in: Characters of the page; bytes where it was not decoded.
-        text: The main text; "" of a dropped record.
-        encoding: The charset; None where it was not decoded.
-        lang: Code of the language; None of a dropped record.
-        lang_score: How sure the language is, 0 to 1.
-    """
-
-    reason: str
-    chars_in: int
-    text: str = ""
-    encoding: str | None = None
-    lang: str | None = None
-    lang_score: float | None = None
 
 
 class ExtractConfig(StageConfig):
@@ -84,6 +64,10 @@ class ExtractConfig(StageConfig):
     max_ratio: float = Field(100.0, gt=1)
     """A gzip member or page whose decompressed size exceeds both max_page_bytes and this many times its compressed size is a bomb; reading
     stops there. 100 is Apache POI's limit (ZipSecureFile). In the test crawls the highest ratio is 29, among pages above 1 MB 14."""
+    drop_opt_outs: tuple[OptOut, ...] = ()
+    """Pages that say one of these are dropped with the reason opted_out: in an X-Robots-Tag header or meta robots noindex (or none),
+    noarchive, nosnippet, noai or noimageai; or tdm-reservation: 1 in a header or meta element. What every page says is in the column
+    opt_outs of the view decisions."""
     max_bad_char_frac: float = Field(0.01, ge=0, le=1)
     """Pages with a larger share of undecodable characters are dropped with the reason charset (a guess: at one in a hundred, every line
     shows one)."""
@@ -155,7 +139,8 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
             where=f"{len(files)} files, {record_counts.rows_in} records ({reasons})",
             do="Check that the files hold HTML responses or rows with a text, and extract.statuses and extract.mimes.",
         )
-    summary = {"files": len(files), "documents": documents, "text_chars": record_counts.chars_out, "duplicate_record_ids": renamed}
+    said = {f"{one}_pages": sum(shard.result["opt_outs"].get(one, 0) for shard in shards) for one in OPT_OUTS}
+    summary = {**said, "files": len(files), "documents": documents, "text_chars": record_counts.chars_out, "duplicate_record_ids": renamed}
     return Outcome(rows=documents, record_counts=record_counts, summary=summary)
 
 
@@ -178,6 +163,8 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
     if import_documents.holds_documents(task.name):
         with _unchanged(task):
             return extract_rows(folder, task.file, task.number, task.source, task.config.min_chars, meter)
+    from stages.text.warc.extracted_page import read_page
+
     bad: list[BadRecord] = []
     decisions: list[RecordRow] = []
     totals: dict[str, list[int]] = {}
@@ -188,7 +175,7 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
             at = f"{task.name}:{record.ordinal}"
             meter.at(f"{at} {record.url}")
             try:
-                page = _page(record, task.config)
+                page = read_page(record, task.config)
             except (ParserError, MemoryError) as error:
                 raise StageError(PARSER_FAILED.format(_said(error)), where=f"{at} {record.url}", do=LESS_MEMORY) from None
             doc_id, reason = _doc_id(record, task.identity, seen), page.reason
@@ -200,7 +187,8 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
                 bad.append({"reason": reason, "where": at, "url": record.url})
             decisions.append({
                 "doc_id": doc_id, "url": record.url, "warc": task.number, "ordinal": record.ordinal, "status": record.status, "mime": record.mime,
-                "encoding": page.encoding, "lang": page.lang, "lang_score": page.lang_score, "chars_in": page.chars_in, "chars_out": len(page.text),
+                "encoding": page.encoding, "lang": page.lang, "lang_score": page.lang_score, "opt_outs": list(page.opt_outs),
+                "chars_in": page.chars_in, "chars_out": len(page.text),
                 "verdict": "dropped" if reason else "kept", "reason": reason or None,
             })  # fmt: skip
             if not reason:
@@ -218,7 +206,13 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
         {"warc": task.number, "name": task.name, "source": task.source, "bytes": task.size_bytes, "reason": reason or None,
          "records": total[0], "chars_in": total[1], "chars_out": total[2]} for reason, total in sorted(totals.items())
     ]  # fmt: skip
-    return {"record_counts": file_record_counts(totals).as_json(), "bad": bad, "rows": totals.get("", [0])[0], "file": rows}
+    return {
+        "record_counts": file_record_counts(totals).as_json(),
+        "bad": bad,
+        "rows": totals.get("", [0])[0],
+        "file": rows,
+        "opt_outs": {one: sum(one in row["opt_outs"] for row in decisions) for one in OPT_OUTS},
+    }
 
 
 def _said(error: BaseException) -> str:
@@ -261,29 +255,6 @@ def _unchanged(task: ExtractTask) -> Iterator[BinaryIO]:
         raise StageError(
             "A file of the crawl is gone.", where=task.uri, do="Put it back, or change crawl.warcs or crawl.sources."
         ) from None
-
-
-def _page(record: WarcRecord, config: ExtractConfig) -> ExtractedPage:
-    """Returns the verdict on a record and, of a document, its text."""
-    from stages.text.warc.charset import bad_frac, decode_page
-    from stages.text.warc.html import TooCostlyError, extract_text, tidy
-    from stages.text.warc.language_id import detect_language
-    from stages.text.warc.record_choice import unwanted
-
-    reason = unwanted(record, config.statuses, config.mimes)
-    if reason:
-        return ExtractedPage(reason, len(record.body) or record.size_bytes)
-    is_page = record.type == "response"
-    page, encoding = decode_page(record.body, record.charset) if is_page else (record.body.decode("utf-8", "replace"), "utf-8")
-    if bad_frac(page) > config.max_bad_char_frac:
-        return ExtractedPage(PageReason.CHARSET, len(page), encoding=encoding)
-    try:
-        text = extract_text(page, config.engine) if is_page else tidy(page)
-    except TooCostlyError as error:
-        return ExtractedPage(error.reason, len(page), encoding=encoding)
-    if len(text) < config.min_chars:
-        return ExtractedPage(PageReason.NO_TEXT, len(page), encoding=encoding)
-    return ExtractedPage("", len(page), text, encoding, *detect_language(text))
 
 
 def _doc_id(record: WarcRecord, identity: str, seen: set[UUID]) -> UUID:
@@ -344,6 +315,7 @@ STAGE = Stage(
         "pages past limits of elements, attributes, names and depth, counted before they are parsed, are dropped by a reason each",
         "trafilatura and justext: pages of more than 40,000 elements are dropped as too-many-elements; a page that lxml fails on is an error",
         "reasons are spelled in snake_case",
+        "what a page says against its use (noindex, noai, tdm-reservation and others) is recorded, and pages can be dropped by it",
     ),
     distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
     importer=Importer(import_documents.PATTERNS, import_files),

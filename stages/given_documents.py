@@ -51,8 +51,8 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
         kept = document if not reason else None
         decisions.append({
             "doc_id": doc_id, "url": document["url"] if document else "", "warc": number, "ordinal": line, "status": 0, "mime": "",
-            "encoding": None, "lang": kept["lang"] if kept else None, "lang_score": kept["lang_score"] if kept else None, "chars_in": chars,
-            "chars_out": chars if kept else 0, "verdict": "dropped" if reason else "kept", "reason": reason or None,
+            "encoding": None, "lang": kept["lang"] if kept else None, "lang_score": kept["lang_score"] if kept else None, "opt_outs": [],
+            "chars_in": chars, "chars_out": chars if kept else 0, "verdict": "dropped" if reason else "kept", "reason": reason or None,
         })  # fmt: skip
         total = totals.setdefault(reason, [0, 0, 0])
         for i, amount in enumerate((1, chars, chars if kept else 0)):
@@ -86,7 +86,7 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
         {"warc": number, "name": base_name(file), "source": source, "bytes": file.bytes, "reason": reason or None, "records": total[0],
          "chars_in": total[1], "chars_out": total[2]} for reason, total in sorted(totals.items())
     ]  # fmt: skip
-    return {"record_counts": file_record_counts(totals).as_json(), "bad": bad, "rows": totals.get("", [0])[0], "file": rows}
+    return {"record_counts": file_record_counts(totals).as_json(), "bad": bad, "rows": totals.get("", [0])[0], "file": rows, "opt_outs": {}}
 
 
 def _context(folder: Path, drop: Callable[[str, str, str], None]) -> Context:

@@ -353,3 +353,27 @@ def test_a_file_changed_or_gone_after_the_crawl(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(StageError, match="A file of the crawl is gone"):
         run_stage(STAGE, {}, {"warc": warc}, tmp_path)
+
+
+def test_opt_outs_are_recorded_counted_and_dropped_on_request(tmp_path: Path) -> None:
+    """Of three pages, one says noai in a header and one noindex in its head; one that is no page says nothing."""
+    text = "<p>The text of a page in plain words, which are enough for a language.</p>"
+    closed = page(2, f'<html><head><meta name="robots" content="noindex"></head><body>{text}</body></html>')
+    header = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nX-Robots-Tag: googlebot: noindex\r\nX-Robots-Tag: noai"
+    (tmp_path / "a.warc.gz").write_bytes(page(1) + closed + page(3, head=header) + page(4, head=header.replace("200 OK", "404 No")))
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": "A text that came without a page and is long enough for a language."}) + "\n")
+    home = tmp_path / "home"
+    warc = run_stage(crawl.STAGE, {"sources": {"a": [str(tmp_path / "a.warc.gz")], "b": [str(tmp_path / "b.jsonl")]}}, {}, home)
+    kept = run_stage(STAGE, {}, {"warc": warc}, home)
+    assert [row["opt_outs"] for row in rows(kept, "decisions")] == [[], ["noindex"], ["noai"], []]
+    assert [row["opt_outs"] for row in rows(kept, "decisions", 1)] == [[]]
+    assert kept.summary["documents"] == 4 and kept.summary["noindex_pages"] == kept.summary["noai_pages"] == 1
+    assert kept.summary["tdm_reservation_pages"] == 0
+    for signals, dropped in ((["noai"], {2}), (["noindex", "noai", "tdm_reservation"], {1, 2})):
+        found = run_stage(STAGE, {"drop_opt_outs": signals}, {"warc": warc}, home)
+        reasons = [row["reason"] for row in rows(found, "decisions")]
+        assert reasons == ["opted_out" if number in dropped else "http_status" if number == 3 else None for number in range(4)]
+        assert found.manifest["record_counts"]["dropped"] == {"http_status": 1, "opted_out": len(dropped)}
+        assert [row["opt_outs"] for row in rows(found, "decisions")] == [[], ["noindex"], ["noai"], []], "also of what was dropped"
+    with pytest.raises(RecipeError, match="drop_opt_outs"):
+        run_stage(STAGE, {"drop_opt_outs": ["nofollow"]}, {"warc": warc}, home)

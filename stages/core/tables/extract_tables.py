@@ -26,6 +26,7 @@ DECISIONS = decisions_with({
     "encoding": Column("string", "the charset it was read in"),
     "lang": Column("string", "ISO 639-1 code of its language"),
     "lang_score": Column("float64", "how sure the language is, 0 to 1"),
+    "opt_outs": Column("list<string>", "what the page says against its use, such as noindex; empty if it says nothing or is no page"),
     "chars_in": CHARS_IN,
     "chars_out": CHARS_OUT,
 })  # fmt: skip
@@ -56,6 +57,7 @@ class RecordRow(TypedDict):
     encoding: str | None
     lang: str | None
     lang_score: float | None
+    opt_outs: list[str]
     chars_in: int
     chars_out: int
     verdict: str
@@ -84,12 +86,13 @@ class BadRecord(TypedDict):
 
 
 class ExtractedFile(TypedDict):
-    """The result of `extract_file`: record counts, damaged records, number of documents, and the rows of files.parquet."""
+    """The result of `extract_file`: record counts, damaged records, documents, rows of files.parquet, and opt-out -> pages that say it."""
 
     record_counts: RecordCountsEntry
     bad: list[BadRecord]
     rows: int
     file: list[FileRow]
+    opt_outs: dict[str, int]
 
 
 def file_record_counts(totals: Mapping[str, list[int]]) -> RecordCounts:

@@ -16,6 +16,7 @@ from stages.text.warc.page_reasons import PageReason
 STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})(?!\d)")
 FOLD = re.compile(r"\r?\n[ \t]+")
 HEAD_END = re.compile(rb"\r?\n\r?\n")
+EACH_COUNTS = "x-robots-tag"  # each field of this name can be addressed to another crawler
 CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\n]*)?\r?\n")
 PLAIN = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<")  # start of an HTML page; no chunk size or compressed stream starts like this
 GZIP_STARTS, ZLIB_STARTS = b"\x1f\x8b", b"\x78"
@@ -34,7 +35,7 @@ class BodyError(ValueError):
 def read_fields(head: bytes) -> dict[str, str]:
     r"""Returns the field lines after the first line of a head: name in lower case -> value.
 
-    The first of several equal names wins. Folded lines are joined.
+    The first of several equal names wins, except that every X-Robots-Tag is a line of one value. Folded lines are joined.
 
     >>> read_fields(b"WARC/1.0\r\nA: 1\r\nB: 2\r\n  3\r\na: 4")
     {'a': '1', 'b': '2 3'}
@@ -46,7 +47,8 @@ def read_fields(head: bytes) -> dict[str, str]:
     for line in text.split("\n")[1:]:
         name, colon, value = line.partition(":")
         if colon:
-            fields.setdefault(name.strip().lower(), value.strip())
+            name, value = name.strip().lower(), value.strip()
+            fields[name] = f"{fields[name]}\n{value}" if name == EACH_COUNTS and name in fields else fields.get(name, value)
     return fields
 
 

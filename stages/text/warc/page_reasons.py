@@ -43,6 +43,8 @@ class PageReason(StrEnum):
     """The record has no body."""
     CHARSET = "charset"
     """The text has more undecodable characters than extract.max_bad_char_frac."""
+    OPTED_OUT = "opted_out"
+    """The page says one of extract.drop_opt_outs."""
     TOO_MANY_ELEMENTS = "too_many_elements"
     TOO_MANY_ATTRIBUTES = "too_many_attributes"
     TOO_MANY_NAMES = "too_many_names"

@@ -1,0 +1,77 @@
+"""Finds what a page says against being indexed, archived or used to train models: X-Robots-Tag, meta robots and the TDM Reservation Protocol.
+
+Guarantee: pure. What is said to one crawler by its name ("googlebot: noindex") does not count. A signal in a comment does not count.
+Cost: one search of the head of the page, at most HEAD_CHARS characters; microseconds.
+Source: Google's robots meta tag specification; the W3C community group report "TDM Reservation Protocol"; noai and noimageai are DeviantArt's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Literal, get_args
+
+OptOut = Literal["noindex", "noarchive", "nosnippet", "noai", "noimageai", "tdm_reservation"]
+"""A signal. "none" says noindex; tdm_reservation is a header or meta element tdm-reservation with the value 1."""
+OPT_OUTS: tuple[OptOut, ...] = get_args(OptOut)
+HEAD_CHARS = 1 << 16
+TAG_CHARS = 2000
+ATTRIBUTE = re.compile(r"""([a-z:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+WITH_VALUES = ("max-snippet", "max-image-preview", "max-video-preview", "unavailable_after")
+"""Directives with a value after a colon, which is no name of a crawler before a directive."""
+
+
+def opt_outs(headers: Mapping[str, str], page: str) -> tuple[OptOut, ...]:
+    """Returns the signals of a page, each once, in the order of OPT_OUTS.
+
+    Args:
+        headers: HTTP header fields by lower-case name; several X-Robots-Tag fields are lines of one value.
+        page: The HTML, decoded.
+
+    >>> opt_outs({"x-robots-tag": "noarchive"}, '<head><meta name="robots" content="noindex, follow"></head>')
+    ('noindex', 'noarchive')
+    """
+    said = {one for line in headers.get("x-robots-tag", "").lower().split("\n") for one in _directives(line)}
+    reserved = headers.get("tdm-reservation", "").strip() == "1"
+    for name, content in _metas(page):
+        if name == "robots":
+            said.update(part.strip() for part in content.split(","))
+        reserved = reserved or (name == "tdm-reservation" and content.strip() == "1")
+    if "none" in said:
+        said.add("noindex")
+    if reserved:
+        said.add("tdm_reservation")
+    return tuple(one for one in OPT_OUTS if one in said)
+
+
+def _directives(line: str) -> Iterator[str]:
+    """Yields the directives of one X-Robots-Tag field that hold for every crawler."""
+    for part in line.split(","):
+        name, colon, _ = part.partition(":")
+        if colon and name.strip() not in WITH_VALUES:
+            return  # the name of a crawler; what follows is said to it alone
+        yield name.strip()
+
+
+def _metas(page: str) -> Iterator[tuple[str, str]]:
+    """Yields (name, content) of the meta elements in the head, in lower case."""
+    head = _without_comments(page[:HEAD_CHARS].lower())
+    head = head.partition("<body")[0]
+    at = head.find("<meta")
+    while at >= 0:
+        end = head.find(">", at, at + TAG_CHARS)
+        if end >= 0:
+            found = {name: a or b or c for name, a, b, c in ATTRIBUTE.findall(head, at + len("<meta"), end)}
+            yield found.get("name", "").strip(), found.get("content", "")
+        at = head.find("<meta", at + 1)
+
+
+def _without_comments(text: str) -> str:
+    parts, at = [], 0
+    while (begin := text.find("<!--", at)) >= 0:
+        parts.append(text[at:begin])
+        end = text.find("-->", begin)
+        if end < 0:
+            return "".join(parts)
+        at = end + len("-->")
+    return "".join(parts) + text[at:]
