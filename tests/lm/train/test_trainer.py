@@ -18,7 +18,7 @@ from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import checkpoint, trainer, training_run
 from stages.lm.train.engine import optimizer_steps
-from stages.lm.train.events import open_events
+from stages.lm.train.events import EventTail, SequencesScored, event_path, open_events
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.optimizer import Partition
 from stages.lm.train.optimizer_adamw import AdamW
@@ -146,6 +146,11 @@ def test_log_probabilities_of_every_sequence_whatever_the_ranks(
         engine = plain.engine_of(scoring, rank, ranks)
         trainer.score(scoring, engine, open_events(tmp_path, rank))
         assert not engine.deep.module.training
+    passed = [[e for e in EventTail(event_path(tmp_path, rank)).read() if isinstance(e, SequencesScored)] for rank in range(ranks)]
+    batch = scoring.machine.eval_batch_size
+    own = [min(batch * ranks * (n + 1), SEQUENCES) for n in range(len(passed[0]))]
+    assert len(passed[0]) == -(-SEQUENCES // (batch * ranks)) and passed[1:] == [[]] * (ranks - 1), "the first rank alone tells it"
+    assert [(e.sequences, e.total) for e in passed[0][:-1]] == [(n, SEQUENCES) for n in own[:-1]]
     model = loaded(weights)
     items, _ = plain.items_of(SEQUENCES, 1)
     with torch.no_grad():
