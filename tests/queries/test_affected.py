@@ -202,3 +202,28 @@ def test_a_near_copy_may_have_the_text_of_exact_copies_in_its_own_cluster_with_i
             db.execute("INSERT INTO clusters VALUES ($1, $2, $3, 'near', $4, 'kept')", [artifact, cluster, doc_id, jaccard])
             db.execute("INSERT INTO pairs VALUES ($1, $2, 'another')", [artifact, doc_id])
         assert db.execute(affected_module._MAYBE_SAME_TEXT).fetchall() == [("a", "exact", "same")]
+
+
+def test_a_copy_is_named_although_its_own_decision_or_that_of_its_original_is_not_here() -> None:
+    """An earlier corpus that a crawl was compared with can be gone. Page 1 matches; 2 was kept for it, 3 dropped for it, in what is left."""
+    import duckdb
+
+    uuid = [f"{number:032}" for number in range(4)]
+    with duckdb.connect() as db:
+        db.execute(f"CREATE TABLE matching AS SELECT '{uuid[1]}'::UUID AS doc_id")
+        db.execute(
+            "CREATE TABLE decisions (node VARCHAR, artifact_id VARCHAR, doc_id UUID, url VARCHAR, verdict VARCHAR, reason VARCHAR);"
+            "CREATE TABLE clusters (artifact_id VARCHAR, doc_id UUID, kept_doc_id UUID, kind VARCHAR, jaccard DOUBLE, corpus VARCHAR);"
+            "CREATE TABLE pairs AS SELECT artifact_id, doc_id, kept_doc_id, jaccard, corpus FROM clusters;"
+            "CREATE TABLE same_text (artifact_id VARCHAR, doc_id UUID, compared UUID)"
+        )
+        db.execute(
+            "INSERT INTO clusters VALUES ('new', $1, $2, 'near', 0.9, 'gone'), ('new', $3, $1, 'exact', 1.0, NULL)",
+            [uuid[1], uuid[2], uuid[3]],
+        )
+        db.execute("INSERT INTO decisions VALUES ('dedup', 'new', $1, 'http://3', 'dropped', 'exact_duplicate')", [uuid[3]])
+        found = {str(row[0])[-1]: row[1:] for row in db.execute(affected_module._COPIES).fetchall()}
+        assert found == {
+            "2": ("gone", None, None, "near", 0.9, False, None),
+            "3": ("new", "http://3", None, "exact", 1.0, True, "exact_duplicate"),
+        }

@@ -194,8 +194,9 @@ def write_sequence_files(
     starts = np.concatenate([[0], np.cumsum(lengths)])[:-1] if len(lengths) else lengths
     top = max((int(ids.max()) for ids, _ in items), default=0)
     dtype = "uint16" if top < 1 << 16 else "uint32"
-    _concatenated([items[i][0] for i in ordered]).astype(np.dtype(dtype).newbyteorder("<")).tofile(folder / "tokens.bin")
-    _concatenated([items[i][1] for i in ordered]).astype(np.uint8).tofile(folder / "mask.bin")
+    none = np.zeros(0, np.int64)
+    np.concatenate([none, *(items[i][0] for i in ordered)]).astype(np.dtype(dtype).newbyteorder("<")).tofile(folder / "tokens.bin")
+    np.concatenate([none, *(items[i][1] for i in ordered)]).astype(np.uint8).tofile(folder / "mask.bin")
     np.save(folder / "segments.npy", np.stack([np.zeros_like(lengths), starts, lengths], 1))
     counts = np.bincount(sequence_of, minlength=int(sequence_of.max()) + 1) if len(sequence_of) else np.zeros(0, np.int64)
     np.save(folder / "sequences.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
@@ -206,7 +207,3 @@ def write_sequence_files(
         seq_len=seq_len, pad_id=pad_id, masks=(str(folder / "mask.bin"),),
         references="" if references is None else str(folder / "references.npy"),
     )  # fmt: skip
-
-
-def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)

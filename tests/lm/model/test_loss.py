@@ -14,6 +14,7 @@ from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.loss import TorchBatch, segment_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
+from stages.settings import deciding
 
 CPU = torch.device("cpu")
 
@@ -107,3 +108,9 @@ def test_dpo_without_references_is_refused(tmp_path: Path) -> None:
     _, batch = pair_batch(tmp_path, None)
     with pytest.raises(ValueError, match="DPO needs the log-probabilities of a reference model"):
         DpoLoss(beta=0.1).sums(torch.randn(int(batch.keep.sum()), 30), batch)
+
+
+def test_the_name_of_a_loss_is_part_of_what_decides() -> None:
+    """Two losses may have the same settings: then their names alone tell snapshots apart."""
+    assert deciding(DpoLoss(beta=0.25)) == {"name": "dpo", "beta": 0.25}
+    assert deciding(NextTokenLoss())["name"] == "next_token"
