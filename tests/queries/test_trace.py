@@ -175,11 +175,13 @@ def test_the_run_is_the_requested_one_or_the_builder_or_the_newest() -> None:
     import duckdb
 
     with duckdb.connect() as db:
-        db.execute("CREATE TABLE edge AS FROM (VALUES ('a', 'gone', true)) t(child, parent, input)")
-        db.execute(
-            "CREATE TABLE artifact AS FROM (VALUES ('a', 'mix-1', 'mix', 1, 'r1'), ('b', 'mix-2', 'mix', 2, 'r9')) t(artifact_id, alias, node, number, run_id)"
-        )
-        db.execute("CREATE TABLE side_table AS FROM (VALUES ('mix', 'spans', 'a')) t(node, kind, artifact_id)")
+        edges = "('a', 'gone', true), ('c', 'd7', true), ('c', 'd3', true), ('c', 'd9', false)"
+        db.execute(f"CREATE TABLE edge AS FROM (VALUES {edges}) t(child, parent, input)")
+        artifacts = "('a', 'mix-1', 'mix', 1, 'r1'), ('b', 'mix-2', 'mix', 2, 'r9'), ('c', 'mix-3', 'mix', 3, 'r1')"
+        artifacts += "".join(f", ('d{n}', 'dedup-{n}', 'dedup', {n}, 'r1')" for n in (3, 7, 9))
+        db.execute(f"CREATE TABLE artifact AS FROM (VALUES {artifacts}) t(artifact_id, alias, node, number, run_id)")
+        tables = "('mix', 'spans', 'a'), ('dedup', 'clusters', 'd3'), ('dedup', 'clusters', 'd7'), ('dedup', 'clusters', 'd9')"
+        db.execute(f"CREATE TABLE side_table AS FROM (VALUES {tables}) t(node, kind, artifact_id)")
         db.execute(
             "CREATE TABLE run AS FROM (VALUES ('r1', 'one', 1), ('r2', 'two', 2), ('r3', 'three', 3), ('r4', 'four', 4)) t(run_id, alias, seq)"
         )
@@ -192,4 +194,5 @@ def test_the_run_is_the_requested_one_or_the_builder_or_the_newest() -> None:
         start = trace._followed(query, "a", "")  # type: ignore[arg-type]
         assert (start.run, start.of, start.gone) == ("one", {("mix", "spans"): "/a/"}, ("gone",)), "the builder, without a line of its own"
         assert [trace._followed(query, "a", run).run for run in ("two", "r3", "three", "four")] == ["two", "three", "three", "one"]  # type: ignore[arg-type]
+        assert trace._followed(query, "c", "").of == {("dedup", "clusters"): "/d7/"}, "of two that are equally near, the newest"  # type: ignore[arg-type]
         assert trace._followed(query, "b", "").run == "four", "the newest that has it, where the builder is not recorded"  # type: ignore[arg-type]

@@ -181,6 +181,7 @@ def test_the_command_prints_it(judged: tuple[Path, Artifact]) -> None:
         and "18 words, 6 n-grams," in leaked
         and "9 words, 1 n-gram," in leaked
         and "decontaminate.mode = document" in leaked
+        and "one match drops the document" in leaked
     )
 
 

@@ -232,7 +232,7 @@ def _of_decontaminate(query: QueryFunction, decision: Decision, config: Recorded
 
 def _items(query: QueryFunction, benchmarks: str, hits: Sequence[_Hit]) -> _Items:
     """Returns the items that hits name. benchmarks: the artifact of the benchmarks; empty if none is recorded."""
-    wanted = sorted({hit.item_id for hit in hits})
+    wanted = list({hit.item_id for hit in hits})
     found = _rows(query, benchmarks, "items", "task, item_id, texts", "list_contains(?::VARCHAR[], item_id)", [wanted])
     return _Items(_config(query, benchmarks), {(task, item_id): texts for task, item_id, texts in found})
 

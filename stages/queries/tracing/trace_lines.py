@@ -83,6 +83,6 @@ def _value(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return ", ".join(map(_value, value)) or "none"
     return "not recorded" if value is None else str(value)

@@ -104,6 +104,16 @@ def test_dpo_counts_no_sequence_that_only_fills_up(tmp_path: Path) -> None:
     assert DpoLoss(beta=0.1).units(padded) == 1
 
 
+def test_two_equal_answers_are_no_success(tmp_path: Path) -> None:
+    """TRL counts a pair only if the chosen answer is the more likely one."""
+    ids, mask = np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1], np.uint8)
+    reader = SequenceReader(write_sequence_files(tmp_path, [(ids, mask)] * 2, np.zeros(2, np.int64), 8, 0, np.zeros((1, 2))))
+    batch = to_torch(reader.batch(np.arange(1), 4), CPU)
+    logits = torch.zeros(*batch.tokens.shape, 30)
+    _, metrics = DpoLoss(beta=0.1).sums(logits[batch.keep], batch)
+    assert {name: float(value) for name, value in metrics.items()} == {"reward_accuracy": 0, "reward_margin": 0, "logprob_accuracy": 0}
+
+
 def test_dpo_without_references_is_refused(tmp_path: Path) -> None:
     _, batch = pair_batch(tmp_path, None)
     with pytest.raises(ValueError, match="DPO needs the log-probabilities of a reference model"):
