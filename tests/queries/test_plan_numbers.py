@@ -20,7 +20,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import Recipe, load_recipe
 from stages.mix import Mix
 from stages.pretrain import PretrainConfig
-from stages.queries import plan
+from stages.queries import estimate, plan
 from stages.queries.plan import Plan, Planned, Step, make_plan, missing_devices, training_size
 from stages.train_tokenizer import TrainTokenizer
 from tests.conftest import run_stage
@@ -266,3 +266,7 @@ def test_what_a_stage_says_of_its_files_is_missing_in_the_plan_also_of_a_node_th
     assert [(s.state, s.why) for s in found.steps] == [("waiting", ("an input is missing",))] * 2
     with pytest.raises(RecipeError, match="wrong"):
         run_stage(picky, {"files": [str(tmp_path / "w.txt")]}, {}, tmp_path / "home")
+
+
+def test_the_number_of_artifacts_that_are_compared_is_as_documented() -> None:
+    assert f"at most {plan.COMPARED} artifacts per node" in str(estimate.__doc__)

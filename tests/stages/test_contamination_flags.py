@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from stages import contamination
 from stages.contamination import STAGE
 from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.text.match.ngrams import build_index
 from tests.conftest import run_stage
 from tests.stages import made
 from tests.stages.test_contamination import QUESTIONS, SCORES, inputs, mixture
@@ -106,3 +109,12 @@ def test_the_flags_of_a_text_stand_in_the_order_of_the_items(given: dict[str, Ar
     given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
     items = [flag["item_id"] for flag in flags(given, tmp_path / "home")]
     assert items == sorted(set(items)) * 2 and len(items) == 4
+
+
+def test_of_two_matches_of_one_length_the_first_is_flagged() -> None:
+    """Two texts of the item have as many characters; a longer match counts wherever it is."""
+    first, second, longer = "aa bb cc dd ee", "ff gg hh ii jj", "kk ll mm nn oo pp"
+    index = build_index([("task", "item", [first, second, longer])], 13, 5)
+    for text, words in ((f"{first}. {second}.", first), (f"{second}. {first}.", second), (f"{first}. {longer}.", longer)):
+        (flag,) = contamination._search(index, "documents", [(UUID(int=1), None, text)])
+        assert (flag["words"], flag["overlap_frac"]) == (words, len(words) / len(text))

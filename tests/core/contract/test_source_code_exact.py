@@ -82,3 +82,10 @@ def test_the_state_of_git_names_the_commit_and_a_short_hash(project: Path, monke
     assert git_state()["dirty"] == hashlib.sha256(new.encode()).hexdigest()[:12]
     monkeypatch.setenv("PATH", str(project))
     assert git_state() == {"commit": "", "dirty": ""}, "without git there is no state, and no error"
+
+
+def test_the_content_of_a_new_file_of_a_link_and_of_none(tmp_path: Path) -> None:
+    """A file that disappears while the state is read counts as empty."""
+    (tmp_path / "file").write_bytes(b"words")
+    (tmp_path / "link").symlink_to("some/where")
+    assert [source_code._content(tmp_path / name) for name in ("file", "link", "gone")] == [b"words", b"some/where", b""]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError
 from stages.core.store import external
 from stages.core.store.remote import RemoteFile
@@ -64,3 +66,17 @@ def test_an_error_that_says_nothing_adds_nothing(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(external, "describe", fails)
     assert refusal() == f"Cannot reach {URI}{reason}"
+
+
+def test_a_remote_file_is_copied_once_and_a_local_one_never(tmp_path: Path) -> None:
+    import fsspec
+
+    local = ExternalFile(str(tmp_path / "words.txt"), 3, "sha256:" + "a" * 64)
+    assert external.local_path(local, tmp_path / "copies") == tmp_path / "words.txt" and not (tmp_path / "copies").exists()
+    store = fsspec.filesystem("memory")
+    store.pipe("/words.txt", b"one")
+    remote = ExternalFile("memory://words.txt", 3, "sha256:" + "b" * 64)
+    copy = external.local_path(remote, tmp_path / "copies")
+    store.pipe("/words.txt", b"two")
+    assert external.local_path(remote, tmp_path / "copies") == copy and copy.read_bytes() == b"one"
+    assert list((tmp_path / "copies").iterdir()) == [copy]

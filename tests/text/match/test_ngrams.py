@@ -109,3 +109,9 @@ def test_merged_spans_join_touching_and_nested() -> None:
     index = build_index([("t", "a", ["one two three"]), ("t", "b", ["three four five"])], n=3, min_words=3)
     text = "one two three four five - one two three"
     assert merged_spans(find(index, text)) == [(0, 23), (26, 39)]
+
+
+@pytest.mark.parametrize(("grams", "slots"), [(31, 64), (32, 64), (33, 128), (64, 128), (65, 256)])
+def test_the_table_has_at_least_two_slots_per_ngram_and_the_next_power_of_two(grams: int, slots: int) -> None:
+    index = build_index([("task", "item", [" ".join(f"w{n}" for n in range(grams + 4))])], 5, 5)
+    assert (len(index.hashes), len(index.slots)) == (grams, slots)
