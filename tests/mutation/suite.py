@@ -248,11 +248,13 @@ class Baseline:
         """Returns the tests that can detect a mutant, in the order of its module's test files.
 
         They are those that execute its statement; where an import executes it, or compiled code, those that execute anything of the module.
+        A test that calls a kernel as Python is not the only one that executes it.
         """
         lines = self.lines.get(mutant.path, {})
         statement, imported = statement_lines(source, mutant.start)
         covering = set().union(*(lines.get(line, ()) for line in statement))
-        if imported or not covering - {IMPORTED}:
+        kernel = f"compiled({mutant.function})".encode() in source
+        if imported or kernel or not covering - {IMPORTED}:
             covering = set().union(*lines.values())
         return tuple(test for test in self.times(files) if test in covering)
 

@@ -231,6 +231,8 @@ def test_lines_are_attributed_to_the_tests_that_execute_them(tmp_path: Path) -> 
     every = (called, process, wide)
     assert [tests(text) for text in ("return n", "START\n   ", "return 7", "return 5")] == [(called,), (called,), (process,), every]
     assert tests("n=2") == tests("START = 3") == every, "an import executes them"
+    kernel = replace(mutant("toy/sizes.py", source.index(b"return n")), function="called")
+    assert measured.tests(kernel, source + b"compiled(called)(2)\n", ("test_sizes.py",)) == every, "machine code leaves no lines"
     assert measured.tests(mutant("toy/unused.py", 4), b"X = 1\n", ("test_sizes.py",)) == ()
 
 

@@ -56,7 +56,7 @@ def test_a_page_is_followed_through_what_one_checkpoint_was_made_from(home: Path
     assert [d.url for d in trace.trace_url(home, trace.start(home), f"{SITE}/%")] == [f"{SITE}/{n}" for n in range(4)]
     with pytest.raises(RecipeError, match=f"No capture of {FOREIGN}/7 is recorded in what pretrain-2 was made from") as caught:
         trace.trace_url(home, trace.start(home), f"{FOREIGN}/7")
-    assert "--run" in str(caught.value)
+    assert "--run" in str(caught.value) and f"/{trace.start(home).artifact.split('/')[1]} of {home}\n" in str(caught.value)
     (foreign,) = trace.trace_url(home, trace.start(home, run="tiny-3"), f"{FOREIGN}/7")
     assert foreign.sequences == (SequenceSpan("train", sequence=1, segment=0, length=10),) and foreign.steps == ()
     with pytest.raises(RecipeError, match=f"No document {doc(7)} is recorded in what pretrain-2"):

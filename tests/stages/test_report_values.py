@@ -150,7 +150,9 @@ def test_scores_with_and_without_overlap(pipeline: dict[str, Artifact], tmp_path
         {**part, "subset": "none", "value": None, "stderr": None, "n": 0},
     ]  # fmt: skip
     (pipeline["contamination"].path / "scores.json").write_text(json.dumps(given))
-    assert rows(page(pipeline, tmp_path, monkeypatch), "Scores with and without overlap") == [
+    seen = page(pipeline, tmp_path, monkeypatch)
+    assert [table.folded for table in section(seen, "Scores with and without overlap")["tables"]] == [True]
+    assert rows(seen, "Scores with and without overlap") == [
         {**part, "subset": "clean", "score": "0.500 ± 0.062", "items": "1,234"}, {**part, "subset": "flagged", "score": "1.000", "items": "1"},
         {**part, "subset": "none", "score": "", "items": "0"},
     ]  # fmt: skip
@@ -237,3 +239,9 @@ def test_the_folders_of_the_models_and_what_they_wrote(
         {"model": "sft", "prompt": "<evaluate@sft>", "text": "one\ntwo"},
         {"model": "dpo", "prompt": "<evaluate@dpo>", "text": "one\ntwo …"},
     ]
+
+
+def test_the_folded_table_has_every_metric(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = page(pipeline, tmp_path, monkeypatch)
+    shown, every = ([row["metric"] for row in seen[name] if row["task"] == "docs_complete"] for name in ("results", "all_results"))
+    assert shown == ["acc_mutual_info"] and {"acc_mutual_info", "acc"} <= set(every)

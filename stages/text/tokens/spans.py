@@ -120,7 +120,6 @@ def pack_sequences(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.nd
     Returns:
         (document [n], segments [n, 3] of shard, start and length, offsets [sequences + 1] of each sequence's first segment).
     """
-    taken = taken[taken[:, 2] > 0]
     chunks = -(-taken[:, 2] // seq_len)
     owner = np.repeat(np.arange(len(taken)), chunks)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(chunks) - chunks, chunks)

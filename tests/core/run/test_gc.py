@@ -246,6 +246,7 @@ def test_what_a_killed_gc_left_of_an_artifact_goes_the_next_time(home: Path, mon
     assert orphan.path.is_dir() and not (orphan.path / "manifest.json").exists()
     (kept.path / "manifest.json").unlink()
     assert names_of(collectable(home, 1)) == [f"words/{orphan.path.name}"]
+    assert [row["built_by"] for row in collectable(home, 1)] == [""], "no manifest tells it"
     rows, freed = collect(home, 1)
     assert names_of(rows) == [f"words/{orphan.path.name}"] and freed > 0 and not orphan.path.exists()
     assert kept.path.is_dir() and other.is_dir()

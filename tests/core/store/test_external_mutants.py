@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,3 +82,8 @@ def test_a_remote_file_is_copied_once_and_a_local_one_never(tmp_path: Path) -> N
     store.pipe("/words.txt", b"two")
     assert external.local_path(remote, tmp_path / "copies") == copy and copy.read_bytes() == b"one"
     assert list((tmp_path / "copies").iterdir()) == [copy]
+
+
+def test_the_version_of_stdlib_is_that_of_python() -> None:
+    found = external.package_versions(("stdlib", "numpy"), "words.packages")
+    assert found == {"stdlib": platform.python_version(), "numpy": importlib.metadata.version("numpy")}

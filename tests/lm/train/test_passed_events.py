@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+import torch
+
 from stages.lm.train.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
 from stages.lm.train.job import JobError, Machine
 from stages.lm.train.launch import LaunchError
-from stages.lm.train.training_run import _pass_on, remedy
+from stages.lm.train.training_run import _pass_on, refuse_missing_gpus, remedy
 from tests.lm.made import small_job
 
 
@@ -60,3 +63,18 @@ def test_the_other_events(tmp_path: Path) -> None:
 def test_what_to_do_about_an_error() -> None:
     assert "in /s/rank-*.log" in remedy(LaunchError("it ended"), Path("/s"))
     assert remedy(JobError("too large"), Path("/s")) == "Change the setting it names, in the recipe or with --set."
+
+
+@pytest.mark.parametrize(("there", "asked", "refused"), [(2, 2, False), (2, 3, True), (0, 1, True), (0, 0, False)])
+def test_gpus_are_counted_only_where_torch_can_use_them(there: int, asked: int, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count() -> int:
+        assert there, "without a driver, the count is not asked for"
+        return there
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(there))
+    monkeypatch.setattr(torch.cuda, "device_count", count)
+    if not refused:
+        return refuse_missing_gpus(asked)
+    with pytest.raises(JobError, match=f"trains on {asked} GPUs, but this machine has {there or 'none'} that"):
+        refuse_missing_gpus(asked)
+    return None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stages.text.basics import verdicts
-from stages.text.basics.verdicts import Verdict, VerdictOutcome, binomial_test, holm, mcnemar_test, sign_flip_test, untested
+from stages.text.basics.verdicts import BATCH_VALUES, Verdict, VerdictOutcome, binomial_test, holm, mcnemar_test, sign_flip_test, untested
 
 REACHED, NOT_SHOWN, OPPOSITE = VerdictOutcome
 RATE = 0.4
@@ -240,3 +241,18 @@ def test_values_that_are_no_sample_are_refused() -> None:
     for sizes in (np.zeros(2), np.array([-1.0, 3.0])):
         with pytest.raises(ValueError, match="c: a size is negative, or all are 0"):
             sign_flip_test("c", "bits", two, sizes, 7)
+
+
+@pytest.mark.parametrize("pairs", [20, 5_000, BATCH_VALUES + 5])
+def test_the_resamples_are_drawn_in_batches_of_bounded_size(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a test is bounded, whatever the number of items; one resample at least is drawn at a time."""
+    batches: list[int] = []
+
+    def drawn(*given: object, batch: int, **rest: object) -> SimpleNamespace:
+        batches.append(batch)
+        return SimpleNamespace(pvalue=0.5)
+
+    monkeypatch.setattr("scipy.stats.permutation_test", drawn)
+    sign_flip_test("c", "bits", np.ones(pairs), np.ones(pairs), 7)
+    (batch,) = batches
+    assert batch == 1 or (batch * pairs <= BATCH_VALUES < (batch + 1) * pairs)
