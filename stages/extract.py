@@ -40,6 +40,7 @@ from stages.text.warc.page_reasons import DAMAGED
 from stages.warc_listing import WarcFile
 
 if TYPE_CHECKING:
+    from stages.text.warc.extracted_page import ExtractedPage
     from stages.text.warc.records import WarcRecord
 
 PARSER_FAILED = "The parser failed on a page, which says nothing about the page: {}."
@@ -185,12 +186,7 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
                 total[i] += amount
             if reason in DAMAGED:
                 bad.append({"reason": reason, "where": at, "url": record.url})
-            decisions.append({
-                "doc_id": doc_id, "url": record.url, "warc": task.number, "ordinal": record.ordinal, "status": record.status, "mime": record.mime,
-                "encoding": page.encoding, "lang": page.lang, "lang_score": page.lang_score, "opt_outs": list(page.opt_outs),
-                "chars_in": page.chars_in, "chars_out": len(page.text),
-                "verdict": "dropped" if reason else "kept", "reason": reason or None,
-            })  # fmt: skip
+            decisions.append(_decision(task, record, page, doc_id))
             if not reason:
                 yield {"doc_id": doc_id, "source": task.source, "url": record.url, "date": record.date, "lang": page.lang,
                        "lang_score": page.lang_score, "text": page.text}  # fmt: skip
@@ -213,6 +209,14 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
         "file": rows,
         "opt_outs": {one: sum(one in row["opt_outs"] for row in decisions) for one in OPT_OUTS},
     }
+
+
+def _decision(task: ExtractTask, record: WarcRecord, page: ExtractedPage, doc_id: UUID) -> RecordRow:
+    return {
+        "doc_id": doc_id, "url": record.url, "warc": task.number, "ordinal": record.ordinal, "status": record.status, "mime": record.mime,
+        "encoding": page.encoding, "lang": page.lang, "lang_score": page.lang_score, "opt_outs": list(page.opt_outs),
+        "chars_in": page.chars_in, "chars_out": len(page.text), "verdict": "dropped" if page.reason else "kept", "reason": page.reason or None,
+    }  # fmt: skip
 
 
 def _said(error: BaseException) -> str:
