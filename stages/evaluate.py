@@ -103,7 +103,7 @@ class Evaluate(StageConfig):
     """Maximum number of training tokens that the baselines count, in randomly chosen segments; 100 M tokens take a minute and a gigabyte."""
     prompts: tuple[NotEmpty, ...] = ()
     """Texts that the model continues, or questions that it answers if chat is on; the report shows what it writes. Without any, they are four
-    openings of held-out documents, or four questions of benchmarks if chat is on."""
+    openings of held-out documents, or four questions of benchmarks if chat is on; none if the pipeline has no such data."""
     generated_tokens: int = Field(48, ge=0, le=100_000)
     """Maximum number of tokens that the model writes after each prompt; at most half of the context. 0 turns this off."""
 

@@ -144,8 +144,7 @@ def total_lines(estimates: Sequence[Estimate], home: Path) -> list[tuple[str, st
     if found:
         nodes = f"{len(found)} node{'s' * (len(found) > 1)}"
         disk = sum(e.disk_bytes or 0 for e in found)
-        scratch = max((e.scratch_bytes for e in found if e.scratch_bytes is not None), default=None)
-        working = "" if scratch is None else f", and {size_text(scratch)} while a node works"
+        scratch = max(e.scratch_bytes or 0 for e in found)
         largest = max(found, key=lambda e: e.memory_bytes or 0)
         rows.append(
             ("expected time", f"about {duration_text(sum(e.seconds or 0 for e in found))} for {nodes}, by earlier builds on this machine")
@@ -154,7 +153,7 @@ def total_lines(estimates: Sequence[Estimate], home: Path) -> list[tuple[str, st
         rows.append(
             (
                 "expected disk",
-                f"about {size_text(disk)} of artifacts{working}; {size_text(free)} are free",
+                f"about {size_text(disk)} of artifacts, and {size_text(scratch)} of scratch files of the largest node; {size_text(free)} are free",
             )
         )
         if largest.memory_bytes:
@@ -162,7 +161,9 @@ def total_lines(estimates: Sequence[Estimate], home: Path) -> list[tuple[str, st
             rows.append(("expected memory", f"about {size_text(largest.memory_bytes)} in {largest.node}; this machine has {has}"))
     if without:
         more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
-        rows.append(("not estimated", f"{', '.join(without[:NAMED])}{more}: this machine has not built them in this home"))
+        rows.append(
+            ("not estimated", f"{', '.join(without[:NAMED])}{more}: no earlier build here to compare with, or an input of unknown size")
+        )
     return rows
 
 

@@ -1,10 +1,11 @@
 """Estimates time, disk and memory of the nodes that a run would build, from what this machine recorded of earlier builds.
 
-A node is compared with an earlier build of itself, or of the same stage for another model, on the same processor, cores and GPUs: if there
-is one with the same settings, with that, then with the one of the most similar amount of work. Time grows in proportion to the work: for
+A node is compared with an earlier build of itself, or of the same stage for another model, on the same processor, cores and GPUs, and for
+a stage that computes with a model, on the same ranks: if there is one with the same settings, with that, then with the one of the most
+similar amount of work. A build that continued an interrupted one does not count, because its time is that of the last part. Time grows in proportion to the work: for
 training, sequences times FLOPs per sequence; for a stage that computes with a model, the bytes of its data times those of the model;
 otherwise the bytes of its inputs. Disk grows with the bytes of the inputs, that of a checkpoint with its parameters. Memory stays as it
-was, because stages work in bounded memory; that of another model follows from its shape.
+was, because stages work in bounded memory; that of another model on CPUs follows from its shape, that on GPUs is not estimated.
 
 Guarantee: no figure without a build to compare with. The time to start processes is scaled too, so a small build overestimates a large one.
 Cost: the manifests of at most 50 artifacts per node, and of their inputs.
@@ -24,14 +25,18 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.environment import hardware
 from stages.core.contract.errors import VerificationError
 from stages.core.contract.recipe import Recipe
-from stages.core.contract.states import READY
+from stages.core.contract.states import READY, NodeState
 from stages.core.store import manifest
-from stages.queries.plan import Plan, Planned, Step, model_shape, newest_folders, state_tensors
+from stages.core.store.external import external_fields
+from stages.queries.plan import Plan, Planned, Step, model_shape, newest_folders
+from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.training_settings import TrainingSettings
 
+RANKS = ("gpus", "cpu_ranks")
+"""Settings of runtime that change the time of a training by more than its work does."""
 MODEL_ROLES = ("model", "checkpoint")
 """Roles of the model that a stage trains or computes with."""
 
@@ -46,8 +51,8 @@ class Estimate:
         work: Its work, as a multiple of that build's.
         seconds: Time.
         disk_bytes: Size of the artifact.
-        scratch_bytes: Size of the scratch folder; None if the earlier build did not record it.
-        memory_bytes: Memory of all processes of the node; None if the earlier build did not record it.
+        scratch_bytes: Size of the scratch folder when the node ends.
+        memory_bytes: Memory of all processes of the node, without that of GPUs; None for another model on GPUs.
     """
 
     node: str
@@ -79,7 +84,7 @@ class _Task:
 
 
 def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan) -> tuple[Estimate, ...]:
-    """Returns the estimates of the nodes that a run of the plan would build, in pipeline order.
+    """Returns the estimates of the missing and waiting nodes, in pipeline order. A damaged node has none, because a run refuses it.
 
     Args:
         home: The home folder, whose artifacts are the earlier builds.
@@ -94,11 +99,11 @@ def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan
     shape = model_shape(recipe, built, plan.off)
     bytes_of: dict[str, float | None] = {node: artifact.manifest["bytes"] for node, artifact in built.items() if artifact}
     found = []
-    for step in (step for step in steps if built[step.node] is None):
-        inputs = _input_bytes(step, planned[step.node], bytes_of)
+    for step in (step for step in steps if planned[step.node].state in (NodeState.MISSING, NodeState.WAITING)):
+        config = recipe.sections[step.node]
+        inputs = _input_bytes(step, config, planned[step.node], bytes_of)
         estimate = Estimate(step.node)
         if inputs is not None:
-            config = recipe.sections[step.node]
             training = config if isinstance(config, TrainingSettings) else None
             task = _Task(step, config.model_dump(mode="json"), training, inputs, shape)
             estimate = _from_closest(home, recipe, task)
@@ -107,8 +112,10 @@ def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan
     return tuple(found)
 
 
-def _input_bytes(step: Step, planned: Planned, bytes_of: Mapping[str, float | None]) -> dict[str, float] | None:
-    """Returns role or external field -> bytes; None if the size of an input cannot be estimated."""
+def _input_bytes(step: Step, config: StageConfig, planned: Planned, bytes_of: Mapping[str, float | None]) -> dict[str, float] | None:
+    """Returns role or external field -> bytes; None if an external file is missing, or the size of an input cannot be estimated."""
+    if any(values and mark.form != "packages" and field not in planned.files for field, mark, values in external_fields(config)):
+        return None
     inputs: dict[str, float] = {field: sum(file.bytes for file in files) for field, files in planned.files.items()}
     for role, node in step.reads.items():
         size = bytes_of.get(node)
@@ -147,46 +154,48 @@ def _builds(home: Path, node: str) -> Iterator[Artifact]:
 
 def _scaled(home: Path, recipe: Recipe, task: _Task, earlier: Artifact) -> Estimate | None:
     """Returns the figures of an earlier build, scaled to the task; None if the two cannot be compared."""
-    then = _recorded_bytes(home, earlier)
-    if then is None:
+    from stages.lm.model.config import read_model_config
+
+    then, usage = _recorded_bytes(home, earlier), earlier.manifest.get("usage")
+    now_on, then_on = recipe.runtime.model_dump(mode="json"), earlier.manifest["runtime"]
+    if (
+        then is None
+        or usage is None
+        or (task.step.stage.uses_gpus and any(now_on[name] != then_on.get(name) for name in (RANKS if task.training else RANKS[:1])))
+    ):
         return None
     model = [sum(sizes.get(role, 0.0) for role in MODEL_ROLES) for sizes in (task.inputs, then)]
     data = [sum(size for role, size in sizes.items() if role not in MODEL_ROLES) for sizes in (task.inputs, then)]
     record = earlier.manifest
     seconds = (datetime.fromisoformat(record["ended"]) - datetime.fromisoformat(record["started"])).total_seconds()
-    usage = record.get("usage")
-    memory: float | None = usage["memory_bytes"] if usage else None
+    memory: float | None = usage["memory_bytes"]
     if task.training is not None:
         if task.shape is None:
             return None
-        trained = _training(recipe, task.training, task.shape, earlier, _ratio(*data))
+        trained = _training(task.training, task.shape, earlier, _ratio(*data))
         if trained is None:
             return None
-        work, disk, other_memory = trained
-        memory = other_memory or memory
+        work, disk = trained
+        if not _same_processes(then_on, now_on) or task.shape != read_model_config(earlier.path / "model.json"):
+            memory = None if recipe.runtime.gpus else _memory(recipe, task.training, task.shape)
     elif task.step.stage.uses_gpus:
         work, disk = _ratio(*model) * _ratio(*data), _ratio(*data)
     else:
         work = disk = _ratio(model[0] + data[0], model[1] + data[1])
-    scratch = usage["scratch_bytes"] * disk if usage else None
-    return Estimate(task.step.node, record["alias"], work, seconds * work, record["bytes"] * disk, scratch, memory)
+    return Estimate(task.step.node, record["alias"], work, seconds * work, record["bytes"] * disk, usage["scratch_bytes"] * disk, memory)
 
 
-def _training(
-    recipe: Recipe, settings: TrainingSettings, shape: ModelConfig, earlier: Artifact, data: float
-) -> tuple[float, float, float | None] | None:
+def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact, data: float) -> tuple[float, float] | None:
     """Compares a training with an earlier one.
 
     Args:
-        recipe: The recipe.
         settings: The settings of the training.
         shape: Its model.
         earlier: The earlier training.
         data: Bytes of the training data, as a multiple of the earlier ones.
 
     Returns:
-        (Work as a multiple, parameters as a multiple, memory in bytes if that of the earlier build does not tell it); None if the earlier
-        training has no model or epochs.
+        (Work as a multiple, parameters as a multiple); None if the earlier training has no model, epochs or the same precision.
     """
     from stages.lm.model import flops
     from stages.lm.model.config import read_model_config
@@ -194,21 +203,30 @@ def _training(
     with suppress(OSError, ValueError):
         other, epochs = read_model_config(earlier.path / "model.json"), earlier.summary.get("epochs")
         sequences, length = float(earlier.manifest["rows"]), shape.max_position_embeddings
-        if not sequences or not isinstance(epochs, float | int) or not epochs:
+        if (
+            not sequences
+            or not isinstance(epochs, float | int)
+            or not epochs
+            or earlier.manifest["config"].get("precision") != settings.precision
+        ):
             return None
         batch, budget = settings.global_batch_size, settings.budget
         now = batch * budget.in_steps(batch, length, 0) if budget.epochs is None else budget.epochs * sequences / epochs * data
         work = now * flops.flops_per_token(shape, length) * length
         work /= sequences * flops.flops_per_token(other, other.max_position_embeddings) * other.max_position_embeddings
-        memory = None
-        if shape != other or not _same_processes(earlier.manifest["runtime"], recipe.runtime.model_dump(mode="json")):
-            ranks = recipe.runtime.gpus or recipe.runtime.cpu_ranks
-            memory = ranks * flops.training_memory_bytes(
-                shape, ranks, recipe.runtime.micro_batch_size, length, settings.precision, recipe.runtime.activation_checkpointing,
-                state_tensors(recipe),
-            )  # fmt: skip
-        return work, flops.parameter_count(shape) / flops.parameter_count(other), memory
+        return work, flops.parameter_count(shape) / flops.parameter_count(other)
     return None
+
+
+def _memory(recipe: Recipe, settings: TrainingSettings, shape: ModelConfig) -> int:
+    """Returns the estimated memory of all ranks on CPUs, in bytes."""
+    from stages.lm.model import flops
+
+    ranks, runtime = recipe.runtime.cpu_ranks, recipe.runtime
+    return ranks * flops.training_memory_bytes(
+        shape, ranks, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision, runtime.activation_checkpointing,
+        len(settings.optimizer.tensors()),
+    )  # fmt: skip
 
 
 def _recorded_bytes(home: Path, artifact: Artifact) -> dict[str, float] | None:
@@ -226,5 +244,5 @@ def _same_processes(then: Mapping[str, object], now: Mapping[str, object]) -> bo
 
 
 def _ratio(now: float, then: float) -> float:
-    """Returns now / then; 1 if one of them is not known, as the size of installed packages."""
-    return now / then if now > 0 and then > 0 else 1.0
+    """Returns now / then, at least a thousandth; 1 if `then` is 0, as the size of installed packages."""
+    return max(now / then, 0.001) if then > 0 else 1.0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.core.contract import environment, source_code
 from stages.core.contract.declaration import Artifact, ExternalFile, Stage
-from stages.core.contract.errors import LoamError, VerificationError
+from stages.core.contract.errors import InputError, LoamError, VerificationError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
 from stages.core.index import database
@@ -130,7 +130,7 @@ def make_plan(
                 continue
             job = prepare(home, step.node, step.stage, config, recipe.seed, recipe.runtime, ready)
         except LoamError as error:
-            if error.exit_code != 2:
+            if error.exit_code != 2 or isinstance(error, InputError):
                 raise
             missing.append(f"{error.what} ({error.where})" if error.where else error.what)
             planned[step.node] = Planned(step.node, NodeState.WAITING, ("an input is missing",))
@@ -239,7 +239,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     if shape is not None:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
         rows += _pretraining(recipe, shape) if is_trained("pretrain", recipe, plan.off) else []
-        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, state_tensors(recipe)) / 1e6:,.1f} MB"))
+        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
     mix = built.get("mix")
     if mix is not None:
@@ -281,7 +281,7 @@ def model_shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Colle
     return ModelConfig(vocab_size=vocab_size, max_position_embeddings=seq_len, **pretrain.model.model_dump())
 
 
-def state_tensors(recipe: Recipe) -> int:
+def _state_tensors(recipe: Recipe) -> int:
     """Returns the number of tensors that the optimizer of the first training section keeps per parameter; that of AdamW if there is none."""
     from stages.lm.train.optimizer_adamw import AdamW
     from stages.lm.train.training_settings import TrainingSettings

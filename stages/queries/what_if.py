@@ -64,7 +64,7 @@ def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> lis
 
     Args:
         home: the home folder.
-        name: a filter artifact, or "filter" for the current one. An unknown name is a StageError.
+        name: a filter artifact, or "filter" for the current one. An unknown name is a RecipeError.
         stage: the declaration of the filter.
         settings: changed settings, each "filter.key=value".
 

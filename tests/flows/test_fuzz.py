@@ -155,7 +155,7 @@ def test_records_of_every_kind(tmp_path_factory: pytest.TempPathFactory, raw: by
     with contextlib.suppress(LoamError):
         list(read_lines(file))
     with contextlib.suppress(LoamError):
-        _read_file(file, Benchmarks(), ctx, set())
+        _read_file(file, Benchmarks(), ctx)
     with contextlib.suppress(LoamError):
         import_documents.take_documents([file], tmp_path_factory.getbasetemp() / "taken", ctx)
 

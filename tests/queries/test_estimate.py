@@ -182,10 +182,43 @@ def test_another_model_has_its_own_work_size_and_memory(tmp_path: Path) -> None:
     assert found.memory_bytes == training_memory_bytes(larger, 1, 16, 128, "fp32", False, 2)
 
 
-def test_more_ranks_have_the_memory_that_follows_from_the_shape(tmp_path: Path) -> None:
-    assert training(tmp_path, "runtime.cpu_ranks=3", "pretrain.budget.steps=101").memory_bytes == 3 * training_memory_bytes(
-        MODEL, 3, 16, 64, "fp32", False, 2
-    )
+@pytest.mark.parametrize("setting", ["runtime.cpu_ranks=3", "runtime.gpus=1", "pretrain.precision=bf16"])
+def test_a_training_on_other_ranks_or_in_another_precision_is_not_compared(tmp_path: Path, setting: str) -> None:
+    assert training(tmp_path, setting, "pretrain.budget.steps=101") == Estimate("pretrain")
+
+
+def test_a_larger_micro_batch_has_the_memory_that_follows_from_the_shape(tmp_path: Path) -> None:
+    found = training(tmp_path, "runtime.micro_batch_size=8", "pretrain.budget.steps=101")
+    assert found.memory_bytes == training_memory_bytes(MODEL, 1, 8, 64, "fp32", False, 2)
+
+
+def test_a_build_that_continued_another_does_not_count(tmp_path: Path) -> None:
+    words = took(built(tmp_path, ["z"]), 9, 100)
+    assert estimated(tmp_path)["words"].like == "words-1"
+    manifest = {name: value for name, value in words.manifest.items() if name != "usage"}
+    (words.path / "manifest.json").write_text(json.dumps(manifest))
+    assert estimated(tmp_path)["words"] == Estimate("words")
+
+
+def test_a_missing_file_gives_no_estimate_and_an_empty_one_hardly_any_work(tmp_path: Path) -> None:
+    file = tmp_path / "w.txt"
+    file.write_text("abcd")
+    words = took(built(tmp_path, ["a"], files=[str(file)]), 20, 100)
+    took(run_stage(COUNT, {}, {"words": words}, tmp_path / "home"), 10, 40)
+    assert estimated(tmp_path, "words.files=[nowhere.txt]") == {"words": Estimate("words"), "count": Estimate("count")}
+    file.write_text("")
+    assert estimated(tmp_path, f"words.files=[{file}]")["words"].work == 0.001
+
+
+def test_a_damaged_node_is_not_estimated(tmp_path: Path) -> None:
+    words = took(built(tmp_path, ["a", "b"]), 20, 100)
+    next(path for path in words.path.rglob("*.txt")).unlink()
+    (tmp_path / "r.yaml").write_text(TOY)
+    recipe = load_recipe(str(tmp_path / "r.yaml"), CLASSES)
+    plan = make_plan(tmp_path / "home", recipe, STEPS)
+    assert plan.steps[0].state == "damaged"
+    found = estimate_nodes(tmp_path / "home", recipe, STEPS, plan)
+    assert [estimate.node for estimate in found] == [step.node for step in plan.steps if step.state in ("missing", "waiting")]
 
 
 def test_a_stage_that_computes_with_a_model_costs_data_times_model(tmp_path: Path) -> None:
@@ -222,14 +255,14 @@ def test_the_columns_and_the_sums_of_a_plan(tmp_path: Path, monkeypatch: pytest.
     ]
     assert total_lines(estimates, tmp_path / "not" / "there") == [
         ("expected time", "about 1 min 3 s for 2 nodes, by earlier builds on this machine"),
-        ("expected disk", "about 2.0 KB of artifacts, and 90 bytes while a node works; 5.0 MB are free"),
+        ("expected disk", "about 2.0 KB of artifacts, and 90 bytes of scratch files of the largest node; 5.0 MB are free"),
         ("expected memory", "about 7.0 MB in words; this machine has 2.0 GB"),
-        ("not estimated", "n0, n1, n2, n3, n4, n5 and 2 more: this machine has not built them in this home"),
+        ("not estimated", "n0, n1, n2, n3, n4, n5 and 2 more: no earlier build here to compare with, or an input of unknown size"),
     ]
     assert with_estimates([{"node": "n0", "state": "missing"}], estimates[2:]) == [{"node": "n0", "state": "missing"}]
-    old = Estimate("words", "words-1", 1.0, 61.0, 1500.0)
-    assert total_lines([old], tmp_path) == [
+    unknown = Estimate("pretrain", "pretrain-1", 1.0, 61.0, 1500.0, 0.0)
+    assert total_lines([unknown], tmp_path) == [
         ("expected time", "about 1 min 1 s for 1 node, by earlier builds on this machine"),
-        ("expected disk", "about 1.5 KB of artifacts; 5.0 MB are free"),
+        ("expected disk", "about 1.5 KB of artifacts, and 0 bytes of scratch files of the largest node; 5.0 MB are free"),
     ]
     assert total_lines([], tmp_path) == []

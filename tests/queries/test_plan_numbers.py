@@ -252,18 +252,19 @@ def test_a_node_waits_only_for_what_is_not_built(tmp_path: Path) -> None:
     assert [(s.state, s.why) for s in found.steps] == [("cached", ()), ("missing", ("not built yet",)), ("waiting", ("after count",))]
 
 
-def test_what_a_stage_says_of_its_files_is_missing_in_the_plan_also_of_a_node_that_waits(tmp_path: Path) -> None:
-    def check(config: object, files: object) -> None:
-        raise RecipeError(f"wrong: {sorted(dict(files))}", where="words.files")  # type: ignore[call-overload]
+def test_what_a_stage_says_of_its_files_ends_the_plan_also_of_a_node_that_waits(tmp_path: Path) -> None:
+    def check(config: object, files: Any) -> None:
+        raise RecipeError(f"wrong: {sorted(files)}", where="words.files", do="Rename one.")
 
     (tmp_path / "w.txt").write_text("a")
     picky = dataclasses.replace(WORDS, check=check)
     late = Step("late", {"words": "words"}, dataclasses.replace(picky, name="late", inputs={"words": "words"}))
     (tmp_path / "t.yaml").write_text(f"name: toy\nwords: {{files: ['{tmp_path}/w.txt']}}\nlate: {{files: ['{tmp_path}/w.txt']}}\n")
     recipe = load_recipe(str(tmp_path / "t.yaml"), {"words": WORDS.config, "late": WORDS.config})
-    found = make_plan(tmp_path / "home", recipe, [Step("words", {}, picky), late])
-    assert found.missing == ("wrong: ['files', 'named'] (words.files)",) * 2
-    assert [(s.state, s.why) for s in found.steps] == [("waiting", ("an input is missing",))] * 2
+    for steps in ([Step("words", {}, picky)], [Step("words", {}, WORDS), late]):
+        with pytest.raises(RecipeError, match="wrong: .'files', 'named'") as caught:
+            make_plan(tmp_path / "home", recipe, steps)
+        assert (caught.value.where, caught.value.do, caught.value.exit_code) == ("words.files", "Rename one.", 2)
     with pytest.raises(RecipeError, match="wrong"):
         run_stage(picky, {"files": [str(tmp_path / "w.txt")]}, {}, tmp_path / "home")
 

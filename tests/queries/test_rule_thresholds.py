@@ -154,3 +154,14 @@ def test_extract_reasons_name_their_settings(reason: str, settings: list[str]) -
 def test_a_rule_that_is_always_on_compares_with_nothing() -> None:
     found = rule_thresholds._filter_rule("no_words")
     assert found is not None and (found.relation, found.setting) == ("", "")
+
+
+def test_an_opt_out_names_what_the_page_says_and_the_setting() -> None:
+    decision = Decision("extract", "extract/a", "d", "http://a", "dropped", "opted_out", {"opt_outs": ["noai"], "status": 200})
+    first, *_ = extract_measured(decision, RecordedConfig({"drop_opt_outs": ["noai", "noindex"]}))
+    assert (first.value, first.relation, first.setting, first.threshold) == (
+        ["noai"],
+        "with one of",
+        "extract.drop_opt_outs",
+        ["noai", "noindex"],
+    )

@@ -128,6 +128,8 @@ def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path
     assert "<script" not in page and "src=" not in page and "<link" not in page
     assert "What the models write" in page and "&lt;evaluate@sft&gt;" in page
     short = (artifact.path / "report.md").read_text()
+    assert "\n## What the models write\n" in short and "| sft | \\<evaluate@sft> | one two |" in short, "a model's line break is no row"
+    short = (artifact.path / "report.md").read_text()
     assert "| docs_complete | acc_mutual_info | 0.330 ± 0.020 |" in short
     assert "\n3 claims: 2 reached, 1 not shown, 0 opposite.\n" in short and "3 claims: 2 reached, 1 not shown, 0 opposite." in page
     assert "\n| reached | The base model beats the unigram model" in short and "\n| opposite | The base model beats the kneser ney" in short

@@ -1,7 +1,7 @@
 """Defines Loam's errors. Each says what happened, where, and what to do about it.
 
 Guarantee: every LoamError prints at most three parts (what, where, what to do) and carries its exit code (1 a stage failed, 2 usage or
-recipe error, 3 verification failed). No part contains a control character that would steer a terminal.
+recipe error or a name that the home does not have, 3 verification failed). No part contains a control character that would steer a terminal.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ class RecipeError(LoamError):
     """The recipe or the command line is wrong, or asks for something that the home does not have. Raised before any work."""
 
     exit_code = 2
+
+
+class InputError(RecipeError):
+    """External files that exist and do not fit the recipe, by what they show without being read."""
 
 
 class StageError(LoamError):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stages.core.contract import source_code
 from stages.core.contract.declaration import Artifact, ExternalFile, Stage
-from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.errors import InputError, RecipeError, StageError
 from stages.core.contract.runtime import Runtime
 from stages.core.store import external, key, key_record, manifest
 from stages.core.tables.jsonl import base_name
@@ -103,7 +103,11 @@ def _refuse_mismatched(node: str, inputs: Mapping[str, Artifact]) -> None:
 def resolve_externals(
     home: Path, node: str, stage: Stage, config: StageConfig
 ) -> tuple[dict[str, tuple[ExternalFile, ...]], dict[str, dict[str, str]]]:
-    """Returns every external field of a config, resolved and checked by the stage: (field -> files, field -> package versions)."""
+    """Returns every external field of a config, resolved and checked by the stage: (field -> files, field -> package versions).
+
+    Raises:
+        InputError: The stage refuses the files, by what they show without being read.
+    """
     fields = list(external.external_fields(config))
     if not fields:
         return {}, {}
@@ -127,5 +131,8 @@ def resolve_externals(
     if memory != before:
         external.save_memory(home, memory)
     if stage.check:
-        stage.check(config, files)
+        try:
+            stage.check(config, files)
+        except RecipeError as error:
+            raise InputError(error.what, where=error.where, do=error.do) from None
     return files, packages

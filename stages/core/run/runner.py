@@ -190,7 +190,8 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
             do="Compare the two folders; the old artifact was kept.",
         )
     alias = old.manifest["alias"] if old and same else f"{job.node}-{names.next_number(home, job.node)}"
-    usage: UsageEntry | None = {"memory_bytes": peak.bytes, "scratch_bytes": folder_bytes(work)} if fresh and not job.provenance else None
+    measured = fresh and peak.bytes and not job.provenance
+    usage: UsageEntry | None = {"memory_bytes": peak.bytes, "scratch_bytes": folder_bytes(work)} if measured else None
     record = new_manifest(job, outcome, files, digest, Build(run_id, clock, alias, usage))
     artifact = manifest.publish(home, out, record, old if same else None)
     shutil.rmtree(scratch)

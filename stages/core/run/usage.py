@@ -1,9 +1,9 @@
 """Measures the memory that a node uses, and the size of its scratch folder, for the estimates of later plans.
 
-Memory is that of this process and of every process that the node started, without pages that processes share (program code and mapped
-files, which the system can drop). Processes that ran before, such as the Prefect server, do not count.
+Memory is that of this process and of every process that the node started, without pages that processes share (program code, mapped files,
+shared memory). Processes that ran before, such as the Prefect server, do not count.
 Guarantee: a figure says what was sampled, at the start, at the end and once a second in between; a shorter peak can be missed. Nothing
-here enters a key or a digest.
+here enters a key or a digest, and no build fails because something cannot be sampled.
 Cost: a sample reads one small file per process of the machine and one per process of the node; 5 ms for 200 processes.
 """
 
@@ -25,7 +25,7 @@ SAMPLE_EVERY_S = 1.0
 
 @dataclass
 class MemoryPeak:
-    """The largest sampled memory. bytes: 0 before the first sample."""
+    """The largest sampled memory. bytes: 0 if nothing was sampled."""
 
     bytes: int = 0
 
@@ -40,11 +40,16 @@ def memory_peak() -> Iterator[MemoryPeak]:
     import psutil
 
     own, peak, ended = psutil.Process(), MemoryPeak(), threading.Event()
-    earlier = {process.pid for process in own.children(recursive=True)}
+
+    def children() -> set[psutil.Process]:
+        with suppress(psutil.Error, OSError):  # as where /proc hides the processes of others
+            return set(own.children(recursive=True))
+        return set()
+
+    earlier = children()
 
     def sample() -> None:
-        family = [own, *(process for process in own.children(recursive=True) if process.pid not in earlier)]
-        peak.bytes = max(peak.bytes, sum(map(_private_bytes, family)))
+        peak.bytes = max(peak.bytes, sum(map(_private_bytes, {own, *children()} - earlier)))
 
     def sample_often() -> None:
         while not ended.wait(SAMPLE_EVERY_S):
@@ -65,12 +70,17 @@ def _private_bytes(process: psutil.Process) -> int:
     """Returns the resident bytes of a process without shared ones; 0 if it has ended."""
     import psutil
 
-    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+    with suppress(psutil.Error, OSError):
         memory = process.memory_info()
         return int(memory.rss - getattr(memory, "shared", 0))  # macOS does not tell what is shared
     return 0
 
 
 def folder_bytes(folder: Path) -> int:
-    """Returns the size of all files below a folder; links are not followed."""
-    return sum(os.lstat(os.path.join(parent, name)).st_size for parent, _, names in os.walk(folder) for name in names)
+    """Returns the size of all files below a folder; links are not followed, and what disappears meanwhile does not count."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_size
+    return total

@@ -54,6 +54,7 @@ class Comparison(NamedTuple):
 EXTRACT_RULES: Mapping[str, tuple[Comparison, ...]] = {
     PageReason.HTTP_STATUS: (Comparison("status", NOT_ONE_OF, "statuses", "HTTP status"),),
     PageReason.CONTENT_TYPE: (Comparison("mime", NOT_ONE_OF, "mimes", "content type"),),
+    PageReason.OPTED_OUT: (Comparison("opt_outs", "with one of", "drop_opt_outs", "what the page says against its use"),),
     PageReason.CHARSET: (Comparison("undecodable_char_frac", ABOVE, "max_bad_char_frac", CHARS),),
     PageReason.NO_TEXT: (Comparison("text_chars", BELOW, "min_chars", "characters"),),
     PageReason.TOO_LARGE: (Comparison("page_bytes", ABOVE, "max_page_bytes", "bytes"),),

@@ -5,6 +5,7 @@ It handles strings only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,24 +61,30 @@ def markdown(values: Mapping[str, Any]) -> str:
 def _section(section: Mapping[str, Any]) -> list[str]:
     """Returns the lines of a section without charts and folded tables; no lines if nothing remains."""
     tables = [shown for shown in section["tables"] if not shown.folded]
+    level = "##" if section["heading"] == "Results" else "###"  # the tables of the results stand beside those of the verdicts
     blocks = [
         *section["paragraphs"],
-        *(f"### {shown.title}\n\n{table(shown.rows)}" if shown.title else table(shown.rows) for shown in tables),
+        *(f"{level} {shown.title}\n\n{table(shown.rows)}" if shown.title else table(shown.rows) for shown in tables),
     ]
     heading = [f"## {section['heading']}"] if section["heading"] != "Results" else []  # markdown() has already written this heading
     return [line for block in [*heading, *blocks] for line in (block, "")] if blocks else []
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    r"""Returns rows as a Markdown table. A pipe inside a cell is escaped.
+    r"""Returns rows as a Markdown table. A cell is one line, and what would be a link, an image, HTML or a cell of its own is escaped.
 
-    >>> print(table([{"a": "1", "b": "x|y"}]))
+    >>> print(table([{"a": "1", "b": "x|y"}, {"a": "# 2", "b": "![z](w)\n<b>"}]))
     | a | b |
     |---|---|
     | 1 | x\|y |
+    | # 2 | !\[z\](w) \<b> |
     """
     if not rows:
         return "(none)"
     head = f"| {' | '.join(rows[0])} |\n|{'---|' * len(rows[0])}"
-    body = (f"| {' | '.join(str(v).replace('|', chr(92) + '|') for v in row.values())} |" for row in rows)
+    body = (f"| {' | '.join(_cell(str(v)) for v in row.values())} |" for row in rows)
     return "\n".join([head, *body])
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"[|<\[\]]", r"\\\g<0>", " ".join(text.split()))

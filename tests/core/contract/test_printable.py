@@ -100,7 +100,7 @@ def test_the_command_line_prints_nothing_that_steers(tmp_path: Path, capsys: pyt
         (["lineage", "show", name, "--json"], 0),
         (["lineage", "sql", "SELECT chr(27) || '[31m' AS x, chr(8238) AS y, chr(127) AS z"], 0),
         (["lineage", "sql", "SELECT chr(27) || '[31m' AS x, chr(127) AS z", "--json"], 0),
-        (["lineage", "show", "\x1b[31mno"], 1),
+        (["lineage", "show", "\x1b[31mno"], 2),
         (["lineage", "sql", "SELECT \x1b[31m"], 2),
         (["run", "\x1b[31mno.yaml"], 2),
         (["lineage", "name", name, "\x1b[31m"], 2),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stages.core.contract.declaration import Artifact, Context, Outcome
@@ -48,6 +49,25 @@ def test_a_process_that_ran_before_does_not_count() -> None:
         pass
     child.communicate("\n", timeout=60)
     assert peak.bytes < idle.bytes + (MEGABYTES - 50 << 20)
+
+
+def test_processes_that_cannot_be_listed_or_read_fail_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> object:
+        raise psutil.AccessDenied(1)
+
+    monkeypatch.setattr(psutil.Process, "children", refused)
+    with usage.memory_peak() as own:
+        pass
+    assert own.bytes > 10 << 20, "its own memory is known"
+    monkeypatch.setattr(psutil.Process, "memory_info", refused)
+    stage = dataclasses.replace(WORDS, run=leaves_scratch, tables=(), summary={}, unit="rows")
+    assert "usage" not in run_stage(stage, {}, {}, tmp_path / "home").manifest
+
+
+def test_what_disappears_has_no_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    monkeypatch.setattr(usage.os, "walk", lambda folder: [(str(folder), [], ["a", "gone"])])
+    assert usage.folder_bytes(tmp_path) == 3
 
 
 def test_an_error_of_the_block_is_raised_and_the_sampling_ends() -> None:

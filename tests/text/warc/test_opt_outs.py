@@ -25,6 +25,8 @@ from stages.text.warc.opt_outs import HEAD_CHARS, OPT_OUTS, TAG_CHARS, opt_outs
         ("unavailable_after: 25 Jun 2010 15:00:00 PST, noarchive", ("noarchive",)),
         ("googlebot: noindex\nnoarchive", ("noarchive",)),
         ("noindexing", ()),
+        ("unavailable_after: Friday, 25-Jun-10 15:00:00 PST, noindex", ("noindex",)),
+        ("unavailable_after: Fri, 25 Jun 2010 15:00:00 GMT, noai", ("noai",)),
     ],
 )
 def test_the_header_of_robots(header: str, found: tuple[str, ...]) -> None:
@@ -43,6 +45,8 @@ def test_the_header_of_robots(header: str, found: tuple[str, ...]) -> None:
         ('<meta property="robots" content="noindex">', ()),
         ('<!-- <meta name="robots" content="noindex"> -->', ()),
         ('<!-- a --><meta name="robots" content="noindex"><!-- b', ("noindex",)),
+        ('<script>let s = \'<meta name="robots" content="noindex">\'</script>', ()),
+        ('<style>a {}</style><meta name="robots" content="noindex">', ("noindex",)),
         ('<!-- never closed <meta name="robots" content="noindex">', ()),
         ('<meta name="tdm-reservation" content="1">', ("tdm_reservation",)),
         ('<meta name="tdm-reservation" content="0">', ()),
@@ -71,7 +75,17 @@ def test_only_the_beginning_of_a_page_and_of_a_tag_is_searched() -> None:
     assert opt_outs({}, signal.replace("<meta", "<meta" + " " * (fill + 1))) == ()
 
 
-@pytest.mark.parametrize("page", ["<meta " * 20_000, "<!--" * 20_000, "<meta name=" + "a=" * 40_000, "<meta " + "a='" * 30_000])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<meta " * 20_000,
+        "<!--" * 20_000,
+        "<meta name=" + "a=" * 40_000,
+        "<meta " + "a='" * 30_000,
+        ("<meta" * 130 + "<b " + "a" * 1300 + ">") * 33,
+        ("<meta " + "a='" * 600 + ">") * 33,
+    ],
+)
 def test_a_hostile_head_takes_no_time(page: str) -> None:
     started = time.process_time()
     assert opt_outs({}, page) == ()
