@@ -5,7 +5,7 @@ a stage that computes with a model, on the same ranks: if there is one with the 
 similar amount of work. A build that continued an interrupted one does not count, because its time is that of the last part. Time grows in proportion to the work: for
 training, sequences times FLOPs per sequence; for a stage that computes with a model, the bytes of its data times those of the model;
 otherwise the bytes of its inputs. Disk grows with the bytes of the inputs, that of a checkpoint with its parameters. Memory stays as it
-was, because stages work in bounded memory; that of another model on CPUs follows from its shape, that on GPUs is not estimated.
+was, because stages work in bounded memory; that of another model on CPUs changes by what follows from its shape, that on GPUs is not estimated.
 
 Guarantee: no figure without a build to compare with. The time to start processes is scaled too, so a small build overestimates a large one.
 Cost: the manifests of at most 50 artifacts per node, and of their inputs.
@@ -25,6 +25,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.environment import hardware
 from stages.core.contract.errors import VerificationError
 from stages.core.contract.recipe import Recipe
+from stages.core.contract.runtime import Runtime
 from stages.core.contract.states import READY, NodeState
 from stages.core.store import manifest
 from stages.core.store.external import external_fields
@@ -176,8 +177,11 @@ def _scaled(home: Path, recipe: Recipe, task: _Task, earlier: Artifact) -> Estim
         if trained is None:
             return None
         work, disk = trained
-        if not _same_processes(then_on, now_on) or task.shape != read_model_config(earlier.path / "model.json"):
-            memory = None if recipe.runtime.gpus else _memory(recipe, task.training, task.shape)
+        other = read_model_config(earlier.path / "model.json")
+        if not _same_processes(then_on, now_on) or task.shape != other:
+            with suppress(ValueError):  # settings of another version: the memory stays as it was
+                more = _memory(recipe.runtime, task.training, task.shape) - _memory(Runtime.model_validate(then_on), task.training, other)
+                memory = None if recipe.runtime.gpus else max(usage["memory_bytes"] + more, 0.0)
     elif task.step.stage.uses_gpus:
         work, disk = _ratio(*model) * _ratio(*data), _ratio(*data)
     else:
@@ -218,11 +222,11 @@ def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact,
     return None
 
 
-def _memory(recipe: Recipe, settings: TrainingSettings, shape: ModelConfig) -> int:
-    """Returns the estimated memory of all ranks on CPUs, in bytes."""
+def _memory(runtime: Runtime, settings: TrainingSettings, shape: ModelConfig) -> int:
+    """Returns the memory of all ranks on CPUs that follows from settings and shape, in bytes: that of Python and its libraries is not in it."""
     from stages.lm.model import flops
 
-    ranks, runtime = recipe.runtime.cpu_ranks, recipe.runtime
+    ranks = runtime.cpu_ranks
     return ranks * flops.training_memory_bytes(
         shape, ranks, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision, runtime.activation_checkpointing,
         len(settings.optimizer.tensors()),
