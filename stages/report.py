@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage, Summary, unit_of
+from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage, Summary, seconds_of, unit_of
 from stages.core.contract.report_section import LineChart, Section, SectionTable, merged, with_error
 from stages.settings import StageConfig
 
@@ -156,7 +156,7 @@ def _item_values(artifact: Artifact) -> dict[tuple[str, str], dict[str, float]]:
 def _sections(inputs: Mapping[str, Artifact], ctx: Context) -> list[Section]:
     """Returns the sections of the report: results, record counts, then what each stage shows of its artifact, in DAG order."""
     shown = [section for role, section_of in ctx.sections.items() if role in inputs and (section := section_of(inputs[role])) is not None]
-    seconds = Section("", cards=(("seconds in all nodes", f"{sum(_seconds(a) for a in inputs.values()):,.0f}"),))
+    seconds = Section("", cards=(("seconds in all nodes", f"{sum(seconds_of(a.manifest) for a in inputs.values()):,.0f}"),))
     counts = Section("Data", tables=(SectionTable(_counts(inputs), numeric=COUNTS),))
     return merged([Section("Results"), counts, *shown, *_parts_off(ctx.off), seconds])
 
@@ -216,7 +216,7 @@ def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
             "unit": unit_of(a.manifest),
             "tokens": f"{a.manifest['tokens']:,}" if a.manifest["tokens"] else "",
             "MB": f"{a.manifest['bytes'] / 1e6:,.2f}",
-            "seconds": f"{_seconds(a):.1f}",
+            "seconds": f"{seconds_of(a.manifest):.1f}",
             "built by": f"imported: {a.manifest['imported']['provenance']}" if "imported" in a.manifest else a.manifest["run_id"],
         }
         for node, a in inputs.items()
@@ -241,12 +241,6 @@ def _environment(inputs: Mapping[str, Artifact]) -> dict[str, str]:
         "seed": str(first.manifest["seed"]),
         "packages": ", ".join(f"{name} {version}" for name, version in sorted(packages.items())),
     }
-
-
-def _seconds(artifact: Artifact) -> float:
-    from datetime import datetime
-
-    return (datetime.fromisoformat(artifact.manifest["ended"]) - datetime.fromisoformat(artifact.manifest["started"])).total_seconds()
 
 
 STAGE = Stage(

@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.core.contract.declaration import Artifact
+from stages.core.contract.declaration import Artifact, seconds_of
 from stages.core.contract.environment import hardware
 from stages.core.contract.errors import VerificationError
 from stages.core.contract.recipe import Recipe
@@ -29,7 +29,7 @@ from stages.core.contract.runtime import Runtime
 from stages.core.contract.states import READY, NodeState
 from stages.core.store import manifest
 from stages.core.store.external import external_fields
-from stages.queries.plan import Plan, Planned, Step, model_shape, newest_folders
+from stages.queries.plan import Plan, Planned, Step, model_shape, newest_folders, rank_memory_bytes
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class _Task:
         training: Its settings if it trains.
         inputs: Role or external field -> bytes.
         shape: The model of the recipe; None if it is not known yet.
+        runtime: How the recipe is executed.
     """
 
     step: Step
@@ -82,6 +83,12 @@ class _Task:
     training: TrainingSettings | None
     inputs: Mapping[str, float]
     shape: ModelConfig | None
+    runtime: Runtime
+
+    @property
+    def runs_on(self) -> Mapping[str, object]:
+        """The runtime as a manifest has it."""
+        return self.runtime.model_dump(mode="json")
 
 
 def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan) -> tuple[Estimate, ...]:
@@ -106,8 +113,8 @@ def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan
         estimate = Estimate(step.node)
         if inputs is not None:
             training = config if isinstance(config, TrainingSettings) else None
-            task = _Task(step, config.model_dump(mode="json"), training, inputs, shape)
-            estimate = _from_closest(home, recipe, task)
+            task = _Task(step, config.model_dump(mode="json"), training, inputs, shape, recipe.runtime)
+            estimate = _from_closest(home, task)
         bytes_of[step.node] = estimate.disk_bytes
         found.append(estimate)
     return tuple(found)
@@ -126,16 +133,16 @@ def _input_bytes(step: Step, config: StageConfig, planned: Planned, bytes_of: Ma
     return inputs
 
 
-def _from_closest(home: Path, recipe: Recipe, task: _Task) -> Estimate:
+def _from_closest(home: Path, task: _Task) -> Estimate:
     """Returns the estimate from the build that resembles the task most."""
 
     def difference(pair: tuple[Artifact, Estimate]) -> tuple[bool, bool, float, float]:
         built, estimate = pair[0].manifest, pair[1]
-        other = built["config"] != task.config or not _same_processes(built["runtime"], recipe.runtime.model_dump(mode="json"))
+        other = built["config"] != task.config or not _same_processes(built["runtime"], task.runs_on)
         age = -datetime.fromisoformat(built["started"]).timestamp()
         return built["node"] != task.step.node, other, abs(math.log(estimate.work or 1.0)), age
 
-    found = [(artifact, e) for artifact in _builds(home, task.step.node) if (e := _scaled(home, recipe, task, artifact)) is not None]
+    found = [(artifact, e) for artifact in _builds(home, task.step.node) if (e := _scaled(home, task, artifact)) is not None]
     return min(found, key=difference)[1] if found else Estimate(task.step.node)
 
 
@@ -153,22 +160,19 @@ def _builds(home: Path, node: str) -> Iterator[Artifact]:
                 yield artifact
 
 
-def _scaled(home: Path, recipe: Recipe, task: _Task, earlier: Artifact) -> Estimate | None:
+def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
     """Returns the figures of an earlier build, scaled to the task; None if the two cannot be compared."""
-    from stages.lm.model.config import read_model_config
-
-    then, usage = _recorded_bytes(home, earlier), earlier.manifest.get("usage")
-    now_on, then_on = recipe.runtime.model_dump(mode="json"), earlier.manifest["runtime"]
-    if (
-        then is None
-        or usage is None
-        or (task.step.stage.uses_gpus and any(now_on[name] != then_on.get(name) for name in (RANKS if task.training else RANKS[:1])))
+    record, now_on = earlier.manifest, task.runs_on
+    then_on, usage = record["runtime"], record.get("usage")
+    if usage is None or (
+        task.step.stage.uses_gpus and any(now_on[name] != then_on.get(name) for name in (RANKS if task.training else RANKS[:1]))
     ):
+        return None
+    then = _recorded_bytes(home, earlier)
+    if then is None:
         return None
     model = [sum(sizes.get(role, 0.0) for role in MODEL_ROLES) for sizes in (task.inputs, then)]
     data = [sum(size for role, size in sizes.items() if role not in MODEL_ROLES) for sizes in (task.inputs, then)]
-    record = earlier.manifest
-    seconds = (datetime.fromisoformat(record["ended"]) - datetime.fromisoformat(record["started"])).total_seconds()
     memory: float | None = usage["memory_bytes"]
     if task.training is not None:
         if task.shape is None:
@@ -176,20 +180,22 @@ def _scaled(home: Path, recipe: Recipe, task: _Task, earlier: Artifact) -> Estim
         trained = _training(task.training, task.shape, earlier, _ratio(*data))
         if trained is None:
             return None
-        work, disk = trained
-        other = read_model_config(earlier.path / "model.json")
+        work, disk, other = trained
         if not _same_processes(then_on, now_on) or task.shape != other:
             with suppress(ValueError):  # settings of another version: the memory stays as it was
-                more = _memory(recipe.runtime, task.training, task.shape) - _memory(Runtime.model_validate(then_on), task.training, other)
-                memory = None if recipe.runtime.gpus else max(usage["memory_bytes"] + more, 0.0)
+                before = rank_memory_bytes(Runtime.model_validate(then_on), task.training, other)
+                more = task.runtime.cpu_ranks * (rank_memory_bytes(task.runtime, task.training, task.shape) - before)
+                memory = None if task.runtime.gpus else max(usage["memory_bytes"] + more, 0.0)
     elif task.step.stage.uses_gpus:
         work, disk = _ratio(*model) * _ratio(*data), _ratio(*data)
     else:
         work = disk = _ratio(model[0] + data[0], model[1] + data[1])
-    return Estimate(task.step.node, record["alias"], work, seconds * work, record["bytes"] * disk, usage["scratch_bytes"] * disk, memory)
+    return Estimate(
+        task.step.node, record["alias"], work, seconds_of(record) * work, record["bytes"] * disk, usage["scratch_bytes"] * disk, memory
+    )
 
 
-def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact, data: float) -> tuple[float, float] | None:
+def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact, data: float) -> tuple[float, float, ModelConfig] | None:
     """Compares a training with an earlier one.
 
     Args:
@@ -199,7 +205,7 @@ def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact,
         data: Bytes of the training data, as a multiple of the earlier ones.
 
     Returns:
-        (Work as a multiple, parameters as a multiple); None if the earlier training has no model, epochs or the same precision.
+        (Work as a multiple, parameters as a multiple, the earlier model); None if the earlier training has no model, epochs or the same precision.
     """
     from stages.lm.model import flops
     from stages.lm.model.config import read_model_config
@@ -218,19 +224,8 @@ def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact,
         now = batch * budget.in_steps(batch, length, 0) if budget.epochs is None else budget.epochs * sequences / epochs * data
         work = now * flops.flops_per_token(shape, length) * length
         work /= sequences * flops.flops_per_token(other, other.max_position_embeddings) * other.max_position_embeddings
-        return work, flops.parameter_count(shape) / flops.parameter_count(other)
+        return work, flops.parameter_count(shape) / flops.parameter_count(other), other
     return None
-
-
-def _memory(runtime: Runtime, settings: TrainingSettings, shape: ModelConfig) -> int:
-    """Returns the memory of all ranks on CPUs that follows from settings and shape, in bytes: that of Python and its libraries is not in it."""
-    from stages.lm.model import flops
-
-    ranks = runtime.cpu_ranks
-    return ranks * flops.training_memory_bytes(
-        shape, ranks, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision, runtime.activation_checkpointing,
-        len(settings.optimizer.tensors()),
-    )  # fmt: skip
 
 
 def _recorded_bytes(home: Path, artifact: Artifact) -> dict[str, float] | None:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stages.core.contract import environment, source_code
-from stages.core.contract.declaration import Artifact, ExternalFile, Stage
+from stages.core.contract.declaration import Artifact, ExternalFile, Stage, seconds_of
 from stages.core.contract.errors import InputError, LoamError, VerificationError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
@@ -26,7 +26,9 @@ from stages.core.store import key, manifest
 from stages.queries.imported import CHECKPOINTS
 
 if TYPE_CHECKING:
+    from stages.core.contract.runtime import Runtime
     from stages.lm.model.config import ModelConfig
+    from stages.lm.train.training_settings import TrainingSettings
 
 COMPARED = 50  # maximum number of manifests that are read to explain why a node is missing
 OF_OTHER_RECIPES = """
@@ -238,7 +240,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     rows = []
     if shape is not None:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
-        rows += _pretraining(recipe, shape) if is_trained("pretrain", recipe, plan.off) else []
+        rows += _pretraining(recipe, shape) if _is_trained("pretrain", recipe, plan.off) else []
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
     mix = built.get("mix")
@@ -253,7 +255,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def is_trained(node: str, recipe: Recipe, off: Collection[str]) -> bool:
+def _is_trained(node: str, recipe: Recipe, off: Collection[str]) -> bool:
     """Returns whether the recipe runs a node itself: it has the section, does not import the node, and does not leave it off."""
     return node in recipe.sections and node not in recipe.imports and node not in off
 
@@ -266,7 +268,7 @@ def model_shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Colle
     if checkpoint := next((node for node in CHECKPOINTS if node in imported), ""):
         found = imported[checkpoint]
         return read_model_config(found.path / "model.json") if found else None
-    if not is_trained("pretrain", recipe, off):
+    if not _is_trained("pretrain", recipe, off):
         return None
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
     mix, tokenizer = recipe.sections.get("mix"), recipe.sections.get("train_tokenizer")
@@ -304,19 +306,24 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
         if gpus:  # 400 TFLOP/s per H100 in bf16, as reported for Llama 3 (arXiv 2407.21783, table 4)
             hours = work / (400e12 * 3600)
             rows.append(("GPU hours at 400 TFLOP/s", f"{hours:,.0f} ({hours / ranks / 24:.1f} days on {ranks} GPUs)"))
-    memory = flops.training_memory_bytes(
-        shape, ranks, recipe.runtime.micro_batch_size, seq_len, pretrain.precision, recipe.runtime.activation_checkpointing,
-        len(pretrain.optimizer.tensors()),
-    )  # fmt: skip
+    memory = rank_memory_bytes(recipe.runtime, pretrain, shape)
     return [*rows, ("memory per rank", f"about {memory / 2**30:.2f} GiB on {ranks} ranks")]
+
+
+def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: ModelConfig) -> int:
+    """Returns the memory of one rank of a training that follows from settings and shape; that of Python and its libraries is not in it."""
+    from stages.lm.model import flops
+
+    return flops.training_memory_bytes(
+        shape, runtime.gpus or runtime.cpu_ranks, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
+        runtime.activation_checkpointing, len(settings.optimizer.tensors()),
+    )  # fmt: skip
 
 
 def _measured(built: Mapping[str, Artifact | None]) -> list[tuple[str, str]]:
     """Returns one row about the nodes that have an artifact: their number, the time that building them took, and their bytes on disk."""
-    from datetime import datetime
-
     there = [a.manifest for a in built.values() if a is not None]
     if not there:
         return []
-    seconds = sum((datetime.fromisoformat(m["ended"]) - datetime.fromisoformat(m["started"])).total_seconds() for m in there)
+    seconds = sum(map(seconds_of, there))
     return [("built so far", f"{len(there)} of {len(built)} nodes in {seconds:,.0f} s, {sum(m['bytes'] for m in there) / 1e6:,.1f} MB")]

@@ -7,7 +7,7 @@ MAX_FRAMES elements nav, header, footer, aside, main (and ARIA roles) get marks 
 per line the share of characters in links, the level of a heading, and whether it is in a frame element or in main.
 Between the passes, per host: on how many pages each normalised line and cell occurs, and the titles of the pages.
 Pass 2, per page: the rules of `keep`, each linear in the lines of the page.
-Cost: 2.3 ms per page (1.1 ms for marks, parsing and text), against 1.2 ms for resiliparse's main content rule (2026-11-22).
+Cost: about twice that of resiliparse's main content rule, measured once by hand; bench_boilerplate.py measures no time.
 
 Traps of resiliparse 2.0: each item of an element list runs the query again (5 ms per item on a page of 2,000 links), so lists are only for
 few elements; the links are marked in the source instead.

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -200,6 +201,11 @@ class Artifact:
 def unit_of(manifest: Manifest) -> str:
     """Returns what the rows of an artifact are, in the plural: "documents". A manifest that does not say it gives "rows"."""
     return manifest.get("unit", ROWS)
+
+
+def seconds_of(manifest: Manifest) -> float:
+    """Returns how long building an artifact took, in seconds: of an interrupted build, the last part."""
+    return (datetime.fromisoformat(manifest["ended"]) - datetime.fromisoformat(manifest["started"])).total_seconds()
 
 
 SectionOf = Callable[[Artifact], Section | None]
