@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -177,6 +178,18 @@ def refuse_undeclared(stage: Stage, folder: Path) -> None:
         found, wanted = pq.read_schema(path), schema(**table.types)
         told = [found.field(name) for name in wanted.names] if table.more else list(found)
         assert [(f.name, f.type) for f in told] == [(f.name, f.type) for f in wanted], f"{path} is not {table.name} as declared"
+
+
+def copy_project(folders: Iterable[str], tree: Path) -> None:
+    """Copies folders of the project with their compiled files, which stay valid because a copy has the time of its source file."""
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        """Returns pytest's compiled files, which name the source file, and what another process is about to rename."""
+        kept = (".pyc", ".nbi", ".nbc")
+        return {name for name in names if folder.endswith("__pycache__") and ("-pytest-" in name or not name.endswith(kept))}
+
+    for name in folders:
+        shutil.copytree(PROJECT / name, tree / name, ignore=left_out)
 
 
 def loam(*words: str, home: Path | None = None, check: bool = True, timeout: float = 1500) -> subprocess.CompletedProcess[str]:

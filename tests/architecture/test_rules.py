@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,7 +17,7 @@ from stages.filter import FilterConfig, FilterSettings, with_rules
 from stages.text.quality import stored_signals
 from stages.text.quality.rules import DOCUMENT_RULES, RULES, columns, signals
 from tests.architecture.readme_tables import rewritten
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, copy_project
 
 SETTINGS = FilterConfig().model_dump(mode="json")
 PROSE = """The old house of the baker was painted by the men that live near the river.
@@ -77,8 +76,7 @@ if __name__ == "__main__":
 def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a copy of the project says and does after one entry was added to one file."""
     tree = tmp_path_factory.mktemp("tree")
-    for room in ("stages", "flows", "dashboards", "tests"):
-        shutil.copytree(PROJECT / room, tree / room, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_project(("stages", "flows", "dashboards", "tests"), tree)
     file = tree / "stages" / "text" / "quality" / "rules.py"
     before, last, after = file.read_text().partition('    Rule("", "no_words"')
     assert last

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, copy_project
 
 USE = """
 import json, sys
@@ -35,8 +35,7 @@ print(json.dumps({
 
 def test_a_new_page_is_one_file(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    for folder in ("stages", "flows", "dashboards"):
-        shutil.copytree(PROJECT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_project(("stages", "flows", "dashboards"), tree)
     shutil.copy(PROJECT / "tests" / "dashboards" / "toys" / "names_page.py", tree / "dashboards" / "pages")
     done = subprocess.run(
         [sys.executable, "-c", USE, str(tmp_path / "home")], cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)},

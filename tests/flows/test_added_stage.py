@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, answered
+from tests.conftest import PROJECT, answered, copy_project
 
 MODULE = '''
 """lengths: how long the documents are."""
@@ -113,8 +113,7 @@ def call(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the project's files with three more: two new ones, and a section at the end of a recipe."""
     copy = tmp_path_factory.mktemp("tree")
-    for name in ("stages", "flows", "dashboards", "configs", "tests"):
-        shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_project(("stages", "flows", "dashboards", "configs", "tests"), copy)
     for name in ("pyproject.toml", "constraints.txt", "README.md", "VIEWS.md", "SETTINGS.md"):
         shutil.copyfile(PROJECT / name, copy / name)
     (copy / "stages" / "lengths.py").write_text(MODULE)

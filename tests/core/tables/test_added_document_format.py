@@ -13,7 +13,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from stages.core.contract.source_code import code_digest
 from stages.core.store.manifest import sha256_file
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, copy_project
 
 USE = """
 import json, sys
@@ -36,7 +36,7 @@ print(json.dumps({
 
 def test_a_new_format_is_imported_named_and_in_the_digest_of_the_code(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    shutil.copytree(PROJECT / "stages", tree / "stages", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_project(["stages"], tree)
     tables = tree / "stages" / "core" / "tables"
     shutil.copy(PROJECT / "tests" / "core" / "tables" / "toys" / "format_text_lines.py", tables)
     registry = tables / "import_documents.py"

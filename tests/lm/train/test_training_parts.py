@@ -27,7 +27,7 @@ from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.schedule_cosine import Cosine
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
 from stages.lm.train.training_settings import SequenceTraining, TrainingSettings
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, copy_project
 from tests.lm import plain
 from tests.lm.toys import train as toys
 
@@ -48,7 +48,7 @@ def test_every_entry_has_the_name_of_its_class_and_the_first_is_the_default() ->
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a copy of stages/ with the toys: for each, one file and two lines of the registry."""
     root = tmp_path_factory.mktemp("tree")
-    shutil.copytree(PROJECT / "stages", root / "stages", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_project(["stages"], root)
     registry = root / "stages" / "lm" / "train" / "training_parts.py"
     text = registry.read_text()
     for file, (kind, table, name) in FILES.items():

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from stages.core.contract.source_code import code_digest
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, copy_project
 
 ENTRY = '    InterviewFormat("interview", ("interviewer", "guest")),'
 USE = """
@@ -37,7 +37,7 @@ print(json.dumps({"found": found, "named": named, "refused": refused, "digest": 
 
 def test_a_new_format_is_read_named_and_in_the_digest_of_the_code(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    shutil.copytree(PROJECT / "stages", tree / "stages", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_project(["stages"], tree)
     folder = tree / "stages" / "text" / "dialogue_formats"
     shutil.copy(PROJECT / "tests" / "text" / "dialogue_formats" / "toys" / "chat_interview.py", folder)
     registry = folder / "chat_formats.py"

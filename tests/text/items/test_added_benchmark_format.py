@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, copy_project
 
 ENTRY = '    SentimentFormat(("sentence", "sentiment")),\n'
 USE = """
@@ -41,8 +41,7 @@ RECORDS = [{"sentence": "A film to see twice.", "sentiment": 1}, {"sentence": "T
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a copy of the project with the toy: one new file, and its import and its entry in the registry."""
     root = tmp_path_factory.mktemp("tree")
-    for folder in ("stages", "flows", "dashboards", "tests"):
-        shutil.copytree(PROJECT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_project(("stages", "flows", "dashboards", "tests"), root)
     items = root / "stages" / "text" / "items"
     shutil.copy(PROJECT / "tests" / "text" / "items" / "toys" / "format_sentiment.py", items)
     registry = items / "tasks.py"
