@@ -65,7 +65,8 @@ def test_a_rank_without_its_parent_leaves(job: RankJob, tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
-def test_kill_ends_what_does_not_listen() -> None:
+def test_kill_ends_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.lm.train.launch.GRACE_S", 0.5)
     deaf = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(99)"],
                             stdout=subprocess.PIPE)  # fmt: skip
     assert deaf.stdout is not None and deaf.stdout.readline()
