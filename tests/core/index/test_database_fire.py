@@ -23,6 +23,8 @@ from stages.core.store import manifest
 from tests.conftest import PROJECT, run_stage
 from tests.core.toys import WORDS
 
+RECORDERS, ARTIFACTS = 5, 40
+"""How many processes write at once here, and how many artifacts each publishes."""
 HOME = "import os, signal, sys, pathlib\nhome = pathlib.Path(sys.argv[1])\n"
 RECORD = (
     HOME
@@ -115,22 +117,35 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def test_sixteen_recorders_of_two_hundred_artifacts_lose_nothing(home: Path) -> None:
+def recorders_lose_nothing(home: Path, recorders: int, count: int) -> None:
+    """Lets so many processes publish and index so many artifacts each, at once."""
     sample = next((home / "artifacts").glob("*/*/manifest.json"))
-    recorders = [start(RECORD, home, n, 200, sample) for n in range(16)]
-    assert [(r.wait(timeout=600), r.communicate(timeout=60)[1]) for r in recorders] == [(0, "")] * 16
+    started = [start(RECORD, home, n, count, sample) for n in range(recorders)]
+    assert [(r.wait(timeout=600), r.communicate(timeout=60)[1]) for r in started] == [(0, "")] * recorders
     names = {row[0] for row in database.query(home, "SELECT artifact_id FROM artifact")[1]}
-    assert names == set(manifest.stamps(home)) and len(names) == 2 + 16 * 200
-    assert database.query(home, "SELECT count(*), count(DISTINCT alias) FROM artifact")[1] == [(3202, 3202)]
+    every = 2 + recorders * count
+    assert names == set(manifest.stamps(home)) and len(names) == every
+    assert database.query(home, "SELECT count(*), count(DISTINCT alias) FROM artifact")[1] == [(every, every)]
     assert leftovers(home) == []
 
 
-def test_sixteen_processes_that_want_the_same_twenty_keys_build_each_once(home: Path) -> None:
-    wanting = [start(SAME, home, n) for n in range(16)]
-    assert [(w.wait(timeout=600), w.communicate(timeout=60)) for w in wanting] == [(0, ("done\n", ""))] * 16
+def test_recorders_lose_nothing(home: Path) -> None:
+    """`make test-chaos` has sixteen of two hundred artifacts each."""
+    recorders_lose_nothing(home, RECORDERS, ARTIFACTS)
+
+
+def wanted_keys_are_built_once(home: Path, processes: int) -> None:
+    """Lets so many processes want the same twenty keys, each in an order of its own."""
+    wanting = [start(SAME, home, n) for n in range(processes)]
+    assert [(w.wait(timeout=600), w.communicate(timeout=60)) for w in wanting] == [(0, ("done\n", ""))] * processes
     built = Counter((home / "builds").read_text().split())
     assert built == Counter({f"word{key}": 1 for key in range(20)})
     assert indexed(home) == 22 and list((home / "leases").glob("*")) == []
+
+
+def test_processes_that_want_the_same_twenty_keys_build_each_once(home: Path) -> None:
+    """`make test-chaos` has sixteen processes."""
+    wanted_keys_are_built_once(home, RECORDERS)
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda m: "-".join(map(str, m)))

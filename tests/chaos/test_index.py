@@ -1,0 +1,32 @@
+"""The index with sixteen writers at once; tests/core/index/test_database_fire.py has the same with fewer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stages.core.index import database
+from tests.conftest import run_stage
+from tests.core.index.test_database_fire import recorders_lose_nothing, wanted_keys_are_built_once
+from tests.core.toys import WORDS
+
+pytestmark = pytest.mark.chaos
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with one indexed artifact and one that is not yet indexed."""
+    home = tmp_path / "home"
+    run_stage(WORDS, {}, {}, home)
+    database.update(home)
+    run_stage(WORDS, {"words": ["more"]}, {}, home)
+    return home
+
+
+def test_sixteen_recorders_of_two_hundred_artifacts_lose_nothing(home: Path) -> None:
+    recorders_lose_nothing(home, 16, 200)
+
+
+def test_sixteen_processes_that_want_the_same_twenty_keys_build_each_once(home: Path) -> None:
+    wanted_keys_are_built_once(home, 16)
