@@ -41,6 +41,7 @@ SHARED = {
         for name in ("damage", "dpo", "export", "export_check", "pairs_and_references", "pretrain", "reference", "settings_reach_the_job", "sft",
                      "training_identity", "training_summaries")
     ),
+    "standing_server": ("tests/flows/test_bad_input.py", "tests/flows/test_cli_commands.py", "tests/flows/test_added_stage.py"),
 }  # fmt: skip
 """Fixtures of the whole session that take long to build -> the files that use them. These run in one process, and first."""
 LONG = ("tests/golden", "tests/lm/train", "tests/flows", "tests/core/index")

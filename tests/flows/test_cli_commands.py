@@ -206,6 +206,7 @@ def test_the_prefect_server_says_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.usefixtures("on_standing_server")
 def test_a_stage_and_a_run_answer_with_their_nodes(tmp_path: Path) -> None:
     home = tmp_path / "home"
     first = answered(loam("stage", "crawl", *SMALL, "--json", home=home).stdout, "stage")
