@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from tests.conftest import PROJECT, TINY, answered, loam, nodes_of
 from tests.served import ask, client_environment
 
 pytestmark = pytest.mark.server
+WATCH = ("--watch", "--watch-interval", "1")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def server(tiny_home: Path) -> Iterator[dict[str, str]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "flows.cli", "serve", "--port", str(port), "--home", str(tiny_home)]
-    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    soon = {**os.environ, "PREFECT_WORKER_QUERY_SECONDS": "1"}  # the worker asks every 10 s what there is to run
+    process = subprocess.Popen(command, cwd=PROJECT, env=soon, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     printed = []
     for line in process.stdout:
@@ -52,7 +55,7 @@ def server(tiny_home: Path) -> Iterator[dict[str, str]]:
 
 
 def deploy(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "prefect", "deployment", "run", *words, "--watch"]
+    command = [sys.executable, "-m", "prefect", "deployment", "run", *words, *WATCH]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600, cwd=PROJECT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done
@@ -122,7 +125,7 @@ def test_log_lines_and_progress_of_the_ranks_arrive_while_they_train(server: dic
 
 
 def test_a_failing_node_fails_the_run_with_its_message(server: dict[str, str], tiny_home: Path) -> None:
-    command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dedpu", "-p", f"recipe={TINY}", "--watch"]
+    command = [sys.executable, "-m", "prefect", "deployment", "run", "stage/any", "-p", "node=dedpu", "-p", f"recipe={TINY}", *WATCH]
     done = subprocess.run(command, env=server, capture_output=True, text=True, check=False, timeout=300, cwd=PROJECT)
     assert done.returncode == 1
     assert "There is no node 'dedpu'" in newest_run(tiny_home, "stage")["state"]["message"]
