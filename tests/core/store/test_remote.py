@@ -47,7 +47,7 @@ class Moody(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Moody)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
 

@@ -57,7 +57,7 @@ def serving(pages: dict[str, tuple[int, str, bytes]]) -> Iterator[dict[str, str]
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
     try:
         yield {"site.invalid": f"127.0.0.1:{server.server_address[1]}"}
     finally:
