@@ -154,8 +154,8 @@ def test_a_stage_whose_inputs_are_not_built_is_refused(tiny_home: Path) -> None:
 
 
 def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> None:
-    """Ctrl-C in the middle of sft: exit code 130, no process left, and the same command finishes the job."""
-    settings = ["--set", "sft.learning_rate=0.0011", "--until", "sft"]
+    """Ctrl-C after the first of twenty steps of sft: exit code 130, no process left, and the same command finishes the job."""
+    settings = ["--set", "sft.learning_rate=0.0011", "--set", "sft.budget.steps=20", "--until", "sft"]
     command = [sys.executable, "-m", "flows.cli", "run", TINY, *settings, "--home", str(tiny_home)]
 
     def as_at_a_terminal() -> None:
@@ -164,7 +164,7 @@ def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> N
     running = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=as_at_a_terminal)
     assert running.stderr is not None
     for line in running.stderr:
-        if line.startswith("sft") and "step 20/" in line:
+        if line.startswith("sft") and "step 1/20: loss" in line:
             os.killpg(running.pid, signal.SIGINT)
             break
     rest = running.stderr.read()
