@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from stages import contamination
@@ -118,3 +119,38 @@ def test_of_two_matches_of_one_length_the_first_is_flagged() -> None:
     for text, words in ((f"{first}. {second}.", first), (f"{second}. {first}.", second), (f"{first}. {longer}.", longer)):
         (flag,) = contamination._search(index, "documents", [(UUID(int=1), None, text)])
         assert (flag["words"], flag["overlap_frac"]) == (words, len(words) / len(text))
+
+
+def test_records_that_are_not_trained_on_hide_none_after_them(tmp_path: Path) -> None:
+    rows = [("validation", "one"), ("train", "two"), ("test", "three"), ("train", "four")]
+    shape = schema(doc_id="uuid", messages="string", split="string")
+    said = [
+        {"doc_id": UUID(int=n), "split": split, "messages": json.dumps([{"role": "user", "content": text}])}
+        for n, (split, text) in enumerate(rows)
+    ]
+    write_rows(tmp_path / "conversations.parquet", shape, said)
+    assert [text.strip() for _, _, text in contamination._dialogues(tmp_path / "conversations.parquet", "conversations")] == ["two", "four"]
+
+
+def test_flags_stand_in_the_order_of_the_shards_and_scores_have_the_same_bits_each_time(
+    given: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever order a disk lists files in, and whatever order a set of texts has in this process."""
+    texts = [f"{QUESTIONS[n]} in shard {n}" for n in (3, 1, 2, 0)]
+    given["documents"] = made.documents(tmp_path / "leaked", [[text] for text in texts])
+    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    rows = list(read_rows(given["benchmarks"].path / "items.parquet"))
+    values = [1e16, 1.0, -1e16, 3.0, 1e-3, 7e15]
+    samples = [
+        {"task": "quiz", "item_id": row["item_id"], "metric": "acc", "value": value} for row, value in zip(rows, values, strict=True)
+    ]
+    write_rows(tmp_path / "base2" / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), samples)
+    given["base"] = made.artifact(tmp_path / "base2", "scores", "evaluate@base")
+    listed = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: iter(sorted(listed(path, pattern), reverse=True)))
+    done = run_stage(STAGE, {}, given, tmp_path / "home")
+    names = {row["item_id"]: row["context"] for row in rows}
+    assert [names[flag["item_id"]] for flag in read_rows(done.path / "flags.parquet")] == [QUESTIONS[n] for n in (3, 1, 2, 0)]
+    full = next(s for s in json.loads((done.path / "scores.json").read_text()) if (s["model"], s["subset"]) == ("base", "full"))
+    by_item = sorted(samples, key=lambda sample: str(sample["item_id"]))
+    assert full["value"] == float(np.array([sample["value"] for sample in by_item]).mean())

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from stages.lm.data.reader import SequenceReader, write_sequence_files
-from stages.lm.model.loss import TorchBatch, segment_log_probs, to_torch
+from stages.lm.model.loss import Loss, TorchBatch, segment_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
-from stages.settings import deciding
+from stages.settings import deciding, is_deciding
 
 CPU = torch.device("cpu")
 
@@ -124,3 +124,16 @@ def test_the_name_of_a_loss_is_part_of_what_decides() -> None:
     """Two losses may have the same settings: then their names alone tell snapshots apart."""
     assert deciding(DpoLoss(beta=0.25)) == {"name": "dpo", "beta": 0.25}
     assert deciding(NextTokenLoss())["name"] == "next_token"
+
+
+def test_sums_of_log_probabilities_are_made_on_the_device_of_the_logits(tmp_path: Path) -> None:
+    """As on a GPU, where torch makes new tensors elsewhere unless it is told."""
+    _, batch = pair_batch(tmp_path, None)
+    logits = torch.randn(int(batch.keep.sum()), 30)
+    expected = segment_log_probs(logits, batch, 2)
+    with torch.device("meta"):
+        assert torch.equal(segment_log_probs(logits, batch, 2), expected)
+
+
+def test_a_loss_that_says_nothing_else_gets_whole_sequences_and_is_told_apart_by_its_name() -> None:
+    assert Loss.trim_to == NextTokenLoss.trim_to == 0 and is_deciding(Loss.model_fields["name"]) is True
