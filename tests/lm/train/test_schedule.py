@@ -33,4 +33,4 @@ def test_after_the_last_step_the_rate_stays_at_its_end() -> None:
 
 
 def test_the_name_of_a_schedule_decides_the_weights() -> None:
-    assert is_deciding(Schedule.model_fields["name"]) is True
+    assert is_deciding(Schedule.model_fields["name"]) is True and rate(0, 1.0, 0.1, 2, 3) == 0.5

@@ -20,7 +20,7 @@ from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import trainer, training_run
 from stages.lm.train.events import Evaluated, EventTail, StepDone, event_path, open_events
-from stages.lm.train.job import JobError, Machine, RankJob
+from stages.lm.train.job import JobError, Machine, RankJob, read_job, write_job
 from stages.lm.train.launch import LaunchError
 from stages.lm.train.metrics import open_metrics, read_metrics
 from stages.lm.train.training_run import metric_columns, remedy
@@ -183,10 +183,11 @@ def test_metrics_of_the_loss_are_columns_in_alphabetical_order() -> None:
     assert list(metric_columns([{"step": 1.0, **dict.fromkeys(names, 0.5)}], {"step": "int64"})) == ["step", *sorted(names)]
 
 
-def test_a_job_has_nothing_that_it_was_not_given(job: RankJob) -> None:
+def test_a_job_has_nothing_that_it_was_not_given(job: RankJob, tmp_path: Path) -> None:
     bare = RankJob(model=job.model, settings=ScoringSettings(), train=job.train, machine=job.machine, seed=0, scratch="s", out="o")
     assert (bare.phases, bare.validation, bare.init_from, bare.data_identity, bare.steps) == ((), None, "", "", 0)
     assert not Machine(1, "cpu", 2, 2).offload_optimizer and not Machine(1, "cpu", 2, 2).activation_checkpointing
+    assert read_job(write_job(bare, tmp_path / "job.json")) == bare
 
 
 def test_the_fingerprint_is_the_digest_of_the_deciding_values_in_the_order_of_their_names(job: RankJob) -> None:
