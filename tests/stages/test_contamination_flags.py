@@ -132,25 +132,26 @@ def test_records_that_are_not_trained_on_hide_none_after_them(tmp_path: Path) ->
     assert [text.strip() for _, _, text in contamination._dialogues(tmp_path / "conversations.parquet", "conversations")] == ["two", "four"]
 
 
-def test_flags_stand_in_the_order_of_the_shards_and_scores_have_the_same_bits_each_time(
+def test_flags_stand_in_the_order_of_the_shards_whatever_order_a_disk_lists_them_in(
     given: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever order a disk lists files in, and whatever order a set of texts has in this process."""
-    texts = [f"{QUESTIONS[n]} in shard {n}" for n in (3, 1, 2, 0)]
-    given["documents"] = made.documents(tmp_path / "leaked", [[text] for text in texts])
+    wanted = [QUESTIONS[n] for n in (3, 1, 2, 0)]
+    given["documents"] = made.documents(tmp_path / "leaked", [[f"{text} in a shard"] for text in wanted])
     given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
-    rows = list(read_rows(given["benchmarks"].path / "items.parquet"))
-    values = [1e16, 1.0, -1e16, 3.0, 1e-3, 7e15]
-    samples = [
-        {"task": "quiz", "item_id": row["item_id"], "metric": "acc", "value": value} for row, value in zip(rows, values, strict=True)
-    ]
-    write_rows(tmp_path / "base2" / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), samples)
-    given["base"] = made.artifact(tmp_path / "base2", "scores", "evaluate@base")
     listed = Path.glob
     monkeypatch.setattr(Path, "glob", lambda path, pattern: iter(sorted(listed(path, pattern), reverse=True)))
-    done = run_stage(STAGE, {}, given, tmp_path / "home")
-    names = {row["item_id"]: row["context"] for row in rows}
-    assert [names[flag["item_id"]] for flag in read_rows(done.path / "flags.parquet")] == [QUESTIONS[n] for n in (3, 1, 2, 0)]
-    full = next(s for s in json.loads((done.path / "scores.json").read_text()) if (s["model"], s["subset"]) == ("base", "full"))
-    by_item = sorted(samples, key=lambda sample: str(sample["item_id"]))
-    assert full["value"] == float(np.array([sample["value"] for sample in by_item]).mean())
+    names = {row["item_id"]: row["context"] for row in read_rows(given["benchmarks"].path / "items.parquet")}
+    assert [names[flag["item_id"]] for flag in flags(given, tmp_path / "home")] == wanted
+
+
+def test_a_score_has_the_same_bits_whatever_order_a_set_of_texts_has(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    values = {f"item{number}": float(draw.normal() * 10 ** draw.uniform(0, 12)) for number in range(200)}
+    shape = schema(task="string", item_id="string", metric="string", value="float64")
+    samples = [{"task": "t", "item_id": item, "metric": "m", "value": value} for item, value in values.items()]
+    write_rows(tmp_path / "samples.parquet", shape, samples)
+    found = set(list(values)[::3])
+    parts = {"full": set(values), "clean": set(values) - found, "flagged": found}
+    for score in contamination._rescored("base", tmp_path, {("t", item) for item in values}, {("t", item) for item in found}):
+        own = [values[item] for item in sorted(parts[score["subset"]])]
+        assert (score["n"], score["value"]) == (len(own), float(np.array(own).mean()))

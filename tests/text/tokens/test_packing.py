@@ -71,10 +71,3 @@ def test_refuses_what_cannot_be_packed(lengths: list[int], capacity: int, messag
 def test_the_first_item_that_does_not_fit_is_named(lengths: list[int], bad: int) -> None:
     with pytest.raises(ValueError, match=f"Item {bad} has {lengths[bad]} tokens; a sequence takes 1 to 8"):
         pack(np.array(lengths), 8)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.int16])
-def test_lengths_of_any_type_are_packed_alike(dtype: type) -> None:
-    """Longest first, although the negative of an unsigned number is a large one."""
-    lengths = [3, 9, 1, 6, 12]
-    assert pack(np.array(lengths, dtype), 12).tolist() == brute_force(lengths, 12) == [1, 1, 2, 2, 0]
