@@ -112,7 +112,7 @@ def test_the_pull_to_the_reference_is_a_tenth_unless_it_is_set_up_to_100(tmp_pat
         with pytest.raises(ValidationError, match="beta"):
             DpoLoss(beta=beta)
     assert reader.batch([0], DpoLoss.trim_to).tokens.shape == (1, 32) and reader.batch([-1], DpoLoss.trim_to).tokens.shape == (1, 16)
-    assert DpoLoss().units(reader.batch([0, 1])) == 2
+    assert DpoLoss().units(reader.batch([0, 1])) == 2 and deciding(DpoLoss()) == {"name": "dpo", "beta": 0.1}
 
 
 def test_two_equal_answers_are_no_success(tmp_path: Path) -> None:
