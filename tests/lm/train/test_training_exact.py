@@ -162,13 +162,13 @@ def test_only_the_first_rank_tells_of_steps_and_an_evaluation_without_values_is_
 def test_a_job_that_does_not_divide_is_refused_before_any_rank_starts(job: RankJob, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[RankJob] = []
     monkeypatch.setattr(training_run, "launch", lambda own, *_: started.append(own))
-    monkeypatch.setattr(training_run, "read_metrics", lambda _: [])
+    monkeypatch.setattr(training_run, "read_metrics", lambda path: [{"step": 1.0, "of": path}])
     listener: Any = SimpleNamespace(child_environment=dict)
     with pytest.raises(JobError, match="global_batch_size 5 is not divisible by 1 ranks × runtime.micro_batch_size 2 = 2"):
         training_run.run(changed(job, global_batch_size=5), listener)
     assert not started
     for fits in (job, replace(job, settings=ScoringSettings())):
-        assert training_run.run(fits, listener) == []
+        assert training_run.run(fits, listener) == [{"step": 1.0, "of": Path(job.scratch) / "metrics.jsonl"}]
     assert len(started) == 2
 
 
