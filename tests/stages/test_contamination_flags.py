@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from stages import contamination
@@ -118,3 +119,39 @@ def test_of_two_matches_of_one_length_the_first_is_flagged() -> None:
     for text, words in ((f"{first}. {second}.", first), (f"{second}. {first}.", second), (f"{first}. {longer}.", longer)):
         (flag,) = contamination._search(index, "documents", [(UUID(int=1), None, text)])
         assert (flag["words"], flag["overlap_frac"]) == (words, len(words) / len(text))
+
+
+def test_records_that_are_not_trained_on_hide_none_after_them(tmp_path: Path) -> None:
+    rows = [("validation", "one"), ("train", "two"), ("test", "three"), ("train", "four")]
+    shape = schema(doc_id="uuid", messages="string", split="string")
+    said = [
+        {"doc_id": UUID(int=n), "split": split, "messages": json.dumps([{"role": "user", "content": text}])}
+        for n, (split, text) in enumerate(rows)
+    ]
+    write_rows(tmp_path / "conversations.parquet", shape, said)
+    assert [text.strip() for _, _, text in contamination._dialogues(tmp_path / "conversations.parquet", "conversations")] == ["two", "four"]
+
+
+def test_flags_stand_in_the_order_of_the_shards_whatever_order_a_disk_lists_them_in(
+    given: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [QUESTIONS[n] for n in (3, 1, 2, 0)]
+    given["documents"] = made.documents(tmp_path / "leaked", [[f"{text} in a shard"] for text in wanted])
+    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    listed = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: iter(sorted(listed(path, pattern), reverse=True)))
+    names = {row["item_id"]: row["context"] for row in read_rows(given["benchmarks"].path / "items.parquet")}
+    assert [names[flag["item_id"]] for flag in flags(given, tmp_path / "home")] == wanted
+
+
+def test_a_score_has_the_same_bits_whatever_order_a_set_of_texts_has(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    values = {f"item{number}": float(draw.normal() * 10 ** draw.uniform(0, 12)) for number in range(200)}
+    shape = schema(task="string", item_id="string", metric="string", value="float64")
+    samples = [{"task": "t", "item_id": item, "metric": "m", "value": value} for item, value in values.items()]
+    write_rows(tmp_path / "samples.parquet", shape, samples)
+    found = set(list(values)[::3])
+    parts = {"full": set(values), "clean": set(values) - found, "flagged": found}
+    for score in contamination._rescored("base", tmp_path, {("t", item) for item in values}, {("t", item) for item in found}):
+        own = [values[item] for item in sorted(parts[score["subset"]])]
+        assert (score["n"], score["value"]) == (len(own), float(np.array(own).mean()))

@@ -191,15 +191,14 @@ def write_sequence_files(
     folder.mkdir(parents=True, exist_ok=True)
     ordered = np.argsort(sequence_of, kind="stable")
     lengths = np.array([len(items[i][0]) for i in ordered], np.int64)
-    starts = np.concatenate([[0], np.cumsum(lengths)])[:-1] if len(lengths) else lengths
+    starts = np.concatenate([[0], np.cumsum(lengths)])[:-1]
     top = max((int(ids.max()) for ids, _ in items), default=0)
     dtype = "uint16" if top < 1 << 16 else "uint32"
     none = np.zeros(0, np.int64)
     np.concatenate([none, *(items[i][0] for i in ordered)]).astype(np.dtype(dtype).newbyteorder("<")).tofile(folder / "tokens.bin")
     np.concatenate([none, *(items[i][1] for i in ordered)]).astype(np.uint8).tofile(folder / "mask.bin")
     np.save(folder / "segments.npy", np.stack([np.zeros_like(lengths), starts, lengths], 1))
-    counts = np.bincount(sequence_of, minlength=int(sequence_of.max()) + 1) if len(sequence_of) else np.zeros(0, np.int64)
-    np.save(folder / "sequences.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+    np.save(folder / "sequences.npy", np.concatenate([[0], np.cumsum(np.bincount(sequence_of))]).astype(np.int64))
     if references is not None:
         np.save(folder / "references.npy", references)
     return SequenceFiles(

@@ -220,7 +220,6 @@ def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
 
 def save(run: Run, step: int) -> None:
     """Writes a snapshot and deletes all but the last two."""
-    run.snapshots.mkdir(exist_ok=True)
     if run.metrics:
         run.metrics.sync()
     checkpoint.save(run.engine, run.snapshots / name_of(step), step, run.job.fingerprint())

@@ -56,7 +56,6 @@ def read_spans(files: Sequence[Path]) -> Spans:
     names, source = np.unique(text, return_inverse=True) if len(text) else (np.zeros(0, object), np.zeros(0, np.int64))
     numbers = {name: table.column(name).to_numpy().astype(np.int64) for name in ("shard", "start", "length", "bytes")}
     storage = table.column("doc_id").combine_chunks()
-    storage = storage.chunk(0) if isinstance(storage, pa.ChunkedArray) else storage
     return Spans(storage.storage, source.astype(np.int64), tuple(names.tolist()), **numbers)
 
 

@@ -77,3 +77,8 @@ GOLDEN = [14, 16, 24, 19, 34, 54, 32, 42, 28, 37]
 def test_no_phase_is_no_batch() -> None:
     with pytest.raises(OrderError, match="the largest has 0 sequences, and global_batch_size is 4"):
         Order((), 1, 4)
+
+
+def test_the_largest_of_several_phases_is_named() -> None:
+    with pytest.raises(OrderError, match="the largest has 5 sequences, and global_batch_size is 8"):
+        Order((Phase(0, 3), Phase(3, 5), Phase(8, 2)), 1, 8)

@@ -36,7 +36,7 @@ def test_pairs_are_sequences_of_two_segments(tmp_path: Path) -> None:
     prompt = json.dumps([{"role": "user", "content": "why"}])
     records = [{"doc_id": n, "source": "s", "prompt": prompt, "chosen": "yes" * n, "rejected": "no"} for n in (1, 9, 2)]
     encoded = pairs.encode_pairs(records, render, 24)
-    assert [r["doc_id"] for r in encoded.records] == [1, 2] and encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1} and len(encoded.too_long) == 1
+    assert [r["doc_id"] for r in encoded.records] == [1, 2] and encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1} and encoded.too_long == [31]
     reader = SequenceReader(pairs.write_pair_sequences(tmp_path, encoded, 24, 0))
     batch = reader.batch([0, 1])
     assert [(batch.docs[number] == segment).sum() for number in (0, 1) for segment in (0, 1)] == [7, 6, 10, 6]
@@ -55,7 +55,7 @@ def test_sequence_spans_are_where_they_say(tmp_path_factory: pytest.TempPathFact
     files = write_sequence_files(folder, encoded.items, sequence_of, 64, 0)
     segments, offsets, tokens = np.load(files.segments), np.load(files.sequences), np.fromfile(files.tokens[0], "<u2")
     for span, (ids, _) in zip(pairs.sequence_span_rows("train", encoded, sequence_of), encoded.items, strict=True):
-        assert segments[offsets[span["sequence"]] + span["segment"]].tolist() == [0, span["start"], span["length"]]
+        assert segments[offsets[span["sequence"]] + span["segment"]].tolist() == [span["shard"], span["start"], span["length"]]
         assert tokens[span["start"] : span["start"] + span["length"]].tolist() == ids.tolist()
 
 
@@ -77,3 +77,11 @@ def test_the_advice_says_what_a_longer_context_would_keep() -> None:
     assert pairs.context_advice("conversations", encoded, 256) == start + "mix.seq_len=512 none"
     encoded.too_long[:] = [300, 513, 1025]
     assert pairs.context_advice("conversations", encoded, 256) == start + "mix.seq_len=512 would leave out 2 (20.0%), mix.seq_len=2048 none"
+
+
+@pytest.mark.parametrize(("mask", "kept"), [([0, 1], True), ([0, 1, 0], True), ([1, 0], False), ([1], False), ([0, 0, 1], True), ([0, 1, 1, 1], False)])
+def test_a_conversation_is_trained_if_any_token_but_its_first_is_and_it_fits(mask: list[int], kept: bool) -> None:
+    """No token predicts the first one. The context has three tokens."""
+    encoded = pairs.encode_conversations([conversation(("user", "q"))], lambda _: (list(range(len(mask))), mask), 3)  # type: ignore[arg-type]
+    assert len(encoded.items) == kept and encoded.too_long == [len(mask)] * (len(mask) > 3)
+    assert encoded.reasons() == ({} if kept else {pairs.ExampleReason.TOO_LONG if len(mask) > 3 else pairs.ExampleReason.NOTHING_TRAINED: 1})

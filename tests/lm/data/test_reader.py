@@ -95,3 +95,17 @@ def test_segments_beyond_the_shard_are_refused(tmp_path: Path) -> None:
 def test_the_token_and_mask_files_are_opened_for_reading_only(tmp_path: Path) -> None:
     reader = SequenceReader(write_sequence_files(tmp_path, items_of([5, 7]), np.array([0, 0]), 16, 0))
     assert [array.flags.writeable for array in (*reader._tokens, *reader._masks)] == [False, False]
+
+
+def test_the_first_sequence_has_its_own_length_and_references(tmp_path: Path) -> None:
+    references = np.array([[0.0, 1.0], [2.0, 3.0]])
+    reader = SequenceReader(write_sequence_files(tmp_path, items_of([9, 3]), np.array([0, 1]), 16, 0, references))
+    batch = reader.batch([0, 1, -1], trim_to=4)
+    assert batch.tokens.shape == (3, 12) and batch.references is not None and batch.references[:2].tolist() == references.tolist()
+
+
+def test_files_without_an_item_have_no_sequence(tmp_path: Path) -> None:
+    files = write_sequence_files(tmp_path, [], np.zeros(0, np.int64), 16, 0)
+    assert len(SequenceReader(files)) == 0 and files.dtype == "uint16"
+    assert [(tmp_path / name).stat().st_size for name in ("tokens.bin", "mask.bin")] == [0, 0]
+    assert np.load(files.segments).shape == (0, 3) and np.load(files.sequences).tolist() == [0]

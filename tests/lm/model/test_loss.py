@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from stages.lm.data.reader import SequenceReader, write_sequence_files
-from stages.lm.model.loss import TorchBatch, segment_log_probs, to_torch
+from stages.lm.model.loss import Loss, TorchBatch, segment_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
-from stages.settings import deciding
+from stages.settings import deciding, is_deciding
 
 CPU = torch.device("cpu")
 
@@ -104,6 +105,16 @@ def test_dpo_counts_no_sequence_that_only_fills_up(tmp_path: Path) -> None:
     assert DpoLoss(beta=0.1).units(padded) == 1
 
 
+def test_the_pull_to_the_reference_is_a_tenth_unless_it_is_set_up_to_100(tmp_path: Path) -> None:
+    reader, _ = pair_batch(tmp_path, np.zeros((6, 2)))
+    assert DpoLoss().beta == 0.1 and DpoLoss(beta=100).beta == 100 and DpoLoss(beta=0.001).beta == 0.001
+    for beta in (0, -1, 100.5, 101):
+        with pytest.raises(ValidationError, match="beta"):
+            DpoLoss(beta=beta)
+    assert reader.batch([0], DpoLoss.trim_to).tokens.shape == (1, 32) and reader.batch([-1], DpoLoss.trim_to).tokens.shape == (1, 16)
+    assert DpoLoss().units(reader.batch([0, 1])) == 2 and deciding(DpoLoss()) == {"name": "dpo", "beta": 0.1}
+
+
 def test_two_equal_answers_are_no_success(tmp_path: Path) -> None:
     """TRL counts a pair only if the chosen answer is the more likely one."""
     ids, mask = np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1], np.uint8)
@@ -112,6 +123,12 @@ def test_two_equal_answers_are_no_success(tmp_path: Path) -> None:
     logits = torch.zeros(*batch.tokens.shape, 30)
     _, metrics = DpoLoss(beta=0.1).sums(logits[batch.keep], batch)
     assert {name: float(value) for name, value in metrics.items()} == {"reward_accuracy": 0, "reward_margin": 0, "logprob_accuracy": 0}
+
+
+def test_a_loss_that_says_nothing_else_gets_whole_sequences_and_is_told_apart_by_its_name(tmp_path: Path) -> None:
+    _, batch = pair_batch(tmp_path, None)
+    assert NextTokenLoss().sums(torch.zeros(int(batch.keep.sum()), 30), batch)[1] == {}
+    assert Loss.trim_to == NextTokenLoss.trim_to == 0 and is_deciding(Loss.model_fields["name"]) is True
 
 
 def test_dpo_without_references_is_refused(tmp_path: Path) -> None:
@@ -124,3 +141,12 @@ def test_the_name_of_a_loss_is_part_of_what_decides() -> None:
     """Two losses may have the same settings: then their names alone tell snapshots apart."""
     assert deciding(DpoLoss(beta=0.25)) == {"name": "dpo", "beta": 0.25}
     assert deciding(NextTokenLoss())["name"] == "next_token"
+
+
+def test_sums_of_log_probabilities_are_made_on_the_device_of_the_logits(tmp_path: Path) -> None:
+    """As on a GPU, where torch makes new tensors elsewhere unless it is told."""
+    _, batch = pair_batch(tmp_path, None)
+    logits = torch.randn(int(batch.keep.sum()), 30)
+    expected = segment_log_probs(logits, batch, 2)
+    with torch.device("meta"):
+        assert torch.equal(segment_log_probs(logits, batch, 2), expected)

@@ -50,9 +50,14 @@ def test_the_first_every_twentieth_and_the_last_step_are_logged_and_every_step_i
 
 
 def test_the_other_events(tmp_path: Path) -> None:
-    sizes = PartitionSizes(held=5, resident=5, parameters=10)
+    sizes = [PartitionSizes(held=held, resident=5, parameters=10) for held in (5, 4)]
     found = shown(
-        tmp_path, (0, sizes), (1, sizes), (1, Logged("a note")), (0, Evaluated(3, {"validation_loss": 1.25})), (0, SequencesScored(9, 8))
+        tmp_path,
+        (0, sizes[0]),
+        (1, sizes[1]),
+        (1, Logged("a note")),
+        (0, Evaluated(3, {"validation_loss": 1.25})),
+        (0, SequencesScored(9, 8)),
     )
     assert found.lines == [
         "2 ranks on cpu, each holds 50.0% of 10 parameters", "rank 1: a note", "step 3: validation loss 1.2500",

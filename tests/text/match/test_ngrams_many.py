@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from stages.text.match import ngrams
 from stages.text.match.ngrams import Match, build_index, find, load_index, merged_spans, save_index
+from stages.text.match.words import hash_words, joined
 
 ITEMS = [
     ("quiz", "long", ["one two three four five six seven", "one two three four and more"]),
@@ -77,8 +79,6 @@ def test_spans_that_touch_or_overlap_are_one() -> None:
 
 def test_the_search_never_writes_past_its_arrays() -> None:
     """Compiled loops do not check bounds: as plain Python the same loop raises IndexError where it would write past the end."""
-    from stages.text.match.words import hash_words, joined
-
     index = build_index(ITEMS, n=4, min_words=3)
     words = hash_words(*joined(["one two three four x one two three four"]))
     with np.errstate(over="ignore"):
@@ -95,3 +95,43 @@ def test_the_gate_has_enough_bits_that_most_other_words_stop_there() -> None:
     index = build_index([("t", "i", [" ".join(words)])], 5, 5)
     bits, grams = len(index.gate) * 64, len(words) - 4
     assert ngrams.GATE_BITS * grams / 2 <= bits <= ngrams.GATE_BITS * grams * 2
+
+
+def test_an_index_without_an_item_counts_nothing_and_finds_nothing() -> None:
+    index = ngrams.empty_index()
+    assert (index.n, index.min_words, index.items, index.texts, index.short_texts) == (0, 0, (), 0, 0)
+    assert [getattr(index, name).size for name in ngrams._arrays()] == [0] * 7
+    assert find(index, "alpha beta gamma") == []
+
+
+def searched(index: ngrams.Index, text: str) -> list[tuple[int, int, int]]:
+    """Returns (n-gram, first word, words) by the loop as plain Python, which refuses to read past the end of an array."""
+    words = hash_words(*joined([text]))
+    found = [np.zeros(9, kind) for kind in (np.uint32, np.int64, np.int64)]
+    with np.errstate(over="ignore"):
+        number = ngrams._search(words.hashes, index.lengths, index.words, index.hashes, index.position, index.slots, index.gate, *found)
+    return list(zip(*(array[:number].tolist() for array in found), strict=True))
+
+
+def test_the_search_reads_nothing_past_the_last_ngram() -> None:
+    index = build_index([("t", "i", ["alpha beta gamma"])], n=3, min_words=3)
+    assert searched(index, "x alpha beta gamma") == [(0, 1, 3)]
+
+
+def test_a_hash_alone_is_no_match() -> None:
+    """Two texts whose n-grams had one hash: the words decide, and those of an n-gram at the end of the index are not read past it."""
+    index = build_index([("t", "i", ["alpha beta gamma delta"])], n=3, min_words=3)
+    (first, second) = index.position.tolist()
+    assert {first, second} == {0, 1} and len(searched(index, "alpha beta gamma")) == len(searched(index, "beta gamma delta")) == 1
+    for exchanged in (index.position[::-1].copy(), np.full(2, 2, np.uint32), np.full(2, 4, np.uint32)):
+        other = replace(index, position=exchanged)
+        assert searched(other, "alpha beta gamma") == searched(other, "beta gamma delta") == []
+
+
+def test_two_ngrams_and_many_that_collide_in_the_table_are_all_found() -> None:
+    """A table of 64 slots with 32 n-grams, and one with 2."""
+    for count in (1, 2, 3, 31, 32):
+        for start in range(8):
+            texts = [f"{start}a{number} b{number} c{number}" for number in range(count)]
+            index = build_index([("t", str(number), [text]) for number, text in enumerate(texts)], n=3, min_words=3)
+            assert [m.item_id for m in find(index, " . ".join(texts))] == [str(number) for number in range(count)], (count, start)

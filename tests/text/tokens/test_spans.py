@@ -92,3 +92,37 @@ def test_a_span_index_without_documents_has_no_source(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "spans.parquet")
     spans = read_spans([tmp_path / "spans.parquet"])
     assert spans.names == () and spans.source.size == spans.length.size == len(spans.doc_id) == 0
+
+
+def test_the_largest_remainders_are_rounded_up_first_and_the_first_of_equal_ones() -> None:
+    assert apportion(1, [1, 2, 1]) == [0, 1, 0]
+    assert apportion(5, [1, 1, 1]) == [2, 2, 1] and apportion(2, [5, 3, 3]) == [1, 1, 0]
+    assert apportion(10, [0.55, 0.25, 0.2]) == [6, 2, 2]
+
+
+def test_a_limit_between_two_documents_cuts_none_and_a_partial_epoch_keeps_the_order_of_the_documents() -> None:
+    spans = spans_of([5] * 40)
+    taken = cut_to_tokens(spans, np.arange(40), 20 * 5, seed=1)
+    assert taken[:, 2].tolist() == [5] * 20 and taken[:, 0].tolist() == sorted(set(taken[:, 0].tolist()))
+    cut = cut_to_tokens(spans, np.arange(40), 20 * 5 + 2, seed=1)
+    assert sorted(cut[:, 2].tolist()) == [2] + [5] * 20 and set(taken[:, 0].tolist()) < set(cut[:, 0].tolist())
+
+
+def test_no_tokens_are_no_slices_and_no_sequences() -> None:
+    spans = spans_of([5, 6])
+    taken = cut_to_tokens(spans, np.arange(2), 0, seed=1)
+    assert taken.shape == (0, 3)
+    document, segments, offsets = pack_sequences(spans, taken, 8)
+    assert document.size == 0 and segments.shape == (0, 3) and offsets.tolist() == [0]
+
+
+def test_sources_keep_their_whole_names(tmp_path: Path) -> None:
+    """Texts of numpy would lose the zero characters at the end, and one source would become another."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers = {name: pa.array([1, 2, 3], pa.int64()) for name in ("shard", "start", "length", "bytes")}
+    columns = {"doc_id": pa.array([bytes(16)] * 3, pa.uuid()), "source": pa.array(["web\0", "books", "web"], pa.string())} | numbers
+    pq.write_table(pa.table(columns), tmp_path / "spans.parquet")
+    spans = read_spans([tmp_path / "spans.parquet"])
+    assert spans.names == ("books", "web", "web\0") and spans.source.tolist() == [2, 0, 1]
