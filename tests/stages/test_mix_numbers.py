@@ -63,10 +63,13 @@ def test_the_summary_counts_sequences_tokens_and_documents(tokens: Artifact, tmp
 
 
 def test_the_order_in_which_the_disk_lists_files_changes_nothing(tokens: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, _ = mixed(tokens, tmp_path / "1")
-    listed = Path.glob
-    monkeypatch.setattr(mix.Path, "glob", lambda folder, pattern: iter(sorted(listed(folder, pattern), reverse=True)))
-    assert mixed(tokens, tmp_path / "2")[0].manifest["digest"] == first.manifest["digest"]
+    listed, digests = Path.glob, set()
+    for reverse in (False, True):
+        monkeypatch.setattr(
+            mix.Path, "glob", lambda folder, pattern, reverse=reverse: iter(sorted(listed(folder, pattern), reverse=reverse))
+        )
+        digests.add(mixed(tokens, tmp_path / str(reverse))[0].manifest["digest"])
+    assert len(digests) == 1
 
 
 def test_of_several_unknown_sources_the_first_by_name_is_named(tokens: Artifact, tmp_path: Path) -> None:
