@@ -111,6 +111,7 @@ def _listed(home: Path, keep_runs: int) -> list[Collectable]:
     Raises:
         StageError: A record or manifest is damaged, so it is not known what it keeps.
     """
+    names.all_names(home)  # raises StageError for a name that cannot be read
     if broken := runs.damaged(home, _fits):
         folder, problem = broken[0]
         raise StageError(
@@ -125,7 +126,7 @@ def _listed(home: Path, keep_runs: int) -> list[Collectable]:
             where=str(home / "artifacts" / spoilt[0][0] / manifest.NAME),
             do="Restore the file from a copy, or remove its folder; the next run then builds the artifact again.",
         )
-    keeping = [keep_runs, list(names.all_names(home).values())]  # raises StageError for a name that cannot be read
+    keeping = [keep_runs, list(names.all_names(home).values())]
     rows: list[Collectable] = [
         {"artifact_id": artifact_id, "node": node, "bytes": size, "built_by": run_id}
         for artifact_id, node, size, run_id in database.query(home, NEEDED + OTHERS, keeping)[1]

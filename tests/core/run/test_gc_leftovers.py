@@ -83,6 +83,6 @@ def test_a_name_that_cannot_be_read_stops_it(tmp_path: Path) -> None:
     names.give_name(tmp_path, "kept", f"words/{orphan.path.name}")
     (tmp_path / "names" / "kept.json").write_text("{")
     for look in (collectable, collect):
-        with pytest.raises(StageError):
+        with pytest.raises(StageError, match="A given name cannot be read"):
             look(tmp_path, 1)
     assert orphan.path.is_dir()
