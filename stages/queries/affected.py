@@ -172,7 +172,7 @@ def _same_text(query: database.QueryFunction, views: set[str]) -> list[tuple[str
     texts: dict[tuple[str, UUID], bytes] = {}
     if found and "documents" in views:
         artifacts, documents = {row[0] for row in found}, {document for row in found for document in row[1:]}
-        for artifact, document, text in query(_TEXTS, [sorted(artifacts), sorted(documents)])[1]:
+        for artifact, document, text in query(_TEXTS, [list(artifacts), list(documents)])[1]:
             texts[artifact, document] = text_hash(text)
     unread = object()  # a missing text counts as equal: a takedown may name too many pages, never too few
     return [

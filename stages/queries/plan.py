@@ -217,7 +217,7 @@ def newest_folders(home: Path, node: str, others: Collection[str] = ()) -> list[
         "SELECT path FROM artifact a LEFT JOIN run USING (run_id) WHERE a.node = $1 "
         "ORDER BY list_contains($3::VARCHAR[], artifact_id), seq DESC NULLS LAST, try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT $2"
     )
-    return [home / row[0] for row in database.query(home, newest, [node, COMPARED, sorted(others)])[1]]
+    return [home / row[0] for row in database.query(home, newest, [node, COMPARED, list(others)])[1]]
 
 
 def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:

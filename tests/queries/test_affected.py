@@ -200,7 +200,7 @@ def test_a_near_copy_may_have_the_text_of_exact_copies_in_its_own_cluster_with_i
         )
         for doc_id, (artifact, cluster, jaccard) in near.items():
             db.execute("INSERT INTO clusters VALUES ($1, $2, $3, 'near', $4, 'kept')", [artifact, cluster, doc_id, jaccard])
-            db.execute("INSERT INTO pairs VALUES ($1, $2, 'another')", [artifact, doc_id])
+            db.execute("INSERT INTO pairs VALUES ($1, $2, 'another'), ($1, $2, 'a third')", [artifact, doc_id])
         assert db.execute(affected_module._MAYBE_SAME_TEXT).fetchall() == [("a", "exact", "same")]
 
 

@@ -11,11 +11,14 @@ from pydantic import JsonValue
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database
+from stages.core.tables.parquet import schema, write_rows
 from stages.filter import STAGE
+from stages.queries import what_if as what_if_module
 from stages.queries.what_if import what_if
 from tests.conftest import run_stage
 from tests.made.rule_breakers import broken
 from tests.made.variants import Data
+from tests.queries.two_runs import doc
 from tests.stages.made import documents
 
 BASE: dict[str, JsonValue] = {"url": {"enabled": False}}
@@ -69,6 +72,24 @@ def test_nothing_changed_changes_nothing(home: Path, data: Data) -> None:
     rows = what_if(home, name(home), STAGE, [])
     assert data.name == "real" or {row["verdict"] for row in rows} >= {f"dropped: {reason}" for reason in broken(0)}
     assert all(row["today"] == row["then"] and not row["new"] for row in rows) and rows[0]["verdict"] == "kept"
+
+
+def test_rows_are_by_falling_number_and_have_the_characters_of_their_documents(home: Path) -> None:
+    rows = what_if(home, name(home), STAGE, ["filter.gopher_quality.min_doc_words=120"])
+    assert rows[0]["verdict"] == "kept" and len({row["then"] for row in rows[1:]}) > 1
+    assert rows[1:] == sorted(rows[1:], key=lambda row: (-row["then"], row["verdict"]))
+    verdict = "CASE verdict WHEN 'dropped' THEN 'dropped: ' || reason ELSE 'kept' END"
+    sql = f"SELECT {verdict}, sum(chars) FROM decisions WHERE node = 'filter' GROUP BY 1"
+    assert {row["verdict"]: row["chars_then"] for row in what_if(home, name(home), STAGE, [])} == dict(database.query(home, sql)[1])
+
+
+def test_the_first_document_that_the_rules_do_not_give_is_the_one_that_is_named(tmp_path: Path) -> None:
+    shape = schema(doc_id="uuid", verdict="string", reason="string", quality_score="float64", chars="int64")
+    for number in (3, 0, 5, 1, 4, 2):
+        row = {"doc_id": doc(number), "verdict": "dropped", "reason": "other", "quality_score": None, "chars": 1}
+        write_rows(tmp_path / "decisions" / f"{number:05}.parquet", shape, [row])
+    with pytest.raises(StageError, match=f"the recorded verdict of {doc(0)}: kept, recorded other"):
+        what_if_module._changes(tmp_path, what_if_module.Rules((), (), scored=False), "filter/a")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ def test_the_funnel_lists_record_counts_in_pipeline_order_and_reasons_by_number(
         "dropped": {"b": 2_500, "a": 2_500, "most": 3_000, "none": 0},
     }  # fmt: skip
     pipeline["mix"].manifest["record_counts"] = pipeline["dedup"].manifest["record_counts"]
-    seen = rows(page(pipeline, tmp_path, monkeypatch), "Data")
+    values = page(pipeline, tmp_path, monkeypatch)
+    (table,), seen = section(values, "Data")["tables"], rows(values, "Data")
+    assert table.numeric == ("in", "kept", "changed", "dropped", "characters out"), "aligned to the right"
     assert [row["node"] for row in seen] == ["extract", "filter", "dedup", "decontaminate", "mix"], "whoever counts"
     assert seen[2] == {
         "node": "dedup", "unit": "documents", "in": "9,000", "kept": "1,000", "changed": "2,000", "dropped": "8,000",

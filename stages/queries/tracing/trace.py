@@ -229,8 +229,8 @@ def _followed(query: database.QueryFunction, artifact: str, run: str) -> Start:
     distance: dict[str, int] = {}
     reached = {artifact}
     while reached:
-        distance |= dict.fromkeys(reached, max(distance.values(), default=-1) + 1)
-        sql = "SELECT DISTINCT parent FROM edge WHERE input AND child IN (SELECT unnest($1::VARCHAR[]))"
+        distance |= dict.fromkeys(reached, len(distance))  # only the order of distances counts
+        sql = "SELECT parent FROM edge WHERE input AND child IN (SELECT unnest($1::VARCHAR[]))"
         reached = {parent for (parent,) in query(sql, [list(reached)])[1]} - distance.keys()
     sql = "SELECT artifact_id, alias, node, number, run_id FROM artifact WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))"
     known = {row[0]: _Known(*row[1:]) for row in query(sql, [list(distance)])[1]}

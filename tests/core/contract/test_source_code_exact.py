@@ -89,3 +89,20 @@ def test_the_content_of_a_new_file_of_a_link_and_of_none(tmp_path: Path) -> None
     (tmp_path / "file").write_bytes(b"words")
     (tmp_path / "link").symlink_to("some/where")
     assert [source_code._content(tmp_path / name) for name in ("file", "link", "gone")] == [b"words", b"some/where", b""]
+
+
+def test_the_digests_of_the_modules_are_short_and_in_order_of_their_names(project: Path) -> None:
+    found = source_code.module_digests("stages.a")
+    assert list(found) == ["flows.c", "stages.a", "stages.b", "stages.text", "stages.text.deep", "tests.d"]
+    assert found["tests.d"] == hashlib.sha256(canonical(ast.parse("x = 1")).encode()).hexdigest()[:16]
+    assert {len(digest) for digest in found.values()} == {16}
+
+
+def test_outside_a_git_checkout_there_is_no_state(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
+    assert git_state() == {"commit": "", "dirty": ""}
+
+
+def test_only_a_statement_that_is_a_text_is_left_out() -> None:
+    kept = [f"Expr(value=Constant(value={value}))" for value in ("Ellipsis", "1")]
+    assert canonical(ast.parse("...\n'a text'\n1")) == f"Module(body=[{','.join(kept)}])"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -79,3 +80,17 @@ def test_a_deciding_distribution_that_is_not_there_is_named(tmp_path: Path) -> N
         key.key_parts("toy@x", stage, WORDS.config(), 7, {}, {}, {})
     assert str(caught.value).startswith("The package 'no-such-distribution' is not installed.")
     assert (caught.value.where, caught.value.do) == ("node toy@x", "Run `make setup`.")
+
+
+def test_nodes_that_are_off_enter_only_the_key_of_a_stage_that_reports_them() -> None:
+    stage = Stage("toy", WORDS.config, run_words, {}, "documents", ("one",))
+    reports = replace(stage, off={"sft": "no pairs", "dpo": "no model"})
+    assert "off" not in key.key_parts("toy", stage, WORDS.config(), 7, {}, {}, {})
+    assert key.key_parts("toy", reports, WORDS.config(), 7, {}, {}, {})["off"] == {"dpo": "no model", "sft": "no pairs"}
+
+
+def test_a_difference_of_the_code_is_said_in_words_and_one_of_a_setting_named_code_by_its_values() -> None:
+    old, new = {"code": "", "config": {"code": "a"}}, {"code": "ee", "config": {"code": "b"}}
+    setting = 'config.code: "{}" -> "{}"'
+    assert key.key_differences(new, old) == ["code differs: not that of a recorded version", setting.format("a", "b")]
+    assert key.key_differences(old, new) == ["code differs: edited then, now that of a recorded version", setting.format("b", "a")]

@@ -138,8 +138,8 @@ def test_other_items_are_no_pairs() -> None:
         "documents are the same"
     )
     more = changed(model(), "validation", "nll", d21=9.0)
-    assert [v.note for v in compared(dpo=more)][2:] == ["", "the two were not scored on the same items"]
-    assert all(v.outcome is NOT_SHOWN for v in found if v.note)
+    assert [(v.note, v.pairs) for v in compared(dpo=more)][2:] == [("", 100), ("the two were not scored on the same items", 0)]
+    assert all(v.outcome is NOT_SHOWN and v.pairs == 0 for v in found if v.note)
 
 
 def test_a_task_that_only_one_model_was_asked_is_not_compared() -> None:
@@ -176,3 +176,28 @@ def test_a_task_after_one_that_is_not_primary_is_compared_too() -> None:
 
     found = compared(base=reordered(), sft=reordered(), dpo=reordered())
     assert sum("answers more of quiz right" in verdict.claim for verdict in found) == 2
+
+
+def test_two_models_alone_are_compared_and_sft_without_a_base_is_held_against_chance_only() -> None:
+    found = comparisons({"base": model(), "sft": model()}, {}, 7)
+    assert [v.unit for v in found] == ["accuracy", "bits per byte"]
+    (alone,) = required_claims({"sft": model(60, gate=True)}, {}, 7)
+    assert alone.claim == "The sft model beats chance on quiz (acc)"
+    assert comparisons({"sft": model()}, {}, 7) == ()
+
+
+def test_held_out_text_that_only_one_of_two_models_was_scored_on_is_not_compared() -> None:
+    alone = ModelScores(model().scores, {key: value for key, value in model().values.items() if key != ("validation", "nll")})
+    for models in ({"base": model(), "sft": alone}, {"base": alone, "sft": model()}):
+        assert [v.unit for v in comparisons(models, {}, 7)] == ["accuracy"]
+
+
+def test_the_order_of_the_documents_decides_no_random_sign() -> None:
+    base = with_baseline(model(bits=2.0), "unigram", 2.0)
+    nll = base.values["validation", "unigram_nll"]
+    base = changed(
+        base, "validation", "unigram_nll", **{name: value * (1 + (-1) ** n * n / 20) for n, (name, value) in enumerate(nll.items())}
+    )
+    backwards = {key: dict(reversed(values.items())) for key, values in base.values.items()}
+    first, again = required(base=base)[0], required(base=ModelScores(base.scores, backwards))[0]
+    assert first.p is not None and 0.05 < first.p < 1 and first.p == again.p

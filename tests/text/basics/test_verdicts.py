@@ -250,9 +250,21 @@ def test_the_resamples_are_drawn_in_batches_of_bounded_size(pairs: int, monkeypa
 
     def drawn(*given: object, batch: int, **rest: object) -> SimpleNamespace:
         batches.append(batch)
+        assert rest["n_resamples"] == 9_999, "as many as the verdict says"
         return SimpleNamespace(pvalue=0.5)
 
     monkeypatch.setattr("scipy.stats.permutation_test", drawn)
     sign_flip_test("c", "bits", np.ones(pairs), np.ones(pairs), 7)
     (batch,) = batches
-    assert batch == 1 or (batch * pairs <= BATCH_VALUES < (batch + 1) * pairs)
+    assert batch * pairs <= BATCH_VALUES < (batch + 1) * pairs or (batch == 1 and pairs > BATCH_VALUES)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.bool_, np.int8])
+def test_right_answers_of_any_kind_are_subtracted_as_numbers(kind: type[np.generic]) -> None:
+    """Of unsigned numbers, 0 - 1 is 255: a lost item would count as a gained one."""
+    ours, theirs = answers(30, 4, 20, 6)
+    assert mcnemar_test("c", "accuracy", ours.astype(kind), theirs.astype(kind)) == mcnemar_test("c", "accuracy", ours, theirs)
+
+
+def test_no_difference_is_never_reached() -> None:
+    assert of_p(0.01, 0.0).outcome is not REACHED
