@@ -26,7 +26,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_validator
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, RecordCounts, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, ListedFiles, Name, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store.external import sha256_file
@@ -139,13 +139,17 @@ class SiteConfig(StageConfig):
 class CrawlConfig(StageConfig):
     """The sources of the raw pages: warcs, sources, site and docs. Without any of them the node is off."""
 
-    warcs: NamedFiles = ()
-    """WARC or WET files: paths, globs or URIs (s3://, https://)."""
+    warcs: ListedFiles = ()
+    """WARC or WET files, also compressed with gzip or zstd: paths, globs or URIs (s3://, https://), or path lists (first_files)."""
     source: Name = "web"
     """Name of the source for the files of `warcs`."""
-    sources: dict[SourceName, NamedFiles] = Field(default_factory=dict)
-    """Name of a source -> its files (paths, globs or URIs): WARC, WET, Parquet (.parquet, a row per document with the column text) or JSON
+    sources: dict[SourceName, ListedFiles] = Field(default_factory=dict)
+    """Name of a source -> its files (as for warcs): WARC, WET, Parquet (.parquet, a row per document with the column text) or JSON
     Lines (.jsonl, .jsonl.gz, with the field text). mix.weights and dedup.source_priority use these names."""
+    first_files: int | None = Field(None, ge=1, le=100_000)
+    """Number of files to take from the beginning of each path list; by default all, if they are at most 1,000. A path list (*.paths, *.paths.gz,
+    such as Common Crawl's warc.paths.gz) stands for the files that it names, one path per line. The paths are relative to the folder that
+    contains crawl-data/ if the list lies below such a folder, else to the list's own folder."""
     site: SiteConfig | None = None
     """A web site to crawl."""
     docs: DocsConfig | None = None

@@ -1,19 +1,19 @@
-"""extract: extracts the main text of every page in a crawl and records a decision for every record.
+"""extract: extracts the visible text of every page in a crawl and records a decision for every record.
 
-The stage reads WARC responses, which it decodes and cleans of navigation, and WET conversions and rows of Parquet or JSON Lines files, whose
-text it takes as it is.
+The stage reads WARC responses, and WET conversions and rows of Parquet or JSON Lines files, whose text it takes as it is. With each page's
+text it records what the HTML says of each line, from which boilerplate finds the page's body.
 
 Guarantee: each record and each unreadable part of a file gets one decision, and files.parquet counts them per file and reason. The same
 bytes give the same output in file and record order. Neither the number of workers nor the load of the machine changes it, because no
 time limit drops a page. doc_id follows ARCHITECTURE.md.
 Cost: about 500 pages/s per core; one page in memory.
-Source: resiliparse; by recipe trafilatura or jusText.
+Source: resiliparse; by recipe its rule of main content, trafilatura or jusText.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +22,21 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.store import external
 from stages.core.store.remote import opened
 from stages.core.tables import import_documents
 from stages.core.tables.documents import DOCUMENTS, Document
 from stages.core.tables.extract_tables import DECISIONS, FILES, BadRecord, ExtractedFile, FileRow, RecordRow, file_record_counts
+from stages.core.tables.line_table import LINES
 from stages.core.tables.page_samples import dropped_pages
-from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.core.tables.parquet import TableRow, read_rows, schema, table_writer, write_rows
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
 from stages.given_documents import extract_rows
 from stages.settings import StageConfig
-from stages.text.warc.html import Engine, ParserError
+from stages.text.warc.extracted_page import Engine
+from stages.text.warc.html import ParserError
 from stages.text.warc.opt_outs import OPT_OUTS, OptOut
 from stages.text.warc.page_reasons import DAMAGED
 from stages.warc_listing import WarcFile
@@ -52,9 +54,10 @@ LESS_MEMORY = (
 class ExtractConfig(StageConfig):
     """Settings of the extract stage: which records are read as pages, and the limits for them."""
 
-    engine: Engine = "resiliparse"
-    """The library that finds the main text: resiliparse, trafilatura (27 times slower) or justext (8 times slower). trafilatura and justext
-    drop pages of more than 40,000 elements (5 of 3,648 pages of the test crawls)."""
+    engine: Engine = "visible"
+    """visible: all visible text, by resiliparse; boilerplate finds the body in it. The others are libraries that find the main text of a
+    page by its own structure, which boilerplate then takes as it is: resiliparse, trafilatura (27 times slower) or justext (8 times
+    slower). trafilatura and justext drop pages of more than 40,000 elements (5 of 3,648 pages of the test crawls)."""
     statuses: tuple[int, ...] = Field((200,), min_length=1)
     """HTTP status codes of the pages to read."""
     mimes: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
@@ -111,7 +114,7 @@ class ExtractTask:
 
 
 def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes documents/ and decisions/ with one shard per file of the crawl, and files.parquet.
+    """Writes documents/, lines/ and decisions/ with one shard per file of the crawl, and files.parquet.
 
     Returns:
         The outcome with record counts. Its rows are the documents.
@@ -145,15 +148,8 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
     return Outcome(rows=documents, record_counts=record_counts, summary=summary)
 
 
-def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """Returns the outcome of an import of a user's documents. A row without a language gets a detected one, because the filter needs it."""
-    from stages.text.warc.language_id import detect_language
-
-    return import_documents.take_documents(files, out, ctx, detect_language)
-
-
 def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile:
-    """Writes documents.parquet and decisions.parquet of one file of the crawl.
+    """Writes documents.parquet, lines.parquet and decisions.parquet of one file of the crawl.
 
     Returns:
         Its record counts and damaged records.
@@ -170,7 +166,7 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
     decisions: list[RecordRow] = []
     totals: dict[str, list[int]] = {}
 
-    def documents() -> Iterator[Document]:
+    def documents(add_lines: Callable[[TableRow], None]) -> Iterator[Document]:
         seen: set[UUID] = set()
         for record in _records(task):
             at = f"{task.name}:{record.ordinal}"
@@ -188,11 +184,13 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
                 bad.append({"reason": reason, "where": at, "url": record.url})
             decisions.append(_decision(task, record, page, doc_id))
             if not reason:
-                yield {"doc_id": doc_id, "source": task.source, "url": record.url, "date": record.date, "lang": page.lang,
-                       "lang_score": page.lang_score, "text": page.text}  # fmt: skip
+                add_lines({"doc_id": doc_id, **(page.marks or {})})
+                yield {"doc_id": doc_id, "source": task.source, "url": record.url, "date": record.date, "lang": None,
+                       "lang_score": None, "text": page.text}  # fmt: skip
 
     try:
-        write_rows(folder / "documents.parquet", schema(**DOCUMENTS.types), documents())
+        with table_writer(folder / "lines.parquet", schema(**LINES.types)) as add_lines:
+            write_rows(folder / "documents.parquet", schema(**DOCUMENTS.types), documents(add_lines))
         write_rows(folder / "decisions.parquet", schema(**DECISIONS.types), decisions)
     except MemoryError as error:  # raised while a record was read or written
         raise StageError(
@@ -214,7 +212,7 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
 def _decision(task: ExtractTask, record: WarcRecord, page: ExtractedPage, doc_id: UUID) -> RecordRow:
     return {
         "doc_id": doc_id, "url": record.url, "warc": task.number, "ordinal": record.ordinal, "status": record.status, "mime": record.mime,
-        "encoding": page.encoding, "lang": page.lang, "lang_score": page.lang_score, "opt_outs": list(page.opt_outs),
+        "encoding": page.encoding, "opt_outs": list(page.opt_outs),
         "chars_in": page.chars_in, "chars_out": len(page.text), "verdict": "dropped" if page.reason else "kept", "reason": page.reason or None,
     }  # fmt: skip
 
@@ -293,11 +291,11 @@ def _publish(shards: Sequence[Shard[ExtractedFile]], files: Sequence[WarcFile], 
             clean.append(shard)
             continue
         renamed += len(new)
-        for name, columns in (("documents", DOCUMENTS.types), ("decisions", DECISIONS.types)):
+        for name, columns in (("documents", DOCUMENTS.types), ("lines", LINES.types), ("decisions", DECISIONS.types)):
             changed = ({**row, "doc_id": new.get(row["doc_id"], row["doc_id"])} for row in read_rows(shard.path / f"{name}.parquet"))
             write_rows(out / name / f"{shard.index:05d}.parquet", schema(**columns), changed)
-    collect(clean, "documents.parquet", out)
-    collect(clean, "decisions.parquet", out)
+    for name in ("documents", "lines", "decisions"):
+        collect(clean, f"{name}.parquet", out)
     return renamed
 
 
@@ -308,10 +306,10 @@ STAGE = Stage(
     inputs={"warc": "crawl"},
     summary={"documents": "documents", "text_chars": "characters of text", "files": "WARC files"},
     output="documents",
-    tables=(DOCUMENTS, DECISIONS, FILES),
+    tables=(DOCUMENTS, LINES, DECISIONS, FILES),
     unit="documents",
     section=dropped_pages,
-    does="HTML to text (fastwarc, resiliparse); every record is accounted for",
+    does="HTML to visible text (fastwarc, resiliparse); every record is accounted for",
     versions=(
         "resiliparse main content; language beside the text",
         "damaged records named apart (bad-length, bad-head, bomb, charset, too-deep), wrong charsets found out, engine by recipe, files.parquet",
@@ -320,7 +318,8 @@ STAGE = Stage(
         "trafilatura and justext: pages of more than 40,000 elements are dropped as too-many-elements; a page that lxml fails on is an error",
         "reasons are spelled in snake_case",
         "what a page says against its use (noindex, noai, tdm-reservation and others) is recorded, and pages can be dropped by it",
+        "all visible text with marks per line; formulas as TeX; boilerplate detects the language",
     ),
     distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
-    importer=Importer(import_documents.PATTERNS, import_files),
+    importer=import_documents.IMPORTER,
 )

@@ -21,8 +21,8 @@ from stages.core.tables.documents import DOCUMENTS, Document
 from stages.core.tables.extract_tables import DECISIONS, BadRecord, ExtractedFile, FileRow, RecordRow, file_record_counts
 from stages.core.tables.import_documents import ImportedDocument, read_documents
 from stages.core.tables.jsonl import JsonRecord, base_name
-from stages.core.tables.parquet import schema, write_rows
-from stages.text.warc.language_id import detect_language
+from stages.core.tables.line_table import LINES
+from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.text.warc.page_reasons import PageReason
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min_chars: int, meter: Meter) -> ExtractedFile:
-    """Writes documents.parquet and decisions.parquet of one file.
+    """Writes documents.parquet, lines.parquet and decisions.parquet of one file.
 
     Args:
         folder: The shard's folder.
@@ -48,14 +48,13 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
     totals: dict[str, list[int]] = {}
 
     def decide(line: int, doc_id: UUID, document: ImportedDocument | None, reason: str, chars: int) -> None:
-        kept = document if not reason else None
         decisions.append({
             "doc_id": doc_id, "url": document["url"] if document else "", "warc": number, "ordinal": line, "status": 0, "mime": "",
-            "encoding": None, "lang": kept["lang"] if kept else None, "lang_score": kept["lang_score"] if kept else None, "opt_outs": [],
-            "chars_in": chars, "chars_out": chars if kept else 0, "verdict": "dropped" if reason else "kept", "reason": reason or None,
+            "encoding": None, "opt_outs": [],
+            "chars_in": chars, "chars_out": 0 if reason else chars, "verdict": "dropped" if reason else "kept", "reason": reason or None,
         })  # fmt: skip
         total = totals.setdefault(reason, [0, 0, 0])
-        for i, amount in enumerate((1, chars, chars if kept else 0)):
+        for i, amount in enumerate((1, chars, 0 if reason else chars)):
             total[i] += amount
         meter.add(1, chars, reason)
 
@@ -69,7 +68,7 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
 
     def documents() -> Iterator[Document]:
         seen: set[UUID] = set()
-        for record, document in read_documents(_local(file, folder), _context(folder, drop), detect_language, seen):
+        for record, document in read_documents(_local(file, folder), _context(folder, drop), None, seen):
             text = record.value.get("text")
             if isinstance(text, str) and len(text.strip()) < min_chars:
                 one = None if isinstance(document, str) else document
@@ -81,6 +80,8 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
                 yield {**document, "source": source}
 
     write_rows(folder / "documents.parquet", schema(**DOCUMENTS.types), documents())
+    without_marks = ({"doc_id": row["doc_id"]} for row in read_rows(folder / "documents.parquet", ["doc_id"]))
+    write_rows(folder / "lines.parquet", schema(**LINES.types), without_marks)
     write_rows(folder / "decisions.parquet", schema(**DECISIONS.types), decisions)
     rows: list[FileRow] = [
         {"warc": number, "name": base_name(file), "source": source, "bytes": file.bytes, "reason": reason or None, "records": total[0],

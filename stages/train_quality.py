@@ -47,7 +47,7 @@ class TrainQuality(StageConfig):
     min_chars: int = Field(200, ge=1)
     """Shorter texts of both classes are left out, because they carry little signal (characters; a guess)."""
     languages: tuple[str, ...] = ("en",)
-    """Languages (by extract's detector) of the crawl documents to train with. The limit keeps the classifier from learning to tell
+    """Languages (by boilerplate's detector) of the crawl documents to train with. The limit keeps the classifier from learning to tell
     languages apart. An empty list means all languages."""
     max_texts: int = Field(100_000, ge=MIN_TEXTS)
     """Maximum number of texts per class. The crawl gives at most as many documents as there are positives (DCLM: 200,000 of each)."""
@@ -273,7 +273,7 @@ STAGE = Stage(
     name="train_quality",
     config=TrainQuality,
     run=run,
-    inputs={"documents": "extract"},
+    inputs={"documents": "boilerplate"},
     summary={"state": "given or trained"},
     output="classifier",
     unit="texts",

@@ -109,12 +109,18 @@ def _print_weights(found: WeightsComparison) -> None:
 
 
 def what_if(artifact: ArtifactName, /, *, settings: Settings = (), common: Common = COMMON) -> None:
-    """Compute from stored signals what the filter would keep at other thresholds."""
+    """Compute what the filter would keep, or boilerplate would remove, at other thresholds, without a rerun."""
     from flows.pipeline import pipeline, stage_of
+    from stages.core.index import lookup
     from stages.queries.what_if import what_if as compute
+    from stages.queries.what_if_bodies import what_if_bodies
 
-    declared = next(stage_of(node) for node in pipeline() if node.name == "filter")
-    rows = compute(common.folder(), artifact, declared, settings)
+    stages_of = {node.name: stage_of(node) for node in pipeline()}
+    if lookup.latest_artifact(common.folder(), artifact)["stage"] == "boilerplate":
+        bodies = what_if_bodies(common.folder(), artifact, stages_of["boilerplate"], settings)
+        answer(common, bodies, lambda: print_table(bodies))
+        return
+    rows = compute(common.folder(), artifact, stages_of["filter"], settings)
 
     def show() -> None:
         print_table(rows)
@@ -143,6 +149,9 @@ def report(
 COMMANDS = (
     Command(trace, ("loam trace --step 12", "loam trace --url 'http://host/%' --run tiny-7")),
     Command(compare, ("loam compare tiny-6 tiny-7", "loam compare tiny-6 tiny-7 --details", "loam compare pretrain dpo")),
-    Command(what_if, ("loam what-if filter --set filter.gopher_quality.min_doc_words=80",)),
+    Command(
+        what_if,
+        ("loam what-if filter --set filter.gopher_quality.min_doc_words=80", "loam what-if boilerplate --set boilerplate.min_pages=8"),
+    ),
     Command(report, ("loam report", "loam report tiny-7")),
 )

@@ -25,7 +25,8 @@ from stages.text.quality.filter_rule import AppliedRule, applied, first_reason
 from stages.text.quality.rules import RULES, needs_rerun
 
 if TYPE_CHECKING:
-    from stages.core.contract.declaration import Stage
+    from stages.core.contract.declaration import Artifact, Stage
+    from stages.settings import StageConfig
 
 EXAMPLE = "--set filter.gopher_quality.min_doc_words=80"
 
@@ -72,8 +73,45 @@ def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> lis
         One row per verdict: kept, then each reason of a drop, the most frequent under the new settings first.
 
     Raises:
-        RecipeError: the artifact is not of the filter, or a setting is not valid, belongs to another node or needs a rerun.
-        StageError: other code made the artifact, so that today's rules do not apply to it.
+        RecipeError: a setting needs a rerun. The artifact is not of the filter, or other code made it: see `before_and_after`.
+    """
+    artifact, before, after = before_and_after(home, name, stage, settings, EXAMPLE)
+    where = name_of(artifact)
+    was, then = before.model_dump(mode="json"), after.model_dump(mode="json")
+    if refused := needs_rerun(was, then):
+        raise RecipeError(
+            f"Stored signals cannot tell what {', '.join(f'filter.{one}' for one in refused)} would change: "
+            "it decides a text or a signal, not only a verdict.",
+            where=where,
+            do="Run the filter again: loam run RECIPE --until filter --set …",
+        )
+    rules = Rules(applied(RULES, was), applied(RULES, then), scored=then["quality"]["min_score"] is not None)
+    return _changes(artifact.path, rules, where)
+
+
+def name_of(artifact: Artifact) -> str:
+    """Returns "<node>/<folder>" of an artifact."""
+    return f"{artifact.manifest['node']}/{artifact.path.name}"
+
+
+def before_and_after(
+    home: Path, name: str, stage: Stage, settings: Sequence[str], example: str
+) -> tuple[Artifact, StageConfig, StageConfig]:
+    """Finds an artifact, the settings that it was made with, and these settings with changes.
+
+    Args:
+        home: the home folder.
+        name: an artifact of the stage, or the stage's name for the current one. An unknown name is a RecipeError.
+        stage: the declaration of the stage.
+        settings: changed settings, each "<stage>.key=value".
+        example: an example of such a setting, for messages.
+
+    Returns:
+        The artifact, and both settings.
+
+    Raises:
+        RecipeError: the artifact is of another stage, or a setting is not valid or belongs to another node.
+        StageError: other code made the artifact.
     """
     found = lookup.latest_artifact(home, name)
     if found["stage"] != stage.name:
@@ -84,26 +122,17 @@ def what_if(home: Path, name: str, stage: Stage, settings: Sequence[str]) -> lis
     where = str(found["artifact_id"])
     if artifact.manifest["version"] != stage.version:
         raise StageError(
-            f"Version {artifact.manifest['version']} of {stage.name} made the artifact; its signals differ from those of today.",
+            f"Version {artifact.manifest['version']} of {stage.name} made the artifact; it recorded other things than today's.",
             where=where,
             do=f"Run {stage.name} again first.",
         )
     sections: dict[str, JsonValue] = {stage.name: artifact.manifest["config"]}
-    before = validated(stage.config, sections[stage.name], stage.name, where).model_dump(mode="json")
+    before = validated(stage.config, sections[stage.name], stage.name, where)
     for setting in settings:
         if setting.partition(".")[0] != stage.name:
-            raise RecipeError(f"{setting!r} is not a setting of {stage.name}.", do=f"Write for example {EXAMPLE}.")
+            raise RecipeError(f"{setting!r} is not a setting of {stage.name}.", do=f"Write for example {example}.")
         apply_setting(sections, setting, {stage.name: stage.config})
-    after = validated(stage.config, sections[stage.name], stage.name, "--set").model_dump(mode="json")
-    if refused := needs_rerun(before, after):
-        raise RecipeError(
-            f"Stored signals cannot tell what {', '.join(f'filter.{name}' for name in refused)} would change: "
-            "it decides a text or a signal, not only a verdict.",
-            where=where,
-            do="Run the filter again: loam run RECIPE --until filter --set …",
-        )
-    rules = Rules(applied(RULES, before), applied(RULES, after), scored=after["quality"]["min_score"] is not None)
-    return _changes(artifact.path, rules, where)
+    return artifact, before, validated(stage.config, sections[stage.name], stage.name, "--set")
 
 
 def _changes(artifact: Path, rules: Rules, where: str) -> list[VerdictChange]:

@@ -39,6 +39,7 @@ BODIES = {
     "stages.dedup_rulings",
     "stages.warc_listing",
     "stages.given_documents",
+    "stages.line_counts",
     "stages.generations",
 }
 """What several stages have in common where core and lm meet; no stage by itself."""

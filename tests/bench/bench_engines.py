@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from stages.text.warc.charset import decode_page
 from stages.text.warc.framing import WarcLimits
-from stages.text.warc.html import Engine, extract_text
+from stages.text.warc.html import MainTextEngine, extract_text
 from stages.text.warc.records import read_records
 from tests.made.real import real_folder
 
@@ -94,7 +94,7 @@ def scores() -> dict[str, list[dict[str, Any]]]:
     judged = judgements()
     texts = pages({row["url"] for row in judged})
     result: dict[str, list[dict[str, Any]]] = {}
-    for engine in get_args(Engine):
+    for engine in get_args(MainTextEngine):
         result[engine] = []
         for row in judged:
             body, found = body_words(texts[row["url"]], row), Counter(WORD.findall(extract_text(texts[row["url"]], engine)))

@@ -84,10 +84,10 @@ def finished_run(session: Session, until: str) -> Any:
 
 
 def test_upstream_of_a_pipeline_with_imported_nodes() -> None:
-    data = {"crawl", "extract", "train_quality", "filter", "dedup"}
+    data = {"crawl", "extract", "boilerplate", "train_quality", "filter", "dedup"}
     assert spared(()) == set()
     assert spared(["decontaminate"]) == data | {"decontaminate"}
-    assert spared(["filter"]) == {"crawl", "extract", "train_quality", "filter"}
+    assert spared(["filter"]) == {"crawl", "extract", "boilerplate", "train_quality", "filter"}
     assert spared(["train_tokenizer", "pretrain"]) == {"train_tokenizer", "pretrain"}  # evaluation reads tokens and mixture all the same
     assert spared(["dpo", "sft"]) == {"dpo", "sft", "reference"}
     report = upstream(["report"], ["decontaminate"])[-1]

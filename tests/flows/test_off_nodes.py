@@ -21,7 +21,7 @@ from tests.conftest import answered
 from tests.stages import made, tiny_model
 
 PARTS = ("benchmarks", "conversations", "preferences", "train_quality", "pretrain", "sft", "dpo")
-CORPUS = ["crawl", "extract", "filter", "dedup", "decontaminate", "train_tokenizer", "encode", "mix"]
+CORPUS = ["crawl", "extract", "boilerplate", "filter", "dedup", "decontaminate", "train_tokenizer", "encode", "mix"]
 
 
 def recipe(name: str, *settings: str) -> Recipe:
@@ -84,7 +84,7 @@ def test_a_whole_recipe_has_every_part_and_reads_it() -> None:
         ("evaluate", ["benchmarks.files=[x]"],
          ["benchmarks", "train_tokenizer", "pretrain", "export@base", "evaluate@base", "report"]),
         ("corpus", ["crawl.warcs=[x]", "report=off"], CORPUS),
-        ("corpus", ["crawl.warcs=[x]", "train_tokenizer=off"], [*CORPUS[:5], "report"]),
+        ("corpus", ["crawl.warcs=[x]", "train_tokenizer=off"], [*CORPUS[:6], "report"]),
     ],
 )  # fmt: skip
 def test_the_nodes_of_a_recipe_for_one_part(name: str, settings: list[str], nodes: list[str]) -> None:
@@ -152,10 +152,12 @@ def test_a_recipe_with_nothing_to_read_is_refused(tmp_path: Path) -> None:
 
 def test_what_an_import_makes_unnecessary_is_not_off() -> None:
     off = off_nodes(recipe("corpus", "import.decontaminate=mine"))
-    assert not {"crawl", "extract", "train_quality", "filter", "dedup"} & set(off) and {"benchmarks", "pretrain", "contamination"} <= set(
-        off
-    )
-    assert on(recipe("corpus", "import.decontaminate=mine")) == [*CORPUS[4:], "report"]
+    assert not {"crawl", "extract", "boilerplate", "train_quality", "filter", "dedup"} & set(off) and {
+        "benchmarks",
+        "pretrain",
+        "contamination",
+    } <= set(off)
+    assert on(recipe("corpus", "import.decontaminate=mine")) == [*CORPUS[5:], "report"]
 
 
 def test_an_import_that_nothing_reads_is_refused() -> None:

@@ -22,7 +22,7 @@ def test_every_node_comes_after_those_it_reads() -> None:
 def test_one_line_is_followed_to_its_end_and_files_given_by_hand_come_before_the_crawl() -> None:
     order = [node.name for node in pipeline()]
     assert order.index("preferences") < order.index("crawl"), "what is wrong with given files shows before the long work"
-    assert order[order.index("crawl") :][:3] == ["crawl", "extract", "train_quality"]
+    assert order[order.index("crawl") :][:4] == ["crawl", "extract", "boilerplate", "train_quality"]
     assert [n for n in order if n.startswith("evaluate")] == [f"evaluate@{model}" for model in ("base", "sft", "dpo")], (
         "as they are trained"
     )
@@ -90,7 +90,7 @@ def test_every_model_is_exported_and_evaluated() -> None:
 
 
 def test_upstream_of_a_node_is_what_it_needs() -> None:
-    assert [n.name for n in upstream(["dedup"])] == ["crawl", "extract", "train_quality", "filter", "dedup"]
+    assert [n.name for n in upstream(["dedup"])] == ["crawl", "extract", "boilerplate", "train_quality", "filter", "dedup"]
     assert {n.name for n in upstream(["report"])} == {n.name for n in pipeline()} == set(config_classes())
     with pytest.raises(RecipeError, match="There is no node 'dedpu'") as caught:
         upstream(["dedpu"])

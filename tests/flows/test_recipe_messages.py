@@ -94,7 +94,7 @@ def test_every_error_type_has_a_phrase_that_is_not_pydantic_s() -> None:
             "filter.gopher_quality.max_avg_word_length: must be at least 0 characters, not -1.",
         ),
         ("train_quality", {"learning_rate": 0}, "train_quality.learning_rate: must be above 0, not 0."),
-        ("extract", {"engine": "lxml"}, 'extract.engine: must be resiliparse, trafilatura or justext, not the text "lxml".'),
+        ("extract", {"engine": "lxml"}, 'extract.engine: must be visible, resiliparse, trafilatura or justext, not the text "lxml".'),
         ("extract", {"max_bad_records": 1.5}, "extract.max_bad_records: must be a whole number, not the number 1.5."),
         ("dedup", {"near": "maybe"}, 'dedup.near: must be true or false, not the text "maybe".'),
         ("dedup", {"bands": [1]}, "dedup.bands: must be a whole number or auto, not the list [1]."),

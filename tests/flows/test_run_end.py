@@ -49,7 +49,7 @@ def commands(text: str) -> list[str]:
 
 def test_a_run_up_to_a_node_says_what_it_did_and_what_can_be_asked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = ended(home, "run-2", capsys)
-    assert text.startswith("run     tiny-2 (run-2), named best: 8 built in 0.0 s\n") and "model  " not in text and "report  " not in text
+    assert text.startswith("run     tiny-2 (run-2), named best: 9 built in 0.0 s\n") and "model  " not in text and "report  " not in text
     option = f" --home {shlex.quote(str(home))}"
     assert commands(text) == [
         f"loam trace --step 3 --run tiny-2{option}",

@@ -97,7 +97,7 @@ def test_a_step_is_traced_to_pages_and_a_page_to_steps(tiny_home: Path) -> None:
     assert rows and all(r["url"] for r in rows) and answer["from"]["artifact"].startswith("pretrain/")
     documents = answered(loam("trace", "--url", rows[0]["url"], "--json", home=tiny_home).stdout)["documents"]
     found = next(d for d in documents if d["doc_id"] == rows[0]["doc_id"])
-    assert 3 in found["steps"] and [v["node"] for v in found["verdicts"]] == ["extract", "filter", "dedup", "decontaminate"]
+    assert 3 in found["steps"] and [v["node"] for v in found["verdicts"]] == ["extract", "boilerplate", "filter", "dedup", "decontaminate"]
     assert found["verdicts"][-1]["verdict"] in ("kept", "changed") and found["tokens"]
     assert "pretrain       steps" in loam("trace", "--doc", rows[0]["doc_id"], home=tiny_home).stdout
     beyond = loam("trace", "--step", "999999", home=tiny_home, check=False)

@@ -39,7 +39,7 @@ def test_a_changed_document_is_held(home: Path) -> None:
     found = by_name(home, f"{SITE}/1", "relation", "documents")
     assert found["filter-1"] == ("holds", 1) and found["dedup-1"] == ("holds", 1)
     assert found["crawl-1"] == ("names the files", 1) and found["mix-1"] == ("holds", 1) and found["pretrain-1"] == ("made from", None)
-    assert set(found) == {f"{node}-1" for node in ("crawl", "extract", "filter", "dedup", "decontaminate", "encode")} | {
+    assert set(found) == {f"{node}-1" for node in ("crawl", "extract", "boilerplate", "filter", "dedup", "decontaminate", "encode")} | {
         "mix-1", "mix-2", "pretrain-1", "pretrain-2"
     }  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_the_command_says_how_to_leave_pages_and_copies_out(home: Path) -> None:
     assert "1 copies under other URLs, on 1 hosts (mirror)" in said and f"{MIRROR}/4" in said
     assert f"--set 'dedup.remove_copies_of=[\"{SITE}/3\"]'" in said and f"--set 'filter.url.remove=[\"{SITE}/3\"]'" in said
     found = answered(loam("lineage", "affected", "--url-pattern", f"{SITE}/1", "--json", home=home).stdout)
-    assert found["copies"] == [] and len(found["artifacts"]) == 10
+    assert found["copies"] == [] and len(found["artifacts"]) == 11
     assert "No copy under another URL is known" in loam("lineage", "affected", "--url-pattern", f"{SITE}/1", home=home).stdout
 
 

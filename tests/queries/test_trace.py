@@ -51,7 +51,9 @@ def test_the_start_is_said(home: Path) -> None:
 def test_a_page_is_followed_through_what_one_checkpoint_was_made_from(home: Path) -> None:
     (found,) = trace.trace_url(home, trace.start(home), f"{SITE}/0")
     assert (found.doc_id, found.steps) == (str(doc(0)), (3,))
-    assert [(v.node, v.verdict) for v in found.verdicts] == [(n, "kept") for n in ("extract", "filter", "dedup", "decontaminate")]
+    assert [(v.node, v.verdict) for v in found.verdicts] == [
+        (n, "kept") for n in ("extract", "boilerplate", "filter", "dedup", "decontaminate")
+    ]
     assert trace.trace_url(home, trace.start(home, run="tiny-1"), f"{SITE}/0")[0].steps == (1,)
     assert [d.url for d in trace.trace_url(home, trace.start(home), f"{SITE}/%")] == [f"{SITE}/{n}" for n in range(4)]
     with pytest.raises(RecipeError, match=f"No capture of {FOREIGN}/7 is recorded in what pretrain-2 was made from") as caught:
@@ -138,7 +140,7 @@ def test_upstream_joins_the_views_of_one_checkpoint(home: Path) -> None:
     for name in ("pretrain-1", trace.start(home, run="tiny-1").artifact):
         assert {row["node"] for row in asked(f"FROM upstream('{name}')")[0]} == {*trace.PIPELINE, "crawl", "encode", "mix", "pretrain"}
     (row,) = asked("SELECT count(*) AS n, count(DISTINCT node) AS nodes FROM upstream('pretrain')")[0]
-    assert row == {"n": 8, "nodes": 8}
+    assert row == {"n": 9, "nodes": 9}
     assert asked("SELECT DISTINCT url FROM decisions JOIN upstream('mix') USING (artifact_id, node) ORDER BY url")[0] == [
         {"url": f"{FOREIGN}/7"}, {"url": f"{FOREIGN}/8"}
     ]  # fmt: skip
@@ -156,7 +158,7 @@ def test_the_queries_of_the_documents_answer_about_one_run(home: Path) -> None:
         (f"{MIRROR}/4", 1, 1, 1, 10), (f"{SITE}/0", 1, 3, 3, 10), (f"{SITE}/1", 1, 2, 2, 10)
     ]  # fmt: skip
     upstream = database.select(home, queries[0].replace("'dpo'", "'pretrain'"), QueryLimits())[0]
-    assert len(upstream) == 8
+    assert len(upstream) == 9
 
 
 def test_the_command_says_where_its_answer_comes_from(home: Path) -> None:

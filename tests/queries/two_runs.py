@@ -22,8 +22,8 @@ from stages.core.tables.parquet import schema, write_rows
 SITE, MIRROR, FOREIGN = "http://site", "http://mirror", "http://foreign"
 URLS = {number: f"{SITE if number < 4 else MIRROR}/{number}" for number in range(6)} | {number: f"{FOREIGN}/{number}" for number in (7, 8)}
 OLD, NEW = (0, 1, 2, 3, 4, 5), (7, 8)
-NODES = ("crawl", "extract", "filter", "dedup", "decontaminate", "encode", "mix", "pretrain")
-ROLES = {"crawl": "", "extract": "warc", "filter": "documents", "dedup": "documents", "decontaminate": "documents", "encode": "documents",
+NODES = ("crawl", "extract", "boilerplate", "filter", "dedup", "decontaminate", "encode", "mix", "pretrain")
+ROLES = {"crawl": "", "extract": "warc", "boilerplate": "documents", "filter": "documents", "dedup": "documents", "decontaminate": "documents", "encode": "documents",
          "mix": "tokens", "pretrain": "mixture"}  # fmt: skip
 MACHINE = {"python": "3.11", "platform": "test", "hardware": {}}
 STARTED = "2026-01-01T00:00:00.000+00:00"
@@ -120,6 +120,7 @@ def _documents(home: Path, number: int, pages: Sequence[int]) -> list[str]:
     tables: dict[str, dict[str, Table]] = {
         "crawl": {},
         "extract": decisions("extract", pages),
+        "boilerplate": decisions("boilerplate", pages),
         "filter": decisions("filter", pages),
         "dedup": decisions("dedup", pages) | copies,
         "decontaminate": decisions("decontaminate", stays),

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from stages.core.tables import shards
-from stages.text.warc import html
+from stages.text.warc import html, visible_text
 
 
 def crash_at(work: shards.ShardFunction, folder: Path, task: Any) -> None:
     """Runs the work of a worker on one shard, with a parser that crashes."""
     parse = html.parse
 
-    def crashing(page: str, *limits: Any) -> Any:
+    def crashing(page: str, *limits: Any, **prepared: Any) -> Any:
         if "CRASH" in page:
             os.kill(os.getpid(), signal.SIGSEGV)
-        return parse(page, *limits)
+        return parse(page, *limits, **prepared)
 
-    html.parse = crashing  # type: ignore[assignment]
+    html.parse = visible_text.parse = crashing  # type: ignore[assignment]
     shards._one(work, folder, task)

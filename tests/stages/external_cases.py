@@ -14,12 +14,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from stages import benchmarks, conversations, crawl, dedup, filter, preferences, train_quality
+from stages import benchmarks, boilerplate, conversations, crawl, dedup, filter, preferences, train_quality
 from stages.core.contract.declaration import Artifact, Stage
 from stages.core.tables.shards import run_in_pool
 from stages.text.quality.classifier import FastTextSettings, train
 from tests.conftest import run_stage
 from tests.stages.made import documents, jsonl
+from tests.stages.test_boilerplate import SUBJECTS, extracted, site, warc
 from tests.text.warc.test_records import member, record
 
 
@@ -195,6 +196,39 @@ def place_packages(folder: Path, entries: Entries) -> list[str]:
     return [entry.name for entry in entries]
 
 
+MENUS = {"first": "<p>Alpha</p>", "both": "<p>Alpha</p><p>Beta</p>", "last": "<p>Beta</p>"}
+
+
+def place_crawls(folder: Path, entries: Entries) -> list[str]:
+    """Copies boilerplate artifacts of two pages into folders as in other homes; returns the paths."""
+    shop = folder.parents[1] / "existing"
+    shop.mkdir(exist_ok=True, parents=True)
+    values = []
+    for number, entry in enumerate(entries):
+        path = folder / f"{number}" / "artifacts" / "boilerplate" / entry.name
+        shutil.copytree(bodies_of(entry.content, shop), path)
+        values.append(str(path))
+    return values
+
+
+@cache
+def bodies_of(content: str, shop: Path) -> Path:
+    pages = warc(shop / f"{content}.warc.gz", site(subjects=SUBJECTS[:2], menu=MENUS[content]))
+    return run_stage(boilerplate.STAGE, {}, {"documents": extracted([pages], shop / f"bodies-{content}")}, shop / f"bodies-{content}").path
+
+
+def new_pages(shop: Path) -> dict[str, Artifact]:
+    """Three pages with both lines: with two earlier pages of a line, it recurs."""
+    pages = warc(shop / "new.warc.gz", site(subjects=SUBJECTS[2:5], menu=MENUS["both"]))
+    return {"documents": extracted([pages], shop / "new-pages")}
+
+
+def lines_seen(entries: Entries) -> object:
+    """Returns which of the two lines recur, and how many earlier pages the host has."""
+    known = {entry.content for entry in entries}
+    return bool(known & {"first", "both"}), bool(known & {"both", "last"}), len(entries)
+
+
 NO_RULES = {rules: {"enabled": False} for rules in ("url", "gopher_repetition", "gopher_quality", "c4", "fineweb")}
 NAMES = ("arc.jsonl", "quiz.jsonl", "arc.v2.jsonl")
 CASES: dict[str, Case] = {
@@ -241,6 +275,10 @@ CASES: dict[str, Case] = {
         filter.STAGE, ("lid.bin", "lid.ftz"), ("right", "wrong"), place_model,
         lambda files: {"lang_model": files, "languages": [], "min_lang_score": 0.0} | NO_RULES, lambda entries: [e.content for e in entries], pages, single=True,
         examples=1,
+    ),
+    "boilerplate.against": Case(
+        boilerplate.STAGE, ("0123456789ab", "0123456789ab.2", "ba9876543210"), ("first", "both", "last"), place_crawls,
+        lambda folders: {"against": folders}, lines_seen, new_pages, examples=1, spare="the order of the earlier crawls is in the key",
     ),
     "dedup.against": Case(
         dedup.STAGE, ("0123456789ab", "0123456789ab.2", "ba9876543210"), ("first", "both", "last"), place_corpora,

@@ -18,6 +18,8 @@ from stages.crawl import STAGE
 from tests.conftest import run_stage
 from tests.made.variants import Data
 from tests.text.site.test_crawler import PAGES, serving
+from tests.text.warc.test_records import record
+from tests.text.warc.test_zstd_frames import frame, stored
 
 DOCS = {"packages": ["datasketch"], "max_pages": 12, "min_page_chars": 200}
 
@@ -135,6 +137,18 @@ def test_given_files_are_listed_not_copied(data: Data, tmp_path: Path) -> None:
     assert files[0]["source"] == "manuals"
     assert crawl.manifest["bytes"] < 10_000
     assert data.folder.name not in (crawl.path / "identity.jsonl").read_text()
+
+
+def test_a_file_in_zstd_is_taken_and_one_with_a_large_window_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.warc.zst").write_bytes(frame(record(1)))
+    crawl = run_stage(STAGE, {"warcs": [str(tmp_path / "*.warc.zst")]}, {}, tmp_path / "home")
+    assert [line["name"] for line in lines(crawl, "identity.jsonl")] == ["a.warc.zst"]
+    (tmp_path / "b.warc.zst").write_bytes(stored(record(1), 0x90))
+    with pytest.raises(
+        StageError, match=r"^b.warc.zst is zstd with a window of 268,435,456 bytes; at most 134,217,728 are read\."
+    ) as caught:
+        run_stage(STAGE, {"warcs": [str(tmp_path / "*.warc.zst")]}, {}, tmp_path / "home")
+    assert "convert it (zstd -dc --long=31 b.warc.zst | zstd -o NEW.warc.zst makes a smaller window)" in caught.value.do
 
 
 def test_files_and_documentation_together(data: Data, tmp_path: Path) -> None:

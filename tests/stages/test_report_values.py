@@ -95,8 +95,8 @@ def test_the_funnel_lists_record_counts_in_pipeline_order_and_reasons_by_number(
     values = page(pipeline, tmp_path, monkeypatch)
     (table,), seen = section(values, "Data")["tables"], rows(values, "Data")
     assert table.numeric == ("in", "kept", "changed", "dropped", "characters out"), "aligned to the right"
-    assert [row["node"] for row in seen] == ["extract", "filter", "dedup", "decontaminate", "mix"], "whoever counts"
-    assert seen[2] == {
+    assert [row["node"] for row in seen] == ["extract", "boilerplate", "filter", "dedup", "decontaminate", "mix"], "whoever counts"
+    assert seen[3] == {
         "node": "dedup", "unit": "documents", "in": "9,000", "kept": "1,000", "changed": "2,000", "dropped": "8,000",
         "characters out": "1,000,000", "by reason": "most 3,000, a 2,500, b 2,500",
     }  # fmt: skip
@@ -169,7 +169,7 @@ def test_where_and_with_what_it_was_trained(pipeline: dict[str, Artifact], tmp_p
     assert {k: v for k, v in seen.items() if k != "packages"} == {
         "processor": "fast, 8 cores, 3 GiB", "GPUs": "one, two", "ranks": "6", "Python": "3.12", "code": "0123456789ab with changes", "seed": "17",
     }  # fmt: skip
-    assert seen["packages"] == "a 1, p0 21, p1 22, p2 23, torch 2", "of all nodes, in order"
+    assert seen["packages"] == "a 1, p0 24, p1 22, p2 23, torch 2", "of all nodes, in order"
     del pipeline["pretrain"].manifest["imported"]
     seen = page(pipeline, tmp_path / "2", monkeypatch)["environment"]
     assert (seen["processor"], seen["GPUs"], seen["code"], seen["ranks"], seen["seed"]) == ("p, 2 cores, 16 GiB", "none", "abc", "2", "1")

@@ -42,16 +42,21 @@ class External:
         named: Whether the name enters the key too, because the name also decides the output. A benchmark task is named after its file, and
             a cluster names the corpus that holds the kept document. The name of a file is its base name, the name of an artifact is
             "<node>/<folder>". Fields whose files are read by their extension, or can be named in bad_records.jsonl, are named too.
+        lists: Whether a value that names a path list (store/path_lists.py) stands for the files that it names. The section then has a
+            setting `first_files`: how many of them. Neither the list nor this setting enters the key, because the files do.
     """
 
     form: Literal["files", "packages", "artifacts"]
     named: bool = False
+    lists: bool = False
 
 
 NotEmpty = Annotated[str, Field(min_length=1)]
 ExternalFiles = Annotated[tuple[NotEmpty, ...], External("files")]
 NamedFiles = Annotated[tuple[NotEmpty, ...], External("files", named=True)]
+ListedFiles = Annotated[tuple[NotEmpty, ...], External("files", named=True, lists=True)]
 Packages = Annotated[tuple[NotEmpty, ...], External("packages")]
+Artifacts = Annotated[tuple[NotEmpty, ...], External("artifacts")]
 NamedArtifacts = Annotated[tuple[NotEmpty, ...], External("artifacts", named=True)]
 
 

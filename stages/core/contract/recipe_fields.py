@@ -64,6 +64,7 @@ OTHER_NAMES: Mapping[str, str] = {
         "runtime.workers": "num_workers num_proc n_jobs processes",
         "runtime.gpus": "n_gpus num_gpus n_gpu gpu devices",
         "crawl.warcs": "warc warc_files warc_paths input_files",
+        "crawl.first_files": "max_files num_files n_files",
         "filter.languages": "lang langs language",
         "filter.min_lang_score": "language_threshold lang_threshold",
         "dedup.threshold": "jaccard jaccard_threshold similarity_threshold",

@@ -3,6 +3,7 @@
 Local files enter by sha256, however they are named (path, pattern, link, file://). The hash is remembered by (path, size, mtime_ns,
 ctime_ns, inode) in <home>/hashes.json, so that a second plan does not read the file again. Remote files (s3://, https://) enter by a strong
 ETag and size. A remote file without a strong ETag enters by sha256 and is read again at each plan; it is refused above FETCHED_BYTES.
+A path list enters as the files that it names.
 Packages enter by installed version; "stdlib" is this Python.
 Cost: reading each new local file once, about 1 GB/s.
 """
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from pydantic import BaseModel
 
@@ -29,6 +30,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.contract.secrets import redact
 from stages.core.contract.strict_json import read_object
 from stages.core.store.files import write_durably
+from stages.core.store.path_lists import is_path_list, listed_paths
 from stages.core.store.patterns import files_of
 from stages.core.store.remote import describe, local_name, opened
 
@@ -58,16 +60,24 @@ def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, 
             yield from external_fields(value, f"{prefix}{name}.")
 
 
-def resolve_files(values: Sequence[str], memory: Remembered, where: str) -> tuple[ExternalFile, ...]:
-    """Expands globs (sorted) and identifies every file.
+class ListLimit(NamedTuple):
+    """How many files of each path list are taken: the setting that says it, for messages, and its value (`listed_paths`)."""
+
+    setting: str
+    first: int | None
+
+
+def resolve_files(values: Sequence[str], memory: Remembered, where: str, lists: ListLimit | None = None) -> tuple[ExternalFile, ...]:
+    """Expands globs (sorted) and path lists, and identifies every file.
 
     Args:
         values: Paths, globs or fsspec URIs.
         memory: Remembered hashes; new ones are added.
         where: The setting, for messages.
+        lists: The limit of path lists; None takes a path list for a file like any other.
 
     Returns:
-        The files in the order of `values`, those of one glob sorted by path.
+        The files in the order of `values`, those of one glob sorted by path, those of a path list in its order.
 
     Raises:
         RecipeError: A pattern matches no file, a file does not exist, or a remote file cannot be reached or identified.
@@ -75,17 +85,23 @@ def resolve_files(values: Sequence[str], memory: Remembered, where: str) -> tupl
     found: list[ExternalFile] = []
     for value in values:
         path = _local(value, where)
-        if not path:
-            found.append(_remote(value, where))
-            continue
-        paths = files_of(path, where)
-        if not paths:
+        names = files_of(path, where) if path else [value]
+        if not names:
             raise RecipeError(_no_file(value, path), where=where, do="Correct the path (relative paths start at the current folder).")
-        found.extend(
-            ExternalFile(os.fspath(Path(p).absolute()), Path(p).stat().st_size, f"sha256:{remembered_sha256(Path(p), memory)}")
-            for p in paths
-        )
+        for name in names:
+            if not lists or not is_path_list(name):
+                found.append(_local_file(name, memory) if path else _remote(name, where))
+                continue
+            for listed, place in listed_paths(name, lists.first, where, lists.setting):
+                if path and not os.path.isfile(listed):
+                    raise RecipeError(f"The file does not exist: {listed}", where=place, do="Put it there, or correct the path list.")
+                found.append(_local_file(listed, memory) if path else _remote(listed, place))
     return tuple(found)
+
+
+def _local_file(path: str, memory: Remembered) -> ExternalFile:
+    file = Path(path)
+    return ExternalFile(os.fspath(file.absolute()), file.stat().st_size, f"sha256:{remembered_sha256(file, memory)}")
 
 
 def _no_file(value: str, path: str) -> str:

@@ -18,7 +18,7 @@ from stages.core.contract.declaration import ExternalFile, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.source_code import edited
 from stages.core.store.external import external_fields
-from stages.core.store.key_record import KeyParts
+from stages.core.store.key_record import FIRST_FILES, KeyParts
 from stages.settings import StageConfig
 
 CODE_DIFFERS = "code differs"
@@ -53,6 +53,8 @@ def key_parts(
     for field, mark, _ in external_fields(config):
         if mark.form != "packages":
             _remove(settings, field.split("."))
+        if mark.lists:
+            settings.pop(FIRST_FILES, None)
     parts: KeyParts = {
         "node": node,
         "version": stage.version,

@@ -11,6 +11,9 @@ import json
 from pydantic import JsonValue
 from typing_extensions import TypedDict  # pydantic cannot read a typing.TypedDict on Python 3.11, and a manifest holds the parts
 
+FIRST_FILES = "first_files"
+"""The setting that limits path lists. It is in no key, because the files that it leaves are."""
+
 
 class KeyParts(TypedDict, total=False):
     """Everything that decides an artifact. The key is the sha256 over it.

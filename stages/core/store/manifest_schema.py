@@ -20,7 +20,7 @@ from typing_extensions import TypedDict  # pydantic cannot read the fields of ty
 
 from stages.core.contract.side_table import NAME as TABLE_NAME
 from stages.core.contract.strict_json import deepest, parse
-from stages.core.store.key_record import KeyParts, key_of
+from stages.core.store.key_record import FIRST_FILES, KeyParts, key_of
 from stages.core.store.names import NUMBERED, PART, name_fault
 
 MAX_BYTES = 256 << 20  # a manifest of a million files
@@ -302,9 +302,14 @@ def _without(config: Mapping[str, JsonValue], fields: Sequence[str]) -> JsonValu
 
 
 def _fields_of_files(parts: KeyParts) -> list[str]:
-    """Returns the dotted fields whose files are in the parts. Only `key_of` has read the parts of another home, so they can have any type."""
+    """Returns the dotted fields whose files are in the parts, and the setting that limits path lists if it is not in the parts' settings.
+
+    Only `key_of` has read the parts of another home, so they can have any type.
+    """
     files: object = parts.get("files")
-    return [*files] if isinstance(files, Mapping) else []
+    config: object = parts.get("config")
+    limit = [FIRST_FILES] if not isinstance(config, Mapping) or FIRST_FILES not in config else []
+    return [*files, *limit] if isinstance(files, Mapping) else limit
 
 
 def _is_artifact_id(text: str) -> bool:

@@ -24,8 +24,6 @@ DECISIONS = decisions_with({
     "status": Column("int32", "HTTP status"),
     "mime": Column("string", "media type"),
     "encoding": Column("string", "the charset it was read in"),
-    "lang": Column("string", "ISO 639-1 code of its language"),
-    "lang_score": Column("float64", "how sure the language is, 0 to 1"),
     "opt_outs": Column("list<string>", "what the page says against its use, such as noindex; empty if it says nothing or is no page"),
     "chars_in": CHARS_IN,
     "chars_out": CHARS_OUT,
@@ -46,7 +44,7 @@ FILES = SideTable(
 
 
 class RecordRow(TypedDict):
-    """A row of the table `decisions`. Of a record that was not decoded, encoding and language are None and chars_in counts bytes."""
+    """A row of the table `decisions`. Of a record that was not decoded, encoding is None and chars_in counts bytes."""
 
     doc_id: UUID
     url: str
@@ -55,8 +53,6 @@ class RecordRow(TypedDict):
     status: int
     mime: str
     encoding: str | None
-    lang: str | None
-    lang_score: float | None
     opt_outs: list[str]
     chars_in: int
     chars_out: int

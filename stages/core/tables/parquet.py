@@ -6,7 +6,8 @@ Cost: one row group in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP_ROWS = 8192
-Cell = str | int | float | bytes | UUID | Sequence[str] | Sequence[int] | None
+Cell = str | int | float | bytes | UUID | Sequence[str] | Sequence[int] | Sequence[bool] | None
 """A value of a column of one of the types that `schema` knows."""
 
 
@@ -29,7 +30,7 @@ class TableRow(Protocol):
 
 
 def schema(**columns: str) -> pa.Schema:
-    """Returns a schema from names and short types: uuid, string, int64, int32, float64, bool, list<string>, list<int64>.
+    """Returns a schema from names and short types: uuid, string, int64, int32, float64, bool, and lists of string, int64, int32 and bool.
 
     >>> schema(doc_id="uuid", text="string").names
     ['doc_id', 'text']
@@ -39,8 +40,41 @@ def schema(**columns: str) -> pa.Schema:
     types = {
         "uuid": pa.uuid(), "string": pa.string(), "int64": pa.int64(), "int32": pa.int32(), "float64": pa.float64(),
         "bool": pa.bool_(), "list<string>": pa.list_(pa.string()), "list<int64>": pa.list_(pa.int64()),
+        "list<int32>": pa.list_(pa.int32()), "list<bool>": pa.list_(pa.bool_()),
     }  # fmt: skip
     return pa.schema([(name, types[short]) for name, short in columns.items()])
+
+
+@contextmanager
+def table_writer(path: Path, shape: pa.Schema) -> Iterator[Callable[[TableRow], None]]:
+    """Opens a Parquet file for rows that come one by one, and fsyncs it at the end.
+
+    Args:
+        path: The file; its folder is created.
+        shape: The columns (see `schema`).
+
+    Yields:
+        The function that adds a row. A missing column becomes null. A uuid value may be UUID or bytes.
+    """
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    batch: list[TableRow] = []
+    groups = 0
+    with path.open("wb") as sink, pq.ParquetWriter(sink, shape, compression="zstd") as writer:
+
+        def add(row: TableRow) -> None:
+            nonlocal groups
+            batch.append(row)
+            if len(batch) == ROW_GROUP_ROWS:
+                writer.write_table(_table(batch, shape))
+                batch.clear()
+                groups += 1
+
+        yield add
+        if batch or not groups:
+            writer.write_table(_table(batch, shape))
+    fsync(path)
 
 
 def write_rows(path: Path, shape: pa.Schema, rows: Iterable[TableRow]) -> int:
@@ -54,21 +88,11 @@ def write_rows(path: Path, shape: pa.Schema, rows: Iterable[TableRow]) -> int:
     Returns:
         The number of rows.
     """
-    import pyarrow.parquet as pq
-
-    path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    batch: list[TableRow] = []
-    with path.open("wb") as sink, pq.ParquetWriter(sink, shape, compression="zstd") as writer:
+    with table_writer(path, shape) as add:
         for row in rows:
-            batch.append(row)
+            add(row)
             count += 1
-            if len(batch) == ROW_GROUP_ROWS:
-                writer.write_table(_table(batch, shape))
-                batch = []
-        if batch or not count:
-            writer.write_table(_table(batch, shape))
-    fsync(path)
     return count
 
 

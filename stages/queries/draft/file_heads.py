@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from stages.core.contract.strict_json import BadJsonError, other_encoding, parse
 from stages.core.store.names import name_fault, near_name
+from stages.core.store.path_lists import is_path_list
 from stages.core.tables.import_documents import PATTERNS
 from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
 from stages.text.dialogue_formats.dialogue_format import file_reader
@@ -37,7 +38,7 @@ WARC_BYTES = 16 << 20  # compressed bytes that are read of a WARC file
 JUDGED_LINES = 400  # of a JSON Lines file that are parsed
 SHOWN_FIELDS = 8  # names in a message
 DOCUMENT_NAMES = tuple(pattern.rpartition("/")[2] for pattern in PATTERNS)
-WARC_NAMES = (".warc", ".warc.gz", ".wet", ".wet.gz")
+WARC_NAMES = (".warc", ".warc.gz", ".warc.zst", ".wet", ".wet.gz", ".wet.zst")
 
 
 class FileKind(StrEnum):
@@ -101,6 +102,8 @@ def form_of(path: str) -> str:
             raise UnusableFileError("is empty")
         if path.endswith(WARC_NAMES):
             return "WARC"
+        if is_path_list(path):
+            raise UnusableFileError("is a path list: name it in crawl.warcs, and in crawl.first_files how many of its files to take")
         if start.startswith(b"PAR1"):
             return "Parquet"
         raw.seek(0)

@@ -133,7 +133,7 @@ def evidence(query: QueryFunction, decision: Decision) -> Evidence:
 
     Args:
         query: runs a query on one connection to the index.
-        decision: a decision of extract, filter, dedup or decontaminate.
+        decision: a decision of extract, boilerplate, filter, dedup or decontaminate.
 
     Returns:
         The reasons; empty for a document that was kept unchanged.
@@ -143,6 +143,8 @@ def evidence(query: QueryFunction, decision: Decision) -> Evidence:
     config = _config(query, decision.artifact)
     if decision.node == "extract":
         return Evidence((*extract_measured(decision, config), *_warc_file(query, decision)))
+    if decision.node == "boilerplate":
+        return Evidence(tuple(_removed_lines(query, decision)))
     if decision.node == "filter":
         return Evidence(tuple(filter_measured(decision, config)))
     return _of_dedup(query, decision, config) if decision.node == "dedup" else _of_decontaminate(query, decision, config)
@@ -174,6 +176,16 @@ def _warc_file(query: QueryFunction, decision: Decision) -> Iterator[Measured]:
     """Yields the name of the WARC file that a record was read from."""
     for (name,) in _rows(query, decision.artifact, "files", "name", "warc = ? LIMIT 1", [decision.columns.get("warc")]):
         yield Measured("warc", name, unit="WARC file")
+
+
+def _removed_lines(query: QueryFunction, decision: Decision) -> Iterator[Measured]:
+    """Yields how many lines of a document boilerplate removed, and how many characters by each rule."""
+    yield Measured("lines_removed", decision.columns.get("lines_removed"), unit=f"of {decision.columns.get('lines')} lines")
+    sums = "rule, sum(chars)::BIGINT"
+    for rule, chars in _rows(
+        query, decision.artifact, "removed", sums, "doc_id = ?::UUID GROUP BY rule ORDER BY 2 DESC, 1", [decision.doc_id]
+    ):
+        yield Measured(f"removed by {rule}", chars, unit="characters")
 
 
 def _of_dedup(query: QueryFunction, decision: Decision, config: RecordedConfig) -> Evidence:

@@ -21,8 +21,17 @@ from stages.queries.tracing.decision import Decision
 from stages.queries.tracing.drop_evidence import evidence
 from stages.queries.tracing.traced import BatchRow, Origin, SequenceSpan, TokenSpan, TracedDocument, TracedVerdict
 
-PIPELINE = ("extract", "filter", "dedup", "decontaminate")
-STARTS = ("pretrain", "mix", "encode", "decontaminate", "dedup", "filter", "extract")  # an answer starts at the first that exists
+PIPELINE = ("extract", "boilerplate", "filter", "dedup", "decontaminate")
+STARTS = (
+    "pretrain",
+    "mix",
+    "encode",
+    "decontaminate",
+    "dedup",
+    "filter",
+    "boilerplate",
+    "extract",
+)  # an answer starts at the first that exists
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,8 @@ def judge(text: str, detected: tuple[str, float], url: str, listed: Signals | No
     """Returns verdict, text, note and signals of one document.
 
     Args:
-        text: The text from extract.
-        detected: (language, score) from extract.
+        text: The text from boilerplate.
+        detected: (language, score) from boilerplate.
         url: Address of the document.
         listed: URL signals of the document; None where the URL lists are off.
         tools: Tools of this process.

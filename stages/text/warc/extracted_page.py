@@ -1,22 +1,25 @@
-"""Reads a record of a crawl as a page: whether it becomes a document, and its text, charset, language and opt-outs.
+"""Reads a record of a crawl as a page: whether it becomes a document, and its text, the marks of its lines, charset and opt-outs.
 
 Guarantee: the result follows from the record and the rules alone.
-Cost: decoding, parsing and language detection; 2 ms for a page of resiliparse.
+Cost: decoding and parsing; 2 ms for a page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
+from stages.text.body.line import Marks
 from stages.text.warc.charset import bad_frac, decode_page
-from stages.text.warc.html import Engine, TooCostlyError, extract_text, tidy
-from stages.text.warc.language_id import detect_language
+from stages.text.warc.html import TooCostlyError, extract_text, tidy
 from stages.text.warc.opt_outs import OptOut, opt_outs
 from stages.text.warc.page_reasons import PageReason
 from stages.text.warc.record_choice import unwanted
 from stages.text.warc.records import WarcRecord
+from stages.text.warc.visible_text import visible_text
+
+Engine = Literal["visible", "resiliparse", "trafilatura", "justext"]
 
 
 class PageRules(Protocol):
@@ -24,7 +27,7 @@ class PageRules(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """The library that finds the main text."""
+        """What is read of a page."""
 
     @property
     def statuses(self) -> Sequence[int]:
@@ -54,19 +57,17 @@ class ExtractedPage:
     Attributes:
         reason: Why it is dropped; "" for a document.
         chars_in: Characters of the page; bytes where it was not decoded.
-        text: The main text; "" of a dropped record.
+        text: The text; "" of a dropped record.
+        marks: The marks of its lines; None if they have none, because the text is not all visible text of a page.
         encoding: The charset; None where it was not decoded.
-        lang: Code of the language; None of a dropped record.
-        lang_score: How sure the language is, 0 to 1.
         opt_outs: What the page says against its use.
     """
 
     reason: str
     chars_in: int
     text: str = ""
+    marks: Marks | None = None
     encoding: str | None = None
-    lang: str | None = None
-    lang_score: float | None = None
     opt_outs: tuple[OptOut, ...] = ()
 
 
@@ -91,10 +92,16 @@ def read_page(record: WarcRecord, rules: PageRules) -> ExtractedPage:
         return dropped(PageReason.CHARSET)
     if set(said) & set(rules.drop_opt_outs):
         return dropped(PageReason.OPTED_OUT)
+    marks: Marks | None = None
     try:
-        text = extract_text(page, rules.engine) if is_page else tidy(page)
+        if not is_page:
+            text = tidy(page)
+        elif rules.engine == "visible":
+            text, marks = visible_text(page, record.url)
+        else:
+            text = extract_text(page, rules.engine)
     except TooCostlyError as error:
         return dropped(error.reason)
     if len(text) < rules.min_chars:
         return dropped(PageReason.NO_TEXT)
-    return ExtractedPage("", len(page), text, encoding, *detect_language(text), opt_outs=said)
+    return ExtractedPage("", len(page), text, marks, encoding, said)

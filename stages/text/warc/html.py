@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from lxml.html import HtmlElement
     from resiliparse.parse.html import HTMLTree
 
-Engine = Literal["resiliparse", "trafilatura", "justext"]
+MainTextEngine = Literal["resiliparse", "trafilatura", "justext"]
 SNIFF_BYTES = 1024
 LIMITS = TreeWork(elements=400_000, attributes=400_000, tag_attributes=1000, names=10_000, total_depth=100_000_000, steps=100_000_000)
 """Limits for resiliparse.
@@ -45,6 +46,8 @@ REASONS = {
 }  # fmt: skip
 MAX_DEPTH = 1024  # twice the limit of Chromium (kMaximumHTMLParserDOMTreeDepth, 512)
 IMPLIED = 3  # implied elements around one element that have no tags: html and body, tbody and tr
+SHALLOW = (MAX_DEPTH // IMPLIED) ** 2 // 2
+"""A nest of MAX_DEPTH elements has at least MAX_DEPTH / IMPLIED tags, and at least this sum of their depths, which is counted before."""
 MAX_TOTAL_DEPTH = 8_000_000
 """Largest sum of the depths of all elements.
 
@@ -78,7 +81,7 @@ def looks_like_html(body: bytes) -> bool:
     return b"<html" in head or b"<!doctype html" in head
 
 
-def extract_text(html: str, engine: Engine = "resiliparse") -> str:
+def extract_text(html: str, engine: MainTextEngine = "resiliparse") -> str:
     """Returns the main text of a page; "" without one.
 
     It raises TooCostlyError for a page that exceeds a limit, and ParserError if the parser failed or memory is missing.
@@ -90,8 +93,13 @@ def extract_text(html: str, engine: Engine = "resiliparse") -> str:
     return tidy(_by_trafilatura(page) if engine == "trafilatura" else _by_justext(page))
 
 
-def parse(html: str, limits: TreeWork = LIMITS) -> HTMLTree:
+def parse(html: str, limits: TreeWork = LIMITS, prepared: Callable[[str], str] = str) -> HTMLTree:
     """Returns the parsed page.
+
+    Args:
+        html: The page.
+        limits: What the page may cost.
+        prepared: Function from the page, once it is within the limits, to the page that is parsed. It may not have more elements.
 
     Raises:
         TooCostlyError: The page exceeds a limit.
@@ -104,8 +112,8 @@ def parse(html: str, limits: TreeWork = LIMITS) -> HTMLTree:
         raise TooCostlyError(REASONS[past])
     _have_memory(TREE_BYTES + work.elements * ELEMENT_BYTES + work.attributes * ATTRIBUTE_BYTES + len(html) * CHAR_BYTES)
     try:
-        tree = HTMLTree.parse(html)
-        if IMPLIED * work.elements >= MAX_DEPTH - IMPLIED:
+        tree = HTMLTree.parse(prepared(html))
+        if IMPLIED * work.elements >= MAX_DEPTH - IMPLIED and work.total_depth >= SHALLOW:
             _check_depth(tree)
     except (HTMLParserException, RuntimeError) as error:
         raise ParserError(f"resiliparse: {str(error) or type(error).__name__}") from error

@@ -1,39 +1,28 @@
 """Reads WARC and WET files record by record, and reports every stretch that is not a record.
 
 Guarantee: every stretch of a file is returned once, as a record or as an "unreadable" stretch. A record that is damaged, cut short or has a
-wrong length carries this problem and does not affect other records: the reader continues at the next gzip member, or at the next record
-head where a member or an uncompressed file holds several records. A record that continues in the next member, as in files compressed in
-fixed-size blocks, is whole. Ordinals count records and stretches from 0, so FILE:ORDINAL identifies one permanently. No body is larger than
+wrong length carries this problem and does not affect other records: the reader continues at the next gzip member or zstd frame, or at the
+next record head where a member or an uncompressed file holds several records. A record that continues in the next member, as in files
+compressed in fixed-size blocks, is whole. Ordinals count records and stretches from 0, so FILE:ORDINAL identifies one permanently. No body is larger than
 the limit, compressed or decompressed.
-Cost: 30 ms per 1,000 records in addition to zlib.
-Source: WARC 1.1 (ISO 28500:2017).
+Cost: 30 ms per 1,000 records in addition to zlib or libzstd.
+Source: WARC 1.1 (ISO 28500:2017); Zstandard Compression for WARC Files 1.0 (IIPC).
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import BinaryIO
 from uuid import UUID
 
-from stages.text.warc.framing import (
-    BLOCK_BYTES,
-    GZIP_MAGIC,
-    HEAD,
-    SPAN_BYTES,
-    Blocks,
-    Gap,
-    Member,
-    Segment,
-    WarcLimits,
-    next_start,
-    segments,
-)
+from stages.text.warc.framing import HEAD, SPAN_BYTES, START_BYTES, Gap, Member, Segment, WarcLimits, member_start, next_start, segments
 from stages.text.warc.http_body import BodyError, content_type, decode_body, read_answer, read_fields
+from stages.text.warc.packed_parts import BLOCK_BYTES, GZIP_MAGIC, Blocks
 from stages.text.warc.page_reasons import PageReason
+from stages.text.warc.zstd_frames import HEADER_BYTES, MAX_WINDOW, after_skippable, frame_header, is_zstd
 
 HEAD_BYTES = 1 << 13  # larger than nearly every head
 MAX_HEAD_BYTES = 1 << 20
@@ -65,7 +54,7 @@ class WarcRecord:
 
     Attributes:
         ordinal: Number of the record or stretch in the file, from 0.
-        offset: Byte offset of the record, or of the gzip member that holds it.
+        offset: Byte offset of the record, or of the gzip member or zstd frame that holds it.
         type: response, request, warcinfo, revisit, conversion or another WARC-Type; "" where the record has none; "unreadable" for a
             damaged stretch.
         record_id: WARC-Record-ID; None if absent or not a UUID.
@@ -119,7 +108,7 @@ class _Frame:
 
 
 def read_records(stream: BinaryIO, limits: WarcLimits, stored: bool = False) -> Iterator[WarcRecord]:
-    """Yields every record of an open, seekable file (plain, or gzip with any number of records per member).
+    """Yields every record of an open, seekable file (plain, or gzip or zstd with any number of records per member or frame).
 
     Only responses, resources and conversions carry their body.
 
@@ -150,24 +139,32 @@ def check_warc(stream: BinaryIO, name: str) -> None:
     Raises:
         NotWarcError: The file is empty, has another format or cannot be decompressed.
     """
-    head = stream.read(4096)
+    head = stream.read(START_BYTES)
     if not head:
         raise NotWarcError(f"{name} is empty")
-    packed = head.startswith(GZIP_MAGIC)
-    if packed:
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head, 4096)
-        except zlib.error:
-            head = b""
+    file = Blocks(stream)
+    start = after_skippable(file, 0)
+    form = "zstd" if is_zstd(head) else "gzip" if head.startswith(GZIP_MAGIC) else ""
+    if form:
+        head = member_start(file, start, START_BYTES)
     if head.startswith(b"filedesc:"):
         raise NotWarcError(f"{name} is an ARC file (the format before WARC), which is not read", "warcio recompress makes WARC of ARC")
-    if HEAD.match(head.lstrip()) or next_start(Blocks(stream), 1, SEARCHED_BYTES) is not None:
+    if HEAD.match(head.lstrip()) or next_start(file, 1, SEARCHED_BYTES) is not None:
         return
-    if packed and not head:
-        raise NotWarcError(f"{name} looks like gzip, but cannot be decompressed")
-    array = not packed and re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*{", head)
+    if form and not head:
+        raise NotWarcError(*_undecompressed(file, start, name, form))
+    array = not form and re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*{", head)
     convert = f"jq -c '.[]' {quote(name)} > {quote(name.partition('.')[0])}.jsonl makes JSON Lines of an array" if array else ""
     raise NotWarcError(f"{name} is not a WARC file: it begins with {head[:24]!r}", convert)
+
+
+def _undecompressed(file: Blocks, offset: int, name: str, form: str) -> tuple[str, str]:
+    """Returns the arguments of the NotWarcError for a file whose first member, at `offset`, cannot be decompressed. form: gzip or zstd."""
+    header = frame_header(file.read(offset, HEADER_BYTES)) if form == "zstd" else None
+    if header and header.window > MAX_WINDOW:
+        convert = f"zstd -dc --long=31 {quote(name)} | zstd -o NEW.warc.zst makes a smaller window"
+        return f"{name} is zstd with a window of {header.window:,} bytes; at most {MAX_WINDOW:,} are read", convert
+    return f"{name} looks like {form}, but cannot be decompressed", ""
 
 
 def parse_uuid(text: str | None) -> UUID | None:
@@ -245,7 +242,7 @@ def _frame(segment: Segment, at: int, head: bytes, limits: WarcLimits, trusted: 
     A length is right if the end of the segment, an empty line or the next head follows the block.
 
     Args:
-        segment: The gzip member or plain file.
+        segment: The member or plain file.
         at: Position of the head, in decompressed bytes.
         head: The head, with the empty line that ends it.
         limits: Limits of a record.

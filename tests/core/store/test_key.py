@@ -160,7 +160,7 @@ def test_every_field_of_every_config_enters_the_key(node: Node, tmp_path: Path) 
     config = load_recipe("tiny", config_classes()).sections[node.name]
     inputs = dict.fromkeys(stage.inputs, "0" * 64)
     parts = key.key_parts(node.name, stage, config, 1, {}, {}, inputs)
-    external = {name for name, _, _ in external_fields(config)}
+    external = {name for name, _, _ in external_fields(config)} | {key_record.FIRST_FILES}  # decides files, which are in the key
     missing = {".".join(map(str, p)) for p in leaves(config.model_dump(mode="json"))} - {
         ".".join(map(str, p)) for p in leaves(parts["config"])
     }

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages import decontaminate, dedup, extract
+from stages import boilerplate, decontaminate, dedup, extract
 from stages import filter as filtering
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Stage
 from stages.core.contract.errors import LoamError, RecipeError
@@ -139,9 +139,15 @@ def test_every_stage_of_documents_takes_them_and_the_next_one_reads_them(tmp_pat
         tmp_path / "a.jsonl", {"text": english, "url": "http://x/1"}, {"text": english, "url": "http://x/2"}, {"text": english + " More."}
     )
     extracted = take(tmp_path, path, stage=extract.STAGE)
-    assert {d["lang"] for d in rows(extracted)[0]} == {"en"} and rows(extracted)[0][0]["lang_score"] > 0.3
+    assert {d["lang"] for d in rows(extracted)[0]} == {None}
+    for bodies in (
+        run_stage(boilerplate.STAGE, {}, {"documents": extracted}, tmp_path / "home"),
+        take(tmp_path, path, stage=boilerplate.STAGE),
+    ):
+        assert {d["lang"] for d in rows(bodies)[0]} == {"en"} and rows(bodies)[0][0]["lang_score"] > 0.3
+        assert [d["text"] for d in rows(bodies)[0]] == [d["text"] for d in rows(extracted)[0]]
     off = {name: {"enabled": False} for name in ("gopher_repetition", "gopher_quality", "c4", "fineweb")}
-    kept = run_stage(filtering.STAGE, {"min_lang_score": 0.3, **off}, {"documents": extracted}, tmp_path / "home")
+    kept = run_stage(filtering.STAGE, {"min_lang_score": 0.3, **off}, {"documents": bodies}, tmp_path / "home")
     assert kept.manifest["rows"] == 3
     filtered = take(tmp_path, path, stage=filtering.STAGE)
     assert run_stage(dedup.STAGE, {"near": False}, {"documents": filtered}, tmp_path / "home").manifest["rows"] == 2

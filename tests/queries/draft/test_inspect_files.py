@@ -16,6 +16,8 @@ from stages.queries.draft import inspect_files as inspecting
 from stages.queries.draft.file_heads import HEAD_BYTES, FileKind, kind_of_record
 from stages.queries.draft.inspect_files import InspectedFile, inspect_files
 from tests.made.variants import Data
+from tests.text.warc.test_records import record
+from tests.text.warc.test_zstd_frames import frame
 
 PAGES: Any = next(stage_of(node) for node in pipeline() if node.name == "extract").config()
 ENGLISH = "The river is high in spring, and the people who live beside it keep their boats on the grass. "
@@ -162,6 +164,11 @@ LEFT_OUT: dict[str, tuple[str, bytes, str]] = {
         "makes the task 'my task', which holds ' ' (U+0020): rename the file, up to its first dot, to my-task",
     ),
     "name": ("a.json", b'{"text": "a"}\n', "holds documents, which are read from files named *.parquet, *.jsonl, *.jsonl.gz"),
+    "path list": (
+        "warc.paths.gz",
+        gzip.compress(b"crawl-data/a.warc.gz"),
+        "is a path list: name it in crawl.warcs, and in crawl.first_files how many of its files to take",
+    ),
     "no warc": ("a.warc", b"hello", "cannot be used: the file is not a WARC file: it begins with b'hello'"),
     "no parquet": ("a.parquet", b"hello", "is not a Parquet file"),
     "long line": ("a.jsonl", b'{"text": "' + b"a" * HEAD_BYTES, "has a first line of more than 4 MiB"),
@@ -183,6 +190,15 @@ def test_warc_files_without_a_page_are_left_out(made: Data, tmp_path: Path) -> N
     info = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 2\r\n\r\nab\r\n\r\n"
     (tmp_path / "info.warc").write_bytes(info)
     assert one(tmp_path / "info.warc").problem == "has no page among its first 1 records"
+
+
+@pytest.mark.parametrize("name", ["a.warc.zst", "a.wet.zst", "a.warc"])
+def test_a_warc_file_in_zstd_is_inspected(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"".join(frame(record(n, f"<p>{ENGLISH * 3}</p>".encode())) for n in range(3)))
+    found = one(tmp_path / name)
+    assert (found.kind, found.form, found.records, found.unreadable, list(found.languages)) == (FileKind.CRAWL, "WARC", 3, 0, ["en"])
+    (tmp_path / name).write_bytes(frame(b"text"))
+    assert one(tmp_path / name).problem == "cannot be used: the file is not a WARC file: it begins with b'text'"
 
 
 def test_damaged_records_are_counted(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.text.warc.html import MAX_DEPTH, Engine, ParserError, TooCostlyError, extract_text, looks_like_html, tidy
+from stages.text.warc.html import MAX_DEPTH, MainTextEngine, ParserError, TooCostlyError, extract_text, looks_like_html, tidy
 
-ENGINES: tuple[Engine, ...] = ("resiliparse", "trafilatura", "justext")
+ENGINES: tuple[MainTextEngine, ...] = ("resiliparse", "trafilatura", "justext")
 PROSE = "The quick brown fox jumps over the lazy dog because it was told to do so by the people who like to see it in the morning. " * 3
 PAGE = f"<html><body><nav><a href=/>Home</a> <a href=/b>Blog</a></nav><main><h1>Foxes</h1><p>{PROSE}</p><p>{PROSE}</p></main></body></html>"
 GERMAN = "<html><body><p>Grüße aus Köln, schöne Straßen überall.</p></body></html>"
@@ -38,7 +38,7 @@ def nested(depth: int) -> str:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_nesting_is_limited(engine: Engine) -> None:
+def test_nesting_is_limited(engine: MainTextEngine) -> None:
     for depth in (MAX_DEPTH + 1, MAX_DEPTH + 2, 20_000, 200_001):
         with pytest.raises(TooCostlyError, match="too_deep"):
             extract_text(nested(depth), engine)
@@ -78,7 +78,7 @@ def test_nesting_as_the_parser_sees_it() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_engines_find_the_text_and_leave_out_the_menu(engine: Engine) -> None:
+def test_engines_find_the_text_and_leave_out_the_menu(engine: MainTextEngine) -> None:
     for page in (PAGE, '<?xml version="1.0" encoding="UTF-8"?>\n' + PAGE):
         text = extract_text(page, engine)
         assert text.count(PROSE.strip()[:60]) >= 2
@@ -86,7 +86,7 @@ def test_engines_find_the_text_and_leave_out_the_menu(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_page_gives_the_same_text_whatever_was_read_before(engine: Engine) -> None:
+def test_a_page_gives_the_same_text_whatever_was_read_before(engine: MainTextEngine) -> None:
     """With datatrove's settings, trafilatura remembers paragraphs of other pages and leaves out what it has seen."""
     assert len({extract_text(PAGE, engine) for _ in range(5)}) == 1
 
@@ -98,7 +98,7 @@ def test_justext_reads_languages_without_a_list_of_stop_words() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(st.text(alphabet=st.sampled_from("<>/ ab=\"'!-&;é語\0\n\x80"), max_size=200), st.text(max_size=50))
-def test_any_page_gives_some_text(engine: Engine, markup: str, text: str) -> None:
+def test_any_page_gives_some_text(engine: MainTextEngine, markup: str, text: str) -> None:
     for page in (markup, f"<p>{markup}<table>{text}", text):
         found = extract_text(page.encode("utf-8", "replace").decode(), engine)
         assert found == tidy(found)

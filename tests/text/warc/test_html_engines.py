@@ -6,14 +6,14 @@ import pytest
 from lxml.etree import ParserError as EmptyError
 from lxml.etree import XMLSyntaxError
 
-from stages.text.warc.html import OTHER_LIMITS, Engine, ParserError, TooCostlyError, extract_text
+from stages.text.warc.html import OTHER_LIMITS, MainTextEngine, ParserError, TooCostlyError, extract_text
 
-OTHERS: tuple[Engine, ...] = ("trafilatura", "justext")
+OTHERS: tuple[MainTextEngine, ...] = ("trafilatura", "justext")
 PAGE = "<html><body><p>" + "The quick brown fox jumps over the lazy dog because it was told to do so. " * 9 + "</p></body></html>"
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-def test_these_engines_have_a_lower_limit_of_elements(engine: Engine) -> None:
+def test_these_engines_have_a_lower_limit_of_elements(engine: MainTextEngine) -> None:
     page = PAGE + "<br>" * OTHER_LIMITS.elements
     with pytest.raises(TooCostlyError, match="too_many_elements"):
         extract_text(page, engine)
@@ -23,7 +23,9 @@ def test_these_engines_have_a_lower_limit_of_elements(engine: Engine) -> None:
 
 @pytest.mark.parametrize(("engine", "parser"), [("trafilatura", "lxml.html.fromstring"), ("justext", "lxml.html.fromstring")])
 @pytest.mark.parametrize("error", [MemoryError(), XMLSyntaxError("Memory allocation failed", 2, 1, 1)])
-def test_a_parser_that_fails_is_no_empty_page(engine: Engine, parser: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parser_that_fails_is_no_empty_page(
+    engine: MainTextEngine, parser: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: object, **__: object) -> object:
         raise error
 
@@ -35,7 +37,7 @@ def test_a_parser_that_fails_is_no_empty_page(engine: Engine, parser: str, error
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-def test_a_page_of_nothing_has_no_text(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_nothing_has_no_text(engine: MainTextEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     for page in ("", " ", "<!---->", "<html>", "<?pi?>", "\0", "&#0;", '<?xml version="1.0" encoding="utf-8"?>'):
         assert extract_text(page, engine) == ""
 

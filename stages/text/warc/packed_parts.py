@@ -1,0 +1,91 @@
+"""Reads a file in blocks, and decompresses one gzip member of it step by step.
+
+Guarantee: a step makes at most 8 MiB. A member that is damaged or cut gives all readable bytes before it ends with that state.
+Cost: zlib, about 300 MB/s of text per core.
+Source: RFC 1952.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import BinaryIO, Protocol
+
+GZIP_MAGIC = b"\x1f\x8b\x08"
+BLOCK_BYTES = 1 << 20
+STEP_BYTES = 1 << 13  # compressed input per step: decompresses to 8 MiB at most (deflate's limit is 1032 : 1)
+PIECE_BYTES = 64  # smaller step, used after damage to recover the bytes before it
+
+
+class Blocks:
+    """A seekable file that is read in blocks, so that the many short reads of members only cost a slice each."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        """Takes a seekable file, and reads its size."""
+        self._stream, self._start, self._block = stream, 0, b""
+        self.size = stream.seek(0, 2)
+        self.dictionary: bytes | None = None  # of the zstd frames; None until zstd_frames reads it
+
+    def read(self, at: int, size: int) -> bytes:
+        """Returns the bytes [at, at + size), shorter only at the end of the file."""
+        begin, size = at - self._start, min(size, self.size - at)
+        if begin < 0 or begin + size > len(self._block):
+            self._stream.seek(at)
+            self._start, begin = at, 0
+            self._block = self._stream.read(max(size, BLOCK_BYTES))
+        return self._block[begin : begin + size]
+
+
+class PackedPart(Protocol):
+    """What is decompressed by itself: a gzip member or a zstd frame.
+
+    Attributes:
+        end: "" until the end was reached, then whole, damaged or cut (the file ends).
+        read: Compressed bytes so far.
+    """
+
+    end: str
+    read: int
+
+    def step(self) -> bytes:
+        """Returns the next decompressed bytes, and sets `end` with the last ones."""
+
+
+class GzipPart:
+    """One gzip member (`PackedPart`)."""
+
+    def __init__(self, file: Blocks, offset: int) -> None:
+        """Begins at the byte `offset` of the file."""
+        self.end, self.read = "", 0
+        self._file, self._offset = file, offset
+        self._inflate = zlib.decompressobj(wbits=31)
+
+    def step(self) -> bytes:
+        """Returns the next decompressed bytes, and sets `end` with the last ones."""
+        raw = self._file.read(self._offset + self.read, STEP_BYTES)
+        if not raw:
+            self.end = "cut"
+            return b""
+        try:
+            data = self._inflate.decompress(raw)
+        except zlib.error:
+            self.end = "damaged"
+            return self._before_damage(raw)
+        self.read += len(raw) - len(self._inflate.unused_data)
+        self.end = "whole" if self._inflate.eof else ""
+        return data
+
+    def _before_damage(self, raw: bytes) -> bytes:
+        """Returns the bytes that the step `raw` decompresses to before its damage.
+
+        It decompresses the member again up to the step, and then the step in small pieces.
+        """
+        inflate = zlib.decompressobj(wbits=31)
+        for at in range(0, self.read, STEP_BYTES):
+            inflate.decompress(self._file.read(self._offset + at, min(STEP_BYTES, self.read - at)))
+        found = bytearray()
+        for at in range(0, len(raw), PIECE_BYTES):
+            try:
+                found += inflate.decompress(raw[at : at + PIECE_BYTES])
+            except zlib.error:
+                break
+        return bytes(found)

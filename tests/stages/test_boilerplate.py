@@ -1,0 +1,251 @@
+"""boilerplate: counts against a count by brute force, copies of pages, earlier crawls, the tables, and documents without marks."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from stages import boilerplate, crawl, extract, line_counts
+from stages.core.contract.declaration import Artifact, ExternalFile
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables.parquet import read_rows
+from stages.text.body.body_rules import Removal
+from stages.text.body.known_lines import KnownLines
+from stages.text.body.line_keys import cells, has_cells, host_of, key_of, normals
+from tests.conftest import run_stage
+from tests.made.variants import Data
+from tests.text.warc.test_records import member, record
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"
+MENU = "<ul><li>Start of the site</li><li>What is new</li><li>Members</li><li>Imprint</li></ul>"
+SUBJECTS = ("rivers", "stones", "clouds", "engines", "letters", "bridges", "gardens", "winters")
+
+
+def page(words: str, menu: str = MENU) -> str:
+    sentences = "".join(
+        f"<p>About {words} there is a sentence of more than sixty characters, and this is {n}.</p>" for n in ("one", "another")
+    )
+    return f"<html><body>{menu}<h1>Of {words}</h1>{sentences}</body></html>"
+
+
+def warc(path: Path, pages: Sequence[tuple[str, str]]) -> Path:
+    """Writes a crawl of (URL, HTML)."""
+    made = []
+    for number, (url, html) in enumerate(pages):
+        made.append(member(record(number, html.encode(), HEAD).replace(b"http://a.b/%d" % number, url.encode())))
+    path.write_bytes(b"".join(made))
+    return path
+
+
+def extracted(files: Sequence[Path], home: Path, **config: Any) -> Artifact:
+    found = run_stage(crawl.STAGE, {"sources": {"web": [str(file) for file in files]}}, {}, home)
+    return run_stage(extract.STAGE, {"max_bad_records": 100, **config}, {"warc": found}, home)
+
+
+def bodies(files: Sequence[Path], home: Path, workers: int = 1, **config: Any) -> Artifact:
+    return run_stage(boilerplate.STAGE, config, {"documents": extracted(files, home)}, home, runtime={"workers": workers})
+
+
+def rows(artifact: Artifact, name: str) -> list[dict[str, Any]]:
+    return [row for path in sorted((artifact.path / name).glob("*.parquet")) for row in read_rows(path)]
+
+
+def texts(artifact: Artifact) -> dict[str, str]:
+    return {row["url"]: row["text"] for row in rows(artifact, "documents")}
+
+
+def site(host: str = "one.example", subjects: Sequence[str] = SUBJECTS, menu: str = MENU) -> list[tuple[str, str]]:
+    return [(f"http://{host}/{subject}", page(subject, menu)) for subject in subjects]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    line_counts.known_lines.cache_clear()  # homes of tests have the same folders
+
+
+def test_what_recurs_on_a_host_goes_and_what_another_host_has_does_not_count(tmp_path: Path) -> None:
+    others = [(f"http://host{n}.example/", page(f"subject {'abcdef'[n]}")) for n in range(6)]
+    found = texts(bodies([warc(tmp_path / "a.warc.gz", [*site(), *others])], tmp_path / "home"))
+    for url, text in found.items():
+        assert ("Members" in text) == ("host" in url) and text.count("more than sixty characters") == 2, url
+
+
+def brute_force(documents: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+    """Host -> line or cell -> number of pages. Of each URL the capture with the smallest key counts, and then one page of each set of lines."""
+    captures, found = dict[str, tuple[int, str, frozenset[str]]](), defaultdict[str, Counter[str]](Counter)
+    for row in documents:
+        host, own = host_of(row["url"]), set(normals(row["text"]))
+        own |= {cell for line in row["text"].split("\n") if has_cells(line) for cell in cells(line)}
+        rank = xxh3_64_intdigest(np.array(sorted(key_of(host)(own)), np.uint64).tobytes())
+        captures[row["url"]] = min(captures.get(row["url"], (2**64, "", frozenset())), (rank, host, frozenset(own)))
+    for host, own in {(host, own) for _, host, own in captures.values()}:
+        found[host].update(own)
+        found[host][""] += 1
+    return found
+
+
+def test_counts_are_those_of_a_count_by_brute_force(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a page counted twice, lines of a copy counted, a line counted twice on a page, a range of keys lost or merged twice."""
+    monkeypatch.setattr(line_counts, "RANGE_KEYS", 5000)
+    documents = extracted(data.crawls()[:2], tmp_path)
+    made = run_stage(boilerplate.STAGE, {}, {"documents": documents}, tmp_path)
+    known, checked = KnownLines((made.path / "counts",)), 0
+    for host, counts in brute_force(rows(documents, "documents")).items():
+        names = [name for name in counts if name]
+        keys = np.array(key_of(host)(names), np.uint64)
+        assert known.pages(keys).tolist() == [counts[name] if counts[name] > 1 else 0 for name in names], host
+        assert known.host_pages(np.array(key_of(host)([""]), np.uint64)).tolist() == [counts[""]]
+        checked += len(names)
+    assert checked > 1000 and len(np.load(made.path / "counts" / "keys.npy")) > 100
+    assert (np.diff(np.load(made.path / "counts" / "keys.npy").astype(object)) > 0).all(), "sorted, each once"
+
+
+def test_captures_and_copies_of_a_page_do_not_make_its_lines_recur(tmp_path: Path) -> None:
+    again = [(f"http://one.example/{n}", page("one", "")) for n in range(6)]  # six addresses of one page
+    captures = [
+        ("http://two.example/a", page(f"two {'abcdef'[n]}", f"<p>Day {'abcdef'[n]}</p>")) for n in range(6)
+    ]  # one address, six times
+    found = bodies([warc(tmp_path / "a.warc.gz", again + captures)], tmp_path / "home")
+    assert {row["reason"] for row in rows(found, "decisions")} == {None} and {row["host_pages"] for row in rows(found, "decisions")} == {1}
+    assert found.summary["removed_chars"] == 0
+
+
+@pytest.mark.parametrize("order", ["abc", "acb", "cba", "bca"])
+def test_which_pages_count_does_not_depend_on_the_order(order: str, tmp_path: Path) -> None:
+    """Two captures of a URL with different lines, and a page with the lines of one of them: either way the host has the same pages."""
+    made = {
+        "a": ("http://one.example/1", page("one")),
+        "b": ("http://one.example/1", page("two")),
+        "c": ("http://one.example/2", page("two")),
+    }
+    found = bodies([warc(tmp_path / "a.warc.gz", [made[name] for name in order] + site()[:2])], tmp_path / "home", min_pages=3)
+    once = bodies([warc(tmp_path / "b.warc.gz", [made[name] for name in "abc"] + site()[:2])], tmp_path / "home", min_pages=3)
+    one, two = (sorted(row["text"] for row in rows(made, "documents")) for made in (found, once))
+    assert one == two and len({row["host_pages"] for made in (found, once) for row in rows(made, "decisions")}) == 1
+
+
+def test_earlier_crawls_count_but_not_the_pages_that_they_counted(tmp_path: Path) -> None:
+    old, new = warc(tmp_path / "old.warc.gz", site(subjects=SUBJECTS[:3])), warc(tmp_path / "new.warc.gz", site(subjects=SUBJECTS[2:5]))
+    home = tmp_path / "home"
+    earlier = bodies([old], home)
+    assert all("Members" in text for text in texts(earlier).values()), "on three pages only"
+    line_counts.known_lines.cache_clear()
+    alone, together = bodies([new], home), bodies([new], home, against=[str(earlier.path)])
+    assert all("Members" in text for text in texts(alone).values()) and not any("Members" in text for text in texts(together).values())
+    assert {row["host_pages"] for row in rows(together, "decisions")} == {5}, "one page is in both crawls"
+    whole = bodies([old, new], tmp_path / "whole")
+    both = np.load(earlier.path / "counts/host_pages.npy").sum() + np.load(together.path / "counts/host_pages.npy").sum()
+    assert both == np.load(whole.path / "counts/host_pages.npy").sum() == 5
+
+
+def test_an_earlier_crawl_without_counts_is_refused(tmp_path: Path) -> None:
+    made = bodies([warc(tmp_path / "a.warc.gz", site())], tmp_path / "home")
+    (made.path / "counts" / "version.json").write_text('{"version": 0}')
+    documents = extracted([tmp_path / "a.warc.gz"], tmp_path / "home")
+    with pytest.raises(RecipeError, match="Its counts are of version 0, not 1"):
+        line_counts.earlier_counts([ExternalFile(str(made.path), 1, "artifact:a")])
+    (made.path / "counts" / "version.json").write_text('{"version": 1}')
+    with pytest.raises(RecipeError, match="An earlier crawl is named twice"):
+        line_counts.earlier_counts([ExternalFile(str(made.path), 1, "artifact:a")] * 2)
+    with pytest.raises(RecipeError, match="The artifact holds no counts of lines") as caught:
+        run_stage(boilerplate.STAGE, {"against": [str(documents.path)]}, {"documents": documents}, tmp_path / "home")
+    assert "boilerplate.against" in caught.value.where
+
+
+def test_every_removed_line_is_accounted_for(data: Data, tmp_path: Path) -> None:
+    """The text of extract without the lines of the table `removed` is the body, word for word; sums of characters agree."""
+    documents = extracted(data.crawls()[:1], tmp_path)
+    made = run_stage(boilerplate.STAGE, {}, {"documents": documents}, tmp_path)
+    gone, chars = defaultdict[Any, set[int]](set), Counter[str]()
+    for block in rows(made, "removed"):
+        gone[block["doc_id"]].update(range(block["first_line"], block["last_line"] + 1))
+        chars[block["rule"]] += block["chars"]
+        assert block["lines"] > 0 and block["first_line"] <= block["last_line"]
+    kept = {row["doc_id"]: row for row in rows(made, "documents")}
+    decisions = {row["doc_id"]: row for row in rows(made, "decisions")}
+    assert set(decisions) == {row["doc_id"] for row in rows(documents, "documents")} and gone
+    for row in rows(documents, "documents"):
+        left = [line for number, line in enumerate(row["text"].split("\n"), start=1) if number not in gone[row["doc_id"]]]
+        found = kept[row["doc_id"]]["text"] if row["doc_id"] in kept else ""
+        assert "\n".join(left).split() == found.split(), row["url"]
+        lines = [number for number, line in enumerate(row["text"].split("\n"), start=1) if line]
+        assert decisions[row["doc_id"]]["lines"] == len(lines)
+        assert decisions[row["doc_id"]]["lines_removed"] == len(gone[row["doc_id"]].intersection(lines))
+    assert {f"{rule}_chars": chars[rule] for rule in Removal}.items() <= made.summary.items()
+    assert made.summary["removed_chars"] == chars.total() > 0
+
+
+def test_neither_workers_nor_the_order_of_files_change_a_text(tmp_path: Path) -> None:
+    pages = [*site(), *site("two.example", menu=MENU + "<p>Two</p>")]
+    random.Random(5).shuffle(pages)
+    files = [warc(tmp_path / f"{n}.warc.gz", pages[n::3]) for n in range(3)]
+    one, two = bodies(files, tmp_path / "one"), bodies(files, tmp_path / "two", workers=2)
+    assert one.manifest["digest"] == two.manifest["digest"]
+    turned = [shutil.copy(file, tmp_path / name) for file, name in zip(files, ("z.warc.gz", "y.warc.gz", "x.warc.gz"), strict=True)]
+    line_counts.known_lines.cache_clear()
+    assert texts(bodies([Path(file) for file in turned], tmp_path / "turned")) == texts(one)
+
+
+def test_the_language_is_that_of_the_body(tmp_path: Path) -> None:
+    german = (
+        "<p>Das Öl wird langsam erwärmt, damit es in alle Lager der Maschine kommt.</p><p>Erst danach darf man sie starten, und nur mit "
+        "einem Helfer, der die Anzeige im Auge behält. Nach einer Stunde schaltet man sie wieder ab und prüft, ob die Schrauben fest sind.</p>"
+    )
+    menu = "<p>The members of this site can read the news of the day here, and they can write to each other.</p>" * 9
+    pages = [(f"http://one.example/{word}", f"{menu}<h1>{word}</h1>{german.replace('<p>', f'<p>{word}: ')}") for word in SUBJECTS]
+    found = bodies([warc(tmp_path / "a.warc.gz", pages)], tmp_path / "home")
+    assert {row["lang"] for row in rows(found, "documents")} == {"de"} == {row["lang"] for row in rows(found, "decisions")}
+    assert all("members" not in text for text in texts(found).values())
+
+
+def test_documents_without_marks_stay_as_they_are(tmp_path: Path) -> None:
+    lines = tmp_path / "a.jsonl"
+    lines.write_text("".join(f'{{"text": "Home\\n  A text of number {n}.", "url": "http://a.b/{n}"}}\n' for n in range(8)))
+    (tmp_path / "b.jsonl").write_text('{"text": "Le texte est court.", "url": "http://a.b/9", "lang": "la", "lang_score": 0.5}\n')
+    found = bodies([lines, tmp_path / "b.jsonl"], tmp_path / "home")
+    assert found.manifest["record_counts"]["kept"] == 9 and set(texts(found).values()) >= {"Home\n  A text of number 3."}
+    assert [(row["lang"], row["lang_score"]) for row in rows(found, "documents")][-1] == ("la", 0.5)
+    assert {(row["lines"], row["host_pages"]) for row in rows(found, "decisions")} == {(None, None)} and rows(found, "removed") == []
+    other = extracted([warc(tmp_path / "c.warc.gz", site())], tmp_path / "other", engine="resiliparse")
+    kept = run_stage(boilerplate.STAGE, {}, {"documents": other}, tmp_path / "other")
+    assert texts(kept) == texts(other)
+
+
+def test_a_page_of_nothing_but_frame_is_dropped_and_a_crawl_of_them_is_an_error(tmp_path: Path) -> None:
+    empty = [("http://one.example/empty", f"<html><body><nav>{MENU}</nav></body></html>")]
+    found = bodies([warc(tmp_path / "a.warc.gz", [*site(), *empty])], tmp_path / "home")
+    assert found.manifest["record_counts"]["dropped"] == {"no_body": 1}
+    (decision,) = (row for row in rows(found, "decisions") if row["verdict"] == "dropped")
+    assert decision["reason"] == "no_body" and decision["lines"] == decision["lines_removed"] == 4 and decision["lang"] is None
+    with pytest.raises(StageError, match="No document has a body") as caught:
+        bodies([warc(tmp_path / "b.warc.gz", empty)], tmp_path / "home")
+    assert "1 documents" in caught.value.where
+    lengths = sorted(len(text) for text in texts(found).values())
+    line_counts.known_lines.cache_clear()
+    some = bodies([tmp_path / "a.warc.gz"], tmp_path / "home", min_chars=lengths[-1])
+    assert some.manifest["record_counts"]["kept"] + some.manifest["record_counts"]["changed"] == lengths.count(lengths[-1]) < 8
+
+
+def test_a_page_without_a_host_is_judged_by_its_structure(tmp_path: Path) -> None:
+    pages = [(f"http://[{word}/", page(word)) for word in SUBJECTS] + [("http://[frame/", "<nav>Menu</nav><p>Words of a page.</p>")]
+    found = bodies([warc(tmp_path / "a.warc.gz", pages)], tmp_path / "home")
+    assert found.summary["removed_chars"] == found.summary["frame_chars"] == 4
+    assert {row["host_pages"] for row in rows(found, "decisions")} == {0}
+
+
+def test_a_body_as_markdown(tmp_path: Path) -> None:
+    found = bodies([warc(tmp_path / "a.warc.gz", site())], tmp_path / "home", format="markdown")
+    assert all(text.startswith(f"# Of {url.rpartition('/')[2]}\n\nAbout") for url, text in texts(found).items())
+    assert {row["reason"] for row in rows(found, "decisions")} == {"lines_removed"}
+    alone = bodies(
+        [warc(tmp_path / "b.warc.gz", [("http://x.example/", "<h2>A title</h2><p>Words.</p>")])], tmp_path / "home", format="markdown"
+    )
+    assert [row["reason"] for row in rows(alone, "decisions")] == ["written_as_markdown"]
