@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,19 @@ def api(home: Path) -> str:
     return _profile(home)["PREFECT_API_URL"]
 
 
+BUSY_TRIES = 10
+
+
 def ask(home: Path, method: str, path: str, body: Any = None) -> Any:
-    """The server's answer to a request with the password."""
-    answer = httpx.request(method, f"{api(home)}/{path}", json=body, auth=password(home), timeout=30)
+    """The server's answer to a request with the password.
+
+    503 is Prefect's answer when its SQLite database was locked for too long; nothing was written then. Its own client asks again too.
+    """
+    for _ in range(BUSY_TRIES):
+        answer = httpx.request(method, f"{api(home)}/{path}", json=body, auth=password(home), timeout=60)
+        if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+            break
+        time.sleep(1)
     answer.raise_for_status()
     return answer.json() if answer.content else None
 
