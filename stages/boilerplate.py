@@ -39,10 +39,11 @@ from stages.core.tables.line_table import LineFile, line_files, page_marks
 from stages.core.tables.page_samples import dropped_pages
 from stages.core.tables.parquet import schema, table_writer
 from stages.core.tables.shards import Meter, Shard, collect, run_shards
-from stages.line_counts import COUNTS, count_lines, counts_of_pages, earlier_counts, known_lines
+from stages.line_counts import COUNTS, count_lines, counts_of_pages, earlier_counts
 from stages.settings import StageConfig
 from stages.text.body.body_rules import Removal, removals
 from stages.text.body.body_text import BodyFormat, body_text
+from stages.text.body.known_lines import KnownLines
 from stages.text.body.line import Line, lines_of
 from stages.text.body.line_keys import host_of, title_of
 
@@ -170,7 +171,7 @@ def body_file(folder: Path, task: BodyTask, meter: Meter) -> BodyShard:
     """
     from stages.text.warc.language_id import detect_language
 
-    config, counts = task.config, counts_of_pages(known_lines(task.counts), task.keyed)
+    config, counts = task.config, counts_of_pages(KnownLines(task.counts), task.keyed)
     pages = enumerate(page_marks(task.file, ("doc_id",)))
     chars, judged = dict.fromkeys(Removal, 0), 0
 

@@ -17,7 +17,6 @@ import json
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -230,15 +229,15 @@ def count_keyed(keyed: Sequence[Shard[KeyedFile]], earlier: Sequence[Path], out:
     of = {}
     for name in PER_PAGE:
         chosen = [np.load(shard.path / f"{name}.npy")[pages] for shard, pages in zip(keyed, counted, strict=True)]
-        of[name] = np.sort(np.concatenate([*chosen, np.empty(0, np.uint64)]))
+        of[name] = np.concatenate([*chosen, np.empty(0, np.uint64)])
     hosts, pages_of = np.unique(of["hosts"], return_counts=True)
     titles = np.unique(of["titles"])
     for name, values in (
         ("hosts", hosts),
         ("host_pages", pages_of),
         ("titles", titles[titles > 0]),
-        ("urls", of["urls"]),
-        ("texts", of["texts"]),
+        ("urls", np.sort(of["urls"])),
+        ("texts", np.sort(of["texts"])),
     ):
         np.save(target / f"{name}.npy", values)
 
@@ -254,12 +253,6 @@ def _concatenate(parts: Sequence[Path], target: Path) -> None:
         whole[at : at + len(one)] = one
         at += len(one)
     whole.flush()
-
-
-@lru_cache(maxsize=1)
-def known_lines(folders: tuple[Path, ...]) -> KnownLines:
-    """Returns the counts of these folders, and keeps them for the next file of this process."""
-    return KnownLines(folders)
 
 
 def counts_of_pages(known: KnownLines, keyed: Path) -> Callable[[int, str, int], HostCounts]:

@@ -20,7 +20,7 @@ from stages.queries.what_if import before_and_after, name_of
 from stages.text.body.body_rules import BodyThresholds, Removal, removals
 from stages.text.body.known_lines import KnownLines
 from stages.text.body.line import lines_of
-from stages.text.body.line_keys import host_of, key_of, normals, title_of
+from stages.text.body.line_keys import host_of, title_of
 
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Artifact, Stage
@@ -85,8 +85,6 @@ def what_if_bodies(home: Path, name: str, stage: Stage, settings: Sequence[str])
 
 
 def _rows(artifact: Artifact, source: Path, before: BodyThresholds, after: BodyThresholds) -> list[RemovalChange]:
-    import numpy as np
-
     known = KnownLines((artifact.path / "counts",))
     lines, chars = (Counter[str](), Counter[str]()), (Counter[str](), Counter[str]())
     for file in line_files(source):
@@ -98,10 +96,7 @@ def _rows(artifact: Artifact, source: Path, before: BodyThresholds, after: BodyT
                 lines_of(row["text"], marks),
                 title_of(row["text"], marks["heading"], marks["frame"]),
             )
-            hashed = key_of(host)
-            pages = known.pages(np.array(hashed(normals(row["text"])), np.uint64)).tolist()
-            of_host = int(known.host_pages(np.array(hashed([""]), np.uint64))[0])
-            counts = known.of_host(host, pages if host else [0] * len(found), of_host if host else 0)
+            counts = known.of_text(host, row["text"])
             for side, limits in enumerate((before, after)):
                 for line, why in zip(found, removals(found, title, counts, limits), strict=True):
                     lines[side][why or BODY] += 1

@@ -13,11 +13,11 @@ import re
 import statistics
 import tempfile
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lxml.html
-import numpy as np
 from lxml import etree
 
 from stages import boilerplate, crawl, extract
@@ -26,7 +26,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows
 from stages.text.body.body_rules import removals
 from stages.text.body.known_lines import KnownLines
-from stages.text.body.line_keys import host_of, key_of, normals, title_of
+from stages.text.body.line_keys import host_of, title_of
 from stages.text.warc.charset import decode_page
 from stages.text.warc.framing import WarcLimits
 from stages.text.warc.html import TooCostlyError
@@ -164,13 +164,13 @@ def plant(html: str, judged: set[str], words: str, tag: str, draw: random.Random
 def body_of(html: str, url: str, known: KnownLines, repeated: str = "") -> tuple[str, str]:
     """The visible text and the body of a page, by the counts of the crawl; `repeated` is on a tenth of the pages of its host."""
     text, lines = visible_lines(html, url)
-    hashed = key_of(host_of(url))
-    host = int(known.host_pages(np.array(hashed([""]), np.uint64))[0])
-    pages = known.pages(np.array(hashed(normals(text)), np.uint64)).tolist()
+    counts = known.of_text(host_of(url), text)
     if repeated:
-        pages = [max(on, host // 10) if repeated in squeezed(line.text) else on for on, line in zip(pages, lines, strict=True)]
+        often = counts.pages // 10
+        on = [max(n, often) if repeated in squeezed(line.text) else n for n, line in zip(counts.of_lines, lines, strict=True)]
+        counts = replace(counts, of_lines=on)
     title = title_of(text, [line.heading for line in lines], [line.frame for line in lines])
-    why = removals(lines, title, known.of_host(host_of(url), pages, host), BoilerplateConfig())
+    why = removals(lines, title, counts, BoilerplateConfig())
     return squeezed(text), squeezed(" ".join(line.text for line, removed in zip(lines, why, strict=True) if removed is None))
 
 

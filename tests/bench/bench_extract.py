@@ -28,7 +28,7 @@ from stages.core.store.external import sha256_file
 from stages.core.tables.line_table import LineFile
 from stages.core.tables.shards import Meter
 from stages.extract import ExtractConfig, ExtractTask, extract_file
-from stages.line_counts import count_lines, known_lines
+from stages.line_counts import count_lines
 from stages.text.warc.framing import WarcLimits
 from stages.text.warc.records import read_records
 from tests.made.real import real_folder
@@ -47,7 +47,6 @@ def loam(file: Path, engine: str = "visible") -> int:
             folder.mkdir()
         extract_file(extracted, task, Meter(extracted / "meter.json"))
         lines = LineFile(extracted / "documents.parquet", extracted / "lines.parquet")
-        known_lines.cache_clear()
         context = Context("boilerplate", 0, Runtime(workers=1), out / "scratch", lambda *_: None, print, lambda *_: None, lambda name: ())
         (keyed,) = count_lines([lines], (), out, context)
         bodies = BodyTask(lines, keyed, (out / "counts",), BoilerplateConfig())

@@ -18,7 +18,8 @@ import numpy as np
 from stages.core.contract.declaration import Context
 from stages.core.contract.runtime import Runtime
 from stages.core.tables.shards import Meter, Shard, run_shards
-from stages.line_counts import COUNTS, KeyedFile, count_keyed, counts_of_pages, known_lines
+from stages.line_counts import COUNTS, KeyedFile, count_keyed, counts_of_pages
+from stages.text.body.known_lines import KnownLines
 
 FILE_PAGES, FRAME, OWN, CELLS = 30_000, 30, 70, 20
 
@@ -42,7 +43,7 @@ def simulated(folder: Path, task: tuple[int, int, int], meter: Meter) -> KeyedFi
 
 def found_again(folder: Path, task: tuple[Path, Path], meter: Meter) -> dict[str, int]:
     """Looks up every key of a file, as the workers that judge pages do. task: the counts, and the keys of a file."""
-    of_page = counts_of_pages(known_lines((task[0],)), task[1])
+    of_page = counts_of_pages(KnownLines((task[0],)), task[1])
     return {"recurring": sum(on >= 4 for on in of_page(0, "host", FRAME + OWN).of_lines)}
 
 

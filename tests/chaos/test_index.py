@@ -6,22 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.index import database
-from tests.conftest import run_stage
-from tests.core.index.test_database_fire import recorders_lose_nothing, wanted_keys_are_built_once
-from tests.core.toys import WORDS
+from tests.core.index.test_database_fire import half_indexed, recorders_lose_nothing, wanted_keys_are_built_once
 
 pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with one indexed artifact and one that is not yet indexed."""
-    home = tmp_path / "home"
-    run_stage(WORDS, {}, {}, home)
-    database.update(home)
-    run_stage(WORDS, {"words": ["more"]}, {}, home)
-    return home
+    return half_indexed(tmp_path / "home")
 
 
 def test_sixteen_recorders_of_two_hundred_artifacts_lose_nothing(home: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.cli import main
-from stages import boilerplate, line_counts
+from stages import boilerplate
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database
 from stages.queries.what_if_bodies import what_if_bodies
@@ -23,7 +23,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bodies")
     pages = [*site(), *site("two.example", menu=MENU + "<p>Two</p>"), ("http://one.example/f", "<nav>Menu</nav><p>Words of a page.</p>")]
     documents = extracted([warc(folder / "a.warc.gz", pages)], folder / "home")
-    line_counts.known_lines.cache_clear()
     run_stage(boilerplate.STAGE, {}, {"documents": documents}, folder / "home")
     database.update(folder / "home")
     return folder / "home"
@@ -39,7 +38,6 @@ def test_the_answer_is_what_a_rerun_gives(home: Path, tmp_path: Path, setting: s
     found = asked(home, f"boilerplate.{setting}")
     name, _, value = setting.partition("=")
     documents = extracted([home.parent / "a.warc.gz"], tmp_path / "home")
-    line_counts.known_lines.cache_clear()
     again = run_stage(boilerplate.STAGE, {name: float(value) if "." in value else int(value)}, {"documents": documents}, tmp_path / "home")
     for rule in (row for row in found if row != "body"):
         assert found[rule]["chars_then"] == again.summary[f"{rule}_chars"], rule

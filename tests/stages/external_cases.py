@@ -166,16 +166,21 @@ def corpus(content: str, shop: Path) -> Path:
     return run_stage(dedup.STAGE, {}, {"documents": made}, shop / content).path
 
 
-def place_corpora(folder: Path, entries: Entries) -> list[str]:
-    """Copies dedup artifacts into folders as in other homes; returns the paths."""
+def place_artifacts(folder: Path, entries: Entries, made: Callable[[str, Path], Path]) -> list[str]:
+    """Copies artifacts into folders as in other homes; returns the paths. made(content, shop): the folder of an artifact."""
     shop = folder.parents[1] / "existing"
     shop.mkdir(exist_ok=True, parents=True)
     values = []
     for number, entry in enumerate(entries):
-        path = folder / f"{number}" / "artifacts" / "dedup" / entry.name
-        shutil.copytree(corpus(entry.content, shop), path)
+        source = made(entry.content, shop)
+        path = folder / f"{number}" / "artifacts" / source.parent.name / entry.name
+        shutil.copytree(source, path)
         values.append(str(path))
     return values
+
+
+def place_corpora(folder: Path, entries: Entries) -> list[str]:
+    return place_artifacts(folder, entries, corpus)
 
 
 def corpora_seen(entries: Entries) -> object:
@@ -200,15 +205,7 @@ MENUS = {"first": "<p>Alpha</p>", "both": "<p>Alpha</p><p>Beta</p>", "last": "<p
 
 
 def place_crawls(folder: Path, entries: Entries) -> list[str]:
-    """Copies boilerplate artifacts of two pages into folders as in other homes; returns the paths."""
-    shop = folder.parents[1] / "existing"
-    shop.mkdir(exist_ok=True, parents=True)
-    values = []
-    for number, entry in enumerate(entries):
-        path = folder / f"{number}" / "artifacts" / "boilerplate" / entry.name
-        shutil.copytree(bodies_of(entry.content, shop), path)
-        values.append(str(path))
-    return values
+    return place_artifacts(folder, entries, bodies_of)
 
 
 @cache

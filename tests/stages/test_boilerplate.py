@@ -66,11 +66,6 @@ def site(host: str = "one.example", subjects: Sequence[str] = SUBJECTS, menu: st
     return [(f"http://{host}/{subject}", page(subject, menu)) for subject in subjects]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    line_counts.known_lines.cache_clear()  # homes of tests have the same folders
-
-
 def test_what_recurs_on_a_host_goes_and_what_another_host_has_does_not_count(tmp_path: Path) -> None:
     others = [(f"http://host{n}.example/", page(f"subject {'abcdef'[n]}")) for n in range(6)]
     found = texts(bodies([warc(tmp_path / "a.warc.gz", [*site(), *others])], tmp_path / "home"))
@@ -137,7 +132,6 @@ def test_earlier_crawls_count_but_not_the_pages_that_they_counted(tmp_path: Path
     home = tmp_path / "home"
     earlier = bodies([old], home)
     assert all("Members" in text for text in texts(earlier).values()), "on three pages only"
-    line_counts.known_lines.cache_clear()
     alone, together = bodies([new], home), bodies([new], home, against=[str(earlier.path)])
     assert all("Members" in text for text in texts(alone).values()) and not any("Members" in text for text in texts(together).values())
     assert {row["host_pages"] for row in rows(together, "decisions")} == {5}, "one page is in both crawls"
@@ -190,7 +184,6 @@ def test_neither_workers_nor_the_order_of_files_change_a_text(tmp_path: Path) ->
     one, two = bodies(files, tmp_path / "one"), bodies(files, tmp_path / "two", workers=2)
     assert one.manifest["digest"] == two.manifest["digest"]
     turned = [shutil.copy(file, tmp_path / name) for file, name in zip(files, ("z.warc.gz", "y.warc.gz", "x.warc.gz"), strict=True)]
-    line_counts.known_lines.cache_clear()
     assert texts(bodies([Path(file) for file in turned], tmp_path / "turned")) == texts(one)
 
 
@@ -229,7 +222,6 @@ def test_a_page_of_nothing_but_frame_is_dropped_and_a_crawl_of_them_is_an_error(
         bodies([warc(tmp_path / "b.warc.gz", empty)], tmp_path / "home")
     assert "1 documents" in caught.value.where
     lengths = sorted(len(text) for text in texts(found).values())
-    line_counts.known_lines.cache_clear()
     some = bodies([tmp_path / "a.warc.gz"], tmp_path / "home", min_chars=lengths[-1])
     assert some.manifest["record_counts"]["kept"] + some.manifest["record_counts"]["changed"] == lengths.count(lengths[-1]) < 8
 

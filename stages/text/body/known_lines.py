@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from stages.text.body.body_rules import HostCounts
 from stages.text.body.key_counts import places
-from stages.text.body.line_keys import key_of
+from stages.text.body.line_keys import key_of, normals
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,6 +67,16 @@ class KnownLines:
             return cast("list[bool]", np.logical_or.reduce(known).tolist())
 
         return HostCounts(host_pages, lines, of_cells, titles)
+
+    def of_text(self, host: str, text: str) -> HostCounts:
+        """Returns the counts for a page by its visible text, as a worker finds them by the keys that it wrote; without a host all are 0."""
+        import numpy as np
+
+        texts = normals(text)
+        if not host:
+            return self.of_host(host, [0] * len(texts), 0)
+        keys, own = (np.array(key_of(host)(of), np.uint64) for of in (texts, [""]))
+        return self.of_host(host, self.pages(keys).tolist(), int(self.host_pages(own)[0]))
 
     def host_pages(self, hosts: np.ndarray) -> np.ndarray:
         """Returns the number of pages of the hosts of these keys. uint64 -> int64 [hosts]."""

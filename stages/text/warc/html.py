@@ -131,9 +131,14 @@ def tidy(text: str) -> str:
         text = CONTROL.sub("", text)
     if " \n" in text or "\t\n" in text or "\r" in text:
         text = "\n".join([line.rstrip(" \t\r") for line in text.split("\n")])
+    return one_empty_line(text).strip()
+
+
+def one_empty_line(text: str) -> str:
+    """Returns the text with one empty line in the place of several."""
     while "\n\n\n" in text:  # three times as fast as a regular expression
         text = text.replace("\n\n\n", "\n\n")
-    return text.strip()
+    return text
 
 
 def _check_depth(tree: HTMLTree) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from stages.text.basics.native import compiled
 from stages.text.body.line import MARKS, Marks
+from stages.text.warc.html import one_empty_line
 
 FIRST_MARK, FIRST_LEVEL, LAST_MARK = 0xFDD0, 0xFDE0, 0xFDEF
 INNER, OWN, EXTERNAL, LINK_END, HEADING_END, FRAME, FRAME_END, MAIN, MAIN_END, CODE, CODE_END = range(11)
@@ -49,10 +50,7 @@ def read_marks(marked: str) -> tuple[str, Marks]:
         texts = [line if kind == LINE else "" for line, kind in zip(lines, kinds.tolist(), strict=True)]
     columns = found[kinds == LINE].T
     marks = {name: columns[i].copy() if i < NUMBERS else columns[i] > 0 for i, name in enumerate(MARKS)}
-    text = "\n".join(texts)
-    while "\n\n\n" in text:
-        text = text.replace("\n\n\n", "\n\n")
-    return text.strip("\n"), marks
+    return one_empty_line("\n".join(texts)).strip("\n"), marks
 
 
 def _joined(lines: list[str], kinds: list[int]) -> list[str]:
@@ -132,9 +130,10 @@ def mark_lines(codes: np.ndarray, lines: int) -> tuple[np.ndarray, np.ndarray]:
             sign = 1
         elif point == 124:
             other = 1
-        elif point > 0x2000 and (point <= 0x200B or point in (0x2028, 0x2029, 0x202F, 0x205F, 0x3000)):
-            pass  # blank, as below
-        elif point not in (32, 9, 11, 12, 13, 28, 29, 30, 31, 0x85, 0xA0, 0x1680, 0x2000):
+        elif not (  # a blank
+            point in (32, 9, 11, 12, 13, 28, 29, 30, 31, 0x85, 0xA0, 0x1680)
+            or (point >= 0x2000 and (point <= 0x200B or point in (0x2028, 0x2029, 0x202F, 0x205F, 0x3000)))
+        ):
             chars += 1
             linked += link >= 0
             own += link == OWN

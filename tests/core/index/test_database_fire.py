@@ -107,14 +107,17 @@ def leftovers(home: Path) -> list[Path]:
     return [*home.glob(f".{database.FILE}*"), *home.glob("*.wal"), *home.glob("*.tmp")]
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
+def half_indexed(home: Path) -> Path:
     """A home with one indexed artifact and one that is not yet indexed."""
-    home = tmp_path / "home"
     run_stage(WORDS, {}, {}, home)
     database.update(home)
     run_stage(WORDS, {"words": ["more"]}, {}, home)
     return home
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return half_indexed(tmp_path / "home")
 
 
 def recorders_lose_nothing(home: Path, recorders: int, count: int) -> None:
