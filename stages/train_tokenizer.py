@@ -125,17 +125,16 @@ def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray],
     """Returns (per file a mask of the documents to train on, their bytes, the available bytes)."""
     import numpy as np
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
+    from stages.core.tables.parquet import count_rows, read_batches
     from stages.text.basics.hash_sampling import hash_values, lowest
 
     numbers, sizes, counts = [], [], []
     for path in files:
-        with pq.ParquetFile(path) as file:
-            counts.append(file.metadata.num_rows)
-            for batch in file.iter_batches(columns=["doc_id", "text"]):
-                numbers.append(hash_values(seed, "tokenizer sample", batch.column("doc_id").storage.to_pylist()))
-                sizes.append(np.asarray(pc.binary_length(batch.column("text"))).astype(np.int64))
+        counts.append(count_rows(path))
+        for batch in read_batches(path, ["doc_id", "text"]):
+            numbers.append(hash_values(seed, "tokenizer sample", batch.column("doc_id").storage.to_pylist()))
+            sizes.append(np.asarray(pc.binary_length(batch.column("text"))).astype(np.int64))
     if not numbers:
         return [], 0, 0
     size = np.concatenate(sizes)

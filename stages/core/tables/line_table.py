@@ -13,7 +13,7 @@ from typing import Any
 
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.documents import document_shards
-from stages.core.tables.parquet import ROW_GROUP_ROWS, read_rows
+from stages.core.tables.parquet import read_batches, read_rows
 
 CHARS, YES = "list<int32>", "list<bool>"
 LINES = SideTable(
@@ -70,12 +70,9 @@ def page_marks(
 
 def _marks(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any] | None]:
     """Yields the marks of each document. The values of a row group become Python's in one call, which is three times as fast as by row."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=ROW_GROUP_ROWS, columns=list(names)):
-            ends = [0, *batch.column(0).value_lengths().fill_null(0).to_numpy().cumsum().tolist()]
-            values = [column.flatten().to_pylist() for column in batch.columns]
-            given = batch.column(0).is_valid().to_pylist()
-            for begin, end, marked in zip(ends[:-1], ends[1:], given, strict=True):
-                yield {name: of[begin:end] for name, of in zip(names, values, strict=True)} if marked else None
+    for batch in read_batches(path, names):
+        ends = [0, *batch.column(0).value_lengths().fill_null(0).to_numpy().cumsum().tolist()]
+        values = [column.flatten().to_pylist() for column in batch.columns]
+        given = batch.column(0).is_valid().to_pylist()
+        for begin, end, marked in zip(ends[:-1], ends[1:], given, strict=True):
+            yield {name: of[begin:end] for name, of in zip(names, values, strict=True)} if marked else None

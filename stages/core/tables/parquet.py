@@ -1,7 +1,7 @@
 """Writes and reads Parquet files: zstd, doc_id as a UUID column, fsynced when closed.
 
 Guarantee: the same rows in the same order give the same bytes with the same pyarrow.
-Cost: one row group in memory.
+Cost: one row group in memory: at most ROW_GROUP_ROWS rows, and ROW_GROUP_SIZE characters and values, unless one row has more.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP_ROWS = 8192
+ROW_GROUP_SIZE = 1 << 26  # characters of strings and values of lists; the text of 8,192 pages of the test crawls has 84 million
 Cell = str | int | float | bytes | UUID | Sequence[str] | Sequence[int] | Sequence[bool] | None
 """A value of a column of one of the types that `schema` knows."""
 
@@ -56,20 +57,23 @@ def table_writer(path: Path, shape: pa.Schema) -> Iterator[Callable[[TableRow], 
     Yields:
         The function that adds a row. A missing column becomes null. A uuid value may be UUID or bytes.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    long = [column.name for column in shape if pa.types.is_string(column.type) or pa.types.is_list(column.type)]
     batch: list[TableRow] = []
-    groups = 0
+    groups = size = 0
     with path.open("wb") as sink, pq.ParquetWriter(sink, shape, compression="zstd") as writer:
 
         def add(row: TableRow) -> None:
-            nonlocal groups
+            nonlocal groups, size
             batch.append(row)
-            if len(batch) == ROW_GROUP_ROWS:
+            size += sum(_size(row.get(name)) for name in long)
+            if len(batch) == ROW_GROUP_ROWS or size >= ROW_GROUP_SIZE:
                 writer.write_table(_table(batch, shape))
                 batch.clear()
-                groups += 1
+                groups, size = groups + 1, 0
 
         yield add
         if batch or not groups:
@@ -98,11 +102,20 @@ def write_rows(path: Path, shape: pa.Schema, rows: Iterable[TableRow]) -> int:
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yields the rows of one Parquet file as dicts of Cell (doc_id as UUID). Reads a row group at a time."""
+    for batch in read_batches(path, columns):
+        yield from batch.to_pylist()
+
+
+def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of one Parquet file, at most ROW_GROUP_ROWS at a time and never those of two row groups.
+
+    pyarrow's own batches go on across row groups, so that ROW_GROUP_SIZE would not limit them.
+    """
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=ROW_GROUP_ROWS, columns=list(columns) if columns else None):
-            yield from batch.to_pylist()
+        for group in range(file.num_row_groups):
+            yield from file.iter_batches(ROW_GROUP_ROWS, row_groups=[group], columns=list(columns) if columns else None)
 
 
 def count_rows(path: Path) -> int:
@@ -110,6 +123,15 @@ def count_rows(path: Path) -> int:
     import pyarrow.parquet as pq
 
     return int(pq.read_metadata(path).num_rows)
+
+
+def _size(value: object) -> int:
+    """Returns the characters of a string, or the values of a list and the characters of its strings."""
+    if value is None:
+        return 0
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
+        return len(value) + sum(map(len, value))
+    return len(value)  # type: ignore[arg-type]
 
 
 def _table(batch: Sequence[TableRow], shape: pa.Schema) -> pa.Table:

@@ -63,7 +63,7 @@ XML_PROLOGUE = re.compile(r"^\s*<\?xml[^>]*\?>")
 
 
 class TooCostlyError(ValueError):
-    """The page exceeds a limit. `reason`: TOO_MANY_ELEMENTS, TOO_MANY_ATTRIBUTES, TOO_MANY_NAMES, TOO_COMPLEX or TOO_DEEP."""
+    """The page exceeds a limit. `reason`: TOO_MANY_ELEMENTS, _ATTRIBUTES, _NAMES or _LINES, TOO_COMPLEX or TOO_DEEP."""
 
     def __init__(self, reason: PageReason) -> None:
         """Takes the reason, which is the message too."""

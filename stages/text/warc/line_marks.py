@@ -41,7 +41,7 @@ def read_marks(marked: str) -> tuple[str, Marks]:
     """
     codes = np.frombuffer((marked + "\n").encode("utf-32-le", "surrogatepass"), np.uint32)
     found, stays = compiled(mark_lines)(codes, marked.count("\n") + 1)
-    plain = codes[:-1][stays[:-1]].tobytes().decode("utf-32-le", "surrogatepass")
+    plain = str(codes[:-1][stays[:-1]].data.cast("B"), "utf-32-le", "surrogatepass")
     lines = [line.rstrip(" \t") for line in plain.split("\n")]
     kinds = found[:, COLUMNS - 1]
     if (kinds == SIGN).any():

@@ -50,6 +50,7 @@ class PageReason(StrEnum):
     TOO_MANY_NAMES = "too_many_names"
     TOO_COMPLEX = "too_complex"
     TOO_DEEP = "too_deep"
+    TOO_MANY_LINES = "too_many_lines"
     NO_TEXT = "no_text"
     """The text is shorter than extract.min_chars."""
     BAD_ROW = "bad_row"

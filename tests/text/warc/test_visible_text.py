@@ -11,7 +11,7 @@ from stages.text.warc.charset import decode_page
 from stages.text.warc.framing import WarcLimits
 from stages.text.warc.html import MAX_DEPTH, ParserError, TooCostlyError
 from stages.text.warc.records import read_records
-from stages.text.warc.visible_text import MAX_FRAMES, TAG, with_formulas
+from stages.text.warc.visible_text import MAX_FRAMES, MAX_LINES, TAG, visible_text, with_formulas
 from tests.made.variants import Data
 from tests.text.visible import visible_lines
 
@@ -150,3 +150,13 @@ def test_limits_and_failures_are_those_of_the_parser(monkeypatch: pytest.MonkeyP
 def test_the_table_of_lines_has_a_column_for_each_mark() -> None:
     assert list(LINES.columns) == ["doc_id", *MARKS]
     assert visible_lines("", URL) == ("", []) == visible_lines("<p> ", "http://[bad")
+
+
+@pytest.mark.parametrize("lines", [MAX_LINES, MAX_LINES + 1])
+def test_a_text_of_too_many_lines_is_refused(lines: int) -> None:
+    page = "<pre>" + "x\n" * (lines - 1) + "x</pre>"
+    if lines <= MAX_LINES:
+        assert visible_text(page, "http://a.b/")[0].count("x") == lines
+    else:
+        with pytest.raises(TooCostlyError, match="too_many_lines"):
+            visible_text(page, "http://a.b/")
