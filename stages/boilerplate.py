@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from pydantic import Field
 
@@ -44,8 +44,11 @@ from stages.settings import StageConfig
 from stages.text.body.body_rules import Removal, removals
 from stages.text.body.body_text import BodyFormat, body_text
 from stages.text.body.known_lines import KnownLines
-from stages.text.body.line import Line, lines_of
+from stages.text.body.line import Lines, lines_of
 from stages.text.body.line_keys import host_of, title_of
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class BodyReason(StrEnum):
@@ -169,7 +172,7 @@ def body_file(folder: Path, task: BodyTask, meter: Meter) -> BodyShard:
     Returns:
         The result of `judge_shard`, with the characters that each rule removed and the number of judged documents.
     """
-    from stages.text.warc.language_id import detect_language
+    from stages.text.basics.language_id import detect_language
 
     config, counts = task.config, counts_of_pages(KnownLines(task.counts), task.keyed)
     pages = enumerate(page_marks(task.file, ("doc_id",)))
@@ -184,11 +187,11 @@ def body_file(folder: Path, task: BodyTask, meter: Meter) -> BodyShard:
             if marks is not None:
                 judged += 1
                 lines, title = lines_of(text, marks), title_of(text, marks["heading"], marks["frame"])
-                known = counts(number, host_of(row["url"] or ""), len(lines))
+                known = counts(number, host_of(row["url"] or ""), len(lines.text))
                 why = removals(lines, title, known, config)
                 text = body_text(text, lines, [one is None for one in why], config.format)
                 note = BodyReason.LINES_REMOVED if any(why) else BodyReason.WRITTEN_AS_MARKDOWN
-                signals = {"host_pages": known.pages, "lines": len(lines), "lines_removed": sum(one is not None for one in why)}
+                signals = {"host_pages": known.pages, "lines": len(why), "lines_removed": len(why) - why.count(None)}
                 for block in _blocks(row["text"], lines, why, known.of_lines):
                     chars[Removal(block["rule"])] += block["chars"]
                     add_removed({"doc_id": row["doc_id"], **block})
@@ -202,21 +205,21 @@ def body_file(folder: Path, task: BodyTask, meter: Meter) -> BodyShard:
     return {**found, "chars": {rule.value: count for rule, count in chars.items()}, "judged": judged}
 
 
-def _blocks(text: str, lines: Sequence[Line], why: Sequence[Removal | None], pages: Sequence[int]) -> Iterator[RemovedRow]:
+def _blocks(text: str, lines: Lines, why: Sequence[Removal | None], pages: np.ndarray) -> Iterator[RemovedRow]:
     """Yields the blocks of removed lines of a page."""
     numbers = [number for number, line in enumerate(text.split("\n"), start=1) if line]
-    for rule, group in groupby(range(len(lines)), key=lambda i: why[i]):
+    for rule, group in groupby(range(len(why)), key=why.__getitem__):
         here = list(group)
         if rule is not None:
             yield {
                 "first_line": numbers[here[0]], "last_line": numbers[here[-1]], "lines": len(here),
-                "chars": sum(len(lines[i].text) for i in here), "rule": rule.value, "pages": min(pages[i] for i in here),
+                "chars": sum(len(lines.text[i]) for i in here), "rule": rule.value, "pages": int(pages[here].min()),
             }  # fmt: skip
 
 
 def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
     """Returns the outcome of an import of a user's documents. A row without a language gets a detected one, because the filter needs it."""
-    from stages.text.warc.language_id import detect_language
+    from stages.text.basics.language_id import detect_language
 
     return import_documents.take_documents(files, out, ctx, detect_language)
 

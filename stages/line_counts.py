@@ -28,7 +28,7 @@ from stages.core.tables.shards import Meter, Shard, run_shards
 from stages.text.body.body_rules import HostCounts
 from stages.text.body.key_counts import first_of_each, pages_of_keys, summed
 from stages.text.body.known_lines import KnownLines
-from stages.text.body.line_keys import KEYS_VERSION, cells, has_cells, host_of, key_of, normals, title_of
+from stages.text.body.line_keys import KEYS_VERSION, cells_of_rows, host_of, key_of, normals, title_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,14 +85,13 @@ def key_file(folder: Path, file: LineFile, meter: Meter) -> KeyedFile:
         found: list[int] = []
         host, text, lines = host_of(row["url"] or ""), row["text"], 0
         values = dict.fromkeys(PER_PAGE, 0)
-        if marks and host:
+        if marks is not None and host:
             hashed, title = key_of(host), title_of(text, marks["heading"], marks["frame"])
             found = hashed(normals(text))
             lines = len(found)
-            if has_cells(text):
-                found += hashed(cells("\n".join([line for line in text.split("\n") if has_cells(line)])))
+            found += hashed(cells_of_rows(text))
             same = xxh3_64_intdigest(np.unique(np.array(found, np.uint64)).tobytes())
-            values = {"hosts": hashed([""])[0], "titles": hashed(["\n" + title])[0] if title else 0,
+            values = {"hosts": hashed([b""])[0], "titles": hashed([b"\n" + title.encode("utf-8", "surrogatepass")])[0] if title else 0,
                       "urls": xxh3_64_intdigest(row["url"].encode()), "texts": same}  # fmt: skip
         keys.extend(found)
         line_counts.append(lines)
@@ -271,8 +270,8 @@ def counts_of_pages(known: KnownLines, keyed: Path) -> Callable[[int, str, int],
 
     def of_page(row: int, host: str, lines: int) -> HostCounts:
         if not host:  # such a page has no keys
-            return known.of_host(host, [0] * lines, 0)
+            return known.of_host(host, np.zeros(lines, np.int64), 0)
         begin = int(starts[row])
-        return known.of_host(host, pages[begin : begin + int(line_counts[row])].tolist(), int(of_hosts[row]))
+        return known.of_host(host, pages[begin : begin + int(line_counts[row])], int(of_hosts[row]))
 
     return of_page

@@ -98,9 +98,9 @@ def _rows(artifact: Artifact, source: Path, before: BodyThresholds, after: BodyT
             )
             counts = known.of_text(host, row["text"])
             for side, limits in enumerate((before, after)):
-                for line, why in zip(found, removals(found, title, counts, limits), strict=True):
+                for text, why in zip(found.text, removals(found, title, counts, limits), strict=True):
                     lines[side][why or BODY] += 1
-                    chars[side][why or BODY] += len(line.text)
+                    chars[side][why or BODY] += len(text)
     _refuse_other_code(artifact, chars[0])
     return [
         {

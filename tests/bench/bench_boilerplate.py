@@ -1,9 +1,9 @@
-"""How well extract and boilerplate find a page's body, on the judged pages of bench_engines.py and by the same measure.
+"""How well extract and boilerplate find a page's body, beside the libraries of bench_engines.py, by its measure and on its judged pages.
 
-`python -m tests.bench.bench_boilerplate`: two minutes. It runs the stages on all shared crawls, so that every host has its counts. Then it
-plants 500 paragraphs, list items, definitions and table cells at seeded places of the bodies of crawled pages, one each, and counts how
-many are in the body that is found of the changed page; half of them again as a text that is on a tenth of the pages of the host.
-Thresholds were tuned on the tune half of the judged pages alone.
+`python -m tests.bench.bench_boilerplate`: three minutes. It runs the stages on all shared crawls, so that every host has its counts, and
+prints the table with all engines. Then it plants 500 paragraphs, list items, definitions and table cells at seeded places of the bodies of
+crawled pages, one each, and counts how many are in the body that is found of the changed page; half of them again as a text that is on a
+tenth of the pages of the host. Thresholds were tuned on the tune half of the judged pages alone.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import random
 import re
 import statistics
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lxml.html
+import numpy as np
 from lxml import etree
 
 from stages import boilerplate, crawl, extract
@@ -31,12 +32,10 @@ from stages.text.warc.charset import decode_page
 from stages.text.warc.framing import WarcLimits
 from stages.text.warc.html import TooCostlyError
 from stages.text.warc.records import read_records
-from tests.bench.bench_engines import CRAWL, WORD, body_words, half, judgements
+from tests.bench.bench_engines import CRAWL, half, judged_pages, judgements, mean_f1, score, scores, squeezed, table
 from tests.conftest import run_stage
-from tests.text.visible import visible_lines
+from tests.text.visible import visible_columns, visible_lines
 
-Score = tuple[float, float | None, float | None, int]
-"""Precision, recall, F1 (None for a page without a body), and words that are not of the body."""
 PLANTED, SEED, BAR = 500, 7, 0.985
 PLACES = ("p", "li", "dd", "td")
 AROUND = {"li": "ul", "dd": "dl"}
@@ -73,49 +72,6 @@ def sources() -> dict[str, str]:
                 if record.status == 200 and record.mime in ("text/html", "application/xhtml+xml") and record.url not in found:
                     found[record.url] = decode_page(record.body, record.charset)[0]
     return found
-
-
-def score(body: Counter[str], text: str) -> Score:
-    """The score of a text against the words of the judged body."""
-    made = Counter(WORD.findall(text))
-    both, want = (body & made).total(), body.total()
-    precision, recall = (both / made.total() if made else 1.0), (both / want if want else None)
-    return precision, recall, None if recall is None else 2 * precision * recall / (precision + recall or 1), made.total() - both
-
-
-def table(found: dict[str, Score]) -> list[str]:
-    """Lines of a Markdown table: one per group of pages, with the standard error over hosts of F1."""
-    manuals = {url for url in found if ".example/" in url}
-    groups = {"all": set(found)} | {f"{name} half": {url for url in found if half(url) == name} for name in ("tune", "report")}
-    made = [
-        "| pages | boilerplate kept | body lost | F1 (90 % interval over hosts) | words of pages without a body |",
-        "|---|---|---|---|---|",
-    ]
-    for group, urls in (groups | {"manuals": manuals, "other sites": set(found) - manuals}).items():
-        rows = [found[url] for url in urls]
-        precision = statistics.mean(p for p, recall, _, _ in rows if recall is not None)
-        recall = statistics.mean(r for _, r, _, _ in rows if r is not None)
-        f1 = {url: f for url in sorted(urls) if (f := found[url][2]) is not None}
-        low, high = bootstrap(f1)
-        waste = sum(w for _, r, _, w in rows if r is None)
-        made.append(
-            f"| {group} ({len(f1)}) | {1 - precision:.3f} | {1 - recall:.4f} | {statistics.mean(f1.values()):.3f} ({low:.3f} to {high:.3f}) | {waste} |"
-        )
-    return made
-
-
-def bootstrap(f1: dict[str, float]) -> tuple[float, float]:
-    """The 90 % interval of the mean when hosts are drawn again, 2,000 times."""
-    hosts: dict[str, list[float]] = defaultdict(list)
-    for url, value in f1.items():
-        hosts[host_of(url)].append(value)
-    draw, names = random.Random(SEED), sorted(hosts)
-    means = sorted(statistics.mean(v for name in draw.choices(names, k=len(names)) for v in hosts[name]) for _ in range(2000))
-    return means[100], means[1899]
-
-
-def squeezed(text: str) -> str:
-    return " ".join(text.split())
 
 
 def plant(html: str, judged: set[str], words: str, tag: str, draw: random.Random) -> str | None:
@@ -163,15 +119,13 @@ def plant(html: str, judged: set[str], words: str, tag: str, draw: random.Random
 
 def body_of(html: str, url: str, known: KnownLines, repeated: str = "") -> tuple[str, str]:
     """The visible text and the body of a page, by the counts of the crawl; `repeated` is on a tenth of the pages of its host."""
-    text, lines = visible_lines(html, url)
+    text, lines = visible_columns(html, url)
     counts = known.of_text(host_of(url), text)
     if repeated:
-        often = counts.pages // 10
-        on = [max(n, often) if repeated in squeezed(line.text) else n for n, line in zip(counts.of_lines, lines, strict=True)]
-        counts = replace(counts, of_lines=on)
-    title = title_of(text, [line.heading for line in lines], [line.frame for line in lines])
-    why = removals(lines, title, counts, BoilerplateConfig())
-    return squeezed(text), squeezed(" ".join(line.text for line, removed in zip(lines, why, strict=True) if removed is None))
+        has = np.array([repeated in squeezed(line) for line in lines.text], np.bool_)
+        counts = replace(counts, of_lines=np.where(has, np.maximum(counts.of_lines, counts.pages // 10), counts.of_lines))
+    why = removals(lines, title_of(text, lines.heading, lines.frame), counts, BoilerplateConfig())
+    return squeezed(text), squeezed(" ".join(line for line, removed in zip(lines.text, why, strict=True) if removed is None))
 
 
 def planted(known: KnownLines, html: dict[str, str], judged: list[dict[str, Any]]) -> list[str]:
@@ -205,13 +159,11 @@ def planted(known: KnownLines, html: dict[str, str], judged: list[dict[str, Any]
 
 def rows() -> list[dict[str, Any]]:
     """For the one table of all benchmarks: F1 and body lost over the judged pages."""
+    judged = judged_pages()
     with tempfile.TemporaryDirectory() as home:
         _, texts = built(Path(home))
-        judged = judgements()
-        html = sources()
-        found = [score(body_words(html[row["url"]], row), texts.get(row["url"], "")) for row in judged]
-    f1 = statistics.mean(f for _, _, f, _ in found if f is not None)
-    lost = 1 - statistics.mean(r for _, r, _, _ in found if r is not None)
+    found = {page.url: score(page, texts.get(page.url, "")) for page in judged}
+    f1, lost = mean_f1(found), 1 - statistics.mean(one.recall for one in found.values() if one.recall is not None)
     return [
         {"part": "boilerplate", "what": what, "ours": f"{value:.4f}", "peer": "", "ratio": None, "bar": bar, "reached": reached}
         for what, value, bar, reached in (("F1 of body words", f1, 0.95, f1 >= 0.95), ("body lost", lost, 0.015, lost <= 0.015))
@@ -219,17 +171,16 @@ def rows() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    judged = judgements()
+    """Prints the table of all engines, the worst pages of the stages, and how many planted texts are found."""
+    judged = judged_pages()
     with tempfile.TemporaryDirectory() as home:
         made, texts = built(Path(home))
-        html = sources()
-        found = {row["url"]: score(body_words(html[row["url"]], row), texts.get(row["url"], "")) for row in judged}
-        print("\n".join(table(found)))
-        for url, (precision, recall, f1, _) in sorted(
-            ((u, s) for u, s in found.items() if s[2] is not None), key=lambda pair: pair[1][2] or 0.0
-        )[:10]:
-            print(f"{half(url)}: F1 {f1:.2f}, precision {precision:.2f}, recall {recall:.2f}: {url}")
-        print("\n".join(planted(KnownLines((made.path / "counts",)), html, judged)))
+        ours = {page.url: score(page, texts.get(page.url, "")) for page in judged}
+        print("\n".join(table({"extract and boilerplate": ours, **scores(judged)}, judged)))
+        for page in sorted((page for page in judged if ours[page.url].f1 is not None), key=lambda page: ours[page.url].f1 or 0.0)[:10]:
+            one = ours[page.url]
+            print(f"{half(page.url)}: F1 {one.f1:.2f}, precision {one.precision:.2f}, recall {one.recall:.2f}: {page.url}")
+        print("\n".join(planted(KnownLines((made.path / "counts",)), sources(), judgements())))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How well the engines of extraction find a page's body: boilerplate kept and body text lost on 120 pages judged by readers.
+"""How well libraries that extract text find a page's body, on 120 pages judged by readers; bench_boilerplate.py adds Loam's stages.
 
 judged_pages.jsonl names 120 pages of the real crawls, drawn with a seed and spread over sites and languages. A reader (a person for 50
 pages, a language model for the other 70) read each page as lines (all visible text, by resiliparse without its main content rule), without
@@ -6,28 +6,34 @@ the output of any other engine, and marked the lines of its body: headings, para
 reviews of users. Not body are menus, breadcrumbs, links to other pages of the series, the page's own table of contents, language lists,
 search boxes, widgets, copyright lines, and listings of bare links. The texts themselves are not kept here, but their first and last words and
 their number of words, so that a judgement that no longer fits its page is noticed. `second` is the body that another reader, a language
-model, marked without seeing the first; `agreement` compares the two.
+model, marked without seeing the first; `agreement` compares the two. `kind` is the kind of site.
 
 Measured in words (a CJK character counts as one), as bags: kept = words of the engine's text that are in the body; precision = kept /
-text, recall = kept / body. Boilerplate kept is 1 - precision, body lost is 1 - recall, each the mean over pages. The hosts are divided in two
-halves by a seed: what is tuned is tuned on the one, and reported on the other.
+text, recall = kept / body. Boilerplate kept is 1 - precision, body lost is 1 - recall, each the mean over pages. Lines of <pre> and rows of
+<tr>, by lxml, count where a line of the judged body has the same words. A line of code is kept if the text has it as a line, and whole if its
+indentation is there too; a row is kept if the text has its cells in one line. The hosts are divided in two halves by a seed: what is tuned is
+tuned on the one, and reported on the other.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
 import statistics
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import urlsplit
+
+import lxml.html
 
 from stages.text.warc.charset import decode_page
 from stages.text.warc.framing import WarcLimits
-from stages.text.warc.html import MainTextEngine, extract_text
+from stages.text.warc.html import extract_text
 from stages.text.warc.records import read_records
 from tests.made.real import real_folder
 
@@ -36,6 +42,53 @@ JUDGED = Path(__file__).with_name("judged_pages.jsonl")
 CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 SEED = 1  # divides the hosts so that each half has 60 pages
 WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+")
+CJK_LANGUAGES = ("zh", "ja", "ko")
+
+
+@dataclass(frozen=True)
+class JudgedPage:
+    """A judged page.
+
+    Attributes:
+        url: Its address.
+        lang: Its language.
+        kind: The kind of its site.
+        html: The page.
+        body: The words of its body.
+        code: The lines of code in its body, with indentation.
+        rows: The rows of tables in its body, their cells divided by a space.
+    """
+
+    url: str
+    lang: str
+    kind: str
+    html: str
+    body: Counter[str]
+    code: tuple[str, ...]
+    rows: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of a text of a page.
+
+    Attributes:
+        precision: Share of its words that are of the body.
+        recall: Share of the body's words that it has; None for a page without a body.
+        f1: Their harmonic mean; None for a page without a body.
+        waste: Words that are not of the body.
+        code: Lines of code that it has.
+        whole: Of them with their indentation.
+        rows: Rows of tables that it has in one line.
+    """
+
+    precision: float
+    recall: float | None
+    f1: float | None
+    waste: int
+    code: int
+    whole: int
+    rows: int
 
 
 def judgements() -> list[dict[str, Any]]:
@@ -89,61 +142,149 @@ def body_words(page: str, judged: dict[str, Any]) -> Counter[str]:
     return Counter(words)
 
 
-def scores() -> dict[str, list[dict[str, Any]]]:
-    """Per engine, per page: precision, recall, f1 (None where the page has no body), words kept of what is no body."""
-    judged = judgements()
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def bare(line: str) -> str:
+    """A line without the signs between cells."""
+    return squeezed(line.replace("|", " "))
+
+
+def judged_pages() -> list[JudgedPage]:
+    """The judged pages with their bodies."""
+    from resiliparse.extract.html2text import extract_plain_text
+
+    judged, found = judgements(), []
     texts = pages({row["url"] for row in judged})
-    result: dict[str, list[dict[str, Any]]] = {}
-    for engine in get_args(MainTextEngine):
-        result[engine] = []
-        for row in judged:
-            body, found = body_words(texts[row["url"]], row), Counter(WORD.findall(extract_text(texts[row["url"]], engine)))
-            kept, made = (body & found).total(), found.total()
-            score = {"url": row["url"], "lang": row["lang"], "waste": made - kept, "precision": None, "recall": None, "f1": None}
-            if body:
-                precision, recall = kept / made if made else 1.0, kept / body.total()
-                score |= {"precision": precision, "recall": recall, "f1": 2 * precision * recall / (precision + recall or 1)}
-            result[engine].append(score)
-    return result
+    for row in judged:
+        html = texts[row["url"]]
+        visible = extract_plain_text(html, main_content=False, preserve_formatting=True, alt_texts=False)
+        lines = [bare(line) for line in visible.split("\n") if line.strip()]
+        of_body = {line for first, last in row["body"] for line in lines[first : last + 1]}
+        page = lxml.html.document_fromstring(re.sub(r"^\s*<\?xml[^>]*\?>", "", html))
+        code = [line.rstrip() for block in page.iter("pre") for line in block.text_content().split("\n") if bare(line) in of_body]
+        cells = [[bare(cell.text_content()) for cell in row.iter("td", "th")] for row in page.iter("tr")]
+        rows = [" ".join(filter(None, row)) for row in cells if sum(map(bool, row)) > 1]
+        found.append(
+            JudgedPage(row["url"], row["lang"], row["kind"], html, body_words(html, row), tuple(filter(None, code)),
+                       tuple(one for one in rows if one in of_body))
+        )  # fmt: skip
+    return found
 
 
-def table(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    """A Markdown table: one line per engine and kind of page."""
-    yield "| engine | pages | boilerplate kept | body lost | F1 | pages with under half of the body | words of pages without a body |"
-    yield "|---|---|---|---|---|---|---|"
-    for engine, rows in found.items():
-        manuals = [row for row in rows if ".example/" in row["url"]]
-        halves = [(f"{name} half", [row for row in rows if half(row["url"]) == name]) for name in ("tune", "report")]
-        for kind, of in (("all", rows), ("manuals", manuals), ("other sites", [row for row in rows if row not in manuals]), *halves):
-            scored = [row for row in of if row["f1"] is not None]
-            mean = {name: statistics.mean(row[name] for row in scored) for name in ("precision", "recall", "f1")}
-            lost = sum(row["recall"] < 0.5 for row in scored)
-            listings = sum(row["waste"] for row in of if row["f1"] is None) if kind == "all" else ""
+def score(page: JudgedPage, text: str) -> Score:
+    """The score of a text of a judged page."""
+    made, want = Counter(WORD.findall(text)), page.body.total()
+    both = (page.body & made).total()
+    precision, recall = (both / made.total() if made else 1.0), (both / want if want else None)
+    f1 = None if recall is None else 2 * precision * recall / (precision + recall or 1)
+    exact = {line.rstrip() for line in text.split("\n")}
+    lines = {bare(line) for line in exact}
+    code = sum(bare(line) in lines for line in page.code)
+    return Score(
+        precision, recall, f1, made.total() - both, code, sum(line in exact for line in page.code), sum(row in lines for row in page.rows)
+    )
+
+
+def _trafilatura(**settings: bool) -> Callable[[str], str]:
+    def text(html: str) -> str:
+        from trafilatura import extract
+
+        return extract(html, **settings) or ""
+
+    return text
+
+
+def union(one: str, other: str) -> str:
+    """The first text, and the lines of the second that it does not have."""
+    lines = {squeezed(line) for line in one.split("\n")}
+    return "\n".join([one, *(line for line in other.split("\n") if squeezed(line) not in lines)])
+
+
+ENGINES: dict[str, Callable[[str], str]] = {
+    "resiliparse": lambda html: extract_text(html, "resiliparse"),
+    "trafilatura": _trafilatura(),
+    "trafilatura, favour precision": lambda html: extract_text(html, "trafilatura"),
+    "trafilatura, favour recall": _trafilatura(favor_recall=True),
+    "jusText": lambda html: extract_text(html, "justext"),
+    "resiliparse and trafilatura, union": lambda html: union(extract_text(html, "resiliparse"), _trafilatura(favor_recall=True)(html)),
+}
+
+
+def scores(judged: Sequence[JudgedPage]) -> dict[str, dict[str, Score]]:
+    """Engine -> URL -> the score of its text."""
+    return {name: {page.url: score(page, engine(page.html)) for page in judged} for name, engine in ENGINES.items()}
+
+
+def groups(judged: Sequence[JudgedPage]) -> dict[str, list[JudgedPage]]:
+    """The pages by half, kind of site and language."""
+    found: dict[str, list[JudgedPage]] = defaultdict(list)
+    for page in judged:
+        language = {"en": "English", "fr": "French"}.get(page.lang, "zh, ja, ko" if page.lang in CJK_LANGUAGES else "other languages")
+        for name in ("all", f"{half(page.url)} half", page.kind, language):
+            found[name].append(page)
+    return {name: found[name] for name in sorted(found, key=lambda name: -len(found[name]))}
+
+
+def bootstrap(f1: Mapping[str, float]) -> tuple[float, float]:
+    """The 90 % interval of the mean when hosts are drawn again, 2,000 times. f1: URL -> F1."""
+    hosts: dict[str, list[float]] = defaultdict(list)
+    for url, value in sorted(f1.items()):
+        hosts[urlsplit(url).netloc].append(value)
+    draw, names = random.Random(SEED), sorted(hosts)
+    means = sorted(statistics.mean(v for name in draw.choices(names, k=len(names)) for v in hosts[name]) for _ in range(2000))
+    return means[100], means[1899]
+
+
+def table(found: Mapping[str, Mapping[str, Score]], judged: Sequence[JudgedPage]) -> Iterator[str]:
+    """A Markdown table: one line per group of pages and engine."""
+    yield (
+        "| pages | text by | F1 (90 % interval over hosts) | body lost | boilerplate kept | pages with under half of the body "
+        "| words of pages without a body | code lines (whole) | table rows |"
+    )
+    yield "|---" * 9 + "|"
+    for group, of in groups(judged).items():
+        for engine, by_url in found.items():
+            rows = [by_url[page.url] for page in of]
+            scored = [row for row in rows if row.f1 is not None]
+            if not scored:
+                continue
+            f1 = {page.url: f for page in of if (f := by_url[page.url].f1) is not None}
+            low, high = bootstrap(f1)
+            recall = [row.recall or 0.0 for row in scored]
+            code, table_rows = sum(len(page.code) for page in of), sum(len(page.rows) for page in of)
+            kept, whole, kept_rows = (sum(getattr(row, name) for row in rows) for name in ("code", "whole", "rows"))
             yield (
-                f"| {engine} | {kind} ({len(scored)}) | {1 - mean['precision']:.3f} | {1 - mean['recall']:.3f} | {mean['f1']:.3f} "
-                f"| {lost} | {listings} |"
+                f"| {group} ({len(scored)}) | {engine} | {statistics.mean(f1.values()):.3f} ({low:.3f} to {high:.3f}) "
+                f"| {1 - statistics.mean(recall):.4f} | {1 - statistics.mean(row.precision for row in scored):.3f} | {sum(r < 0.5 for r in recall)} "
+                f"| {sum(row.waste for row in rows if row.f1 is None)} | {_share(kept, code)} ({_share(whole, code)}) | {_share(kept_rows, table_rows)} |"
             )
 
 
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.3f} of {whole:,}" if whole else "-"
+
+
+def mean_f1(found: Mapping[str, Score]) -> float:
+    return statistics.mean(score.f1 for score in found.values() if score.f1 is not None)
+
+
 def rows() -> list[dict[str, Any]]:
-    """For the one table of all benchmarks: resiliparse (the default) against each other engine; no bar was set."""
-    means = {engine: statistics.mean(row["f1"] for row in of if row["f1"] is not None) for engine, of in scores().items()}
+    """For the one table of all benchmarks: resiliparse against each other library; no bar was set."""
+    means = {engine: mean_f1(of) for engine, of in scores(judged_pages()).items()}
     return [
         {"part": "engines", "what": "F1 of body words, 112 judged pages", "ours": f"resiliparse {means['resiliparse']:.3f}",
-         "peer": f"{peer} {means[peer]:.3f}", "ratio": round(means["resiliparse"] / means[peer], 2), "bar": None, "reached": None}
-        for peer in ("trafilatura", "justext")
+         "peer": f"{peer} {mean:.3f}", "ratio": round(means["resiliparse"] / mean, 2), "bar": None, "reached": None}
+        for peer, mean in means.items() if peer != "resiliparse"
     ]  # fmt: skip
 
 
 def main() -> None:
-    """Prints the table, and the pages on which the default engine is worst."""
-    found = scores()
-    print("\n".join(table(found)))
+    """Prints the table, and how far the readers agree."""
+    judged = judged_pages()
+    print("\n".join(table(scores(judged), judged)))
     print({name: round(value, 3) for name, value in agreement(judgements()).items()})
-    worst = sorted((row for row in found["resiliparse"] if row["f1"] is not None), key=lambda row: row["f1"])[:8]
-    for row in worst:
-        others = {engine: next(round(r["f1"], 2) for r in of if r["url"] == row["url"]) for engine, of in found.items()}
-        print(f"{row['url']}: boilerplate {1 - row['precision']:.2f}, lost {1 - row['recall']:.2f}; F1 {others}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows
 from stages.text.body.body_rules import Removal
 from stages.text.body.known_lines import KnownLines
-from stages.text.body.line_keys import cells, has_cells, host_of, key_of, normals
+from stages.text.body.line_keys import cells_of_rows, host_of, key_of, normals
 from tests.conftest import run_stage
 from tests.made.variants import Data
 from tests.text.warc.test_records import member, record
@@ -73,17 +73,17 @@ def test_what_recurs_on_a_host_goes_and_what_another_host_has_does_not_count(tmp
         assert ("Members" in text) == ("host" in url) and text.count("more than sixty characters") == 2, url
 
 
-def brute_force(documents: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+def brute_force(documents: Sequence[Mapping[str, Any]]) -> dict[str, Counter[bytes]]:
     """Host -> line or cell -> number of pages. Of each URL the capture with the smallest key counts, and then one page of each set of lines."""
-    captures, found = dict[str, tuple[int, str, frozenset[str]]](), defaultdict[str, Counter[str]](Counter)
+    captures, found = dict[str, tuple[int, str, frozenset[bytes]]](), defaultdict[str, Counter[bytes]](Counter)
     for row in documents:
         host, own = host_of(row["url"]), set(normals(row["text"]))
-        own |= {cell for line in row["text"].split("\n") if has_cells(line) for cell in cells(line)}
+        own |= {cell for line in row["text"].split("\n") for cell in cells_of_rows(line)}
         rank = xxh3_64_intdigest(np.array(sorted(key_of(host)(own)), np.uint64).tobytes())
         captures[row["url"]] = min(captures.get(row["url"], (2**64, "", frozenset())), (rank, host, frozenset(own)))
     for host, own in {(host, own) for _, host, own in captures.values()}:
         found[host].update(own)
-        found[host][""] += 1
+        found[host][b""] += 1
     return found
 
 
@@ -97,7 +97,7 @@ def test_counts_are_those_of_a_count_by_brute_force(data: Data, tmp_path: Path, 
         names = [name for name in counts if name]
         keys = np.array(key_of(host)(names), np.uint64)
         assert known.pages(keys).tolist() == [counts[name] if counts[name] > 1 else 0 for name in names], host
-        assert known.host_pages(np.array(key_of(host)([""]), np.uint64)).tolist() == [counts[""]]
+        assert known.host_pages(np.array(key_of(host)([b""]), np.uint64)).tolist() == [counts[b""]]
         checked += len(names)
     assert checked > 1000 and len(np.load(made.path / "counts" / "keys.npy")) > 100
     assert (np.diff(np.load(made.path / "counts" / "keys.npy").astype(object)) > 0).all(), "sorted, each once"

@@ -54,7 +54,7 @@ def line_files(artifact: Path) -> list[LineFile]:
 def page_marks(
     file: LineFile, columns: Sequence[str], marks: Sequence[str] = MARKS
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Yields each document of a file with the marks of its lines; None for a document without marks.
+    """Yields each document of a file with the marks of its lines, as arrays; None for a document without marks.
 
     Args:
         file: The file.
@@ -69,10 +69,10 @@ def page_marks(
 
 
 def _marks(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any] | None]:
-    """Yields the marks of each document. The values of a row group become Python's in one call, which is three times as fast as by row."""
+    """Yields the marks of each document. Its arrays are parts of those of a row group."""
     for batch in read_batches(path, names):
         ends = [0, *batch.column(0).value_lengths().fill_null(0).to_numpy().cumsum().tolist()]
-        values = [column.flatten().to_pylist() for column in batch.columns]
+        values = [column.flatten().to_numpy(zero_copy_only=False) for column in batch.columns]
         given = batch.column(0).is_valid().to_pylist()
         for begin, end, marked in zip(ends[:-1], ends[1:], given, strict=True):
             yield {name: of[begin:end] for name, of in zip(names, values, strict=True)} if marked else None

@@ -106,8 +106,8 @@ def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
 
 def _languages(texts: Sequence[tuple[str, str]]) -> dict[str, int]:
     """Returns language -> characters, most first, as the filter decides it. texts: (text, stated language or empty)."""
+    from stages.text.basics.language_id import detect_language, second_opinion
     from stages.text.quality.filter_sections import FilterSections
-    from stages.text.warc.language_id import detect_language, second_opinion
 
     sure = FilterSections.model_fields["sure_lang_score"].default
     chars: Counter[str] = Counter()

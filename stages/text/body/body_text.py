@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from stages.text.body.line import Line
+from stages.text.body.line import Lines
 
 BodyFormat = Literal["text", "markdown"]
 ITEM = re.compile(r"^(?:( *)•| ( +)(\d+)\.)\s+(.*)$", re.S)
@@ -22,7 +22,15 @@ SPECIAL = re.compile(r"^(#{1,6}|[>+-]|\d+[.)])(?=\s|$)")
 """The beginning of a line of text that Markdown would read as a heading, a quotation or a list."""
 
 
-def body_text(text: str, lines: Sequence[Line], kept: Sequence[bool], form: BodyFormat) -> str:
+class _Line(NamedTuple):
+    """A line of the body, with what Markdown has a sign for."""
+
+    text: str
+    code: bool
+    heading: int
+
+
+def body_text(text: str, lines: Lines, kept: Sequence[bool], form: BodyFormat) -> str:
     """Returns the body.
 
     Args:
@@ -31,7 +39,7 @@ def body_text(text: str, lines: Sequence[Line], kept: Sequence[bool], form: Body
         kept: Whether each of them is of the body.
         form: How the body is written.
     """
-    groups: list[Line | None] = []  # None for an empty line
+    groups: list[int] = []  # numbers of lines; -1 for an empty line
     at, gap = 0, False
     for raw in text.split("\n"):
         if not raw:
@@ -39,16 +47,19 @@ def body_text(text: str, lines: Sequence[Line], kept: Sequence[bool], form: Body
             continue
         if kept[at]:
             if gap and groups:
-                groups.append(None)
-            groups.append(lines[at])
+                groups.append(-1)
+            groups.append(at)
         gap = not kept[at]
         at += 1
     if form == "text":
-        return "\n".join(line.text if line else "" for line in groups)
-    return "\n\n".join("\n".join(block) for block in _blocks(groups))
+        return "\n".join([lines.text[i] if i >= 0 else "" for i in groups])
+    code, heading = lines.code.tolist(), lines.heading.tolist()
+    return "\n\n".join(
+        "\n".join(block) for block in _blocks([_Line(lines.text[i], code[i], heading[i]) if i >= 0 else None for i in groups])
+    )
 
 
-def _blocks(lines: Sequence[Line | None]) -> Iterator[list[str]]:
+def _blocks(lines: Sequence[_Line | None]) -> Iterator[list[str]]:
     """Yields the lines of each heading, paragraph, list, table and code block of a Markdown text."""
     at = 0
     while at < len(lines):
@@ -70,7 +81,7 @@ def _blocks(lines: Sequence[Line | None]) -> Iterator[list[str]]:
         at = end
 
 
-def _kind(line: Line) -> str:
+def _kind(line: _Line) -> str:
     if line.code:
         return "code"
     if CELLS in line.text:
@@ -80,7 +91,7 @@ def _kind(line: Line) -> str:
     return "list" if ITEM.match(line.text) else "text"
 
 
-def _goes_on(kind: str, lines: Sequence[Line | None], at: int) -> bool:
+def _goes_on(kind: str, lines: Sequence[_Line | None], at: int) -> bool:
     """Returns whether a line belongs to the block of the line before it. Empty lines belong to code that goes on after them."""
     line = lines[at]
     if line is None:

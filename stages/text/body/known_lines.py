@@ -46,7 +46,7 @@ class KnownLines:
         """Returns on how many pages the lines or cells of these keys are; 0 where fewer than LEAST are known. uint64 -> int64 [keys]."""
         return self._sums(keys, "keys", "pages")
 
-    def of_host(self, host: str, lines: Sequence[int], host_pages: int) -> HostCounts:
+    def of_host(self, host: str, lines: np.ndarray, host_pages: int) -> HostCounts:
         """Returns the counts for a page.
 
         Args:
@@ -58,11 +58,11 @@ class KnownLines:
 
         hashed = key_of(host)
 
-        def of_cells(texts: Sequence[str]) -> Sequence[int]:
+        def of_cells(texts: Sequence[bytes]) -> Sequence[int]:
             return cast("list[int]", self.pages(np.array(hashed(texts), np.uint64)).tolist())
 
-        def titles(texts: Sequence[str]) -> Sequence[bool]:
-            keys = np.array(hashed(["\n" + text for text in texts]), np.uint64)
+        def titles(texts: Sequence[bytes]) -> Sequence[bool]:
+            keys = np.array(hashed([b"\n" + text for text in texts]), np.uint64)
             known = [places(arrays["titles"], keys)[1] for arrays in self._arrays]
             return cast("list[bool]", np.logical_or.reduce(known).tolist())
 
@@ -74,9 +74,9 @@ class KnownLines:
 
         texts = normals(text)
         if not host:
-            return self.of_host(host, [0] * len(texts), 0)
-        keys, own = (np.array(key_of(host)(of), np.uint64) for of in (texts, [""]))
-        return self.of_host(host, self.pages(keys).tolist(), int(self.host_pages(own)[0]))
+            return self.of_host(host, np.zeros(len(texts), np.int64), 0)
+        keys, own = (np.array(key_of(host)(of), np.uint64) for of in (texts, [b""]))
+        return self.of_host(host, self.pages(keys), int(self.host_pages(own)[0]))
 
     def host_pages(self, hosts: np.ndarray) -> np.ndarray:
         """Returns the number of pages of the hosts of these keys. uint64 -> int64 [hosts]."""

@@ -1,20 +1,25 @@
-"""Declares a visible line of a page, with what the page's HTML says of it.
+"""Declares the visible lines of a page, with what the page's HTML says of each.
 
-Guarantee: the lists of a page's lines have one value for each line of its text that is not empty, in order.
-Cost: a tuple per line.
+Guarantee: each line of the text that is not empty has one value of each mark, in order.
+Cost: the arrays of marks are those that were read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
-class Line(NamedTuple):
-    """A line of a page's visible text that is not empty.
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a page's visible text that are not empty, as columns: numbers are int32 [lines], the others bool [lines].
 
     Attributes:
-        text: The line as printed, with its indentation, list sign and cells.
+        text: The lines as printed, with indentation, list sign and cells.
         chars: Characters that are neither blank nor list or cell signs.
         link_chars: Of them in links.
         own_chars: Of them in links to this page itself.
@@ -26,32 +31,39 @@ class Line(NamedTuple):
         code: Whether it is after <pre> and before </pre> in the source.
     """
 
-    text: str
-    chars: int
-    link_chars: int = 0
-    own_chars: int = 0
-    external_chars: int = 0
-    heading: int = 0
-    frame: bool = False
-    main: bool = False
-    link_first: bool = False
-    code: bool = False
+    text: list[str]
+    chars: np.ndarray
+    link_chars: np.ndarray
+    own_chars: np.ndarray
+    external_chars: np.ndarray
+    heading: np.ndarray
+    frame: np.ndarray
+    main: np.ndarray
+    link_first: np.ndarray
+    code: np.ndarray
 
 
-MARKS = Line._fields[1:]
+MARKS = tuple(field.name for field in fields(Lines))[1:]
 """The fields beside the text; each is a list column of the table `lines`."""
 Marks = dict[str, Any]
 """The marks of a page's lines: name of a field -> one value per line of the text that is not empty (a list or an array)."""
 
 
-def lines_of(text: str, marks: Mapping[str, Sequence[Any]]) -> list[Line]:
+def lines_of(text: str, marks: Mapping[str, Sequence[Any] | np.ndarray]) -> Lines:
     """Returns the lines of a text with their marks.
 
     Args:
         text: The text that extract wrote.
         marks: Name of a field -> one value per line of the text that is not empty.
 
-    Marks of another text are a ValueError.
+    Raises:
+        ValueError: The marks are those of another text.
     """
+    import numpy as np
+
     found = [line for line in text.split("\n") if line]
-    return list(map(Line._make, zip(found, *(marks[name] for name in MARKS), strict=True)))
+    columns = {name: np.asarray(marks[name]) for name in MARKS}
+    for name, column in columns.items():
+        if len(column) != len(found):
+            raise ValueError(f"{len(found)} lines, and {len(column)} marks {name}")
+    return Lines(found, **columns)

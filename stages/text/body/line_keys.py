@@ -8,13 +8,15 @@ Source: xxHash (XXH3, 64 bits).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    import numpy as np
 
 KEYS_VERSION = 1
 """Counts of another version cannot be added up with those of this one."""
-DIGITS = bytes.maketrans(b"123456789", b"000000000")
-SIGNS = ("•", "0.")
 CELL = re.compile(r"[\t\n]+|\s\|\s|\s{2,}|»|→")
 
 
@@ -26,22 +28,23 @@ def host_of(url: str) -> str:
         return ""
 
 
-def normals(text: str) -> list[str]:
-    r"""Returns of each line of a text that is not empty its words in lower case, without list sign and with every number of Western digits as 0.
+def normals(text: str) -> list[bytes]:
+    r"""Returns of each line of a text that is not empty its words, in UTF-8.
+
+    They are in lower case, without list sign, and with every number of Western digits as 0.
 
     >>> normals("  • Page 12  of 30\n\n7. See")
-    ['page 0 of 0', 'see']
+    [b'page 0 of 0', b'see']
     """
-    data = text.casefold().encode("utf-8", "surrogatepass").translate(DIGITS)  # bytes are three times as fast as a regular expression
-    while b"00" in data:
-        data = data.replace(b"00", b"0")
-    split = (line.split() for line in data.decode("utf-8", "surrogatepass").split("\n") if line)
-    return [" ".join(words[1:] if len(words) > 1 and words[0] in SIGNS else words) for words in split]
+    from stages.text.body.normal_lines import joined_normals
+
+    joined, lines = joined_normals(text)
+    return joined.split(b"\n")[:lines]
 
 
 def normal(text: str) -> str:
-    """Returns `normals` of one line."""
-    return next(iter(normals(text)), "")
+    """Returns the words of one line, as `normals`."""
+    return next(iter(normals(text)), b"").decode("utf-8", "surrogatepass")
 
 
 def plain(text: str) -> str:
@@ -49,18 +52,19 @@ def plain(text: str) -> str:
     return normal(text).rstrip("¶ ")
 
 
-def cells(text: str) -> list[str]:
-    """Returns the cells of table rows, breadcrumbs and bars of links, one per line of the text, each as under `normal`."""
+def cells(text: str) -> list[bytes]:
+    """Returns the cells of table rows, breadcrumbs and bars of links, one per line of the text, each as under `normals`."""
     split = "\n".join([bare for cell in CELL.split(text.strip()) if (bare := cell.strip(" |[]"))])
     return [cell for cell in normals(split) if cell]
 
 
-def has_cells(text: str) -> bool:
-    """Returns whether the cells of a line are counted one by one."""
-    return "\t" in text or " | " in text or "»" in text
+def cells_of_rows(text: str) -> list[bytes]:
+    """Returns the cells of those lines of a text whose cells are counted one by one."""
+    rows = [line for line in text.split("\n") if "\t" in line or "»" in line or " | " in line]
+    return cells("\n".join(rows)) if rows else []
 
 
-def title_of(text: str, headings: Sequence[int], frames: Sequence[bool]) -> str:
+def title_of(text: str, headings: np.ndarray, frames: np.ndarray) -> str:
     """Returns the title of a page as under `plain`: its first heading of the highest level that it has, outside frame elements.
 
     Args:
@@ -68,16 +72,15 @@ def title_of(text: str, headings: Sequence[int], frames: Sequence[bool]) -> str:
         headings: Level of the heading that each line that is not empty is in; 0 for none.
         frames: Whether each of these lines is in a frame element.
     """
-    levels = [(level, i) for i, (level, frame) in enumerate(zip(headings, frames, strict=True)) if level and not frame]
-    if not levels:
+    places = ((headings > 0) & ~frames).nonzero()[0]
+    if not len(places):
         return ""
-    _, first = min(levels)
-    return plain([line for line in text.split("\n") if line][first])
+    return plain([line for line in text.split("\n") if line][places[headings[places].argmin()]])
 
 
-def key_of(host: str) -> Callable[[Iterable[str]], list[int]]:
-    """Returns the function from normal texts to their keys on a host. The key of "" is the host's own."""
+def key_of(host: str) -> Callable[[Iterable[bytes]], list[int]]:
+    """Returns the function from normal texts to their keys on a host. The key of b"" is the host's own."""
     from xxhash import xxh3_64_intdigest
 
     seed = xxh3_64_intdigest(host.encode("utf-8", "surrogatepass"))
-    return lambda texts: [xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), seed=seed) for text in texts]
+    return lambda texts: [xxh3_64_intdigest(text, seed) for text in texts]

@@ -12,11 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stages.text.basics import language_id
 from stages.text.quality import classifier, pii, repair, rules, signals, urls
 from stages.text.quality.filter_rule import AppliedRule, Signals, SignalValue, applied, first_reason
 from stages.text.quality.filter_sections import FilterSections
 from stages.text.quality.stored_signals import OF_URL
-from stages.text.warc import language_id
 
 if TYPE_CHECKING:
     from ftfy import TextFixerConfig

@@ -266,7 +266,7 @@ def _by_justext(html: str) -> str:
     import justext
     from lxml.etree import LxmlError
 
-    from stages.text.warc.language_id import detect_language
+    from stages.text.basics.language_id import detect_language
 
     language = STOPLISTS.get(detect_language(_all_text(html))[0], "")
     words = _stop_words(language)

@@ -11,7 +11,7 @@ Source: the HTML standard, 13.2.5 (tokenization), 13.2.4.3 (active formatting el
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -97,14 +97,14 @@ class TreeWork:
 
     def past(self, limits: TreeWork) -> str:
         """Returns the name of the first number that exceeds its limit; "" where none does."""
-        most = asdict(limits)
-        return next((name for name, number in asdict(self).items() if number > most[name]), "")
+        most = vars(limits)  # asdict takes 20 times as long
+        return next((name for name, number in vars(self).items() if number > most[name]), "")
 
 
 def tree_work(html: str, limits: TreeWork) -> TreeWork:
     """Returns the bounds of a page. Counting stops when a number exceeds its limit."""
     page = np.frombuffer(html.encode("utf-8", "replace") + bytes(PADDING), np.uint8)
-    found = compiled(count_work)(page, *_known(), np.array(astuple(limits), np.int64))
+    found = compiled(count_work)(page, *_known(), np.array([*vars(limits).values()], np.int64))
     return TreeWork(*map(int, found))
 
 

@@ -1,6 +1,6 @@
 """Extracts all visible text of an HTML page as lines, and what the HTML says of each line: links, headings, code, frame elements.
 
-A regular expression puts noncharacters (U+FDD0 to U+FDEF) beside <a>, <h1> to <h6> and <pre> in the source. resiliparse parses it; at most
+Noncharacters (U+FDD0 to U+FDEF) are put beside <a>, <h1> to <h6> and <pre> in the source. resiliparse parses it; at most
 MAX_FRAMES frame elements and main elements get such marks as text nodes; resiliparse extracts all visible text. The marks are then taken out
 of the text again. Formulas (MathML with TeX, TeX in script elements and in images) become $TeX$ before.
 Guarantee: the text has every visible word, with the lines and the indentation of code, one line per table row, and list signs. The marks
@@ -15,43 +15,23 @@ few elements, and links are marked in the source.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from html import unescape
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from stages.text.body.line import Marks
 from stages.text.warc.html import ParserError, TooCostlyError, parse, tidy
-from stages.text.warc.line_marks import (
-    CODE,
-    CODE_END,
-    EXTERNAL,
-    FRAME,
-    FRAME_END,
-    HEADING_END,
-    INNER,
-    LINK_END,
-    MAIN,
-    MAIN_END,
-    MARK,
-    OWN,
-    level,
-    mark,
-    read_marks,
-)
+from stages.text.warc.line_marks import FRAME, FRAME_END, MAIN, MAIN_END, MARK, mark, read_marks
 from stages.text.warc.page_reasons import PageReason
+from stages.text.warc.tag_marks import HAS_FRAME, HAS_MAIN, HAS_ROLE, marked_tags
 
 if TYPE_CHECKING:
     from resiliparse.parse.html import HTMLTree, Node
 
-TAG = re.compile(r"<(/?)([aA]|[hH][1-6]|[pP][rR][eE])(?=[\s>])([^<>]*)>")
-HREF = re.compile(r"""(?<![-\w])href\s*=\s*["']?\s*([^"'\s>]*)""", re.I)
-FILE = re.compile(r"\.(?:pdf|ps|gz|zip|bib|txt|jpe?g|png|gif|mp[34]|tgz|deb|xml|pptx?|docx?)$", re.I)
-"""Links to such files are references, not ways through a site."""
-FRAMES = "nav, footer, aside, header, [role=navigation], [role=search], [role=contentinfo], [role=complementary], [role=banner]"
-MAINS = "main, [role=main]"
-FRAME_SIGNS, MAIN_SIGNS = (b"<nav", b"<footer", b"<aside", b"<header", b"role"), (b"<main", b"role")
-"""A page with none of them has no such element, and is not searched for it."""
+FRAMES = (
+    (HAS_FRAME, "nav, footer, aside, header"),
+    (HAS_ROLE, "[role=navigation], [role=search], [role=contentinfo], [role=complementary], [role=banner]"),
+)
+MAINS = ((HAS_MAIN, "main"), (HAS_ROLE, "[role=main]"))
+"""What is searched for in a page that has such tags or roles."""
 SECTIONS = ("article", "main", "section")
 """The header or footer of one of these belongs to the body (HTML standard, 4.3.8 and 4.3.9)."""
 MAX_FRAMES = 40
@@ -97,20 +77,22 @@ def _marked_text(html: str, url: str) -> str:
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLParserException
 
-    data = html.encode("utf-8", "surrogatepass")  # bytes are searched 10 to 30 times as fast as text
+    signs = 0
 
     def marked(page: str) -> str:
-        page = MARK.sub(BAD, page) if b"\xef\xb7" in data else page
+        nonlocal signs
         page = REFERENCE.sub(BAD, page) if "&#" in page else page
-        return TAG.sub(_marker(url), with_formulas(page))
+        data = with_formulas(page).encode("utf-8", "surrogatepass")  # bytes are searched 10 to 30 times as fast as text
+        if b"\xef\xb7" in data:
+            data = MARK.sub(BAD, data.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
+        data, signs = marked_tags(data, url)
+        return data.decode("utf-8", "surrogatepass")
 
     tree = parse(html, prepared=marked)
     try:
-        lower = data.lower()  # of ASCII, as tags are
-        if any(sign in lower for sign in FRAME_SIGNS):
-            _mark_elements(tree, FRAMES, mark(FRAME), mark(FRAME_END))
-        if any(sign in lower for sign in MAIN_SIGNS):
-            _mark_elements(tree, MAINS, mark(MAIN), mark(MAIN_END))
+        for selectors, begin, end in ((FRAMES, FRAME, FRAME_END), (MAINS, MAIN, MAIN_END)):
+            if selector := ", ".join([one for sign, one in selectors if signs & sign]):
+                _mark_elements(tree, selector, mark(begin), mark(end))
         return extract_plain_text(
             tree, main_content=False, preserve_formatting=True, list_bullets=True, alt_texts=False, links=False, form_fields=False, noscript=False
         )  # fmt: skip
@@ -151,45 +133,6 @@ def _image_formula(image: re.Match[str]) -> str:
     kind, alt = (next((group for group in found.groups() if group), "") if (found := of.search(image[0])) else "" for of in (CLASS, ALT))
     tex = alt.strip(" $").replace("<", "&lt;")
     return f"<span>${tex}$</span>" if tex and OF_MATH.search(kind) else image[0]
-
-
-def _marker(url: str) -> Callable[[re.Match[str]], str]:
-    """Returns the function from a tag to the tag with its mark."""
-    name = url.rsplit("/", 1)[-1].split("#")[0]
-    try:
-        site = urlsplit(url).netloc
-    except ValueError:
-        site = ""
-
-    inner, own, external, link_end, heading_end, code, code_end = map(mark, (INNER, OWN, EXTERNAL, LINK_END, HEADING_END, CODE, CODE_END))
-
-    def kind(link: str) -> str:
-        to, hash_, _ = (unescape(link) if "&" in link else link).partition("#")
-        if hash_ and to in ("", name, "./" + name):
-            return own
-        outside = "//" in to[:8] and (to + "///").split("/", 3)[2] != site or to[:7].lower() in ("mailto:", "javascr")
-        return external if outside or FILE.search(to) else inner
-
-    ends = {"a": link_end, "p": code_end, "h": heading_end}
-    is_open = dict.fromkeys(ends, False)
-
-    def marked(tag: re.Match[str]) -> str:
-        whole, closing, element, rest = tag[0], tag[1], tag[2], tag[3]
-        kind_of = element[0].lower()
-        if closing:  # a text node before the body or in a table would change the page, so only what is open is closed
-            was_open, is_open[kind_of] = is_open[kind_of], False
-            return ends[kind_of] + whole if was_open else whole
-        if kind_of == "a":
-            link = HREF.search(rest)
-            if not link:
-                return whole
-            begin = kind(link[1])
-        else:
-            begin = code if kind_of == "p" else level(int(element[1]))
-        is_open[kind_of] = True
-        return whole + begin
-
-    return marked
 
 
 def _mark_elements(tree: HTMLTree, selector: str, begin: str, end: str) -> None:

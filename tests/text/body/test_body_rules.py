@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stages.boilerplate import BoilerplateConfig
 from stages.text.body.body_rules import HostCounts, Removal, removals
-from stages.text.body.line import Line
 from stages.text.body.line_keys import normal
+from tests.text.visible import Line, columns
 
 WORDS = "A sentence of the page itself that goes on for more than sixty characters, number {}."
 BODY = [WORDS.format(name) for name in ("one", "two", "three", "four")]
@@ -35,9 +36,10 @@ def ruled(
     on = {normal(text): count for text, count in (pages or {}).items()}
     made = [line(one) if isinstance(one, str) else one for one in lines]
     known = HostCounts(
-        host, [on.get(normal(one.text), 1) for one in made], lambda cells: [on.get(cell, 1) for cell in cells], lambda cells: [c in titles for c in cells]
+        host, np.array([on.get(normal(one.text), 1) for one in made], np.int64),
+        lambda cells: [on.get(cell.decode(), 1) for cell in cells], lambda cells: [cell.decode() in titles for cell in cells],
     )  # fmt: skip
-    return [why or "" for why in removals(made, title, known, BoilerplateConfig(**limits))]
+    return [why or "" for why in removals(columns(made), title, known, BoilerplateConfig(**limits))]
 
 
 def test_a_page_of_its_own_stays_whole() -> None:

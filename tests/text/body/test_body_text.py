@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stages.text.body.body_text import body_text
-from tests.text.visible import visible_lines
+from tests.text.visible import visible_columns, visible_lines
 
 PAGE = """<html><body><h1>Title</h1><p>First words.</p><h2>Part</h2>
 <ul><li>one</li><li>two<ul><li>inner</li></ul></li></ul><ol><li>first</li><li>second</li></ol>
@@ -51,8 +51,8 @@ def f(x):
 
 
 def body(page: str, form: str = "text", without: str = "") -> str:
-    text, lines = visible_lines(page, "http://a.example/")
-    return body_text(text, lines, [not without or without not in line.text for line in lines], form)  # type: ignore[arg-type]
+    text, lines = visible_columns(page, "http://a.example/")
+    return body_text(text, lines, [not without or without not in line for line in lines.text], form)  # type: ignore[arg-type]
 
 
 def test_a_page_as_markdown() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stages.text.warc.language_id import detect_language, model_language, second_opinion
+from stages.text.basics.language_id import detect_language, model_language, second_opinion
 
 TEXTS = {
     "en": "The committee has decided that the new building will be opened to the public at the beginning of next year.",
