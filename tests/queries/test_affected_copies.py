@@ -84,3 +84,16 @@ def test_where_no_artifact_has_texts_a_near_copy_may_have_the_text_of_any_exact_
     pairs: list[dict[str, Cell]] = [{"doc_id": doc(2), "kept_doc_id": doc(n), "jaccard": 0.9} for n in (3, 4)]
     made_dedup(tmp_path / "home", decisions, clusters, pairs)
     assert [copy["url"] for copy in affected(tmp_path / "home", "http://1").copies] == ["http://3", "http://4"]
+
+
+def test_a_copy_of_two_matching_pages_has_the_higher_similarity(tmp_path: Path) -> None:
+    decisions: list[dict[str, Cell]] = [{"doc_id": doc(n), "url": f"http://a/{n}", "verdict": "dropped"} for n in (1, 2)]
+    decisions.append({"doc_id": doc(3), "url": "http://b/3", "verdict": "kept"})
+    similarity = {1: 0.8, 2: 0.95}
+    clusters: list[dict[str, Cell]] = [
+        {"doc_id": doc(n), "cluster": 0, "kept_doc_id": doc(3), "jaccard": jaccard, "kind": "near"} for n, jaccard in similarity.items()
+    ]
+    pairs: list[dict[str, Cell]] = [{"doc_id": doc(n), "kept_doc_id": doc(3), "jaccard": jaccard} for n, jaccard in similarity.items()]
+    made_dedup(tmp_path / "home", decisions, clusters, pairs)
+    (copy,) = affected(tmp_path / "home", "http://a/%").copies
+    assert (copy["url"], copy["jaccard"]) == ("http://b/3", 0.95)

@@ -80,6 +80,26 @@ def test_the_file_of_a_record_is_named_as_a_file() -> None:
     assert list(drop_evidence._warc_file(query, decision)) == [Measured("warc", "pages.warc.gz", unit="WARC file")]
 
 
+@pytest.mark.parametrize("verdict", ["changed", "dropped", "kept"])
+def test_what_boilerplate_removed_is_told_by_rule(verdict: str) -> None:
+    asked = []
+
+    def query(sql: str, values: Any = None) -> tuple[list[str], list[tuple[Any, ...]]]:
+        asked.append(values)
+        return [], [("removed",)] if "side_table" in sql else [] if "config" in sql else [("recurring", 90), ("edge", 12)]
+
+    decision = Decision("boilerplate", "boilerplate/a", "d", "http://a", verdict, "", {"lines_removed": 3, "lines": 7})
+    found = drop_evidence.evidence(query, decision).measured
+    if verdict == "kept":
+        assert found == () and not asked
+        return
+    assert found == (
+        Measured("lines_removed", 3, unit="of 7 lines"),
+        Measured("removed by recurring", 90, unit="characters"), Measured("removed by edge", 12, unit="characters"),
+    )  # fmt: skip
+    assert asked[-1] == ["/boilerplate/a/", "boilerplate/a", "d"]
+
+
 def test_the_share_that_matched_is_a_share_of_characters() -> None:
     def query(sql: str, values: object = None) -> tuple[list[str], list[tuple[Any, ...]]]:
         return [], {"SELECT parent": [("dedup/a",)], "SELECT view": [("documents",)], "SELECT length": [(8,)]}[
