@@ -130,16 +130,17 @@ def pages(wanted: set[str]) -> dict[str, str]:
     return found
 
 
-def body_words(page: str, judged: dict[str, Any]) -> Counter[str]:
-    """The words of the lines that were marked; raises ValueError where the page is not the one that was judged."""
+def marked_lines(page: str, judged: dict[str, Any]) -> list[str]:
+    """The lines that were marked; raises ValueError where the page is not the one that was judged."""
     from resiliparse.extract.html2text import extract_plain_text
 
     text = extract_plain_text(page, main_content=False, preserve_formatting=True, alt_texts=False)
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    words = WORD.findall(" ".join(" ".join(lines[first : last + 1]) for first, last in judged["body"]))
+    body = [line for first, last in judged["body"] for line in lines[first : last + 1]]
+    words = WORD.findall(" ".join(body))
     if (len(lines), len(words), " ".join(words[:4])) != (judged["lines"], judged["words"], judged["first"]):
         raise ValueError(f"the judgement does not fit the page {judged['url']}")
-    return Counter(words)
+    return body
 
 
 def squeezed(text: str) -> str:
@@ -153,21 +154,18 @@ def bare(line: str) -> str:
 
 def judged_pages() -> list[JudgedPage]:
     """The judged pages with their bodies."""
-    from resiliparse.extract.html2text import extract_plain_text
-
     judged, found = judgements(), []
     texts = pages({row["url"] for row in judged})
     for row in judged:
         html = texts[row["url"]]
-        visible = extract_plain_text(html, main_content=False, preserve_formatting=True, alt_texts=False)
-        lines = [bare(line) for line in visible.split("\n") if line.strip()]
-        of_body = {line for first, last in row["body"] for line in lines[first : last + 1]}
+        body = marked_lines(html, row)
+        of_body = {bare(line) for line in body}
         page = lxml.html.document_fromstring(re.sub(r"^\s*<\?xml[^>]*\?>", "", html))
         code = [line.rstrip() for block in page.iter("pre") for line in block.text_content().split("\n") if bare(line) in of_body]
         cells = [[bare(cell.text_content()) for cell in row.iter("td", "th")] for row in page.iter("tr")]
         rows = [" ".join(filter(None, row)) for row in cells if sum(map(bool, row)) > 1]
         found.append(
-            JudgedPage(row["url"], row["lang"], row["kind"], html, body_words(html, row), tuple(filter(None, code)),
+            JudgedPage(row["url"], row["lang"], row["kind"], html, Counter(WORD.findall(" ".join(body))), tuple(filter(None, code)),
                        tuple(one for one in rows if one in of_body))
         )  # fmt: skip
     return found
