@@ -242,7 +242,8 @@ class _Page:
         for begin, end in _runs(self.why == KEPT):
             left = begin == 0 or (begin >= 3 and self.why[begin - 3 : begin].all())
             right = end == n or (n - end >= 3 and self.why[end : end + 3].all())
-            if not left or not right or (begin == 0 and end == n):  # at last: nothing was removed
+            whole = begin == 0 and end == n  # nothing was removed
+            if not left or not right or whole or end - begin > self.limits.island_words:  # every line has a word
                 continue
             words = sum(len(text.split()) for text in self.lines.text[begin:end])
             own = self.lines.code[begin:end].any() or any(self._is_title(i) for i in range(begin, end))

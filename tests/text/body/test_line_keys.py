@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text.body.line_keys import cells, cells_of_rows, host_of, key_of, normal, normals, title_of
@@ -31,6 +31,7 @@ def test_the_keys_of_a_text_are_those_of_its_lines_that_are_not_empty() -> None:
     assert normals("") == [] and normal("") == "" and normals(" ") == [b""]
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.lists(PIECES, max_size=30).map("".join) | st.text())
 def test_words_are_those_of_split_for_any_text(text: str) -> None:
     """Catches: a blank that the compiled loop does not know, a number that goes on across a blank, a sign taken for a word."""
