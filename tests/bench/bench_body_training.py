@@ -1,7 +1,7 @@
 """Does the better body pay? Models trained on bodies by extract and boilerplate, and on the text of resiliparse's main content rule.
 
 `python -m tests.bench.bench_body_training`: about 30 minutes on two cores. The same recipe runs on the shared crawls (English pages, filtered,
-without duplicates) with `extract.engine: visible` and with `resiliparse`. Both sides use one tokenizer, that of the text by resiliparse, and
+without duplicates) with `extract.engine: visible` and with `resiliparse`. Both sides use one tokenizer, trained on the text by resiliparse, and
 train a model of a million parameters on equally many tokens, with three seeds. Measured are bits per byte of the bodies that readers marked on
 English pages (bench_engines.py); neither side sees these pages. Each side's text is what it is: one that keeps menus trains on menus.
 """
@@ -96,11 +96,13 @@ def main() -> None:
     )
     means: dict[str, list[float]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder) / "home"
-        run(home, "resiliparse", 1, steps, "train_tokenizer")
+        first, home = Path(folder) / "tokenizer", Path(folder) / "home"
+        run(first, "resiliparse", 1, steps, "train_tokenizer")
+        (tokenizer,) = first.glob("artifacts/train_tokenizer/*/tokenizer.json")
+        loam("lineage", "import", "train_tokenizer", str(tokenizer), "--as", "shared", "--provenance", "text by resiliparse", home=home)
         for seed in SEEDS:
             for side in SIDES:
-                run(home, side, seed, steps, "export@base", "--set", "import.train_tokenizer=train_tokenizer-1")
+                run(home, side, seed, steps, "export@base", "--set", "import.train_tokenizer=shared")
                 by_page = bits_per_byte(exported(home), bodies)
                 means[side].append(statistics.mean(by_page))
                 print(f"{side}, seed {seed}: {means[side][-1]:.4f} bits per byte", flush=True)

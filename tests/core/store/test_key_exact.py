@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.contract.declaration import ExternalFile, ExternalFiles, Packages, Stage
+from stages.core.contract.declaration import ExternalFile, ExternalFiles, ListedFiles, Packages, Stage
 from stages.core.contract.errors import StageError
 from stages.core.store import key, key_record
 from stages.settings import StageConfig
@@ -72,6 +72,30 @@ def test_the_parts_are_what_decides_and_external_fields_only_by_content() -> Non
         "inputs": {"a": "d1", "r": "d2"},
     }  # fmt: skip
     assert {name: value for name, value in parts.items() if name in wanted} == wanted
+
+
+class Limited(StageConfig):
+    """Files that a list may name, and how many of them are taken."""
+
+    warcs: ListedFiles = ()
+    """Files or lists of files."""
+    first_files: int = 2
+    """How many."""
+
+
+class Unlimited(StageConfig):
+    """A setting of the same name beside files that no list names."""
+
+    files: ExternalFiles = ()
+    """Files."""
+    first_files: int = 2
+    """A setting as any other."""
+
+
+@pytest.mark.parametrize(("config", "settings"), [(Limited, {}), (Unlimited, {"first_files": 2})])
+def test_how_many_files_of_a_list_are_taken_is_no_part_of_the_key(config: type[StageConfig], settings: dict[str, int]) -> None:
+    stage = Stage("toy", config, run_words, {}, "documents", ("one",))
+    assert key.key_parts("toy", stage, config(), 7, {}, {}, {})["config"] == settings
 
 
 def test_a_deciding_distribution_that_is_not_there_is_named(tmp_path: Path) -> None:
