@@ -7,7 +7,7 @@ this token).
 
 Guarantee: a label is the next token of the same segment. It is -100 at the last token of a segment, on padding, and where the mask of the
 next token is 0. Positions restart with every segment. docs numbers the segments of a sequence from 0; -1 is padding.
-Cost: one copy of the tokens read.
+Cost: one copy of the tokens read. At most MAX_OPEN shards are open (a map holds its file open, and a process may open 1,024 as a rule).
 Source: nanochat's dataloader for the idea of stateless reads.
 
 Shape legend: B sequences, L tokens per sequence, P segments per sequence.
@@ -24,6 +24,7 @@ import numpy as np
 
 IGNORE = -100
 PADDING_DOC = -1
+MAX_OPEN = 256
 
 
 class DataError(ValueError):
@@ -97,12 +98,19 @@ class SequenceReader:
         return offsets
 
     @cached_property
-    def _tokens(self) -> list[np.ndarray]:
-        return [np.memmap(path, dtype=np.dtype(self.files.dtype).newbyteorder("<"), mode="r") for path in self.files.tokens]
+    def _maps(self) -> dict[str, np.ndarray]:
+        """The open shards by path, the one that was used last at the end."""
+        return {}
 
-    @cached_property
-    def _masks(self) -> list[np.ndarray]:
-        return [np.memmap(path, dtype=np.uint8, mode="r") for path in self.files.masks]
+    def _shard(self, path: str, dtype: np.dtype) -> np.ndarray:
+        """Returns a token or mask shard. One without tokens, such as that of a crawl file of which no page was kept, is never asked for."""
+        maps = self._maps
+        if (found := maps.pop(path, None)) is None:
+            found = np.memmap(path, dtype=dtype, mode="r")
+            if len(maps) >= MAX_OPEN:
+                maps.pop(next(iter(maps)))
+        maps[path] = found
+        return found
 
     @cached_property
     def _references(self) -> np.ndarray | None:
@@ -149,7 +157,7 @@ class SequenceReader:
         return min(self.files.seq_len, -(-longest // multiple) * multiple)
 
     def _fill(self, batch: Batch, slot: int, sequence: int) -> None:
-        at = 0
+        at, dtype = 0, np.dtype(self.files.dtype).newbyteorder("<")
         for number, segment in enumerate(range(int(self.offsets[sequence]), int(self.offsets[sequence + 1]))):
             shard, start, length = (int(v) for v in self.segments[segment])
             end = at + length
@@ -157,7 +165,7 @@ class SequenceReader:
                 raise DataError(
                     f"Sequence {sequence} holds more than seq_len {self.files.seq_len} tokens; the mixture was made for another length."
                 )
-            ids = self._tokens[shard][start : start + length]
+            ids = self._shard(self.files.tokens[shard], dtype)[start : start + length]
             if len(ids) != length:
                 raise DataError(f"Sequence {sequence}: segment {segment} reaches beyond the end of {Path(self.files.tokens[shard]).name}.")
             batch.tokens[slot, at:end] = ids
@@ -165,7 +173,7 @@ class SequenceReader:
             batch.docs[slot, at:end] = number
             batch.labels[slot, at : end - 1] = ids[1:]
             if self.files.masks:
-                untrained = self._masks[shard][start + 1 : start + length] == 0
+                untrained = self._shard(self.files.masks[shard], np.dtype(np.uint8))[start + 1 : start + length] == 0
                 batch.labels[slot, at : end - 1][untrained] = IGNORE
             at = end
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.lm.data import reader as reader_module
 from stages.lm.data.reader import IGNORE, PADDING_DOC, DataError, SequenceFiles, SequenceReader, write_sequence_files
 
 
@@ -94,7 +95,8 @@ def test_segments_beyond_the_shard_are_refused(tmp_path: Path) -> None:
 
 def test_the_token_and_mask_files_are_opened_for_reading_only(tmp_path: Path) -> None:
     reader = SequenceReader(write_sequence_files(tmp_path, items_of([5, 7]), np.array([0, 0]), 16, 0))
-    assert [array.flags.writeable for array in (*reader._tokens, *reader._masks)] == [False, False]
+    reader.batch([0])
+    assert [array.flags.writeable for array in reader._maps.values()] == [False, False]
 
 
 def test_the_first_sequence_has_its_own_length_and_references(tmp_path: Path) -> None:
@@ -109,3 +111,39 @@ def test_files_without_an_item_have_no_sequence(tmp_path: Path) -> None:
     assert len(SequenceReader(files)) == 0 and files.dtype == "uint16"
     assert [(tmp_path / name).stat().st_size for name in ("tokens.bin", "mask.bin")] == [0, 0]
     assert np.load(files.segments).shape == (0, 3) and np.load(files.sequences).tolist() == [0]
+
+
+def shards(folder: Path, tokens: list[list[int]]) -> SequenceFiles:
+    """Files with one sequence per token; its shard and place in the order of the lists."""
+    for number, ids in enumerate(tokens):
+        np.array(ids, "<u2").tofile(folder / f"{number}.bin")
+        np.array([1, 0] * (len(ids) // 2), np.uint8).tofile(folder / f"{number}.mask")
+    places = [(shard, at, 2) for shard, ids in enumerate(tokens) for at in range(0, len(ids), 2)]
+    np.save(folder / "segments.npy", np.array(places, np.int64))
+    np.save(folder / "sequences.npy", np.arange(len(places) + 1))
+    paths = [tuple(str(folder / f"{number}.{end}") for number in range(len(tokens))) for end in ("bin", "mask")]
+    return SequenceFiles(paths[0], "uint16", str(folder / "segments.npy"), str(folder / "sequences.npy"), 2, 0, masks=paths[1])
+
+
+def test_a_shard_without_tokens_is_among_the_others(tmp_path: Path) -> None:
+    reader = SequenceReader(shards(tmp_path, [[], [5, 6, 7, 8], [], [9, 10]]))
+    assert reader.batch([0, 1, 2]).tokens.tolist() == [[5, 6], [7, 8], [9, 10]]
+
+
+def test_few_of_many_shards_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "MAX_OPEN", 4)
+    opened: list[str] = []
+    memmap = np.memmap
+
+    def counted(path: str, **words: object) -> np.ndarray:
+        opened.append(Path(path).name)
+        return memmap(path, **words)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(np, "memmap", counted)
+    reader = SequenceReader(shards(tmp_path, [[number, number + 1] for number in range(9)]))
+    assert len(reader) == len(reader.segments) == 9
+    opened.clear()
+    for order in (range(9), [8, 7, 8, 7], [0]):
+        assert [int(reader.batch([number]).tokens[0, 0]) for number in order] == list(order)
+        assert len(reader._maps) == 4
+    assert opened == [*(f"{n}.{end}" for n in range(9) for end in ("bin", "mask")), "0.bin", "0.mask"], "the two last ones stayed open"
