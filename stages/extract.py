@@ -319,7 +319,7 @@ STAGE = Stage(
         "reasons are spelled in snake_case",
         "what a page says against its use (noindex, noai, tdm-reservation and others) is recorded, and pages can be dropped by it",
         "all visible text with marks per line; formulas as TeX; boilerplate detects the language",
-        "texts of more than 400,000 lines are dropped as too_many_lines; of the references in a link's address only &amp; is read",
+        "texts of more than 400,000 lines are dropped as too_many_lines; of the references in a link's address only &amp; and numbers of ASCII are read",
     ),
     distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
     importer=import_documents.IMPORTER,

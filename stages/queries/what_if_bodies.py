@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stages.core.contract.declaration import Artifact, Stage
 
 EXAMPLE = "--set boilerplate.min_pages=8"
-NEED_RERUN = ("format", "min_chars", "against")
+NEED_RERUN = ("format", "min_chars", "max_bad_char_frac", "against")
 """Settings that decide more than which lines are removed."""
 BODY = "body"
 

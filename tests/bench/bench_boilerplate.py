@@ -26,6 +26,7 @@ from stages.boilerplate import BoilerplateConfig
 from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows
 from stages.text.body.body_rules import removals
+from stages.text.body.body_text import BodyFormat
 from stages.text.body.known_lines import KnownLines
 from stages.text.body.line_keys import host_of, title_of
 from stages.text.warc.charset import decode_page
@@ -46,13 +47,16 @@ def files() -> list[Path]:
     return [*sorted(CRAWL.glob("CRAWL-*.warc.gz")), *sorted((CRAWL / "real").glob("*.warc.gz"))]
 
 
-def built(home: Path) -> tuple[Artifact, dict[str, str]]:
-    """The artifact of boilerplate over all crawls, and URL -> body of each page's first capture; "" where it was dropped."""
+def extracted(home: Path) -> Artifact:
+    """The artifact of extract over all crawls."""
     warcs = run_stage(crawl.STAGE, {"warcs": [str(file) for file in files()]}, {}, home)
-    documents = run_stage(
-        extract.STAGE, {"max_bad_records": 1000, "max_page_bytes": 20_000_000}, {"warc": warcs}, home, runtime={"workers": 2}
-    )
-    made = run_stage(boilerplate.STAGE, {}, {"documents": documents}, home, runtime={"workers": 2})
+    config = {"max_bad_records": 1000, "max_page_bytes": 20_000_000}
+    return run_stage(extract.STAGE, config, {"warc": warcs}, home, runtime={"workers": 2})
+
+
+def built(home: Path, documents: Artifact, form: BodyFormat = "text") -> tuple[Artifact, dict[str, str]]:
+    """The artifact of boilerplate, and URL -> body of each page's first capture; "" where it was dropped."""
+    made = run_stage(boilerplate.STAGE, {"format": form}, {"documents": documents}, home, runtime={"workers": 2})
     bodies: dict[Any, str] = {}
     for path in sorted((made.path / "documents").glob("*.parquet")):
         bodies |= {row["doc_id"]: row["text"] for row in read_rows(path, ["doc_id", "text"])}
@@ -161,7 +165,7 @@ def rows() -> list[dict[str, Any]]:
     """For the one table of all benchmarks: F1 and body lost over the judged pages."""
     judged = judged_pages()
     with tempfile.TemporaryDirectory() as home:
-        _, texts = built(Path(home))
+        _, texts = built(Path(home), extracted(Path(home)))
     found = {page.url: score(page, texts.get(page.url, "")) for page in judged}
     f1, lost = mean_f1(found), 1 - statistics.mean(one.recall for one in found.values() if one.recall is not None)
     return [
@@ -174,9 +178,12 @@ def main() -> None:
     """Prints the table of all engines, the worst pages of the stages, and how many planted texts are found."""
     judged = judged_pages()
     with tempfile.TemporaryDirectory() as home:
-        made, texts = built(Path(home))
-        ours = {page.url: score(page, texts.get(page.url, "")) for page in judged}
-        print("\n".join(table({"extract and boilerplate": ours, **scores(judged)}, judged)))
+        documents = extracted(Path(home))
+        made, texts = built(Path(home), documents)
+        _, markdown = built(Path(home), documents, "markdown")
+        ours, as_markdown = ({page.url: score(page, of.get(page.url, "")) for page in judged} for of in (texts, markdown))
+        engines = {"extract and boilerplate": ours, "the same as Markdown": as_markdown, **scores(judged)}
+        print("\n".join(table(engines, judged)))
         for page in sorted((page for page in judged if ours[page.url].f1 is not None), key=lambda page: ours[page.url].f1 or 0.0)[:10]:
             one = ours[page.url]
             print(f"{half(page.url)}: F1 {one.f1:.2f}, precision {one.precision:.2f}, recall {one.recall:.2f}: {page.url}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stages.boilerplate import BodyReason
 from stages.queries.tracing import drop_evidence, rule_thresholds
 from stages.queries.tracing.decision import Decision, RecordedConfig
 from stages.queries.tracing.drop_evidence import ItemMatch
@@ -80,21 +81,33 @@ def test_the_file_of_a_record_is_named_as_a_file() -> None:
     assert list(drop_evidence._warc_file(query, decision)) == [Measured("warc", "pages.warc.gz", unit="WARC file")]
 
 
-@pytest.mark.parametrize("verdict", ["changed", "dropped", "kept"])
-def test_what_boilerplate_removed_is_told_by_rule(verdict: str) -> None:
+BODY_RULES = {
+    ("changed", "lines_removed"): (),
+    ("dropped", "no_body"): (Measured("body_chars", None, "below", "boilerplate.min_chars", 5, "characters"),),
+    ("dropped", "charset"): (Measured("bad_char_frac", 0.5, "above", "boilerplate.max_bad_char_frac", 0.25, "share of characters"),),
+}
+
+
+@pytest.mark.parametrize(("verdict", "reason"), [*BODY_RULES, ("kept", "")])
+def test_what_boilerplate_removed_is_told_by_rule(verdict: str, reason: str) -> None:
     asked = []
+    assert {*rule_thresholds.BOILERPLATE_RULES} == {reason for dropped, reason in BODY_RULES if dropped == "dropped"} < {*BodyReason}
 
     def query(sql: str, values: Any = None) -> tuple[list[str], list[tuple[Any, ...]]]:
         asked.append(values)
-        return [], [("removed",)] if "side_table" in sql else [] if "config" in sql else [("recurring", 90), ("edge", 12)]
+        if "side_table" in sql:
+            return [], [("removed",)]
+        return [], [('{"min_chars": 5, "max_bad_char_frac": 0.25}',)] if "config" in sql else [("recurring", 90), ("edge", 12)]
 
-    decision = Decision("boilerplate", "boilerplate/a", "d", "http://a", verdict, "", {"lines_removed": 3, "lines": 7})
+    decision = Decision(
+        "boilerplate", "boilerplate/a", "d", "http://a", verdict, reason, {"lines_removed": 3, "lines": 7, "bad_char_frac": 0.5}
+    )
     found = drop_evidence.evidence(query, decision).measured
     if verdict == "kept":
         assert found == () and not asked
         return
     assert found == (
-        Measured("lines_removed", 3, unit="of 7 lines"),
+        *BODY_RULES[verdict, reason], Measured("lines_removed", 3, unit="of 7 lines"),
         Measured("removed by recurring", 90, unit="characters"), Measured("removed by edge", 12, unit="characters"),
     )  # fmt: skip
     assert asked[-1] == ["/boilerplate/a/", "boilerplate/a", "d"]

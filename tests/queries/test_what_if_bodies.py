@@ -53,8 +53,10 @@ def test_the_command_prints_a_row_per_rule(home: Path, capsys: pytest.CaptureFix
 
 
 def test_what_needs_a_rerun_is_refused(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"What boilerplate.format, boilerplate.min_chars decides needs a rerun") as caught:
-        asked(home, "boilerplate.format=markdown", "boilerplate.min_chars=9")
+    with pytest.raises(
+        RecipeError, match=r"What boilerplate.format, boilerplate.min_chars, boilerplate.max_bad_char_frac decides needs a rerun"
+    ) as caught:
+        asked(home, "boilerplate.format=markdown", "boilerplate.min_chars=9", "boilerplate.max_bad_char_frac=0.5")
     assert "--until boilerplate" in caught.value.do
     with pytest.raises(RecipeError, match="'filter.c4.enabled=false' is not a setting of boilerplate"):
         asked(home, "filter.c4.enabled=false")

@@ -226,6 +226,17 @@ def test_a_page_of_nothing_but_frame_is_dropped_and_a_crawl_of_them_is_an_error(
     assert some.manifest["record_counts"]["kept"] + some.manifest["record_counts"]["changed"] == lengths.count(lengths[-1]) < 8
 
 
+def test_a_body_of_undecodable_characters_is_dropped_although_the_page_has_few(tmp_path: Path) -> None:
+    """One in a hundred stays, one more goes. The page around it is a hundred times as long."""
+    frame = f"<nav>{'A menu of many words. ' * 1000}</nav>"
+    pages = [(f"http://{n}.example/", f"<html><body>{frame}<p>{'a' * (200 - n)}{chr(0xFFFD) * n}</p></body></html>") for n in (0, 2, 3)]
+    found = bodies([warc(tmp_path / "a.warc.gz", pages)], tmp_path / "home")
+    decisions = {row["url"]: (row["verdict"], row["reason"], row["bad_char_frac"]) for row in rows(found, "decisions")}
+    assert decisions["http://2.example/"] == ("changed", "lines_removed", 0.01) and decisions["http://0.example/"][2] == 0
+    assert decisions["http://3.example/"] == ("dropped", "charset", 0.015)
+    assert len(texts(bodies([tmp_path / "a.warc.gz"], tmp_path / "home", max_bad_char_frac=0.015))) == 3
+
+
 def test_a_page_without_a_host_is_judged_by_its_structure(tmp_path: Path) -> None:
     pages = [(f"http://[{word}/", page(word)) for word in SUBJECTS] + [("http://[frame/", "<nav>Menu</nav><p>Words of a page.</p>")]
     found = bodies([warc(tmp_path / "a.warc.gz", pages)], tmp_path / "home")

@@ -1,7 +1,7 @@
 """Writes and reads Parquet files: zstd, doc_id as a UUID column, fsynced when closed.
 
 Guarantee: the same rows in the same order give the same bytes with the same pyarrow.
-Cost: one row group in memory: at most ROW_GROUP_ROWS rows, and ROW_GROUP_SIZE characters and values, unless one row has more.
+Cost: one row group in memory: at most ROW_GROUP_ROWS rows, and ROW_GROUP_SIZE characters and values and one row more.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _size(value: object) -> int:
     """Returns the characters of a string, or the values of a list and the characters of its strings."""
     if value is None:
         return 0
-    if isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
-        return len(value) + sum(map(len, value))
+    if isinstance(value, (list, tuple)) and any(isinstance(one, str) for one in value[:2]):
+        return len(value) + sum(len(one or "") for one in value)
     return len(value)  # type: ignore[arg-type]
 
 

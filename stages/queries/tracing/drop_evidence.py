@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from stages.core.index.database import QueryFunction
 from stages.core.tables.dedup_tables import REPEATS_CUT, DedupReason
 from stages.queries.tracing.decision import Decision, RecordedConfig
-from stages.queries.tracing.rule_thresholds import BELOW, IS, Measured, extract_measured, filter_measured, removed_url
+from stages.queries.tracing.rule_thresholds import BELOW, IS, Measured, boilerplate_measured, extract_measured, filter_measured, removed_url
 
 WORDS_CHARS = 300  # maximum characters of a match in an answer; the side table `hits` has all of them
 
@@ -144,7 +144,7 @@ def evidence(query: QueryFunction, decision: Decision) -> Evidence:
     if decision.node == "extract":
         return Evidence((*extract_measured(decision, config), *_warc_file(query, decision)))
     if decision.node == "boilerplate":
-        return Evidence(tuple(_removed_lines(query, decision)))
+        return Evidence((*boilerplate_measured(decision, config), *_removed_lines(query, decision)))
     if decision.node == "filter":
         return Evidence(tuple(filter_measured(decision, config)))
     return _of_dedup(query, decision, config) if decision.node == "dedup" else _of_decontaminate(query, decision, config)

@@ -64,6 +64,11 @@ EXTRACT_RULES: Mapping[str, tuple[Comparison, ...]] = {
     ),
 }
 """Reason of extract -> what its rule compares. A signal that is not a column of the decisions of extract has no recorded value."""
+BOILERPLATE_RULES: Mapping[str, Comparison] = {
+    "no_body": Comparison("body_chars", BELOW, "min_chars", "characters"),
+    "charset": Comparison("bad_char_frac", ABOVE, "max_bad_char_frac", CHARS),
+}
+"""The same for boilerplate (its BodyReason)."""
 EXTRACT_FACTS = {"ordinal": "record of the file, from 0 (row, from 1)", "status": "HTTP status", "mime": "content type", "encoding": "character encoding",
                  "chars_in": "characters, or bytes where the record was not decoded"}  # fmt: skip
 
@@ -108,6 +113,20 @@ def filter_measured(decision: Decision, config: RecordedConfig) -> Iterator[Meas
         return
     if rule := _filter_rule(reason):
         yield _compared("filter", rule, decision, config)
+
+
+def boilerplate_measured(decision: Decision, config: RecordedConfig) -> Iterator[Measured]:
+    """Explains why boilerplate dropped a document.
+
+    Args:
+        decision: the decision about the document.
+        config: the config of the boilerplate artifact.
+
+    Yields:
+        The comparison that decided; nothing for a changed document.
+    """
+    if decision.verdict == "dropped" and (rule := BOILERPLATE_RULES.get(decision.reason or "")):
+        yield _compared("boilerplate", rule, decision, config)
 
 
 def extract_measured(decision: Decision, config: RecordedConfig) -> Iterator[Measured]:

@@ -3,6 +3,7 @@
 Guarantee: a kernel is an ordinary module-level function of arrays and numbers that calls no other kernel. So it can be read and tested as
 Python.
 Cost: seconds of compilation once per machine and source file (numba caches the compiled code next to the module).
+Trap: the cache sees changes of the kernel's own file alone. A constant of another module must be an argument.
 """
 
 from __future__ import annotations

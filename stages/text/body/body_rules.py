@@ -10,7 +10,7 @@ The rules, in order; a line is removed by the first that names it:
 6. island: a few words left between removed lines.
 
 Guarantee: a function of lines, counts and thresholds alone. Only frame elements, main elements and edges can remove code.
-Cost: 60 µs per page and 0.1 µs per line.
+Cost: 0.2 ms per page and up to 4 µs per line, where recurring lines and others alternate.
 Source: our own, tuned on one half of 120 judged pages, divided by host (tests/bench/bench_boilerplate.py reports the other half).
 """
 
@@ -105,7 +105,12 @@ def removals(lines: Lines, title: str, counts: HostCounts, limits: BodyThreshold
         title: The page's title (line_keys.title_of).
         counts: What is known of its host.
         limits: The thresholds.
+
+    Raises:
+        ValueError: The counts are those of another page.
     """
+    if len(counts.of_lines) != len(lines.text):
+        raise ValueError(f"{len(lines.text)} lines, and counts of {len(counts.of_lines)}")
     page = _Page(lines, title, counts, limits)
     page.frames()
     page.recurring_lines()

@@ -45,6 +45,8 @@ class Lines:
 
 MARKS = tuple(field.name for field in fields(Lines))[1:]
 """The fields beside the text; each is a list column of the table `lines`."""
+YES = ("frame", "main", "link_first", "code")
+"""The marks that are yes or no."""
 Marks = dict[str, Any]
 """The marks of a page's lines: name of a field -> one value per line of the text that is not empty (a list or an array)."""
 
@@ -62,7 +64,7 @@ def lines_of(text: str, marks: Mapping[str, Sequence[Any] | np.ndarray]) -> Line
     import numpy as np
 
     found = [line for line in text.split("\n") if line]
-    columns = {name: np.asarray(marks[name]) for name in MARKS}
+    columns: dict[str, np.ndarray] = {name: np.asarray(marks[name], np.bool_ if name in YES else np.int32) for name in MARKS}
     for name, column in columns.items():
         if len(column) != len(found):
             raise ValueError(f"{len(found)} lines, and {len(column)} marks {name}")

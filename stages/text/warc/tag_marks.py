@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from stages.text.basics.native import compiled
-from stages.text.warc.line_marks import CODE, CODE_END, EXTERNAL, FIRST_LEVEL, FIRST_MARK, HEADING_END, INNER, LINK_END, OWN
+from stages.text.warc import line_marks
 
 FILES = "pdf ps gz zip bib txt jpg jpeg png gif mp3 mp4 tgz deb xml ppt pptx doc docx"
 """Links to such files are references, not ways through a site."""
 PADDING = 16
 HAS_FRAME, HAS_MAIN, HAS_ROLE = 1, 2, 4
-LEVELS = FIRST_LEVEL - FIRST_MARK
+OWN, EXTERNAL, INNER, LINK_END, HEADING_END, CODE, CODE_END, LEVEL = range(8)
+"""Places in `_places`. The marks themselves are arguments, because numba's cache does not see that another module has changed."""
 NAV, ASID, FOOT, HEAD, MAIN = (int.from_bytes(letters, "big") for letters in (b"nav", b"asid", b"foot", b"head", b"main"))
 MAILTO, JAVASCR = (int.from_bytes(letters, "big") for letters in (b"mailto:", b"javascr"))
 
@@ -41,7 +42,7 @@ def marked_tags(page: bytes, url: str) -> tuple[bytes, int]:
         np.frombuffer(text + bytes(PADDING), np.uint8)
         for text in (page, site.encode("utf-8", "surrogatepass"), name.encode("utf-8", "surrogatepass"))
     )
-    marked, signs = compiled(mark_tags)(data, own_site, own_name, _files())
+    marked, signs = compiled(mark_tags)(data, own_site, own_name, _files(), _places())
     return marked.tobytes(), int(signs)
 
 
@@ -51,18 +52,26 @@ def _files() -> np.ndarray:
     return np.array([int.from_bytes(ending.encode(), "big") for ending in FILES.split()], np.int64)
 
 
-def mark_tags(page: np.ndarray, site: np.ndarray, name: np.ndarray, files: np.ndarray) -> tuple[np.ndarray, int]:
+@cache
+def _places() -> np.ndarray:
+    """Returns the marks of line_marks in the order in which `mark_tags` knows them, and of level 1."""
+    marks = line_marks
+    own = (marks.OWN, marks.EXTERNAL, marks.INNER, marks.LINK_END, marks.HEADING_END, marks.CODE, marks.CODE_END)
+    return np.array([*own, marks.FIRST_LEVEL - marks.FIRST_MARK], np.int64)
+
+
+def mark_tags(page: np.ndarray, site: np.ndarray, name: np.ndarray, files: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, int]:
     """Writes the page with marks.
 
     A link is to the page itself (OWN) if its address is a fragment, with or without the page's name before it; EXTERNAL if it has another
-    host, is mailto:, javascript: or a file, or begins with a numeric reference, as hidden mail addresses do; INNER otherwise. &amp; in an
-    address is &; other references are taken as they are.
+    host, or is mailto:, javascript: or a file; INNER otherwise. Of the references in an address, &amp; and the numbers of ASCII are read.
 
     Args:
         page: The page in UTF-8 with PADDING zeros after it, uint8.
         site: The host of the page, in the same way.
         name: What follows the last slash of its address, in the same way.
         files: Endings of names of files (`_files`).
+        places: The marks (`_places`).
 
     Returns:
         The page with marks, uint8, and the signs.
@@ -73,6 +82,7 @@ def mark_tags(page: np.ndarray, site: np.ndarray, name: np.ndarray, files: np.nd
             letter = page[i + 1] | 32
             tags += page[i + 1] == 47 or letter == 97 or letter == 104 or letter == 112
     out = np.empty(size + 3 * tags, np.uint8)
+    link = np.empty(size, np.uint8)  # the address of a link
     signs = at = copied = to = 0
     link_open = heading_open = code_open = False
     while True:
@@ -115,16 +125,16 @@ def mark_tags(page: np.ndarray, site: np.ndarray, name: np.ndarray, files: np.nd
         place, until = -1, end + 1  # the mark, and the end of the source that stands before it
         if closing:
             if first == 97 and link_open:
-                place, link_open = LINK_END, False
+                place, link_open = places[LINK_END], False
             elif heading and heading_open:
-                place, heading_open = HEADING_END, False
+                place, heading_open = places[HEADING_END], False
             elif first == 112 and code_open:
-                place, code_open = CODE_END, False
+                place, code_open = places[CODE_END], False
             until = begin
         elif heading:
-            place, heading_open = LEVELS + heading - 1, True
+            place, heading_open = places[LEVEL] + heading - 1, True
         elif first == 112:
-            place, code_open = CODE, True
+            place, code_open = places[CODE], True
         else:
             # ---- the address of a link
             i, found = after, False
@@ -147,52 +157,62 @@ def mark_tags(page: np.ndarray, site: np.ndarray, name: np.ndarray, files: np.nd
                     i += 1
                 while i < end and (page[i] == 32 or 9 <= page[i] <= 13):
                     i += 1
-                start = i
-                while i < end and page[i] != 34 and page[i] != 39 and page[i] != 32 and not 9 <= page[i] <= 13:
-                    i += 1
-                stop, hashed = start, False
-                while stop < i and not hashed:
-                    hashed = page[stop] == 35 and not (stop > start and page[stop - 1] == 38)  # #, but not of a reference
+                stop, hashed = 0, False  # end of the address without its fragment, in `link`
+                while i < end and not hashed and page[i] != 34 and page[i] != 39 and page[i] != 32 and not 9 <= page[i] <= 13:
+                    char, i = np.int64(page[i]), i + 1
+                    if char == 38 and page[i] == 97 and page[i + 1] == 109 and page[i + 2] == 112 and page[i + 3] == 59:  # &amp;
+                        i += 4
+                    elif char == 38 and page[i] == 35:  # a numeric reference
+                        k = i + 1
+                        base = 16 if page[k] | 32 == 120 else 10
+                        k += base == 16
+                        first_digit, number = k, np.int64(0)
+                        while k < end and number < 128:
+                            letter = np.int64(page[k] | 32)
+                            digit = np.int64(page[k]) - 48 if 48 <= page[k] <= 57 else letter - 87
+                            if digit < 0 or digit >= base:
+                                break
+                            number, k = number * base + digit, k + 1
+                        if first_digit < k and 0 < number < 128:
+                            char, i = number, k + (page[k] == 59)
+                    hashed = char == 35
+                    link[stop] = char
                     stop += not hashed
                 # ---- is it the page's own?
-                one, other = start, 0
-                if page[one] == 46 and page[one + 1] == 47:
-                    one += 2
-                while one < stop and other < name.size - PADDING and page[one] == name[other]:
-                    amp = page[one] == 38 and page[one + 1] == 97 and page[one + 2] == 109 and page[one + 3] == 112 and page[one + 4] == 59
-                    one, other = one + (5 if amp else 1), other + 1
+                one, other = 2 if stop > 1 and link[0] == 46 and link[1] == 47 else 0, 0
+                while one < stop and other < name.size - PADDING and link[one] == name[other]:
+                    one, other = one + 1, other + 1
                 is_name = one == stop and other == name.size - PADDING
                 # ---- is it elsewhere?
                 slashes, double, host, host_end = 0, False, stop, stop
-                for k in range(start, stop):
-                    if page[k] == 47:
-                        double |= page[k + 1] == 47 and k + 1 < stop and k - start < 7
+                for k in range(stop):
+                    if slashes > 2 and k > 6:
+                        break
+                    if link[k] == 47:
+                        double |= k < 7 and k + 1 < stop and link[k + 1] == 47
                         slashes += 1
                         if slashes == 2:
                             host = k + 1
                         elif slashes == 3:
                             host_end = k
-                            break
                 outside = False
                 if double:
                     outside = host_end - host != site.size - PADDING
                     for k in range(0 if outside else host_end - host):
-                        outside |= page[host + k] != site[k]
+                        outside |= link[host + k] != site[k]
                 scheme = np.int64(0)
-                for k in range(start, min(start + 7, stop)):
-                    scheme = scheme << 8 | (page[k] | 32 if 65 <= page[k] <= 90 else page[k])
-                outside |= scheme in (MAILTO, JAVASCR) or (page[start] == 38 and page[start + 1] == 35)  # &#, a hidden mailto:
+                for k in range(min(7, stop)):
+                    scheme = scheme << 8 | (link[k] | 32 if 65 <= link[k] <= 90 else link[k])
+                outside |= scheme in (MAILTO, JAVASCR)
                 ending = np.int64(0)
-                for k in range(1, 6):
-                    if stop - k < start:
-                        break
-                    if page[stop - k] == 46:
+                for k in range(1, min(5, stop) + 1):
+                    if link[stop - k] == 46:
                         for j in range(stop - k + 1, stop):
-                            ending = ending << 8 | (page[j] | 32 if 65 <= page[j] <= 90 else page[j])
+                            ending = ending << 8 | (link[j] | 32 if 65 <= link[j] <= 90 else link[j])
                         for file in files:
                             outside |= ending == file
                         break
-                place = OWN if hashed and (start == stop or is_name) else EXTERNAL if outside else INNER
+                place = places[OWN if hashed and (stop == 0 or is_name) else EXTERNAL if outside else INNER]
                 link_open = True
         if place >= 0:
             out[to : to + until - copied] = page[copied:until]

@@ -10,6 +10,7 @@ import pytest
 
 from stages.boilerplate import BoilerplateConfig
 from stages.text.body.body_rules import HostCounts, Removal, removals
+from stages.text.body.line import MARKS, lines_of
 from stages.text.body.line_keys import normal
 from tests.text.visible import Line, columns
 
@@ -150,3 +151,14 @@ def test_words_left_alone_go_unless_they_are_the_title() -> None:
 
 def test_every_removal_has_a_name_of_its_own() -> None:
     assert len(set(Removal)) == 8 and all(rule == rule.lower() for rule in Removal)
+
+
+def test_counts_and_marks_of_another_page_are_refused() -> None:
+    one = columns([line("a"), line("b")])
+    known = HostCounts(9, np.array([1]), lambda cells: [], lambda cells: [])
+    with pytest.raises(ValueError, match="2 lines, and counts of 1"):
+        removals(one, "", known, BoilerplateConfig())
+    empty = lines_of("", {name: [] for name in MARKS})
+    assert removals(empty, "", HostCounts(9, np.zeros(0, np.int64), lambda cells: [], lambda cells: []), BoilerplateConfig()) == []
+    with pytest.raises(ValueError, match="1 lines, and 0 marks chars"):
+        lines_of("a", {name: [] for name in MARKS})

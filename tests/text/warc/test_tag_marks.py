@@ -19,19 +19,18 @@ PIECES = st.sampled_from([
     "<a ", "<A\n", "<a>", "</a>", "</A >", "<h1>", "<H6 x>", "</h1>", "<h7>", "<pre>", "</pre>", "<PRE a=b>", "<abbr>", "<p>", "<", ">", "/", " ",
     "href=", "href = '", 'HREF="', "data-href=", "éhref=", "href ", "'", '"', "x>", "text ", "#part", "#", "page.html?a=1&amp;b=2", "page.html?a=1&b=2",
     "./", "other", "//", "site.example", "http:", "mailto:", "javascript:", ".pdf", ".PDF", ".pd", "é", "&amp;", "1", "<nav>", "role", "=", "a/b/c",
+    "&#", "&#47;", "&#x2F;", "&#35", "&#x3A;", "&#109;", "47", ";", "x2f", "0", "&#0;", "&#128;", "&#x0;",
 ])  # fmt: skip
 
 
 def kind(link: str) -> int:
-    to, hash_, _ = link.replace("&amp;", "&").partition("#")
+    number = re.compile(r"&#(?:0*([1-9]|[1-9]\d|1[01]\d|12[0-7])(?!\d)|[xX]0*([1-7][0-9a-fA-F]|[1-9a-fA-F])(?![0-9a-fA-F]));?|&amp;")
+    read = number.sub(lambda one: "&" if one[0] == "&amp;" else chr(int(one[1]) if one[1] else int(one[2], 16)), link)
+    to, hash_, _ = read.partition("#")
     if hash_ and to.removeprefix("./") in ("", "page.html?a=1&b=2") and to != "./":
         return line_marks.OWN
-    elsewhere = "//" in to[:8] and (to + "///").split("/", 3)[2] != "site.example"
-    return (
-        line_marks.EXTERNAL
-        if elsewhere or to[:7].lower() in ("mailto:", "javascr") or to[:2] == "&#" or FILE.search(to)
-        else line_marks.INNER
-    )
+    elsewhere = b"//" in to.encode()[:8] and (to + "///").split("/", 3)[2] != "site.example"
+    return line_marks.EXTERNAL if elsewhere or to[:7].lower() in ("mailto:", "javascr") or FILE.search(to) else line_marks.INNER
 
 
 def expected(page: str) -> str:
@@ -66,7 +65,9 @@ def test_marks_are_those_of_a_regular_expression(page: str) -> None:
         ("#x", "OWN"), ("page.html?a=1&amp;b=2#x", "OWN"), ("./page.html?a=1&b=2#", "OWN"), ("page.html#x", "INNER"), ("./#x", "INNER"),
         ("/guide/", "INNER"), ("http://site.example/x", "INNER"), ("//site.example", "INNER"), ("http://site.example.org/", "EXTERNAL"),
         ("//other/x", "EXTERNAL"), ("MailTo:me", "EXTERNAL"), ("javascript:x", "EXTERNAL"), ("a.PDF", "EXTERNAL"), ("a.pdf#p2", "EXTERNAL"),
-        ("a.pdfx", "INNER"), ("", "INNER"), ("?q=a&#35;b", "INNER"), ("&#109;ailto:x@y", "EXTERNAL"), ("x//other", "EXTERNAL"), ("longer/path//other", "INNER"),
+        ("a.pdfx", "INNER"), ("", "INNER"), ("?q=a&#35;b", "INNER"), ("&#109;ailto:x@y", "EXTERNAL"),
+        ("https:&#x2F;&#x2F;other.org&#x2F;", "EXTERNAL"), ("&#x2F;docs&#47;p", "INNER"), ("&#35;p", "OWN"), ("http&#58;//site.example/", "INNER"),
+        ("x//other", "EXTERNAL"), ("/a/b/c//x", "EXTERNAL"), ("longer/path//other", "INNER"),
     ],
 )  # fmt: skip
 def test_where_a_link_leads(link: str, place: str) -> None:

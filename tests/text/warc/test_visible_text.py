@@ -161,3 +161,7 @@ def test_a_text_of_too_many_lines_is_refused(lines: int) -> None:
     else:
         with pytest.raises(TooCostlyError, match="too_many_lines"):
             visible_text(page, "http://a.b/")
+
+
+def test_many_empty_lines_are_one() -> None:
+    assert visible_text("<p>a</p><pre>" + "\n" * (MAX_LINES + 9) + "</pre>", "http://a.b/")[0] == "a"
