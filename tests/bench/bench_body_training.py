@@ -53,7 +53,7 @@ def run(home: Path, side: str, seed: int, steps: int, until: str, *words: str) -
 
 def exported(home: Path) -> Path:
     """The folder of the newest exported model."""
-    return max(home.glob("artifacts/export/*/model.safetensors"), key=lambda path: path.stat().st_mtime).parent
+    return max(home.glob("artifacts/export@base/*/model.safetensors"), key=lambda path: path.stat().st_mtime).parent
 
 
 def bits_per_byte(folder: Path, bodies: Sequence[str]) -> list[float]:
