@@ -44,7 +44,7 @@ def simulated(folder: Path, task: tuple[int, int, int], meter: Meter) -> KeyedFi
 def found_again(folder: Path, task: tuple[Path, Path], meter: Meter) -> dict[str, int]:
     """Looks up every key of a file, as the workers that judge pages do. task: the counts, and the keys of a file."""
     of_page = counts_of_pages(KnownLines((task[0],)), task[1])
-    return {"recurring": sum(on >= 4 for on in of_page(0, "host", FRAME + OWN).of_lines)}
+    return {"recurring": int((of_page(0, "host", FRAME + OWN).of_lines >= 4).sum())}
 
 
 def size_gb(folder: Path) -> float:
