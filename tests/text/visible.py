@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from stages.text.body.line import MARKS, Lines, lines_of
 from stages.text.warc.visible_text import visible_text
 
@@ -28,11 +26,7 @@ class Line(NamedTuple):
 
 def columns(lines: Sequence[Line]) -> Lines:
     """The lines as columns."""
-    marks = {
-        name: np.array([getattr(line, name) for line in lines], np.bool_ if isinstance(Line._field_defaults.get(name), bool) else np.int32)
-        for name in MARKS
-    }
-    return Lines([line.text for line in lines], **marks)
+    return lines_of("\n".join(line.text for line in lines), {name: [getattr(line, name) for line in lines] for name in MARKS})
 
 
 def visible_columns(html: str, url: str) -> tuple[str, Lines]:

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from stages.text.basics.native import compiled
-from stages.text.body.line import MARKS, Marks
+from stages.text.body.line import MARKS, YES, Marks
 from stages.text.warc.html import one_empty_line
 
 FIRST_MARK, FIRST_LEVEL, LAST_MARK = 0xFDD0, 0xFDE0, 0xFDEF
@@ -20,8 +20,7 @@ INNER, OWN, EXTERNAL, LINK_END, HEADING_END, FRAME, FRAME_END, MAIN, MAIN_END, C
 """Places of the marks after FIRST_MARK. Level n of a heading is FIRST_LEVEL + n - 1."""
 MARK = re.compile("[\ufdd0-\ufdef]")
 EMPTY, LINE, SIGN = range(3)
-COLUMNS = 10
-NUMBERS = 5  # the first columns are numbers, the others are yes or no; the last is EMPTY, LINE or SIGN
+COLUMNS = 10  # those of MARKS, and then EMPTY, LINE or SIGN
 
 
 def mark(place: int) -> str:
@@ -49,7 +48,7 @@ def read_marks(marked: str) -> tuple[str, Marks]:
     else:
         texts = [line if kind == LINE else "" for line, kind in zip(lines, kinds.tolist(), strict=True)]
     columns = found[kinds == LINE].T
-    marks = {name: columns[i].copy() if i < NUMBERS else columns[i] > 0 for i, name in enumerate(MARKS)}
+    marks = {name: columns[i] > 0 if name in YES else columns[i].copy() for i, name in enumerate(MARKS)}
     return one_empty_line("\n".join(texts)).strip("\n"), marks
 
 
