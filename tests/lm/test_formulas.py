@@ -82,14 +82,14 @@ def test_rotation_is_by_position_times_frequency(theta: float) -> None:
     config = ModelConfig(**{**LEGEND, "rope_theta": theta})
     positions = torch.tensor([[0, 1, 5, 63]])
     cos, sin = rotation_at(positions, config, torch.float32)
-    x = torch.randn(1, 2, 4, 12, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(4, 2, 12, generator=torch.Generator().manual_seed(0))
     found = rotate(x, cos, sin)
     for at, position in enumerate(positions[0].tolist()):
         for i in range(6):
             angle = position * theta ** (-2 * i / 12)
-            a, b = x[0, :, at, i].double(), x[0, :, at, i + 6].double()
-            assert torch.allclose(found[0, :, at, i].double(), a * math.cos(angle) - b * math.sin(angle), atol=1e-5)
-            assert torch.allclose(found[0, :, at, i + 6].double(), a * math.sin(angle) + b * math.cos(angle), atol=1e-5)
+            a, b = x[at, :, i].double(), x[at, :, i + 6].double()
+            assert torch.allclose(found[at, :, i].double(), a * math.cos(angle) - b * math.sin(angle), atol=1e-5)
+            assert torch.allclose(found[at, :, i + 6].double(), a * math.sin(angle) + b * math.cos(angle), atol=1e-5)
 
 
 @pytest.mark.parametrize(

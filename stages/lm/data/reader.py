@@ -73,6 +73,12 @@ class Batch:
     sequences: np.ndarray
     references: np.ndarray | None = None
 
+    def bounds(self) -> np.ndarray:
+        """Returns where segments begin in the batch flattened to B·L tokens, and B·L: int32 [segments + 1]. Padding counts as a segment."""
+        starts = np.ones(self.docs.shape, bool)
+        starts[:, 1:] = self.docs[:, 1:] != self.docs[:, :-1]
+        return np.append(np.flatnonzero(starts), self.docs.size).astype(np.int32)
+
     @property
     def targets(self) -> int:
         """Number of tokens with a label."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stages.lm.model.config import ModelConfig
+from stages.lm.model.llama import whole_sequences
 
 RENAMES = {
     "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
@@ -81,9 +82,7 @@ def largest_difference(ours: torch.nn.Module, theirs: Any, tokens_BL: Tensor) ->
         theirs: The transformers model.
         tokens_BL: Token ids; each sequence is one document.
     """
-    batch, length = tokens_BL.shape
-    positions_BL = torch.arange(length).expand(batch, length)
-    mine = ours(tokens_BL, positions_BL, torch.zeros_like(tokens_BL)).float()
+    mine = ours(tokens_BL, *whole_sequences(tokens_BL)).float()
     other = theirs(input_ids=tokens_BL, use_cache=False).logits.float()
     return float((mine - other).abs().max()), float(mine.abs().max())
 

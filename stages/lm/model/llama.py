@@ -6,20 +6,25 @@ parameter's name and its shape, so they are the same for any number of ranks. Co
 fills them from `initial_value`, so ZeRO-3 never holds the whole model.
 Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (2104.09864), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3.
 
-Shape legend: B sequences, L tokens per sequence, D hidden size, H attention heads, K key-value heads, C channels per head, V vocabulary,
-N kept positions. A segment is the part of a packed sequence that comes from one document (`docs` numbers them).
+Shape legend: B sequences, L tokens per sequence, T = B·L, D hidden size, H attention heads, K key-value heads, C channels per head,
+V vocabulary, S segments of all sequences. A segment is the part of a packed sequence that comes from one document.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from stages.lm.model.attention import segment_attention
 from stages.lm.model.config import ModelConfig
+
+T = TypeVar("T")
 
 
 class Linear(nn.Module):  # type: ignore[misc]
@@ -63,7 +68,7 @@ class RMSNorm(nn.Module):  # type: ignore[misc]
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """Grouped-query attention under a mask, with rotated queries and keys."""
+    """Grouped-query attention inside segments, with rotated queries and keys."""
 
     def __init__(self, config: ModelConfig) -> None:
         """Creates the four projections and, with QK-norm, the two norms."""
@@ -81,23 +86,16 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
-    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, cache: Cache | None = None) -> Tensor:
-        """Returns the attention's output, [B, L, D]. With a cache, it also attends to the tokens in the cache."""
+    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
+        """Returns the attention's output, [B, L, D]."""
         b, length, _ = x_BLD.shape
-        q_BLHC = self.query(x_BLD).view(b, length, self.num_attention_heads, self.head_dim)
-        k_BLKC = self.key(x_BLD).view(b, length, self.num_key_value_heads, self.head_dim)
-        v_BKLC = self.value(x_BLD).view(b, length, self.num_key_value_heads, self.head_dim).transpose(1, 2)
+        q_THC = self.query(x_BLD).view(b * length, self.num_attention_heads, self.head_dim)
+        k_TKC = self.key(x_BLD).view(b * length, self.num_key_value_heads, self.head_dim)
+        v_TKC = self.value(x_BLD).view(b * length, self.num_key_value_heads, self.head_dim)
         if self.query_norm is not None and self.key_norm is not None:
-            q_BLHC, k_BLKC = self.query_norm(q_BLHC), self.key_norm(k_BLKC)
-        q_BHLC = rotate(q_BLHC.transpose(1, 2), *rotation)
-        k_BKLC = rotate(k_BLKC.transpose(1, 2), *rotation)
-        if cache is not None:
-            k_BKLC, v_BKLC = cache.append(k_BKLC, v_BKLC)
-        groups = self.num_attention_heads // self.num_key_value_heads
-        if groups > 1:
-            k_BKLC, v_BKLC = k_BKLC.repeat_interleave(groups, 1), v_BKLC.repeat_interleave(groups, 1)
-        y_BHLC = F.scaled_dot_product_attention(q_BHLC, k_BKLC, v_BKLC, attn_mask=mask)
-        return self.out(y_BHLC.transpose(1, 2).reshape(b, length, -1))
+            q_THC, k_TKC = self.query_norm(q_THC), self.key_norm(k_TKC)
+        y_THC = segment_attention(rotate(q_THC, *rotation), rotate(k_TKC, *rotation), v_TKC, bounds, length)
+        return self.out(y_THC.reshape(b, length, -1))
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]
@@ -126,26 +124,18 @@ class Block(nn.Module):  # type: ignore[misc]
         self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.ffn = FeedForward(config)
 
-    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
         """Returns the residual stream after the block, [B, L, D]."""
-        x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), rotation, mask, cache)
+        x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), rotation, bounds)
         return x_BLD + self.ffn(self.ffn_norm(x_BLD))
 
 
-class Cache:
-    """Keys and values of earlier tokens in one layer, for generation."""
+class Head(Linear):
+    """The output head. A loss is computed inside its forward pass, where ZeRO-3 has gathered its weight."""
 
-    def __init__(self) -> None:
-        """Creates an empty cache."""
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the keys and values of all tokens so far, after adding those of new tokens; [B, K, tokens, C] each."""
-        if self.keys is not None and self.values is not None:
-            keys, values = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
-        self.keys, self.values = keys, values
-        return keys, values
+    def forward(self, x_BLD: Tensor, loss: Callable[[Tensor, Tensor], T] | None = None) -> Tensor | T:
+        """Returns logits [B, L, V], or loss(x_BLD, weight [V, D])."""
+        return F.linear(x_BLD, self.weight) if loss is None else loss(x_BLD, self.weight)
 
 
 class Llama(nn.Module):  # type: ignore[misc]
@@ -158,54 +148,42 @@ class Llama(nn.Module):  # type: ignore[misc]
         self.embedding = Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.head = Linear(config.hidden_size, config.vocab_size, self.embedding.weight if config.tie_word_embeddings else None)
+        self.head = Head(config.hidden_size, config.vocab_size, self.embedding.weight if config.tie_word_embeddings else None)
 
     def forward(
-        self,
-        tokens_BL: Tensor,
-        positions_BL: Tensor,
-        docs_BL: Tensor,
-        keep_BL: Tensor | None = None,
-        caches: list[Cache] | None = None,
-        mask: Tensor | None = None,
-    ) -> Tensor:
-        """Returns logits [B, L, V], or with `keep_BL` those of the kept positions, [N, V].
+        self, tokens_BL: Tensor, positions_BL: Tensor, bounds: Tensor, loss: Callable[[Tensor, Tensor], T] | None = None
+    ) -> Tensor | T:
+        """Returns logits [B, L, V], or with `loss` what it returns.
 
         Args:
             tokens_BL: Token ids, int64.
             positions_BL: Position of each token in its segment, int64.
-            docs_BL: Segment number of each token, int64; -1 is padding.
-            keep_BL: Positions that get logits, bool. A loss needs only those with a label, and the head is the most expensive layer.
-            caches: One cache per block, for generation only.
-            mask: Bool [B, 1, L, all keys], for generation only. It replaces the mask from `docs_BL`.
+            bounds: int32 [S + 1]: where segments begin in the batch flattened to T tokens, and T. Padding counts as a segment.
+            loss: A function of the outputs of the last norm [B, L, D] and the head's weight [V, D].
         """
         x_BLD = self.embedding(tokens_BL)
         rotation = rotation_at(positions_BL, self.config, x_BLD.dtype)
-        mask = document_mask(docs_BL) if mask is None else mask
-        for number, block in enumerate(self.blocks):
+        for block in self.blocks:
             if self.checkpointing and self.training:
-                x_BLD = checkpoint(block, x_BLD, rotation, mask, use_reentrant=False)
+                x_BLD = checkpoint(block, x_BLD, rotation, bounds, use_reentrant=False)
             else:
-                x_BLD = block(x_BLD, rotation, mask, caches[number] if caches else None)
-        x_BLD = self.norm(x_BLD)
-        return self.head(x_BLD if keep_BL is None else x_BLD[keep_BL])
+                x_BLD = block(x_BLD, rotation, bounds)
+        return self.head(self.norm(x_BLD), loss)
 
 
-def document_mask(docs_BL: Tensor) -> Tensor:
-    """Returns the attention mask, bool [B, 1, L, L]: True where a query (dim 2) may see a key (dim 3) of its segment that is not later.
-
-    Padding counts as a segment (-1). Therefore every query sees at least one key; a softmax over no key would be NaN.
-    """
-    length = docs_BL.shape[1]
-    causal_LL = torch.ones(length, length, dtype=torch.bool, device=docs_BL.device).tril()
-    return ((docs_BL[:, :, None] == docs_BL[:, None, :]) & causal_LL)[:, None]
+def whole_sequences(tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns positions [B, L] and bounds [B + 1] of sequences that are one segment each, for `Llama.forward`."""
+    sequences, length = tokens_BL.shape
+    positions_L = torch.arange(length, device=tokens_BL.device)
+    bounds = torch.arange(sequences + 1, device=tokens_BL.device, dtype=torch.int32) * length
+    return positions_L.expand(sequences, length), bounds
 
 
 def rotation_at(positions_BL: Tensor, config: ModelConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns cos and sin of RoPE at the positions, each [B, 1, L, C], computed in fp32 and cast to `dtype`."""
+    """Returns cos and sin of RoPE at the positions, each [T, 1, C], computed in fp32 and cast to `dtype`."""
     half = torch.arange(0, config.head_dim, 2, device=positions_BL.device, dtype=torch.float32)
     inverse = 1.0 / (config.rope_theta ** (half / config.head_dim))
-    angle = positions_BL[:, None, :, None].float() * inverse
+    angle = positions_BL.flatten()[:, None, None].float() * inverse
     angle = torch.cat([angle, angle], -1)
     return angle.cos().to(dtype), angle.sin().to(dtype)
 

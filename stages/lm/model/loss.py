@@ -5,7 +5,11 @@ batch, so neither gradient accumulation nor the number of ranks changes the loss
 To add a loss, write one file next to loss_next_token.py and one line in lm/train/training_parts.py; CONTRIBUTING.md shows an example.
 The module imports torch only when a loss is computed.
 
-Shape legend: B sequences, L tokens, N target tokens, V vocabulary, P segments of a sequence (DPO: 0 chosen, 1 rejected).
+A loss gets the outputs of the last norm and the weight of the head, not logits: the logits of a long batch over a large vocabulary do not fit
+into memory. lm/model/linear_cross_entropy.py holds what most losses need.
+
+Shape legend: B sequences, L tokens, T = B·L, N tokens with a label, D hidden size, V vocabulary, P segments of a sequence (DPO: 0 chosen,
+1 rejected), S segments of all sequences.
 """
 
 from __future__ import annotations
@@ -28,21 +32,28 @@ class TorchBatch:
     """A Batch as tensors on one device.
 
     Attributes:
-        tokens, positions, docs, labels: int64 [B, L], see `Batch`.
-        keep: bool [B, L], True at positions with a label.
+        tokens, positions, docs: int64 [B, L], see `Batch`.
+        bounds: int32 [S + 1], see `Batch.bounds`.
+        targets: int64 [N], the tokens with a label, as places in the batch flattened to T tokens.
+        labels: int64 [N], their labels.
         references: float32 [B, P], log-probabilities under the reference model; None without one.
     """
 
     tokens: Tensor
     positions: Tensor
     docs: Tensor
+    bounds: Tensor
+    targets: Tensor
     labels: Tensor
-    keep: Tensor
     references: Tensor | None
+
+    def at_targets(self, hidden_BLD: Tensor) -> Tensor:
+        """Returns the hidden states of the tokens with a label, [N, D]."""
+        return hidden_BLD.flatten(0, 1).index_select(0, self.targets)
 
 
 class Loss(StageConfig):
-    """A function of logits and labels that training minimises."""
+    """A function of hidden states, the head and labels that training minimises."""
 
     name: str = Field(decides=True)
     """Name of the loss."""
@@ -55,15 +66,16 @@ class Loss(StageConfig):
         """Returns the number of units (tokens, pairs or others) of a batch. The loss and its metrics are means over units."""
 
     @abstractmethod
-    def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def sums(self, hidden_BLD: Tensor, head_VD: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss and the metrics of a micro-batch, each summed over its units.
 
         The trainer records every metric per step, and per evaluation as validation_<name>. The metrics appear in metrics.jsonl,
         metrics.parquet, the view step_metrics and the report. Every micro-batch must return the same metric names.
 
         Args:
-            logits_NV: Logits at the positions in batch.keep.
-            batch: The batch, on the device of the logits.
+            hidden_BLD: Outputs of the last norm.
+            head_VD: Weight of the output head.
+            batch: The batch, on the device of the hidden states.
 
         Returns:
             The sum of the loss, a scalar with gradient, and metric -> sum, scalars without gradient.
@@ -72,29 +84,34 @@ class Loss(StageConfig):
 
 def to_torch(batch: Batch, device: torch.device) -> TorchBatch:
     """Returns a batch as tensors on the device."""
+    import numpy as np
     import torch
 
     from stages.lm.data.reader import IGNORE
 
-    labels = torch.from_numpy(batch.labels)
-    references = None if batch.references is None else torch.from_numpy(batch.references).float().to(device)
-    tokens, positions, docs = (torch.from_numpy(a).to(device) for a in (batch.tokens, batch.positions, batch.docs))
-    return TorchBatch(tokens, positions, docs, labels.to(device), (labels != IGNORE).to(device), references)
+    # The places of the labels are found here, on the host: on a GPU, a search for them would make the host wait.
+    labels = batch.labels.ravel()
+    targets = np.flatnonzero(labels != IGNORE)
+    references = None if batch.references is None else batch.references.astype(np.float32)
+    arrays = (batch.tokens, batch.positions, batch.docs, batch.bounds(), targets, labels[targets], references)
+    return TorchBatch(*(None if array is None else torch.from_numpy(array).to(device) for array in arrays))
 
 
-def segment_log_probs(logits_NV: Tensor, batch: TorchBatch, segments: int) -> Tensor:
+def segment_log_probs(hidden_BLD: Tensor, head_VD: Tensor, batch: TorchBatch, segments: int) -> Tensor:
     """Returns the sum of the labels' log-probabilities per segment, fp32 [B, P].
 
     Args:
-        logits_NV: Logits at the positions in batch.keep.
-        batch: The batch, on the device of the logits.
+        hidden_BLD: Outputs of the last norm.
+        head_VD: Weight of the output head.
+        batch: The batch, on the device of the hidden states.
         segments: P, the number of segments per sequence.
     """
     import torch
-    import torch.nn.functional as F
 
-    log_probs_N = -F.cross_entropy(logits_NV.float(), batch.labels[batch.keep], reduction="none")
-    sequence_N, _ = batch.keep.nonzero(as_tuple=True)
-    slot_N = sequence_N * segments + batch.docs[batch.keep]
-    flat = torch.zeros(batch.tokens.shape[0] * segments, device=log_probs_N.device)
+    from stages.lm.model.linear_cross_entropy import label_log_probs
+
+    log_probs_N = label_log_probs(batch.at_targets(hidden_BLD), head_VD, batch.labels)
+    sequences, length = batch.tokens.shape
+    slot_N = batch.targets // length * segments + batch.docs.flatten()[batch.targets]
+    flat = torch.zeros(sequences * segments, device=log_probs_N.device)
     return flat.index_add(0, slot_N, log_probs_N).view(-1, segments)

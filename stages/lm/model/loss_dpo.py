@@ -31,7 +31,7 @@ class DpoLoss(Loss):
         """Returns the number of pairs, without the padding sequences of the batch."""
         return int((batch.sequences >= 0).sum())
 
-    def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def sums(self, hidden_BLD: Tensor, head_VD: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss and the metrics reward_accuracy, reward_margin and logprob_accuracy, with TRL's names; see Loss.sums.
 
         Raises:
@@ -41,14 +41,14 @@ class DpoLoss(Loss):
 
         if batch.references is None:
             raise ValueError("DPO needs the log-probabilities of a reference model; the sequences have none.")
-        policy_BP = segment_log_probs(logits_NV, batch, 2)
+        policy_BP = segment_log_probs(hidden_BLD, head_VD, batch, 2)
         rewards_BP = self.beta * (policy_BP - batch.references)
         margin_B = rewards_BP[:, 0] - rewards_BP[:, 1]
-        real_B = (batch.docs == 1).any(1)
-        detached = margin_B.detach()[real_B]
+        real_B = (batch.docs == 1).any(1)  # as a factor and not as an index: an index would make the host wait for a GPU
+        detached = margin_B.detach()
         metrics = {
-            "reward_accuracy": (detached > 0).sum(),
-            "reward_margin": detached.sum(),
-            "logprob_accuracy": (policy_BP[:, 0] > policy_BP[:, 1]).detach()[real_B].sum(),
+            "reward_accuracy": ((detached > 0) & real_B).sum(),
+            "reward_margin": (detached * real_B).sum(),
+            "logprob_accuracy": ((policy_BP[:, 0] > policy_BP[:, 1]) & real_B).sum(),
         }
-        return -F.logsigmoid(margin_B)[real_B].sum(), metrics
+        return -(F.logsigmoid(margin_B) * real_B).sum(), metrics

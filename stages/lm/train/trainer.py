@@ -207,8 +207,8 @@ def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
     found = []
     for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_size, DpoLoss.trim_to):
         moved = to_torch(batch, engine.device)
-        logits = engine.deep(moved.tokens, moved.positions, moved.docs, moved.keep)
-        values = segment_log_probs(logits, moved, 2).double().cpu().numpy()
+        log_probs = engine.deep(moved.tokens, moved.positions, moved.bounds, lambda hidden, head: segment_log_probs(hidden, head, moved, 2))
+        values = log_probs.double().cpu().numpy()
         counts = np.stack([((batch.docs == segment) & (batch.labels >= 0)).sum(1) for segment in (0, 1)], 1)
         real = batch.sequences >= 0
         found.append(np.concatenate([batch.sequences[:, None], values, counts], 1)[real])
@@ -246,8 +246,7 @@ def name_of(step: int) -> str:
 
 def _forward(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     moved = to_torch(batch, run.engine.device)
-    logits_NV = run.engine.deep(moved.tokens, moved.positions, moved.docs, moved.keep)
-    return run.loss.sums(logits_NV, moved)
+    return run.engine.deep(moved.tokens, moved.positions, moved.bounds, lambda hidden, head: run.loss.sums(hidden, head, moved))  # type: ignore[no-any-return]
 
 
 def _own_batches(reader: SequenceReader, sequences: np.ndarray, engine: Engine, batch_size: int, trim_to: int) -> Iterator[Batch]:

@@ -18,6 +18,8 @@ from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.settings import deciding, is_deciding
 
 CPU = torch.device("cpu")
+HEAD = torch.eye(30)
+"""With this weight of the head, the hidden states are the logits."""
 
 
 def pair_batch(tmp_path: Path, references: np.ndarray | None) -> tuple[SequenceReader, TorchBatch]:
@@ -34,25 +36,34 @@ def pair_batch(tmp_path: Path, references: np.ndarray | None) -> tuple[SequenceR
 
 def test_language_modelling_is_the_mean_negative_log_likelihood(tmp_path: Path) -> None:
     reader, batch = pair_batch(tmp_path, None)
-    logits = torch.randn(batch.tokens.shape[0], batch.tokens.shape[1], 30, dtype=torch.float64)
-    total, _ = NextTokenLoss().sums(logits[batch.keep], batch)
-    expected = 0.0
+    labels = reader.batch(np.arange(6), 4).labels
+    logits = torch.randn(*labels.shape, 30)
+    total, metrics = NextTokenLoss().sums(logits, HEAD, batch)
+    expected = squares = 0.0
     for sequence in range(6):
-        for at in range(batch.tokens.shape[1]):
-            if batch.labels[sequence, at] >= 0:
-                expected -= float(logits[sequence, at].log_softmax(-1)[batch.labels[sequence, at]])
-    assert float(total) == pytest.approx(expected, rel=1e-6)
-    assert NextTokenLoss().units(reader.batch(np.arange(6))) == int((batch.labels >= 0).sum())
+        for at in range(labels.shape[1]):
+            if labels[sequence, at] >= 0:
+                expected -= float(logits[sequence, at].double().log_softmax(-1)[labels[sequence, at]])
+                squares += float(logits[sequence, at].double().logsumexp(-1)) ** 2
+    assert float(total) == pytest.approx(expected, rel=1e-6) and metrics == {}
+    assert NextTokenLoss().units(reader.batch(np.arange(6))) == int((labels >= 0).sum())
+    total, metrics = NextTokenLoss(z_loss=0.5).sums(logits, HEAD, batch)
+    assert float(total) == pytest.approx(expected + 0.5 * squares, rel=1e-6)
+    assert float(metrics["z_loss"]) == pytest.approx(0.5 * squares, rel=1e-6)
+    with torch.no_grad():
+        total, metrics = NextTokenLoss(z_loss=0.5).sums(logits, HEAD, batch)
+    assert float(total) == pytest.approx(expected, rel=1e-6) and float(metrics["z_loss"]) == pytest.approx(0.5 * squares, rel=1e-6)
 
 
 def test_segment_log_probs_by_brute_force(tmp_path: Path) -> None:
-    _, batch = pair_batch(tmp_path, None)
-    logits = torch.randn(*batch.tokens.shape, 30)
-    found = segment_log_probs(logits[batch.keep], batch, 2)
+    reader, batch = pair_batch(tmp_path, None)
+    labels = torch.from_numpy(reader.batch(np.arange(6), 4).labels)
+    logits = torch.randn(*labels.shape, 30)
+    found = segment_log_probs(logits, HEAD, batch, 2)
     for sequence in range(6):
         for segment in (0, 1):
-            at = (batch.docs[sequence] == segment) & (batch.labels[sequence] >= 0)
-            expected = logits[sequence][at].log_softmax(-1).gather(1, batch.labels[sequence][at][:, None]).sum()
+            at = (batch.docs[sequence] == segment) & (labels[sequence] >= 0)
+            expected = logits[sequence][at].log_softmax(-1).gather(1, labels[sequence][at][:, None]).sum()
             assert float(found[sequence, segment]) == pytest.approx(float(expected), rel=1e-5)
 
 
@@ -82,8 +93,8 @@ def test_dpo_equals_trl(tmp_path: Path) -> None:
     references = np.random.default_rng(1).normal(-20, 3, (6, 2))
     _, batch = pair_batch(tmp_path, references)
     logits = torch.randn(*batch.tokens.shape, 30, requires_grad=True)
-    total, metrics = DpoLoss(beta=0.3).sums(logits[batch.keep], batch)
-    policy = segment_log_probs(logits[batch.keep], batch, 2)
+    total, metrics = DpoLoss(beta=0.3).sums(logits, HEAD, batch)
+    policy = segment_log_probs(logits, HEAD, batch, 2)
     expected, theirs = trl_loss(policy, torch.tensor(references).float(), 0.3)
     assert float(total.detach()) / 6 == pytest.approx(float(expected.detach()), rel=1e-6)
     gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (total / 6, expected)]
@@ -98,9 +109,9 @@ def test_dpo_counts_no_sequence_that_only_fills_up(tmp_path: Path) -> None:
     padded = reader.batch([2, -1], 4)
     batch = to_torch(padded, CPU)
     logits = torch.randn(*batch.tokens.shape, 30)
-    total, _ = DpoLoss(beta=0.1).sums(logits[batch.keep], batch)
+    total, _ = DpoLoss(beta=0.1).sums(logits, HEAD, batch)
     alone = to_torch(reader.batch([2], 4), CPU)
-    only, _ = DpoLoss(beta=0.1).sums(logits[:1][alone.keep], alone)
+    only, _ = DpoLoss(beta=0.1).sums(logits[:1], HEAD, alone)
     assert float(total) == pytest.approx(float(only))
     assert DpoLoss(beta=0.1).units(padded) == 1
 
@@ -121,20 +132,20 @@ def test_two_equal_answers_are_no_success(tmp_path: Path) -> None:
     reader = SequenceReader(write_sequence_files(tmp_path, [(ids, mask)] * 2, np.zeros(2, np.int64), 8, 0, np.zeros((1, 2))))
     batch = to_torch(reader.batch(np.arange(1), 4), CPU)
     logits = torch.zeros(*batch.tokens.shape, 30)
-    _, metrics = DpoLoss(beta=0.1).sums(logits[batch.keep], batch)
+    _, metrics = DpoLoss(beta=0.1).sums(logits, HEAD, batch)
     assert {name: float(value) for name, value in metrics.items()} == {"reward_accuracy": 0, "reward_margin": 0, "logprob_accuracy": 0}
 
 
 def test_a_loss_that_says_nothing_else_gets_whole_sequences_and_is_told_apart_by_its_name(tmp_path: Path) -> None:
     _, batch = pair_batch(tmp_path, None)
-    assert NextTokenLoss().sums(torch.zeros(int(batch.keep.sum()), 30), batch)[1] == {}
+    assert NextTokenLoss().sums(torch.zeros(*batch.tokens.shape, 30), HEAD, batch)[1] == {}
     assert Loss.trim_to == NextTokenLoss.trim_to == 0 and is_deciding(Loss.model_fields["name"]) is True
 
 
 def test_dpo_without_references_is_refused(tmp_path: Path) -> None:
     _, batch = pair_batch(tmp_path, None)
     with pytest.raises(ValueError, match="DPO needs the log-probabilities of a reference model"):
-        DpoLoss(beta=0.1).sums(torch.randn(int(batch.keep.sum()), 30), batch)
+        DpoLoss(beta=0.1).sums(torch.randn(*batch.tokens.shape, 30), HEAD, batch)
 
 
 def test_the_name_of_a_loss_is_part_of_what_decides() -> None:
@@ -146,7 +157,7 @@ def test_the_name_of_a_loss_is_part_of_what_decides() -> None:
 def test_sums_of_log_probabilities_are_made_on_the_device_of_the_logits(tmp_path: Path) -> None:
     """As on a GPU, where torch makes new tensors elsewhere unless it is told."""
     _, batch = pair_batch(tmp_path, None)
-    logits = torch.randn(int(batch.keep.sum()), 30)
-    expected = segment_log_probs(logits, batch, 2)
+    logits = torch.randn(*batch.tokens.shape, 30)
+    expected = segment_log_probs(logits, HEAD, batch, 2)
     with torch.device("meta"):
-        assert torch.equal(segment_log_probs(logits, batch, 2), expected)
+        assert torch.equal(segment_log_probs(logits, HEAD, batch, 2), expected)

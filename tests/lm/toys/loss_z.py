@@ -1,4 +1,4 @@
-"""A toy: next-token likelihood with z-loss, and two metrics. CONTRIBUTING.md shows it as the example of a new loss."""
+"""A toy: next-token likelihood with z-loss, and two metrics, from logits. CONTRIBUTING.md shows it as the example of a new loss."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ZLoss(Loss):
         """Returns the number of tokens with a label."""
         return batch.targets
 
-    def sums(self, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def sums(self, hidden_BLD: Tensor, head_VD: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See Loss.sums. Metrics: accuracy of the most likely token, and log_z_squared."""
         import torch.nn.functional as F
 
-        labels_N, logits_NV = batch.labels[batch.keep], logits_NV.float()
+        labels_N, logits_NV = batch.labels, (batch.at_targets(hidden_BLD) @ head_VD.T).float()
         log_z_squared = logits_NV.logsumexp(1).square().sum()
         metrics = {"accuracy": (logits_NV.argmax(1) == labels_N).sum(), "log_z_squared": log_z_squared.detach()}
         return F.cross_entropy(logits_NV, labels_N, reduction="sum") + self.weight * log_z_squared, metrics

@@ -81,9 +81,9 @@ def curve(folder: Path, name: str) -> list[float]:
     return [line[name] for line in read_metrics(folder / "scratch" / "metrics.jsonl") if name in line]
 
 
-def z_sums(loss: NextTokenLoss, logits_NV: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
+def z_sums(loss: NextTokenLoss, hidden_BLD: Tensor, head_VD: Tensor, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns -log p + 0.01 · (log of the sum of exponentials)², from the definitions."""
-    labels = batch.labels[batch.keep]
+    labels, logits_NV = batch.labels, hidden_BLD.flatten(0, 1)[batch.targets] @ head_VD.T
     log_z = logits_NV.exp().sum(1).log()
     right = (logits_NV.max(1).values == logits_NV[torch.arange(len(labels)), labels]).sum()
     nll = (log_z - logits_NV[torch.arange(len(labels)), labels]).sum()
