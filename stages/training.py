@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from stages.lm.train.training_run import TrainedSequence
     from stages.lm.train.training_settings import TrainingSettings
 
+COMPILERS = ("g++", "clang++")
+
 MetricLine = Mapping[str, float]
 """A line of the metrics file: name -> value."""
 
@@ -113,8 +115,32 @@ def machine(ctx: Context) -> Machine:
         micro_batch_size=runtime.micro_batch_size,
         eval_batch_size=runtime.eval_batch_size,
         offload_optimizer=runtime.offload_optimizer,
-        activation_checkpointing=runtime.activation_checkpointing,
+        recompute=runtime.recompute,
+        kernels=str(ctx.cache / "kernels") if _compiles(ctx) else "",
     )
+
+
+def _compiles(ctx: Context) -> bool:
+    """Returns whether the ranks compile the model. Without a C++ compiler they do so only if the recipe says it, which is refused.
+
+    Raises:
+        StageError: The recipe says to compile, and there is no compiler.
+    """
+    import shutil
+
+    wanted = ctx.runtime.compile
+    if wanted is False or (wanted is None and not ctx.runtime.gpus):
+        return False
+    if any(map(shutil.which, COMPILERS)):
+        return True
+    if wanted:
+        raise StageError(
+            f"runtime.compile is true, but this machine has no C++ compiler ({' or '.join(COMPILERS)}).",
+            where=f"node {ctx.node}",
+            do="Install one, or set runtime.compile=false.",
+        )
+    ctx.log("There is no C++ compiler on this machine, so the model is not compiled; training takes longer.")
+    return False
 
 
 def train(

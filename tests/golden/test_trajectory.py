@@ -210,7 +210,7 @@ def test_two_ranks_with_accumulation_and_without_clipping_follow_the_oracle(uncl
 
 
 def test_accumulation_from_the_seed_with_recomputed_activations(tmp_path: Path) -> None:
-    machine = Machine(1, "cpu", 2, 2, activation_checkpointing=True)
+    machine = Machine(1, "cpu", 2, 2, recompute="block")
     case = made_case(tmp_path / "case", "clipped", CLIPPED, {"max_grad_norm": 0.5}, machine, seeded=True)
     follows(run(case.job, tmp_path / "run", 1, 2), case.curve)
 

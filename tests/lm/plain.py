@@ -32,7 +32,7 @@ class PlainDeep:
     """Replaces DeepSpeed's engine: sums the gradients of `accumulation` micro-batches, clips them, and makes one step."""
 
     def __init__(self, job: RankJob, accumulation: int) -> None:
-        self.module = Llama(job.model, job.machine.activation_checkpointing)
+        self.module = Llama(job.model, job.machine.recompute)
         built: Any
         self.declared, built = build_optimizer(job, self.module)
         self.optimizer = built

@@ -38,8 +38,8 @@ SHAPE: dict[str, Any] = {
     }.items()
 }  # fmt: skip
 OTHER: dict[str, dict[str, Any]] = {
-    "pretrain": TRAINING | SHAPE | {"loss.name": "next_token"},
-    "sft": TRAINING | {"loss.name": "next_token"},
+    "pretrain": TRAINING | SHAPE | {"loss.name": "next_token", "loss.z_loss": 0.25},
+    "sft": TRAINING | {"loss.name": "next_token", "loss.z_loss": 0.25},
     "dpo": TRAINING | {"loss.name": "dpo", "loss.beta": 0.7},
     "reference": {"precision": "bf16", "max_pairs": 5},
 }
@@ -51,7 +51,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dpo": {**DPO, "budget": {"steps": 12}},
     "reference": {},
 }
-RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_batch_size": 5, "activation_checkpointing": True})
+RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_batch_size": 5, "recompute": "block"})
 
 
 class CapturedError(Exception):
@@ -92,7 +92,7 @@ def inputs_of(chain: Chain, stage: str) -> dict[str, Artifact]:
 def context(stage: str, scratch: Path, seed: int = 7) -> Context:
     scratch.mkdir(parents=True, exist_ok=True)
     quiet: Any = lambda *given: None  # noqa: E731
-    return Context(stage, seed, RUNTIME, scratch, quiet, quiet, quiet, lambda field: ())
+    return Context(stage, seed, RUNTIME, scratch, scratch / "cache", quiet, quiet, quiet, lambda field: ())
 
 
 def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed: int = 7) -> tuple[RankJob, dict[str, Any]]:
@@ -163,7 +163,7 @@ def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[
             2,
             2,
             5,
-        ) and job.machine.activation_checkpointing
+        ) and job.machine.recompute == "block"
         assert job.seed == 7 and job_of(chain, stage, CONFIGS[stage], tmp_path / stage, seed=8)[0].seed == 8
         assert (job.model.vocab_size, job.model.max_position_embeddings) == (300, 96)
         assert job.train.pad_id == 299 and job.train.dtype == "uint16"  # special tokens have the last ids, and <|pad|> is the last of them

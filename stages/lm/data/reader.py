@@ -74,10 +74,16 @@ class Batch:
     references: np.ndarray | None = None
 
     def bounds(self) -> np.ndarray:
-        """Returns where segments begin in the batch flattened to B·L tokens, and B·L: int32 [segments + 1]. Padding counts as a segment."""
+        """Returns where segments begin in the batch flattened to B·L tokens, then B·L: int32 [S + 1]. Padding counts as a segment.
+
+        S is a power of two from 16 on, with empty segments at the end. A compiled model is compiled again for every other S.
+        """
         starts = np.ones(self.docs.shape, bool)
         starts[:, 1:] = self.docs[:, 1:] != self.docs[:, :-1]
-        return np.append(np.flatnonzero(starts), self.docs.size).astype(np.int32)
+        begins = np.flatnonzero(starts)
+        bounds = np.full(max(16, 1 << (len(begins) - 1).bit_length()) + 1, self.docs.size, np.int32)
+        bounds[: len(begins)] = begins
+        return bounds
 
     @property
     def targets(self) -> int:

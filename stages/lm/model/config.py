@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from stages.settings import Field, StageConfig
+
+
+Recompute = Literal["none", "feed_forward", "block"]
+"""What the backward pass computes again instead of keeping it: nothing, the inside of feed-forward layers, or the inside of blocks."""
 
 
 class ModelShape(StageConfig):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stages.lm.model.attention import segment_attention
-from stages.lm.model.config import ModelConfig
+from stages.lm.model.config import ModelConfig, Recompute
 
 T = TypeVar("T")
 
@@ -116,9 +116,10 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 class Block(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward. Each has a norm before it and adds its output to the residual stream."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        """Creates the two halves and their norms."""
+    def __init__(self, config: ModelConfig, recompute: Recompute) -> None:
+        """Creates the two halves and their norms. `recompute`: see `Llama`."""
         super().__init__()
+        self.recompute = recompute
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = Attention(config)
         self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -127,7 +128,13 @@ class Block(nn.Module):  # type: ignore[misc]
     def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
         """Returns the residual stream after the block, [B, L, D]."""
         x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), rotation, bounds)
-        return x_BLD + self.ffn(self.ffn_norm(x_BLD))
+        if self.recompute == "feed_forward" and self.training:
+            # There is no dropout, so no state of a random generator needs to be kept.
+            return x_BLD + checkpoint(self._feed_forward, x_BLD, use_reentrant=False, preserve_rng_state=False)
+        return x_BLD + self._feed_forward(x_BLD)
+
+    def _feed_forward(self, x_BLD: Tensor) -> Tensor:
+        return self.ffn(self.ffn_norm(x_BLD))
 
 
 class Head(Linear):
@@ -139,14 +146,19 @@ class Head(Linear):
 
 
 class Llama(nn.Module):  # type: ignore[misc]
-    """The whole decoder. With `checkpointing`, the backward pass recomputes the activations of each block."""
+    """The whole decoder."""
 
-    def __init__(self, config: ModelConfig, checkpointing: bool = False) -> None:
-        """Creates the decoder of a shape."""
+    def __init__(self, config: ModelConfig, recompute: Recompute = "none") -> None:
+        """Creates the decoder of a shape.
+
+        Args:
+            config: Shape of the model.
+            recompute: What the backward pass computes again instead of keeping it.
+        """
         super().__init__()
-        self.config, self.checkpointing = config, checkpointing
+        self.config, self.recompute = config, recompute
         self.embedding = Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList([Block(config) for _ in range(config.num_hidden_layers)])
+        self.blocks = nn.ModuleList([Block(config, recompute) for _ in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Head(config.hidden_size, config.vocab_size, self.embedding.weight if config.tie_word_embeddings else None)
 
@@ -164,8 +176,8 @@ class Llama(nn.Module):  # type: ignore[misc]
         x_BLD = self.embedding(tokens_BL)
         rotation = rotation_at(positions_BL, self.config, x_BLD.dtype)
         for block in self.blocks:
-            if self.checkpointing and self.training:
-                x_BLD = checkpoint(block, x_BLD, rotation, bounds, use_reentrant=False)
+            if self.recompute == "block" and self.training:
+                x_BLD = checkpoint(block, x_BLD, rotation, bounds, use_reentrant=False, preserve_rng_state=False)
             else:
                 x_BLD = block(x_BLD, rotation, bounds)
         return self.head(self.norm(x_BLD), loss)

@@ -67,8 +67,8 @@ def test_llama_3_8b_has_its_known_size() -> None:
         max_position_embeddings=8192,
     )
     assert flops.parameter_count(llama) == 8_030_261_248
-    one = flops.training_memory_bytes(llama, 1, 1, 8192, "bf16", True, 2)
-    assert flops.training_memory_bytes(llama, 64, 1, 8192, "bf16", True, 2) < one
+    one = flops.training_memory_bytes(llama, 1, 1, 8192, "bf16", "block", 2)
+    assert flops.training_memory_bytes(llama, 64, 1, 8192, "bf16", "block", 2) < one
 
 
 def test_plan_needs_no_torch() -> None:

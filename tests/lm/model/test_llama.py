@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stages.lm.infer.convert import hugging_face_model, hugging_face_name, largest_difference
-from stages.lm.model.config import ModelConfig
+from stages.lm.model.config import ModelConfig, Recompute
 from stages.lm.model.llama import Llama, build, initial_value, whole_sequences
 
 SPECIAL = {"bos": 1, "eos": 2, "pad": 0}
@@ -85,17 +85,22 @@ def test_a_loss_gets_what_the_logits_are_made_of() -> None:
     assert given[1] == "more" and torch.allclose(given[0], model(tokens, *whole_sequences(tokens)), atol=1e-6)
 
 
-def test_activation_checkpointing_changes_no_gradient() -> None:
+@pytest.mark.parametrize("recompute", ["feed_forward", "block"])
+def test_recomputation_changes_no_gradient_and_keeps_less(recompute: Recompute) -> None:
     config, model = random_model()
-    again = Llama(config, checkpointing=True)
+    again = Llama(config, recompute)
     again.load_state_dict(model.state_dict())
     tokens = torch.randint(97, (2, 16))
-    args = (tokens, *whole_sequences(tokens))
-    grads = []
+    grads, kept = [], []
     for one in (model.train(), again.train()):
-        one(*args).logsumexp(-1).sum().backward()
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: sizes.append(saved.numel()) or saved, lambda saved: saved):
+            loss = one(tokens, *whole_sequences(tokens)).logsumexp(-1).sum()
+        kept.append(sum(sizes))
+        loss.backward()
         grads.append(one.blocks[0].attention.query.weight.grad)
     assert torch.allclose(grads[0], grads[1], atol=1e-6)
+    assert kept[1] < (0.8 if recompute == "feed_forward" else 0.4) * kept[0]
 
 
 def test_initial_values_depend_on_seed_and_name_only() -> None:

@@ -17,7 +17,7 @@ import pytest
 from stages.lm.model.config import ModelConfig
 from stages.lm.train.events import RankEvent, RankFailed
 from stages.lm.train.job import JobError, Machine, RankJob, write_job
-from stages.lm.train.launch import LaunchError, environment, kill, launch
+from stages.lm.train.launch import LaunchError, compiler, environment, kill, launch
 from stages.processes import free_port
 from tests.lm.made import changed, small_job, training
 
@@ -76,7 +76,7 @@ def test_kill_ends_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_environment_of_a_rank() -> None:
-    found = environment(1, 2, free_port(), "cpu")
+    found = {**environment(1, 2, free_port(), "cpu"), **compiler("")}
     assert (found["RANK"], found["WORLD_SIZE"], found["DS_ACCELERATOR"], found["OMP_NUM_THREADS"]) == (
         "1",
         "2",
