@@ -75,15 +75,22 @@ def refuse_missing_gpus(gpus: int) -> None:
 def run(job: RankJob, listener: Listener) -> list[dict[str, float]]:
     """Runs a job on its ranks. It fails with an error of FAILED, or with OSError if a disk is full or read-only.
 
+    A training whose batches cannot be divided over the ranks, or whose schedule is longer than the run, is refused before any rank starts.
+
     Args:
         job: The job, for training or scoring.
         listener: Gets the events of the ranks as progress and log lines, and gives the ranks' environment.
 
     Returns:
         The lines of the metrics file, name -> value, in order.
+
+    Raises:
+        JobError: The job cannot run with its settings.
     """
     if isinstance(job.settings, TrainingSettings):
         job.accumulation()
+        if fault := job.training.schedule.fault(job.steps, job.training.warmup_steps):
+            raise JobError(f"{fault[0].upper()}{fault[1:]}.")
     launch(job, lambda rank, event: _pass_on(job, listener, rank, event), listener.child_environment())
     return read_metrics(Path(job.scratch) / "metrics.jsonl")
 
