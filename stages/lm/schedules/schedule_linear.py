@@ -11,7 +11,7 @@ from stages.lm.schedules.schedule import Schedule
 from stages.settings import Field
 
 
-class Linear(Schedule):
+class LinearDecay(Schedule):
     """A straight line from the peak to the final rate."""
 
     name: Literal["linear"] = Field("linear", decides=True)

@@ -13,7 +13,7 @@ from transformers import get_linear_schedule_with_warmup, get_wsd_schedule
 
 from stages.lm.schedules.schedule import Schedule
 from stages.lm.schedules.schedule_cosine import Cosine
-from stages.lm.schedules.schedule_linear import Linear
+from stages.lm.schedules.schedule_linear import LinearDecay
 from stages.lm.schedules.schedule_wsd import WarmupStableDecay
 from stages.lm.train.training_settings import Budget
 from stages.settings import is_deciding
@@ -49,19 +49,19 @@ def test_middle_of_the_cosine() -> None:
     assert rate(5, 1.0, 0.0, 0, 11) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("schedule", [Cosine(), Linear()])
+@pytest.mark.parametrize("schedule", [Cosine(), LinearDecay()])
 def test_one_step_at_the_peak(schedule: Schedule) -> None:
     assert rate(0, 1.0, 0.1, 0, 1, schedule) == 1.0
     assert [rate(step, 1.0, 0.5, 1, 3, schedule) for step in range(3)] == [1.0, 1.0, 0.5]
 
 
-@pytest.mark.parametrize("schedule", [Cosine(), Linear(), WarmupStableDecay()])
+@pytest.mark.parametrize("schedule", [Cosine(), LinearDecay(), WarmupStableDecay()])
 def test_after_the_last_step_the_rate_stays_at_its_end(schedule: Schedule) -> None:
     assert [rate(step, 2.0, 0.1, 4, 20, schedule) for step in (19, 20, 30)] == pytest.approx([0.2, 0.2, 0.2])
 
 
 def test_the_settings_of_a_schedule_decide_the_weights() -> None:
-    marks = {name: is_deciding(info) for kind in (Schedule, Linear, WarmupStableDecay) for name, info in kind.model_fields.items()}
+    marks = {name: is_deciding(info) for kind in (Schedule, LinearDecay, WarmupStableDecay) for name, info in kind.model_fields.items()}
     assert marks == {"name": True, "decay_frac": True, "decay_shape": True} and rate(0, 1.0, 0.1, 2, 3) == 0.5
 
 
@@ -69,10 +69,10 @@ def test_the_settings_of_a_schedule_decide_the_weights() -> None:
 @given(st.integers(2, 60), st.integers(0, 58), st.floats(0, 1), st.floats(1e-6, 1))
 def test_linear_is_that_of_torch_and_of_transformers(steps: int, warmup: int, floor: float, peak: float) -> None:
     warmup = min(warmup, steps - 2)
-    after = [rate(step, peak, floor, warmup, steps, Linear()) for step in range(warmup, steps)]
+    after = [rate(step, peak, floor, warmup, steps, LinearDecay()) for step in range(warmup, steps)]
     line = torch.optim.lr_scheduler.LinearLR(sgd(peak), 1.0, floor, steps - 1 - warmup)
     assert after == pytest.approx(rates_of(line, steps - warmup), rel=1e-9, abs=1e-15)
-    to_zero = [rate(step, peak, 0.0, warmup, steps, Linear()) for step in range(steps)]
+    to_zero = [rate(step, peak, 0.0, warmup, steps, LinearDecay()) for step in range(steps)]
     theirs = rates_of(get_linear_schedule_with_warmup(sgd(peak), warmup, steps - 1), steps)
     assert to_zero[warmup:] == pytest.approx(theirs[warmup:], rel=1e-9, abs=1e-15)
     assert to_zero[:warmup] == pytest.approx(theirs[1 : warmup + 1], rel=1e-9)  # its step 0 has rate 0
