@@ -9,7 +9,7 @@ Cost: the training itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +20,13 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from stages.lm.data.order import Order, Phase
     from stages.lm.data.pairs import SequenceSegment
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.job import Machine, RankJob
-    from stages.lm.train.training_run import TrainedSequence
     from stages.lm.train.training_settings import TrainingSettings
 
 COMPILERS = ("g++", "clang++")
@@ -258,16 +259,16 @@ def _with_metrics(summary: Summary, trained: Trained) -> Summary:
 
 
 def _write_tables(
-    out: Path, lines: Sequence[MetricLine], steps: Sequence[TrainedSequence], spans: Mapping[str, Sequence[SequenceSegment]]
+    out: Path, lines: Sequence[MetricLine], steps: Iterable[Mapping[str, np.ndarray]], spans: Mapping[str, Sequence[SequenceSegment]]
 ) -> None:
-    from stages.core.tables.parquet import schema, write_rows
+    from stages.core.tables.parquet import schema, write_columns, write_rows
     from stages.lm.train import training_run
 
     (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_rows(
         out / "metrics.parquet", schema(**training_run.metric_columns(lines, METRICS.types)), training_run.metric_rows(lines, METRICS.types)
     )
-    write_rows(out / "steps" / "00000.parquet", schema(**STEPS.types), (step._asdict() for step in steps))
+    write_columns(out / "steps" / "00000.parquet", schema(**STEPS.types), steps)
     for part, rows in spans.items():
         write_rows(out / "sequence_spans" / f"{part}.parquet", schema(**SEQUENCE_SPANS.types), rows)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stages.lm.data.reader import SequenceFiles, SequenceReader, write_sequence_files
 from stages.lm.model.config import ModelConfig, read_model_config, write_model_config
 from stages.lm.model.llama import Llama, initial_value, rotate, rotation_at
-from stages.lm.train.schedule_cosine import Cosine
+from stages.lm.schedules.schedule_cosine import Cosine
 from tests.golden import oracle
 
 LEGEND = {

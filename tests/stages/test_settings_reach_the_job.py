@@ -23,12 +23,15 @@ from stages.settings import OneOf, StageConfig
 from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
 
 TRAINING: dict[str, Any] = {
-    "global_batch_size": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "cosine", "optimizer.name": "adamw",
+    "global_batch_size": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "linear", "schedule.decay_frac": 0.5,
+    "schedule.decay_shape": "linear", "optimizer.name": "adamw",
     "optimizer.betas": (0.5, 0.6), "optimizer.eps": 0.5, "weight_decay": 0.03, "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
     "max_validation_sequences": 9, "checkpoint_every_steps": 4, "precision": "bf16", "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
     "budget.epochs": 3.0,
 }  # fmt: skip
-"""setting -> another value. Names of parts keep their value, because there is only one of each."""
+"""setting -> another value. The name of a part keeps its value where there is only one."""
+OF_PART = {"schedule.decay_frac": "wsd", "schedule.decay_shape": "wsd"}
+"""setting -> the part that has it, if it is not the default one."""
 SHAPE: dict[str, Any] = {
     f"model.{name}": value
     for name, value in {
@@ -134,9 +137,11 @@ def with_value(section: Mapping[str, Any], setting: str, value: Any) -> dict[str
 def test_a_setting_reaches_its_field_and_no_other(
     chain: Chain, base: dict[str, tuple[RankJob, dict[str, Any]]], tmp_path: Path, stage: str, setting: str
 ) -> None:
-    value = OTHER[stage][setting]
-    job, found = job_of(chain, stage, with_value(CONFIGS[stage], setting, value), tmp_path)
-    before = base[stage][1]
+    value, section, before = OTHER[stage][setting], CONFIGS[stage], base[stage][1]
+    if setting in OF_PART:
+        section = with_value(section, f"{setting.partition('.')[0]}.name", OF_PART[setting])
+        before = job_of(chain, stage, section, tmp_path / "before")[1]
+    job, found = job_of(chain, stage, with_value(section, setting, value), tmp_path)
     different = {name: found[name] for name in found if found[name] != before[name]}
     if setting == "max_pairs":
         assert different.keys() == {"data"}
@@ -145,7 +150,7 @@ def test_a_setting_reaches_its_field_and_no_other(
         steps = STEPS.get(setting, 3 * (job.phases[0].sequences // 8))
         expected = {"steps": steps, "settings.budget.steps": None, f"settings.{setting}": value}
         assert different == {name: value for name, value in expected.items() if value != before[name]}, unit
-    elif setting.endswith(".name"):
+    elif setting.endswith(".name") and value == before[f"settings.{setting}"]:
         assert different == {}
     else:
         wanted = str(value) if isinstance(value, tuple) else value

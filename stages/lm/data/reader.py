@@ -159,9 +159,8 @@ class SequenceReader:
 
     def sequence_tokens(self, sequences: np.ndarray) -> np.ndarray:
         """Returns the number of tokens in each sequence without padding: int64 [len(sequences)]."""
-        ends = np.concatenate([[0], np.cumsum(self.segments[:, 2])])
-        lengths: np.ndarray = ends[self.offsets[np.asarray(sequences) + 1]] - ends[self.offsets[np.asarray(sequences)]]
-        return lengths
+        bounds = (self.offsets[int(sequence) : int(sequence) + 2].tolist() for sequence in sequences)
+        return np.array([int(self.segments[start:end, 2].sum()) for start, end in bounds], np.int64)
 
     def _trimmed(self, sequences: np.ndarray, multiple: int) -> int:
         real = sequences[sequences >= 0]
