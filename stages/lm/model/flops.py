@@ -2,8 +2,8 @@
 
 Guarantee: parameter counts equal those of the built model (tested). Memory is an estimate: exact for ZeRO-3 states, a rule of thumb for
 activations.
-Source: FLOPs follow appendix B of PaLM (arXiv 2204.02311): 6 per matmul parameter and token, plus 12 · num_hidden_layers · hidden_size ·
-sequence length per token for attention scores, without the causal discount.
+Source: FLOPs follow appendix B of PaLM (arXiv 2204.02311): 6 per matmul parameter and token, plus 12 · num_hidden_layers ·
+num_attention_heads · head_dim · sequence length per token for attention scores, without the causal discount.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def matmul_parameters(config: ModelConfig) -> int:
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> int:
     """Returns forward and backward FLOPs per training token at a context of `seq_len` tokens."""
-    return 6 * matmul_parameters(config) + 12 * config.num_hidden_layers * config.hidden_size * seq_len
+    return 6 * matmul_parameters(config) + 12 * config.num_hidden_layers * _attention_width(config) * seq_len
 
 
 def training_memory_bytes(
@@ -36,8 +36,9 @@ def training_memory_bytes(
     """Returns the estimated peak memory of one rank under ZeRO-3, in bytes.
 
     States are exact: fp32 weight, gradient and optimizer state (16 bytes per parameter with AdamW's two state tensors) plus the bf16 copy,
-    divided over the ranks. Activations are a guess: 34 bytes per token, layer and channel in 16 bit (2 with checkpointing), plus logits and
-    their gradient in fp32. The sum also contains the gathered weights of two blocks, the embedding and the head.
+    divided over the ranks. Activations are a guess: 34 bytes per token, layer and channel in 16 bit (2 with checkpointing), 8 of them for
+    queries, keys, values and the input of the out projection, per channel of all heads. Logits and their gradient are added in fp32. The
+    sum also contains the gathered weights of two blocks, the embedding and the head.
 
     Args:
         config: Shape of the model.
@@ -54,8 +55,8 @@ def training_memory_bytes(
     width_bytes = 2 if precision == "bf16" else 4
     states = params * (8 + 4 * state_tensors + (width_bytes if precision == "bf16" else 0)) // ranks
     tokens = micro_batch_size * seq_len
-    per_layer = (2 if checkpointing else 34) * width_bytes // 2
-    activations = tokens * config.hidden_size * config.num_hidden_layers * per_layer + tokens * config.vocab_size * 8
+    per_layer = 2 * config.hidden_size if checkpointing else 26 * config.hidden_size + 8 * _attention_width(config)
+    activations = tokens * config.num_hidden_layers * per_layer * width_bytes // 2 + tokens * config.vocab_size * 8
     gathered = 2 * _block_matmuls(config) * width_bytes + 2 * config.vocab_size * config.hidden_size * width_bytes
     return states + activations + gathered
 
@@ -65,6 +66,12 @@ def checkpoint_bytes(config: ModelConfig, state_tensors: int) -> int:
     return 4 * (1 + state_tensors) * parameter_count(config)
 
 
+def _attention_width(config: ModelConfig) -> int:
+    """Returns the channels of all attention heads together."""
+    return config.num_attention_heads * config.head_dim
+
+
 def _block_matmuls(config: ModelConfig) -> int:
+    """Returns the parameters of one block that are in matrix products: query and out, key and value, and the feed-forward layer."""
     kv = config.num_key_value_heads * config.head_dim
-    return config.hidden_size * (2 * config.hidden_size + 2 * kv) + 3 * config.hidden_size * config.intermediate_size
+    return config.hidden_size * (2 * _attention_width(config) + 2 * kv) + 3 * config.hidden_size * config.intermediate_size

@@ -4,7 +4,7 @@ Guarantee: a token attends only to itself and to earlier tokens of its own segme
 LlamaForCausalLM (with QK-norm: Qwen3ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the
 parameter's name and its shape, so they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer
 fills them from `initial_value`, so ZeRO-3 never holds the whole model.
-Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (2104.09864), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3.
+Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (lm/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3.
 
 Shape legend: B sequences, L tokens per sequence, D hidden size, H attention heads, K key-value heads, C channels per head, V vocabulary,
 N kept positions. A segment is the part of a packed sequence that comes from one document (`docs` numbers them).
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stages.lm.model.config import ModelConfig
+from stages.lm.model.rope import rotate, rotation_at
 
 
 class Linear(nn.Module):  # type: ignore[misc]
@@ -73,11 +74,11 @@ class Attention(nn.Module):  # type: ignore[misc]
             config.num_key_value_heads,
             config.head_dim,
         )
-        kv_width = config.num_key_value_heads * config.head_dim
-        self.query = Linear(config.hidden_size, config.hidden_size)
+        width, kv_width = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+        self.query = Linear(config.hidden_size, width)
         self.key = Linear(config.hidden_size, kv_width)
         self.value = Linear(config.hidden_size, kv_width)
-        self.out = Linear(config.hidden_size, config.hidden_size)
+        self.out = Linear(width, config.hidden_size)
         self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
@@ -180,7 +181,7 @@ class Llama(nn.Module):  # type: ignore[misc]
             mask: Bool [B, 1, L, all keys], for generation only. It replaces the mask from `docs_BL`.
         """
         x_BLD = self.embedding(tokens_BL)
-        rotation = rotation_at(positions_BL, self.config, x_BLD.dtype)
+        rotation = rotation_at(positions_BL[:, None], self.config)
         mask = document_mask(docs_BL) if mask is None else mask
         for number, block in enumerate(self.blocks):
             if self.checkpointing and self.training:
@@ -199,21 +200,6 @@ def document_mask(docs_BL: Tensor) -> Tensor:
     length = docs_BL.shape[1]
     causal_LL = torch.ones(length, length, dtype=torch.bool, device=docs_BL.device).tril()
     return ((docs_BL[:, :, None] == docs_BL[:, None, :]) & causal_LL)[:, None]
-
-
-def rotation_at(positions_BL: Tensor, config: ModelConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns cos and sin of RoPE at the positions, each [B, 1, L, C], computed in fp32 and cast to `dtype`."""
-    half = torch.arange(0, config.head_dim, 2, device=positions_BL.device, dtype=torch.float32)
-    inverse = 1.0 / (config.rope_theta ** (half / config.head_dim))
-    angle = positions_BL[:, None, :, None].float() * inverse
-    angle = torch.cat([angle, angle], -1)
-    return angle.cos().to(dtype), angle.sin().to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns x rotated by RoPE in the "rotate half" layout of transformers: channel i pairs with channel i + C/2."""
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
 
 
 def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: int) -> Tensor:
