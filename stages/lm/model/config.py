@@ -56,8 +56,6 @@ class ModelShape(StageConfig):
     """Key-value heads (grouped-query attention, arXiv 2305.13245). Must divide num_attention_heads."""
     intermediate_size: int = Field(ge=1, le=1 << 24)
     """Channels inside the SwiGLU feed-forward layer."""
-    head_dim: int = Field(None, ge=1, le=1 << 20, validate_default=True)
-    """Channels of an attention head, an even number. null: hidden_size / num_attention_heads. Qwen3 has 128 at every size."""
     rope_theta: float = Field(10_000.0, ge=1, le=1e30)
     """Base of the RoPE frequencies (arXiv 2104.09864); 500,000 in Llama 3."""
     rope_scaling: RopeScaling | None = None
@@ -68,6 +66,8 @@ class ModelShape(StageConfig):
     """Whether the output head shares the embedding table, as in small Llama 3.2 models."""
     qk_norm: bool = False
     """Whether queries and keys pass an RMSNorm, as in Qwen3. Such a model is exported as Qwen3ForCausalLM."""
+    head_dim: int = Field(None, ge=1, le=1 << 20, validate_default=True)
+    """Channels of an attention head, an even number. null: hidden_size / num_attention_heads. Qwen3 has 128 at every size."""
 
     @field_validator("head_dim", mode="before")
     @classmethod
@@ -79,22 +79,21 @@ class ModelShape(StageConfig):
         """
         if value is not None:
             return value
-        width, heads = info.data.get("hidden_size"), info.data.get("num_attention_heads")
-        if width is None or heads is None:
-            return 2  # the shape is refused for that field; a second error would mislead
-        if width % heads:
-            raise ValueError(
-                f"model.hidden_size {width} is not divisible by model.num_attention_heads {heads}; "
-                "change one of them (with model.qk_norm, model.head_dim can be given instead)."
-            )
-        return width // heads
+        width, heads, qk_norm = (info.data.get(name) for name in ("hidden_size", "num_attention_heads", "qk_norm"))
+        if width and heads and not width % heads:
+            return width // heads
+        if width and heads and qk_norm:
+            raise ValueError(f"model.hidden_size {width} is not divisible by model.num_attention_heads {heads}; give model.head_dim.")
+        return 2  # the shape is refused for another field or as a whole; a second error would mislead
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
-        if self.hidden_size % self.num_attention_heads and not self.qk_norm:
+        if (
+            self.hidden_size % self.num_attention_heads and not self.qk_norm
+        ):  # LlamaForCausalLM of transformers refuses it with any head_dim
             raise ValueError(
-                f"model.hidden_size {self.hidden_size} is not divisible by model.num_attention_heads {self.num_attention_heads}, and transformers' "
-                "LlamaForCausalLM has no such model; change one of them."
+                f"model.hidden_size {self.hidden_size} is not divisible by model.num_attention_heads {self.num_attention_heads}; change one of "
+                "them, or set model.qk_norm and model.head_dim."
             )
         if self.head_dim % 2:
             raise ValueError(

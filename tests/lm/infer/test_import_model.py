@@ -132,7 +132,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"head_dim": 8.0}, "Its head_dim is 8.0; it must be a whole number"),
     (
         {"num_attention_heads": 3, "head_dim": None},
-        "Its head_dim is None. model.hidden_size 16 is not divisible by model.num_attention_heads 3",
+        "model.hidden_size 16 is not divisible by model.num_attention_heads 3",
     ),
 ]
 

@@ -31,9 +31,13 @@ SCALING = {"factor": 8, "original_max_position_embeddings": 8192}
         ({"num_key_value_heads": 3}, "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
         (
             {"num_attention_heads": 3, "head_dim": 8, "num_key_value_heads": 1},
-            "num_attention_heads 3, and transformers' LlamaForCausalLM has no such",
+            "num_attention_heads 3; change one of them, or set model.qk_norm and",
         ),
         ({"hidden_size": 12}, "A head has 3 channels, which RoPE cannot rotate in pairs"),
+        (
+            {"num_attention_heads": 3, "qk_norm": True},
+            "hidden_size 16 is not divisible by model.num_attention_heads 3; give model.head_dim.",
+        ),
         ({"head_dim": 5}, "A head has 5 channels, which RoPE cannot rotate in pairs; make model.head_dim even"),
         ({"head_dim": 0}, "head_dim\n  Input should be greater than or equal to 1"),
         ({"hidden_size": 0}, "^1 validation error for ModelConfig\nhidden_size\n"),
