@@ -20,7 +20,7 @@ from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import training_run
 from stages.lm.train.job import RankJob, read_job, write_job
 from stages.settings import OneOf, StageConfig
-from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
+from tests.stages.conftest import DPO, MODEL, PRETRAIN, SFT, Chain
 
 TRAINING: dict[str, Any] = {
     "global_batch_size": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "linear", "schedule.decay_frac": 0.5,
@@ -37,7 +37,8 @@ SHAPE: dict[str, Any] = {
     for name, value in {
         "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1,
         "intermediate_size": 40, "rope_theta": 123.0, "rms_norm_eps": 0.25, "tie_word_embeddings": True,
-        "qk_norm": True,
+        "qk_norm": True, "head_dim": 6, "rope_scaling.factor": 5.0, "rope_scaling.low_freq_factor": 0.5, "rope_scaling.high_freq_factor": 7.0,
+        "rope_scaling.original_max_position_embeddings": 9,
     }.items()
 }  # fmt: skip
 OTHER: dict[str, dict[str, Any]] = {
@@ -49,7 +50,7 @@ OTHER: dict[str, dict[str, Any]] = {
 STEPS = {"budget.steps": 5, "budget.tokens": 9}
 STAGES: dict[str, Stage] = {"pretrain": pretrain.STAGE, "sft": sft.STAGE, "dpo": dpo.STAGE, "reference": reference.STAGE}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "pretrain": PRETRAIN,
+    "pretrain": {**PRETRAIN, "model": {**MODEL, "head_dim": 16, "rope_scaling": {"factor": 2, "original_max_position_embeddings": 48}}},
     "sft": {**SFT, "budget": {"steps": 12}},
     "dpo": {**DPO, "budget": {"steps": 12}},
     "reference": {},
@@ -130,7 +131,7 @@ def test_every_setting_is_listed(stage: str) -> None:
 def with_value(section: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:
     head, _, rest = setting.partition(".")
     inner = {} if head == "budget" else section.get(head, {})
-    return {**section, head: {**inner, rest: value} if rest else value}
+    return {**section, head: with_value(inner, rest, value) if rest else value}
 
 
 @pytest.mark.parametrize(("stage", "setting"), [(stage, setting) for stage in STAGES for setting in OTHER[stage]])

@@ -44,11 +44,15 @@ def segment_attention(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tenso
 def attend_by_segment(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> Tensor:
     """Returns the output of attention by one differentiable call of torch per segment, [T, H, C]. For fp32 on a GPU."""
     lengths = bounds.diff().tolist()
-    parts = zip(q_THC.split(lengths), k_TKC.split(lengths), v_TKC.split(lengths), strict=True)
-    return torch.cat([_back(F.scaled_dot_product_attention(*map(_heads, part), is_causal=True, enable_gqa=True)) for part in parts])
+    return torch.cat(
+        [
+            _back(F.scaled_dot_product_attention(_heads(q), _heads(k), _heads(v), is_causal=True, enable_gqa=True))
+            for q, k, v in zip(q_THC.split(lengths), k_TKC.split(lengths), v_TKC.split(lengths), strict=True)
+        ]
+    )
 
 
-@torch.library.custom_op("loam::attend_on_cpu", mutates_args=())
+@torch.library.custom_op("loam::attend_on_cpu", mutates_args=())  # type: ignore[untyped-decorator]
 def attend_on_cpu(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the output of attention [T, H, C] and the logarithm of the sum of exponentials of each query's scores, fp32 [T, H].
 
@@ -65,7 +69,7 @@ def attend_on_cpu(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -
     return out_THC, sums_TH
 
 
-@torch.library.custom_op("loam::attend_on_cpu_backward", mutates_args=())
+@torch.library.custom_op("loam::attend_on_cpu_backward", mutates_args=())  # type: ignore[untyped-decorator]
 def attend_on_cpu_backward(
     gradient_THC: Tensor, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, out_THC: Tensor, sums_TH: Tensor, bounds: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,12 +86,12 @@ def attend_on_cpu_backward(
     return dq_THC, dk_TKC, dv_TKC
 
 
-@attend_on_cpu.register_fake
+@attend_on_cpu.register_fake  # type: ignore[untyped-decorator]
 def _shape_of_output(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q_THC), q_THC.new_empty(q_THC.shape[:2], dtype=torch.float32)
 
 
-@attend_on_cpu_backward.register_fake
+@attend_on_cpu_backward.register_fake  # type: ignore[untyped-decorator]
 def _shape_of_gradients(
     gradient_THC: Tensor, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, out_THC: Tensor, sums_TH: Tensor, bounds: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,4 +131,3 @@ def _wide(x: Tensor, groups: int = 1) -> Tensor:
 def _back(x: Tensor) -> Tensor:
     """Returns [1, heads, tokens, C] as [tokens, heads, C], without a copy."""
     return x[0].transpose(0, 1)
-

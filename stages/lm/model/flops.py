@@ -1,9 +1,9 @@
 """Computes parameters, FLOPs and memory of a model from its shape. It imports neither torch nor NumPy.
 
-Guarantee: parameter counts equal those of the built model (tested). Memory is an estimate: exact for ZeRO-3 states,
-sums of the largest tensors for activations.
-Source: FLOPs follow appendix B of PaLM (arXiv 2204.02311): 6 per matmul parameter and token, plus 12 · num_hidden_layers · hidden_size ·
-sequence length per token for attention scores, without the causal discount.
+Guarantee: parameter counts equal those of the built model (tested). Memory is an estimate: exact for ZeRO-3 states, sums of the largest
+tensors for activations.
+Source: FLOPs follow appendix B of PaLM (arXiv 2204.02311): 6 per matmul parameter and token, plus 12 · num_hidden_layers ·
+num_attention_heads · head_dim · sequence length per token for attention scores, without the causal discount.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def matmul_parameters(config: ModelConfig) -> int:
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> int:
     """Returns forward and backward FLOPs per training token at a context of `seq_len` tokens."""
-    return 6 * matmul_parameters(config) + 12 * config.num_hidden_layers * config.hidden_size * seq_len
+    return 6 * matmul_parameters(config) + 12 * config.num_hidden_layers * _attention_width(config) * seq_len
 
 
 def training_memory_bytes(
@@ -54,7 +54,9 @@ def training_memory_bytes(
     tokens = micro_batch_size * seq_len
     attention, ffn = _kept_bytes(config, width_bytes)
     layer = attention + ffn
-    kept = {"none": layer, "feed_forward": attention + config.hidden_size * width_bytes, "block": config.hidden_size * width_bytes}[recompute]
+    kept = {"none": layer, "feed_forward": attention + config.hidden_size * width_bytes, "block": config.hidden_size * width_bytes}[
+        recompute
+    ]
     again = 0 if recompute == "none" else ffn if recompute == "feed_forward" else layer
     loss = 2 * tokens * config.hidden_size * width_bytes + config.vocab_size * config.hidden_size * 4
     activations = tokens * (config.num_hidden_layers * kept + again + 3 * config.intermediate_size * width_bytes) + loss
@@ -78,6 +80,12 @@ def _kept_bytes(config: ModelConfig, width_bytes: int) -> tuple[int, int]:
     return norm + heads * width_bytes, norm + 4 * config.intermediate_size * width_bytes
 
 
+def _attention_width(config: ModelConfig) -> int:
+    """Returns the channels of all attention heads together."""
+    return config.num_attention_heads * config.head_dim
+
+
 def _block_matmuls(config: ModelConfig) -> int:
+    """Returns the parameters of one block that are in matrix products: query and out, key and value, and the feed-forward layer."""
     kv = config.num_key_value_heads * config.head_dim
-    return config.hidden_size * (2 * config.hidden_size + 2 * kv) + 3 * config.hidden_size * config.intermediate_size
+    return config.hidden_size * (2 * _attention_width(config) + 2 * kv) + 3 * config.hidden_size * config.intermediate_size

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -207,8 +208,8 @@ def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
     found = []
     for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_size, DpoLoss.trim_to):
         moved = to_torch(batch, engine.device)
-        log_probs = engine.deep(moved.tokens, moved.positions, moved.bounds, lambda hidden, head: segment_log_probs(hidden, head, moved, 2))
-        values = log_probs.double().cpu().numpy()
+        score = partial(segment_log_probs, batch=moved, segments=2)
+        values = engine.deep(moved.tokens, moved.positions, moved.bounds, score).double().cpu().numpy()
         counts = np.stack([((batch.docs == segment) & (batch.labels >= 0)).sum(1) for segment in (0, 1)], 1)
         real = batch.sequences >= 0
         found.append(np.concatenate([batch.sequences[:, None], values, counts], 1)[real])

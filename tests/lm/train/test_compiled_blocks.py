@@ -74,10 +74,10 @@ def test_a_compiled_training_follows_the_uncompiled_one(tmp_path: Path, kernels:
     """Under ZeRO-3, with evaluations, whose batches have another size and no gradients. A second training finds the kernels."""
     plain = curve(tmp_path / "plain", "")
     compiled = curve(tmp_path / "compiled", str(tmp_path / kernels))
-    made = {path for path in (tmp_path / kernels).rglob("*.so")}
+    made = set((tmp_path / kernels).rglob("*.so"))
     assert made
     again = curve(tmp_path / "again", str(tmp_path / kernels), recompute="none")
-    assert {path for path in (tmp_path / kernels).rglob("*.so")} == made
+    assert set((tmp_path / kernels).rglob("*.so")) == made
     for name in ("loss", "grad_norm", "validation_loss"):
         found, expected = ([row[name] for row in rows if row[name] is not None] for rows in (compiled, plain))
         assert found == pytest.approx(expected, rel=1e-4), name

@@ -20,7 +20,7 @@ from stages import training as stage_training
 from stages.core.contract.errors import StageError
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceFiles, write_sequence_files
-from stages.lm.model.config import ModelConfig
+from stages.lm.model.config import ModelConfig, RopeScaling
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import trainer
@@ -38,6 +38,7 @@ OTHER: dict[str, Any] = {
     "settings.optimizer.eps": 1e-2, "settings.max_grad_norm": 0.01, "settings.decay_embeddings": True,
     "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
     "model.num_key_value_heads": 1, "model.intermediate_size": 40,
+    "model.head_dim": 8, "model.rope_scaling": RopeScaling(factor=8, original_max_position_embeddings=4),
     "model.rope_theta": 100.0, "model.rms_norm_eps": 1e-3, "model.tie_word_embeddings": True, "model.qk_norm": True,
     "machine.micro_batch_size": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
     "machine.recompute": "block", "machine.eval_batch_size": 3,
@@ -295,7 +296,13 @@ def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("gpus", "wanted", "compiler", "compiled"),
-    [(0, None, "/bin/g++", False), (2, None, "/bin/g++", True), (0, True, "/bin/g++", True), (2, False, "/bin/g++", False), (2, None, None, False)],
+    [
+        (0, None, "/bin/g++", False),
+        (2, None, "/bin/g++", True),
+        (0, True, "/bin/g++", True),
+        (2, False, "/bin/g++", False),
+        (2, None, None, False),
+    ],
 )
 def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
     monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: bool | None, compiler: str | None, compiled: bool

@@ -186,7 +186,11 @@ def test_metrics_of_the_loss_are_columns_in_alphabetical_order() -> None:
 def test_a_job_has_nothing_that_it_was_not_given(job: RankJob, tmp_path: Path) -> None:
     bare = RankJob(model=job.model, settings=ScoringSettings(), train=job.train, machine=job.machine, seed=0, scratch="s", out="o")
     assert (bare.phases, bare.validation, bare.init_from, bare.data_identity, bare.steps) == ((), None, "", "", 0)
-    assert not Machine(1, "cpu", 2, 2).offload_optimizer and Machine(1, "cpu", 2, 2).recompute == "none" and not Machine(1, "cpu", 2, 2).kernels
+    assert (
+        not Machine(1, "cpu", 2, 2).offload_optimizer
+        and Machine(1, "cpu", 2, 2).recompute == "none"
+        and not Machine(1, "cpu", 2, 2).kernels
+    )
     assert read_job(write_job(bare, tmp_path / "job.json")) == bare
 
 
