@@ -114,6 +114,8 @@ def machine(ctx: Context) -> Machine:
         eval_batch_size=runtime.eval_batch_size,
         offload_optimizer=runtime.offload_optimizer,
         activation_checkpointing=runtime.activation_checkpointing,
+        stall_limit_s=runtime.stall_limit_s,
+        stop_grace_s=runtime.stop_grace_s,
     )
 
 

@@ -34,9 +34,10 @@ class JobError(ValueError):
 
 @dataclass(frozen=True)
 class Machine:
-    """Ranks, device and batch sizes of this run. They change results only by floating-point rounding. device: "cpu" or "cuda".
+    """Ranks, device, batch sizes and limits of this run. They change results only by floating-point rounding. device: "cpu" or "cuda".
 
-    It is what the ranks need of the recipe's section `runtime`. That section also sets the workers of data stages, and lm cannot import it.
+    It is what the ranks and their launcher need of the recipe's section `runtime`. That section also sets the workers of data stages, and
+    lm cannot import it.
     """
 
     ranks: int
@@ -45,6 +46,8 @@ class Machine:
     eval_batch_size: int
     offload_optimizer: bool = False
     activation_checkpointing: bool = False
+    stall_limit_s: int = 600
+    stop_grace_s: int = 120
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,7 @@ ELSEWHERE = {
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
     "train": "by its own fields, below",
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
+    "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
 RESULT = ("lines", "weights")
@@ -276,15 +277,16 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
 class Runtime:
     nodes, gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, activation_checkpointing = 1, 0, 3, 5, 7, True, True
+    stall_limit_s, stop_grace_s = 11, 13
 
 
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
     ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path())
-    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, True)
+    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, True, 11, 13)
     monkeypatch.setattr(Runtime, "gpus", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, True)
+    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, True, 11, 13)
     monkeypatch.setattr(Runtime, "gpus", 3)
     with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
         stage_training.machine(ctx)
