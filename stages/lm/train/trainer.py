@@ -112,7 +112,8 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
             save(run, step + 1)
             clock = time.monotonic()
         if stops and not last:
-            events.log(f"stops after step {step + 1}, with a snapshot")
+            if engine.rank == 0:
+                events.log(f"stops after step {step + 1}, with a snapshot")
             return
     finish(run)
 

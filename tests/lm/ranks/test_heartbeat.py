@@ -27,10 +27,10 @@ def test_a_shorter_beat_leaves_nothing_of_a_longer_one(tmp_path: Path, activity:
     heartbeat = open_heartbeat(tmp_path, 0)
     heartbeat.count = heartbeat.place = 10**12
     heartbeat.reach(Activity.HANDING_OVER, 10**9)
-    assert heartbeat_path(tmp_path, 0).stat().st_size <= 10**2
+    assert heartbeat_path(tmp_path, 0).stat().st_size == BEAT_BYTES
     heartbeat.count = heartbeat.place = 0
     heartbeat.reach(activity, 1)
-    assert len(f"{10**12} {10**12} {10**9} ") < BEAT_BYTES and read_beat(heartbeat_path(tmp_path, 0)).activity == activity
+    assert read_beat(heartbeat_path(tmp_path, 0)).activity == activity
 
 
 def test_a_start_forgets_the_beats_of_the_start_before(tmp_path: Path) -> None:
