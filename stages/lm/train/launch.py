@@ -119,8 +119,13 @@ class RankGroup:
                 )
             time.sleep(POLL_S)
 
-    def stop(self, grace_s: float) -> None:
-        """Asks the ranks to save a snapshot after their step, and waits until they have ended, one has failed, or grace_s seconds passed."""
+    def leave(self, error: BaseException | None, grace_s: float) -> None:
+        """If the error is an end by SIGTERM and a step was made, asks the ranks to save a snapshot after their step, and waits for it.
+
+        It waits until they have ended, one has failed, or grace_s seconds have passed.
+        """
+        if error is None or not _is_termination(error) or not self.steps:
+            return
         request_stop(self.scratch)
         end = time.monotonic() + grace_s
         while time.monotonic() < end:
@@ -146,7 +151,7 @@ def launch(job: RankJob, listen: Callable[[int, RankEvent], None], variables: Ma
         variables: Environment of the ranks; `environment` is added to it. It must not contain credentials, because the output of a rank is
             kept unchanged.
 
-    If a signal handler of the caller raises because of SIGTERM, the ranks first get time for a snapshot (see `RankGroup.stop`).
+    If a signal handler of the caller raises because of SIGTERM, the ranks first get time for a snapshot (see `RankGroup.leave`).
     """
     scratch = Path(job.scratch)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -160,17 +165,13 @@ def launch(job: RankJob, listen: Callable[[int, RankEvent], None], variables: Ma
     group = RankGroup(scratch, listen, [], [EventTail(event_path(scratch, rank)) for rank in ranks])
     with ExitStack() as stack:
         stack.callback(kill, group.processes)
+        stack.push(lambda kind, error, trace: group.leave(error, job.machine.stop_grace_s))
         for rank in ranks:
             output = stack.enter_context((scratch / f"rank-{rank}.log").open("wb"))
             command = [sys.executable, "-m", "stages.lm.train.rank", str(path), str(os.getpid())]
             own = {**variables, **environment(rank, len(ranks), port, job.machine.device), "PYTHONPATH": _python_path()}
             group.processes.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT))
-        try:
-            codes = group.wait(job.machine.stall_limit_s)
-        except BaseException as ended:
-            if _is_termination(ended) and group.steps:
-                group.stop(job.machine.stop_grace_s)
-            raise
+        codes = group.wait(job.machine.stall_limit_s)
         if all(code == 0 for code in codes):
             return
         time.sleep(POLL_S)
