@@ -118,6 +118,8 @@ def machine(ctx: Context) -> Machine:
         offload_optimizer=runtime.offload_optimizer,
         recompute=runtime.recompute,
         kernels=str(ctx.cache / "kernels") if _compiles(ctx) else "",
+        stall_limit_s=runtime.stall_limit_s,
+        stop_grace_s=runtime.stop_grace_s,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,8 @@ class PlainDeep:
 class PlainEngine(Engine):
     """An engine in one process. Without gradients, it can act as any rank."""
 
-    def reduce(self, values: list[float]) -> list[float]:
-        return values
+    def reduce(self, values: Sequence[float | Tensor]) -> list[float]:
+        return [float(value) for value in values]
 
     def barrier(self) -> None:
         """Does nothing: there is one process."""

@@ -34,9 +34,10 @@ class JobError(ValueError):
 
 @dataclass(frozen=True)
 class Machine:
-    """Ranks, device and batch sizes of this run. They change results only by floating-point rounding.
+    """Ranks, device, batch sizes and limits of this run. They change results only by floating-point rounding.
 
-    It is what the ranks need of the recipe's section `runtime`. That section also sets the workers of data stages, and lm cannot import it.
+    It is what the ranks and their launcher need of the recipe's section `runtime`. That section also sets the workers of data stages, and
+    lm cannot import it.
 
     Attributes:
         device: "cpu" or "cuda".
@@ -51,6 +52,8 @@ class Machine:
     offload_optimizer: bool = False
     recompute: Recompute = "none"
     kernels: str = ""
+    stall_limit_s: int = 600
+    stop_grace_s: int = 120
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,8 +104,10 @@ def test_llama_3_8b_has_its_known_size() -> None:
 
 @pytest.mark.parametrize(("recompute", "layers"), [("none", 2), ("feed_forward", 2), ("block", 1)])
 def test_memory_grows_with_the_width_of_the_heads(recompute: Recompute, layers: int) -> None:
-    """40 more channels of query heads and 20 of key-value heads: their weights in states and two gathered blocks, and queries, keys, values and
-    output in 16 bit per token and kept layer."""
+    """40 more channels of query heads and 20 of key-value heads, in weights and activations.
+
+    The weights are in the states and in two gathered blocks. Queries, keys, values and output are kept in 16 bit per token and layer.
+    """
     narrow, wide = ModelConfig(**SMALL), ModelConfig(**SMALL, head_dim=14)
     args = (1, 3, 32, "bf16", recompute, 2)
     per_block = 16 * (2 * 40 + 2 * 20)

@@ -51,6 +51,7 @@ ELSEWHERE = {
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
     "train": "by its own fields, below", "machine.kernels": "test_compiled_blocks trains with and without",
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
+    "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
 RESULT = ("lines", "weights")
@@ -278,17 +279,18 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
 class Runtime:
     gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, recompute = 0, 3, 5, 7, True, "feed_forward"
+    stall_limit_s, stop_grace_s = 11, 13
     compile: bool | None = False
 
 
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
-    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward")
+    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13)
     monkeypatch.setattr(Runtime, "gpus", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward")
+    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13)
     monkeypatch.setattr(Runtime, "gpus", 3)
     with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
         stage_training.machine(ctx)
@@ -309,7 +311,7 @@ def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
 ) -> None:
     said: list[str] = []
     runtime = SimpleNamespace(**{name: getattr(Runtime, name) for name in ("cpu_ranks", "micro_batch_size", "eval_batch_size", "offload_optimizer",
-        "recompute")}, gpus=gpus, compile=wanted)  # fmt: skip
+        "recompute", "stall_limit_s", "stop_grace_s")}, gpus=gpus, compile=wanted)  # fmt: skip
     ctx: Any = SimpleNamespace(runtime=runtime, node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
