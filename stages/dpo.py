@@ -123,6 +123,7 @@ def _summary(trained: training.Trained) -> Summary:
         "epochs": trained.epochs,
         "pairs": trained.job.phases[0].sequences,
         "validation_pairs": int(trained.last_evaluation("validation_units") or 0),
+        "steps_skipped": trained.steps_skipped,
         "final_loss": trained.final_loss,
         "ranks": trained.job.machine.ranks,
     }
@@ -153,6 +154,7 @@ STAGE = Stage(
         "model.json names the model as config.json does; the column epoch of steps",
         "sequence_spans and steps name sequences and segments, no longer rows and pieces",
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
+        "metrics name skipped steps, and have null for a value that is not finite",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
 from stages.core.contract.errors import RecipeError, StageError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 COMPILERS = ("g++", "clang++")
 
-MetricLine = Mapping[str, float]
+MetricLine = Mapping[str, Any]
 """A line of the metrics file: name -> value."""
 
 
@@ -84,8 +84,13 @@ class Trained:
 
     @property
     def final_loss(self) -> float:
-        """The mean loss of the last step."""
-        return float([line for line in self.lines if "loss" in line][-1]["loss"])
+        """The mean loss of the last step that has a finite one."""
+        return float([line["loss"] for line in self.lines if line.get("loss") is not None][-1])
+
+    @property
+    def steps_skipped(self) -> int:
+        """The number of steps whose update the guard left out."""
+        return sum(bool(line["skipped"]) for line in self.lines if "loss" in line)
 
     def first_evaluation(self, name: str) -> float | None:
         """Returns a metric of the evaluation before the first step; None if it does not exist."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from stages.lm.model.llama import Llama
 from stages.lm.train import trainer
-from stages.lm.train.engine import Engine, build_optimizer, deepspeed_config
+from stages.lm.train.engine import Engine, UpdateGate, build_optimizer, deepspeed_config
 from stages.lm.train.events import open_events
 from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import read_metrics
@@ -36,9 +36,8 @@ class PlainDeep:
         built: Any
         self.declared, built = build_optimizer(job, self.module)
         self.optimizer = built
-        self.optimizer.overflow = False
         self.settings = deepspeed_config(job, accumulation)
-        self.micro_batches, self.norm = 0, 0.0
+        self.micro_batches, self.gate = 0, UpdateGate()
         for param in self.module.parameters():
             param.ds_shape, param.ds_numel, param.ds_tensor = param.shape, param.numel(), param  # type: ignore[attr-defined]
 
@@ -59,15 +58,13 @@ class PlainDeep:
         if self.micro_batches % self.settings["gradient_accumulation_steps"]:
             return
         grads = [p.grad for p in self.module.parameters() if p.grad is not None]
-        self.norm = math.sqrt(sum(float(g.double().pow(2).sum()) for g in grads))
+        norm = math.sqrt(sum(float(g.double().pow(2).sum()) for g in grads))
         clip = self.settings["gradient_clipping"]
-        for grad in grads:
-            grad.mul_(min(1.0, clip / self.norm) if clip else 1.0)
-        self.optimizer.step()
+        if not self.gate.closed(norm):
+            for grad in grads:
+                grad.mul_(min(1.0, clip / norm) if clip else 1.0)
+            self.optimizer.step()
         self.optimizer.zero_grad()
-
-    def get_global_grad_norm(self) -> float:
-        return self.norm
 
 
 class PlainEngine(Engine):
@@ -82,7 +79,7 @@ class PlainEngine(Engine):
 
 def engine_of(job: RankJob, rank: int = 0, ranks: int = 1) -> PlainEngine:
     deep: Any = PlainDeep(job, job.accumulation() if isinstance(job.settings, TrainingSettings) else 1)
-    return PlainEngine(deep, dict(deep.module.named_parameters()), rank, ranks, torch.device("cpu"), deep.declared)
+    return PlainEngine(deep, dict(deep.module.named_parameters()), rank, ranks, torch.device("cpu"), deep.declared, deep.gate)
 
 
 def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int = 0) -> None:

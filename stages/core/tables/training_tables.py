@@ -39,9 +39,10 @@ METRICS = SideTable(
     {
         "step": Column("int64", "finished steps"),
         "tokens": Column("int64", "tokens trained on so far"),
-        "loss": Column("float64", "mean loss of the step"),
+        "loss": Column("float64", "mean loss of the step; null if it is not finite"),
         "lr": Column("float64", "learning rate"),
-        "grad_norm": Column("float64", "global norm of the gradient before it is clipped"),
+        "grad_norm": Column("float64", "global norm of the gradient before it is clipped; null if it is not finite"),
+        "skipped": Column("float64", "1: the guard left out the update of the step; 0: not"),
         "tokens_per_s": Column("float64", "tokens per second"),
         "validation_loss": Column("float64", "loss on the validation sequences; null between evaluations"),
     },

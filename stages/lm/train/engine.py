@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -74,12 +75,31 @@ class DeepSpeedConfig(TypedDict):
     data_types: NotRequired[dict[str, str]]
 
 
+@dataclass
+class UpdateGate:
+    """Decides between the gradients and the update of a step.
+
+    Attributes:
+        refuses: Gradient norm before clipping -> whether the update is left out.
+        norm: Gradient norm of the last step; NaN if a gradient was not finite.
+    """
+
+    refuses: Callable[[float], bool] = math.isnan
+    norm: float = math.nan
+
+    def closed(self, norm: float) -> bool:
+        """Returns whether the update of a step with this gradient norm is left out, and keeps the norm."""
+        self.norm = norm if norm >= 0 and math.isfinite(norm) else math.nan
+        return self.refuses(self.norm)
+
+
 @dataclass(frozen=True)
 class Engine:
     """A started DeepSpeed engine.
 
     Attributes:
         named: The model's parameters by name, in the model's order; tied parameters come once.
+        gate: Decides whether an update is made.
     """
 
     deep: DeepSpeedEngine
@@ -88,15 +108,26 @@ class Engine:
     ranks: int
     device: torch.device
     optimizer: Optimizer
+    gate: UpdateGate
 
     def set_learning_rate(self, rate: float) -> None:
         """Sets the learning rate of every parameter group."""
         for group in self.deep.optimizer.param_groups:
             group["lr"] = rate
 
-    def grad_norm(self) -> float:
-        """Returns the global gradient norm of the last step, before clipping."""
-        return float(self.deep.get_global_grad_norm())
+    def update(self, refuses: Callable[[float], bool]) -> float:
+        """Makes the update of a step, after the backward pass of its last micro-batch.
+
+        Args:
+            refuses: Gradient norm before clipping (NaN if a gradient is not finite) -> whether to leave out the update. Then weights and the
+                optimizer's state stay as they are, and the gradients are dropped. All ranks must decide alike.
+
+        Returns:
+            The gradient norm.
+        """
+        self.gate.refuses = refuses
+        self.deep.step()
+        return self.gate.norm
 
     def reduce(self, values: Sequence[float | Tensor]) -> list[float]:
         """Returns the sums of the values over all ranks, in fp64. The host waits once for the device, however many values are tensors."""
@@ -140,9 +171,29 @@ def start(job: RankJob, accumulation: int) -> Engine:
         compile_blocks(model)
     optimizer, built = build_optimizer(job, model)
     deep, *_ = deepspeed.initialize(model=model, optimizer=built, config=settings)
-    engine = Engine(deep, dict(deep.module.named_parameters()), rank, ranks, device, optimizer)
+    engine = Engine(deep, dict(deep.module.named_parameters()), rank, ranks, device, optimizer, install_gate(deep.optimizer))
     refuse_other_precision({param.ds_tensor.dtype for param in engine.named.values()}, job.settings.precision)
     return engine
+
+
+def install_gate(zero: Any) -> UpdateGate:
+    """Returns a gate, after placing it between DeepSpeed's computation of the gradient norm and its update.
+
+    DeepSpeed drops the gradients and makes no update where a group's norm is -1, its mark for gradients that are not finite.
+
+    Args:
+        zero: DeepSpeed's optimizer of ZeRO-3.
+    """
+    from deepspeed.runtime.utils import combine_grad_norm_groups
+
+    gate, norms_of_groups = UpdateGate(), zero._get_norm_groups
+
+    def judged() -> list[Tensor]:
+        norms: list[Tensor] = norms_of_groups()
+        return [torch.full_like(norm, -1.0) for norm in norms] if gate.closed(float(combine_grad_norm_groups(norms))) else norms
+
+    zero._get_norm_groups = judged
+    return gate
 
 
 def compile_blocks(model: Llama) -> None:

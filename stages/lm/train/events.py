@@ -38,10 +38,10 @@ class PartitionSizes:
 
 @dataclass(frozen=True)
 class StepDone:
-    """A finished optimizer step with its metrics. Steps count from 1."""
+    """A finished optimizer step with its metrics; None for one that is not finite. Steps count from 1."""
 
     step: int
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)

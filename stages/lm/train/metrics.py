@@ -13,7 +13,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+MetricLine = dict[str, Any]
+"""A line of the metrics file: name -> number. The step is an int; a value that was not finite is None."""
 
 
 @dataclass
@@ -22,7 +25,7 @@ class MetricsFile:
 
     file: IO[str]
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float | None]) -> None:
         """Appends one line and flushes the file."""
         self.file.write(json.dumps({"step": step, **values}) + "\n")
         self.file.flush()
@@ -41,8 +44,8 @@ def open_metrics(path: Path, step: int) -> MetricsFile:
     return MetricsFile(path.open("a"))
 
 
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Returns all complete lines, in order: name -> value. The step is an int."""
+def read_metrics(path: Path) -> list[MetricLine]:
+    """Returns all complete lines, in order."""
     if not path.exists():
         return []
     text = path.read_text()

@@ -3,7 +3,7 @@
 In each step, the order gives the sequences of the global batch. They are divided over ranks and micro-batches. The trainer divides the sum
 of the loss by the units of the *whole* global batch, and makes one ZeRO-3 step.
 Guarantee: losses do not depend on how the global batch is divided (tested). A run that was killed at any point continues from its last
-snapshot with the same curve. A loss that is not finite ends the run with an error that names the sequences.
+snapshot with the same curve. A loss or gradient that is not finite never reaches the weights (lm/train/guard.py).
 Cost: two all-reduces of a few numbers per step, compared with a plain loop.
 """
 
@@ -32,11 +32,12 @@ from stages.lm.ranks.stop_request import stop_requested
 from stages.lm.train import checkpoint
 from stages.lm.train.engine import Engine, assign, partition_sizes
 from stages.lm.train.events import Evaluated, EventWriter, SequencesScored, StepDone
+from stages.lm.train.guard import StepHistory, fault, history
 from stages.lm.train.job import RankJob
-from stages.lm.train.metrics import MetricsFile, open_metrics
+from stages.lm.train.metrics import MetricsFile, open_metrics, read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 
-RESERVED = {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "units"}
+RESERVED = {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "units", "skipped"}
 
 
 class TrainingError(RuntimeError):
@@ -60,6 +61,7 @@ class Run:
         sequences: Reader of the training sequences.
         metrics: The metrics file; None on ranks other than 0.
         start: Steps done before this process started.
+        history: Losses and gradient norms of the last updates.
     """
 
     job: RankJob
@@ -70,6 +72,7 @@ class Run:
     events: EventWriter
     metrics: MetricsFile | None
     start: int
+    history: StepHistory
 
     @property
     def loss(self) -> Loss:
@@ -94,7 +97,8 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     start = load(job, engine, events)
     events.write(partition_sizes(engine))
     metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", start) if engine.rank == 0 else None
-    run = Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start)
+    earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
+    run = Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier))
     if start == 0:
         _report(run, Evaluated(0, evaluate(run)))
     clock = time.monotonic()
@@ -102,7 +106,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         engine.set_learning_rate(run.learning_rate(step))
         values, stops = train_step(run, step)
         now = time.monotonic()
-        values |= {"lr": run.learning_rate(step), "grad_norm": engine.grad_norm(), "tokens_per_s": values["tokens"] / (now - clock)}
+        values |= {"lr": run.learning_rate(step), "tokens_per_s": (values["tokens"] or 0.0) / (now - clock)}
         clock = now
         last = step + 1 == job.steps
         _report(run, StepDone(step + 1, values))
@@ -139,14 +143,15 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
     return found[1].step if found else 0
 
 
-def train_step(run: Run, step: int) -> tuple[dict[str, float], bool]:
+def train_step(run: Run, step: int) -> tuple[dict[str, float | None], bool]:
     """Makes one optimizer step over global batch `step`.
 
     Returns:
-        (the mean loss per unit, the number of tokens, and the mean metrics per unit, over all ranks; whether all ranks stop after the step).
+        (the mean loss per unit, the gradient norm, whether the update was skipped, the number of tokens, and the mean metrics per unit, over all
+        ranks; None for a value that is not finite; whether all ranks stop after the step).
 
     Raises:
-        TrainingError: The batch has no unit to train on, a metric has a reserved name, or loss or gradients are not finite.
+        TrainingError: The batch has no unit to train on, a metric has a reserved name, or the guard ends the training.
     """
     engine = run.engine
     run.events.heartbeat.reach(Activity.READING, step + 1)
@@ -160,11 +165,12 @@ def train_step(run: Run, step: int) -> tuple[dict[str, float], bool]:
         raise TrainingError(f"Step {step + 1} has no token to train on; its sequences are {_some(dealt)}.")
     engine.deep.train()
     losses, sums = [], []
-    for batch in batches:
+    for number, batch in enumerate(batches):
         run.events.heartbeat.reach(Activity.TRAINING)
         loss, metrics = _forward(run, batch)
         engine.deep.backward(loss * (engine.ranks / units), scale_wrt_gas=False)
-        engine.deep.step()
+        if number + 1 < len(batches):
+            engine.deep.step()
         losses.append(loss.detach())
         sums.append(metrics)
     names = list(sums[0])
@@ -172,12 +178,47 @@ def train_step(run: Run, step: int) -> tuple[dict[str, float], bool]:
         raise TrainingError(f"The loss {run.loss.name} names a metric {', '.join(sorted(taken))}, which every step has already.")
     asked = engine.rank == 0 and stop_requested(Path(run.job.scratch))
     *totals, stops = engine.reduce([sum(losses), *(sum(s[n] for s in sums) for n in names), float(asked)])
-    if not math.isfinite(totals[0]):
-        bad = [int(s) for mine, loss in zip(dealt, losses, strict=True) if not torch.isfinite(loss) for s in mine]
-        raise TrainingError(f"The loss of step {step + 1} is not finite" + (f"; sequences {_some(np.array(bad))}." if bad else "."), bad)
-    if engine.deep.optimizer.overflow:
-        raise TrainingError(f"The gradients of step {step + 1} are not finite; sequences {_some(dealt)}.", dealt.flatten().tolist())
-    return {"loss": totals[0] / units, "tokens": tokens, **{n: v / units for n, v in zip(names, totals[1:], strict=True)}}, stops > 0
+    norm, skipped = _update(run, step, totals[0] / units, list(zip(dealt, losses, strict=True)))
+    values = {"loss": _finite(totals[0] / units), "grad_norm": _finite(norm), "skipped": float(skipped)}
+    run.history.add(values["loss"], values["grad_norm"], skipped)
+    means = {n: _finite(v / units) for n, v in zip(names, totals[1:], strict=True)}
+    return {**values, "tokens": tokens, **means}, stops > 0
+
+
+def _update(run: Run, step: int, loss: float, own: Sequence[tuple[np.ndarray, Tensor]]) -> tuple[float, bool]:
+    """Makes the update of a step, or skips it where the guard says so.
+
+    Args:
+        run: The run.
+        step: The step, from 0.
+        loss: Mean loss of the step over all ranks.
+        own: This rank's micro-batches: their sequences and the sum of their loss.
+
+    Returns:
+        (gradient norm before clipping, whether the update was skipped).
+
+    Raises:
+        TrainingError: Loss or gradients are out of the ordinary, and the guard does not skip such a step, or has skipped too many.
+    """
+    guard, past = run.settings.guard, run.history
+    of_loss = fault(guard, "loss", loss, past.losses)
+    norm = run.engine.update(lambda norm: bool(of_loss or fault(guard, "gradient norm", norm, past.norms)))
+    why = of_loss or fault(guard, "gradient norm", norm, past.norms)
+    if not why:
+        return norm, False
+    named = [int(sequence) for sequences, found in own if math.isfinite(loss) or not torch.isfinite(found) for sequence in sequences]
+    where = f"Step {step + 1}: {why}" + (f"; sequences {_some(np.array(named))}." if named else ".")
+    if guard.action == "fail":
+        raise TrainingError(where, named)
+    if past.skips_in_a_row == guard.max_skips_in_a_row:
+        before = f"The {past.skips_in_a_row} steps before it were skipped too, as many as guard.max_skips_in_a_row allows."
+        raise TrainingError(f"{where} {before}", named)
+    run.events.log(f"skipped: {where}")
+    return norm, True
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

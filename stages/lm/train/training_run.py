@@ -17,7 +17,7 @@ from stages.lm.data.order import Order, OrderError
 from stages.lm.train.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
 from stages.lm.train.job import JobError, RankJob
 from stages.lm.train.launch import LaunchError, launch
-from stages.lm.train.metrics import read_metrics
+from stages.lm.train.metrics import MetricLine, read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 
 FAILED = (JobError, LaunchError, OrderError)
@@ -64,7 +64,7 @@ def refuse_missing_gpus(gpus: int) -> None:
         )
 
 
-def run(job: RankJob, listener: Listener) -> list[dict[str, float]]:
+def run(job: RankJob, listener: Listener) -> list[MetricLine]:
     """Runs a job on its ranks. It fails with an error of FAILED, or with OSError if a disk is full or read-only.
 
     A training whose batches cannot be divided over the ranks, or whose schedule is longer than the run, is refused before any rank starts.
@@ -164,7 +164,14 @@ def _pass_on(job: RankJob, listener: Listener, rank: int, event: RankEvent) -> N
         listener.log(f"step {event.step}: validation loss {event.metrics['validation_loss']:.4f}")
     elif isinstance(event, StepDone):
         step, metrics = event.step, event.metrics
-        note = f"loss {metrics['loss']:.4f}, lr {metrics['lr']:.2e}, {metrics['tokens_per_s']:.0f} tokens/s"
+        note = f"loss {_shown(metrics['loss'], '.4f')}, lr {metrics['lr']:.2e}, {metrics['tokens_per_s']:.0f} tokens/s"
         listener.progress(step, job.steps, "steps", note)
         if step % LOG_EVERY_STEPS == 0 or step in (1, job.steps):
-            listener.log(f"step {step}/{job.steps}: {note}, gradient norm {metrics['grad_norm']:.3f}")
+            listener.log(
+                f"step {step}/{job.steps}: {note}, gradient norm {_shown(metrics['grad_norm'], '.3f')}"
+                + ("; skipped" if metrics["skipped"] else "")
+            )
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "not finite" if value is None else format(value, form)

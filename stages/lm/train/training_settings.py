@@ -17,6 +17,7 @@ from stages.lm.model.loss import Loss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.schedules.schedule import Schedule
 from stages.lm.schedules.schedule_cosine import Cosine
+from stages.lm.train.guard import Guard
 from stages.lm.train.optimizer import Optimizer
 from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
@@ -88,6 +89,8 @@ class TrainingSettings(StageConfig):
     """Whether weight decay also applies to the token embedding."""
     max_grad_norm: float = Field(1.0, ge=0, le=1e9, decides=True)
     """Largest global gradient norm; 0 turns clipping off. Source of 1.0: GPT-3 and Llama."""
+    guard: Guard = Field(Guard(), decides=True)
+    """What to do about a step whose loss or gradients are not finite or a spike."""
     eval_every_steps: int = Field(ge=0, decides=False)
     """Steps between evaluations on the validation sequences; 0: only before the first and after the last step."""
     max_validation_sequences: int = Field(512, ge=1, decides=False)

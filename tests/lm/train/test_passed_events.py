@@ -42,7 +42,7 @@ def shown(folder: Path, *events: tuple[int, RankEvent]) -> Shown:
 
 
 def test_the_first_every_twentieth_and_the_last_step_are_logged_and_every_step_is_progress(tmp_path: Path) -> None:
-    metrics = {"loss": 2.0, "lr": 1e-3, "tokens_per_s": 99.6, "grad_norm": 0.5}
+    metrics = {"loss": 2.0, "lr": 1e-3, "tokens_per_s": 99.6, "grad_norm": 0.5, "skipped": 0.0}
     found = shown(tmp_path, *[(0, StepDone(step, metrics)) for step in range(1, 48)])
     assert [line.partition("/")[0] for line in found.lines] == ["step 1", "step 20", "step 40", "step 47"]
     assert found.lines[0] == "step 1/47: loss 2.0000, lr 1.00e-03, 100 tokens/s, gradient norm 0.500"

@@ -17,8 +17,9 @@ from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import checkpoint, trainer, training_run
-from stages.lm.train.engine import optimizer_steps
+from stages.lm.train.engine import UpdateGate, optimizer_steps
 from stages.lm.train.events import EventTail, SequencesScored, event_path, open_events
+from stages.lm.train.guard import history
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.optimizer import Partition
 from stages.lm.train.optimizer_adamw import AdamW
@@ -202,7 +203,17 @@ def test_only_rank_0_deletes_old_snapshots(job: RankJob, tmp_path: Path, monkeyp
     monkeypatch.setattr(trainer.snapshots, "prune", lambda folder, step: calls.append(f"prune {folder.name} {step}"))
     engine: Any = SimpleNamespace(rank=rank)
     own = replace(job, scratch=str(tmp_path))
-    run = trainer.Run(own, engine, own.training, Order(own.phases, 1, 8), SequenceReader(own.train), open_events(tmp_path, rank), None, 0)
+    run = trainer.Run(
+        own,
+        engine,
+        own.training,
+        Order(own.phases, 1, 8),
+        SequenceReader(own.train),
+        open_events(tmp_path, rank),
+        None,
+        0,
+        history(own.training.guard, ()),
+    )
     trainer.save(run, 4)
     assert calls == ["save", "prune resume 4"][: 1 + deleted]
 
@@ -227,20 +238,15 @@ def test_a_loss_that_is_not_finite_names_the_sequences_of_its_micro_batch(
     bad = next(oracle.batches(((0, SEQUENCES),), 8, 5))[5]  # in the second micro-batch of four
     references[bad] = np.nan
     sequences = write_sequence_files(tmp_path / "sequences", *plain.items_of(SEQUENCES, 1), 32, 0, references)
-    with pytest.raises(trainer.TrainingError, match="The loss of step 1 is not finite; sequences") as caught:
+    with pytest.raises(trainer.TrainingError, match="Step 1: the loss is not finite; sequences") as caught:
         plain.run(replace(job, train=sequences), tmp_path / "run", monkeypatch)
     assert caught.value.sequences == next(oracle.batches(((0, SEQUENCES),), 8, 5))[4:]
 
 
 def test_gradients_that_overflow_name_the_sequences(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = plain.PlainDeep.step
-
-    def overflowing(deep: plain.PlainDeep) -> None:
-        made(deep)
-        deep.optimizer.overflow = True
-
-    monkeypatch.setattr(plain.PlainDeep, "step", overflowing)
-    with pytest.raises(trainer.TrainingError, match="The gradients of step 1 are not finite; sequences") as caught:
+    closed = UpdateGate.closed
+    monkeypatch.setattr(UpdateGate, "closed", lambda gate, norm: closed(gate, math.inf))
+    with pytest.raises(trainer.TrainingError, match="Step 1: the gradient norm is not finite; sequences") as caught:
         plain.run(job, tmp_path, monkeypatch)
     assert caught.value.sequences == next(oracle.batches(((0, SEQUENCES),), 8, 5))
 
