@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from stages.lm.train.job import Machine, RankJob
     from stages.lm.train.training_settings import TrainingSettings
 
-COMPILERS = ("g++", "clang++")
-
 MetricLine = Mapping[str, Any]
 """A line of the metrics file: name -> value."""
 
@@ -129,25 +127,30 @@ def machine(ctx: Context) -> Machine:
 
 
 def _compiles(ctx: Context) -> bool:
-    """Returns whether the ranks compile the model. Without a C++ compiler they do so only if the recipe says it, which is refused.
+    """Returns whether ranks may compile. Without a compiler they do so only if the recipe says it, which is refused.
 
     Raises:
-        StageError: The recipe says to compile, and there is no compiler.
+        StageError: The recipe says to compile, and something that torch's compiler needs is missing.
     """
+    import os
     import shutil
+    import sysconfig
 
     wanted = ctx.runtime.compile
     if wanted is False or (wanted is None and not ctx.runtime.gpus):
         return False
-    if any(map(shutil.which, COMPILERS)):
+    compiler = os.environ.get("CXX", "g++")  # as torch's compiler chooses it
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    missing = f"the C++ compiler {compiler}" if not shutil.which(compiler) else "" if header.is_file() else f"Python's header {header}"
+    if not missing:
         return True
     if wanted:
         raise StageError(
-            f"runtime.compile is true, but this machine has no C++ compiler ({' or '.join(COMPILERS)}).",
+            f"runtime.compile is true, but this machine does not have {missing}.",
             where=f"node {ctx.node}",
-            do="Install one, or set runtime.compile=false.",
+            do="Install it, or set runtime.compile=false.",
         )
-    ctx.log("There is no C++ compiler on this machine, so the model is not compiled; training takes longer.")
+    ctx.log(f"The model is not compiled, because this machine does not have {missing}; training takes longer.")
     return False
 
 

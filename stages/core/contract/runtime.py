@@ -33,14 +33,14 @@ class Runtime(StageConfig):
     """Which activations the backward pass computes again instead of keeping them: none, those inside the feed-forward layers (most of the
     memory for a seventh more time), or all inside a block (a third more time)."""
     compile: bool | None = None
-    """Whether torch.compile compiles the blocks of the model. null compiles on GPUs. The first step takes longer; kernels are kept in the
-    home. It needs a C++ compiler."""
+    """Whether torch.compile compiles the model's blocks in pretrain and sft. null compiles on GPUs. The first step takes longer; kernels are
+    kept in the home. It needs a C++ compiler and Python's headers. In fp32 a GPU runs uncompiled."""
     stall_limit_s: int = Field(600, ge=10, le=10**6)
     """Seconds without progress of any training process after which a training ends with an error that names the process that is behind.
     A micro-batch, a batch of an evaluation and the writing of one process's part of a snapshot must each take less. The default is
     PyTorch's limit for a collective of NCCL (default_pg_nccl_timeout, 10 minutes)."""
     stop_grace_s: int = Field(120, ge=0, le=10**6)
-    """Seconds that the training processes have after SIGTERM to finish their step and save a snapshot. After them, or after a second
+    """Seconds that the training processes have after SIGTERM to finish their step, evaluate if that is due, and save a snapshot. After them, or after a second
     SIGTERM, they end at once. The default is the longest notice of common schedulers (AWS Spot: 2 minutes; Kubernetes and Slurm: 30 s)."""
     openlineage: str = ""
     """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key

@@ -42,14 +42,16 @@ def segment_attention(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tenso
 
 
 def attend_by_segment(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> Tensor:
-    """Returns the output of attention by one differentiable call of torch per segment, [T, H, C]. For fp32 on a GPU."""
-    lengths = bounds.diff().tolist()
-    return torch.cat(
-        [
-            _back(F.scaled_dot_product_attention(_heads(q), _heads(k), _heads(v), is_causal=True, enable_gqa=True))
-            for q, k, v in zip(q_THC.split(lengths), k_TKC.split(lengths), v_TKC.split(lengths), strict=True)
-        ]
-    )
+    """Returns the output of attention by one differentiable call of torch per segment, [T, H, C]. For fp32 on a GPU, uncompiled.
+
+    Keys and values are repeated: torch's memory-efficient kernel does not share them, and its plain one keeps the square of a segment.
+    """
+    groups = q_THC.shape[1] // k_TKC.shape[1]
+    parts = []
+    for here in _slices(bounds):
+        q, k, v = _heads(q_THC[here]), _wide(k_TKC[here], groups), _wide(v_TKC[here], groups)
+        parts.append(_back(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+    return torch.cat(parts)
 
 
 @torch.library.custom_op("loam::attend_on_cpu", mutates_args=())  # type: ignore[untyped-decorator]

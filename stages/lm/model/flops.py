@@ -37,7 +37,8 @@ def training_memory_bytes(
 
     States are exact: fp32 weight, gradient and optimizer state (16 bytes per parameter with AdamW's two state tensors) plus the bf16 copy,
     divided over the ranks. Activations are the tensors that an uncompiled block keeps for its backward pass. The loss keeps hidden states and
-    an fp32 gradient of the head, and no logits. The sum also contains the gathered weights of two blocks, the embedding and the head.
+    an fp32 gradient of the head; its chunk of logits (lm/model/linear_cross_entropy.py) is left out. The sum also contains the gathered
+    weights of two blocks, the embedding and the head.
 
     Args:
         config: Shape of the model.

@@ -7,7 +7,7 @@ A checkpoint is a folder with these files:
   folder is renamed into place.
 
 Guarantee: a folder without a valid checkpoint.json is not a checkpoint. A checkpoint is read only after its files match the record. A resume
-at the same number of ranks is bit-exact; at another number it is the same up to rounding in the sums over ranks. No pickle is used.
+at the same number of ranks is bit-exact on a CPU; at another number it is the same up to rounding in the sums over ranks. No pickle is used.
 Cost: 4 bytes per parameter and tensor (12 per parameter with AdamW). Opening a checkpoint reads it once, divided over the ranks.
 """
 

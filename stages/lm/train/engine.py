@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 COLLECTIVE_LIMIT = timedelta(days=1)
 """Longest wait in a collective. The launcher ends ranks that hang (lm/ranks/stall.py); this limit must be longer than any wait for a rank
 that still makes progress. DeepSpeed's default is 10 minutes, which a rank that reads a large checkpoint exceeds."""
+MAX_SHAPES = 64  # of compiled blocks; torch's default of 8 is less than the powers of two from 16 to the tokens of a batch
 BUCKET_ELEMENTS = 200_000_000  # largest bucket of gradients and prefetches, in elements; DeepSpeed's default is 500 M
 
 
@@ -155,19 +156,20 @@ def start(job: RankJob, accumulation: int) -> Engine:
     """
     prepare_deepspeed()
     import deepspeed
-    from deepspeed.utils import set_z3_leaf_modules
+    from deepspeed.utils import groups, set_z3_leaf_modules
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", rank) if job.machine.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     deepspeed.init_distributed("nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE_LIMIT, verbose=False)
+    groups._WORLD_GROUP = dist.new_group(timeout=COLLECTIVE_LIMIT)  # DeepSpeed would make this copy of the group with the default limit
     settings = deepspeed_config(job, accumulation)
     # No dtype argument: with one, DeepSpeed 0.19.8 uses bf16 where fp16 is not supported.
     with deepspeed.zero.Init(config_dict_or_path=settings):
         model = Llama(job.model, job.machine.recompute)
     set_z3_leaf_modules(model, [Block])  # one gather per block: a tenth less time per step on small models
-    if job.machine.kernels:
+    if job.compiles():
         compile_blocks(model)
     optimizer, built = build_optimizer(job, model)
     deep, *_ = deepspeed.initialize(model=model, optimizer=built, config=settings)
@@ -199,8 +201,10 @@ def install_gate(zero: Any) -> UpdateGate:
 def compile_blocks(model: Llama) -> None:
     """Compiles the inside of each block; the hooks of ZeRO-3 around a block stay as they are. All blocks share one compilation.
 
-    Shapes are constants of the compiled code. Kernels are made at the first forward and backward pass.
+    Shapes are constants of the compiled code, which is made at the first forward and backward pass of each shape. Training has one shape of
+    tokens and evaluation another, each with some numbers of bounds (powers of two).
     """
+    torch._dynamo.config.recompile_limit = MAX_SHAPES
     for block in model.blocks:
         block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
 

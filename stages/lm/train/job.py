@@ -113,6 +113,29 @@ class RankJob:
             )
         return batch // per_pass
 
+    def compiles(self) -> bool:
+        """Returns whether the ranks compile the model.
+
+        They do not where the length of batches changes from step to step (dpo, reference): each length would be compiled. Nor in fp32 on a GPU,
+        where attention is a loop over segments.
+        """
+        if not self.machine.kernels or not isinstance(self.settings, TrainingSettings) or self.settings.loss.trim_to:
+            return False
+        return self.machine.device == "cpu" or self.settings.precision != "fp32"
+
+    def refuse_unfit_heads(self) -> None:
+        """Checks the channels of a head for the attention kernel of GPUs.
+
+        Raises:
+            JobError: The kernel cannot compute with them.
+        """
+        channels = self.model.head_dim
+        if self.machine.device == "cuda" and self.settings.precision == "bf16" and (channels % 8 or channels > 256):
+            raise JobError(
+                f"A head has {channels} channels, but attention in bf16 on a GPU needs a multiple of 8 and at most 256; "
+                "choose other model.hidden_size, model.num_attention_heads or model.head_dim, or precision: fp32."
+            )
+
     def fingerprint(self) -> str:
         """Returns the sha256 over the deciding fields. Of the settings it covers only fields that a rank reads."""
         plain = _adapter().dump_python(self, mode="json")

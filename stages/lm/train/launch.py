@@ -169,7 +169,10 @@ def launch(job: RankJob, listen: Callable[[int, RankEvent], None], variables: Ma
         for rank in ranks:
             output = stack.enter_context((scratch / f"rank-{rank}.log").open("wb"))
             command = [sys.executable, "-m", "stages.lm.train.rank", str(path), str(os.getpid())]
-            settings = {**environment(rank, len(ranks), port, job.machine.device), **compiler(job.machine.kernels)}
+            settings = {
+                **environment(rank, len(ranks), port, job.machine.device),
+                **compiler(job.machine.kernels if job.compiles() else ""),
+            }
             own = {**variables, **settings, "PYTHONPATH": _python_path()}
             group.processes.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT))
         codes = group.wait(job.machine.stall_limit_s)

@@ -157,7 +157,10 @@ def train_step(run: Run, step: int) -> tuple[dict[str, float | None], bool]:
     run.events.heartbeat.reach(Activity.READING, step + 1)
     micro = run.job.machine.micro_batch_size
     dealt = run.order.sequences_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
-    batches = [run.sequences.batch(micro_batch, run.loss.trim_to) for micro_batch in dealt]
+    batches = []
+    for micro_batch in dealt:
+        batches.append(run.sequences.batch(micro_batch, run.loss.trim_to))
+        run.events.heartbeat.tick()
     local = [float(sum(run.loss.units(b) for b in batches)), float(sum((b.docs >= 0).sum() for b in batches))]
     run.events.heartbeat.reach(Activity.TRAINING)
     units, tokens = engine.reduce(local)

@@ -83,6 +83,7 @@ def run(job: RankJob, listener: Listener) -> list[MetricLine]:
         job.accumulation()
         if fault := job.training.schedule.fault(job.steps, job.training.warmup_steps):
             raise JobError(f"The schedule does not fit: {fault}.")
+    job.refuse_unfit_heads()
     launch(job, lambda rank, event: _pass_on(job, listener, rank, event), listener.child_environment())
     return read_metrics(Path(job.scratch) / "metrics.jsonl")
 

@@ -201,7 +201,7 @@ def _ranks(machine: LocalMachine, model: ModelConfig, seq_len: int, fewest: int)
     ranks = min(len(machine.gpus) or min(machine.cores, MOST_RANKS), fewest)
     memory = GPU_MEMORY_BYTES if machine.gpus else machine.memory_bytes // (2 * ranks)
     precision = "bf16" if machine.gpus else "fp32"
-    micro = 8 if machine.gpus else 4  # on a CPU, 4 short sequences keep the logits in the cache (configs/tiny.yaml)
+    micro = 8 if machine.gpus else 4
     while micro > 1 and (
         ranks * micro > fewest
         or flops.training_memory_bytes(model, ranks, micro, seq_len, precision, recompute="none", state_tensors=2) > memory

@@ -14,19 +14,21 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from stages.lm.model.config import Recompute
 from stages.lm.model.llama import Llama
+from stages.lm.model.loss_dpo import DpoLoss
+from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train.engine import compile_blocks
-from stages.lm.train.job import Machine
+from stages.lm.train.job import JobError, Machine
 from stages.lm.train.launch import compiler, launch
 from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_run import metric_rows
-from stages.training import COMPILERS
-from tests.lm.made import MODEL
+from stages.lm.train.training_settings import ScoringSettings
+from tests.lm.made import MODEL, changed, small_job
 from tests.lm.toys import train as toys
 
 
-def batch(bounds: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def batch(bounds: list[int], padded: int = 17) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     tokens = torch.randint(61, (2, 16), generator=torch.Generator().manual_seed(len(bounds)))
-    return tokens, torch.arange(16).expand(2, 16), torch.tensor([*bounds, *[32] * (17 - len(bounds))], dtype=torch.int32)
+    return tokens, torch.arange(16).expand(2, 16), torch.tensor([*bounds, *[32] * (padded - len(bounds))], dtype=torch.int32)
 
 
 @pytest.mark.parametrize("recompute", ["none", "feed_forward", "block"])
@@ -56,6 +58,49 @@ def test_a_block_is_one_graph_and_is_compiled_once(monkeypatch: pytest.MonkeyPat
     assert counter.frame_count == 2
 
 
+def test_batches_of_many_shapes_are_compiled_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's default ends a training with an error at the ninth shape of a block that must be one graph."""
+    torch._dynamo.reset()
+    compile_with = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda *given, **more: compile_with(*given, backend="eager", **more))
+    model = Llama(MODEL)
+    for param in model.parameters():
+        torch.nn.init.normal_(param, 0.0, 0.1)
+    expected = [model(*batch([0, 16], padded)) for padded in range(17, 29)]
+    compile_blocks(model)
+    for at, padded in enumerate(range(17, 29)):
+        assert torch.allclose(model(*batch([0, 16], padded)), expected[at], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "loss", "kernels", "compiles"),
+    [
+        ("cpu", "fp32", NextTokenLoss(), "k", True), ("cuda", "bf16", NextTokenLoss(), "k", True), ("cuda", "fp32", NextTokenLoss(), "k", False),
+        ("cpu", "bf16", DpoLoss(), "k", False), ("cuda", "bf16", NextTokenLoss(), "", False),
+    ],
+)  # fmt: skip
+def test_what_is_compiled(tmp_path: Path, device: str, precision: str, loss: Any, kernels: str, compiles: bool) -> None:
+    """Dpo has batches of many lengths; attention in fp32 on a GPU is a loop, which is no graph."""
+    job = small_job(tmp_path, Machine(1, device, 2, 2, kernels=kernels), 1)
+    assert changed(job, precision=precision, loss=loss).compiles() is compiles
+    assert replace(job, settings=ScoringSettings()).compiles() is False
+
+
+@pytest.mark.parametrize(("channels", "refused"), [(8, False), (256, False), (4, True), (12, True), (264, True)])
+def test_heads_that_the_kernel_of_gpus_cannot_take_are_refused(tmp_path: Path, channels: int, refused: bool) -> None:
+    job = changed(small_job(tmp_path, Machine(1, "cuda", 2, 2), 1), precision="bf16")
+    job = replace(job, model=job.model.model_copy(update={"head_dim": channels, "qk_norm": True}))
+    replace(job, machine=Machine(1, "cpu", 2, 2)).refuse_unfit_heads()
+    changed(job, precision="fp32").refuse_unfit_heads()
+    if refused:
+        with pytest.raises(
+            JobError, match=f"A head has {channels} channels, but attention in bf16 on a GPU needs a multiple of 8 and at most 256"
+        ):
+            job.refuse_unfit_heads()
+    else:
+        job.refuse_unfit_heads()
+
+
 def test_the_compiler_keeps_its_kernels_in_the_home_or_is_off() -> None:
     assert compiler("/home/cache/kernels") == {"TORCHINDUCTOR_CACHE_DIR": "/home/cache/kernels"}
     assert compiler("") == {"TORCHDYNAMO_DISABLE": "1"}
@@ -69,7 +114,7 @@ def curve(folder: Path, kernels: str, **machine: Any) -> list[dict[str, float | 
     return metric_rows(read_metrics(folder / "scratch" / "metrics.jsonl"), {})
 
 
-@pytest.mark.parametrize("kernels", ["kernels"] if any(map(shutil.which, COMPILERS)) else [])
+@pytest.mark.parametrize("kernels", ["kernels"] if shutil.which(os.environ.get("CXX", "g++")) else [])
 def test_a_compiled_training_follows_the_uncompiled_one(tmp_path: Path, kernels: str) -> None:
     """Under ZeRO-3, with evaluations, whose batches have another size and no gradients. A second training finds the kernels."""
     plain = curve(tmp_path / "plain", "")

@@ -17,7 +17,7 @@ from torch import nn
 
 from stages.lm.model.llama import Block
 from stages.lm.train import engine as engines
-from stages.lm.train.engine import Engine, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
+from stages.lm.train.engine import UpdateGate, Engine, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.training_settings import ScoringSettings
@@ -41,13 +41,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         noted.append(("initialize", given))
         for param in given["model"].parameters():
             param.ds_tensor = param.bfloat16() if "bf16" in given["config"] else param
-        return SimpleNamespace(module=given["model"]), None, None, None
+        return SimpleNamespace(module=given["model"], optimizer=SimpleNamespace(_get_norm_groups=list)), None, None, None
 
     fake, utils, zero = ModuleType("deepspeed"), ModuleType("deepspeed.utils"), SimpleNamespace(Init=init)
+    runtime = ModuleType("deepspeed.runtime.utils")
+    runtime.combine_grad_norm_groups = sum  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "deepspeed.runtime", ModuleType("deepspeed.runtime"))
+    monkeypatch.setitem(sys.modules, "deepspeed.runtime.utils", runtime)
     fake.__dict__.update(
         zero=zero, utils=utils, initialize=initialize, init_distributed=lambda *given, **named: noted.append(("join", *given, named)),
     )  # fmt: skip
     utils.__dict__.update(
+        groups=SimpleNamespace(_WORLD_GROUP=None),
         set_z3_leaf_modules=lambda model, kinds: noted.append(("leaves", kinds)),
         safe_set_local_fp32_param=lambda param, value: noted.append(("weight", value.tolist())),
         safe_set_local_optimizer_state=lambda param, value, what: noted.append((what, value.tolist())),
@@ -57,6 +62,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(engines, "prepare_deepspeed", lambda: noted.append(("prepare",)))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: noted.append(("device", str(device))))
     monkeypatch.setattr(engines.dist, "barrier", lambda: noted.append(("barrier",)))
+    monkeypatch.setattr(engines.dist, "new_group", lambda timeout: noted.append(("group", timeout)))
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     return noted
@@ -77,7 +83,8 @@ def test_a_rank_joins_over_gloo_on_processors_and_over_nccl_on_its_own_gpu(
     engine = start(job, 3)
     settings = deepspeed_config(job, 3)
     assert calls[:-1] == [
-        ("prepare",), *chosen, ("join", backend, {"timeout": timedelta(days=1), "verbose": False}), ("zero.Init", {"config_dict_or_path": settings}), ("leaves", [Block]),
+        ("prepare",), *chosen, ("join", backend, {"timeout": timedelta(days=1), "verbose": False}), ("group", timedelta(days=1)),
+        ("zero.Init", {"config_dict_or_path": settings}), ("leaves", [Block]),
     ]  # fmt: skip
     name, given = calls[-1]
     assert name == "initialize" and given["config"] == settings and given["model"] is engine.deep.module
@@ -123,7 +130,7 @@ def test_sums_over_the_ranks_are_made_in_double_precision_on_the_device_of_the_e
 
     monkeypatch.setattr(engines.dist, "all_reduce", twice)
     made = plain.engine_of(job)
-    engine = Engine(made.deep, made.named, 0, 2, torch.device("cpu"), made.optimizer)
+    engine = Engine(made.deep, made.named, 0, 2, torch.device("cpu"), made.optimizer
     assert engine.reduce([2.0**24 + 1, 0.5]) == [2.0**25 + 2, 1.0]
     with pytest.raises(Stop):
         replace(engine, device=torch.device("meta")).reduce([1.0])

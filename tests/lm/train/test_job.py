@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -305,25 +306,35 @@ def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -
         (0, True, "/bin/g++", True),
         (2, False, "/bin/g++", False),
         (2, None, None, False),
+        (2, None, "/bin/no-headers", False),
     ],
 )
 def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: bool | None, compiler: str | None, compiled: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int, wanted: bool | None, compiler: str | None, compiled: bool
 ) -> None:
+    headers = tmp_path / "headers"
+    headers.mkdir()
+    if compiler != "/bin/no-headers":
+        (headers / "Python.h").touch()
     said: list[str] = []
     runtime = SimpleNamespace(**{name: getattr(Runtime, name) for name in ("cpu_ranks", "micro_batch_size", "eval_batch_size", "offload_optimizer",
         "recompute", "stall_limit_s", "stop_grace_s")}, gpus=gpus, compile=wanted)  # fmt: skip
     ctx: Any = SimpleNamespace(runtime=runtime, node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(shutil, "which", lambda name: compiler)
+    monkeypatch.setenv("CXX", "my-c++")
+    monkeypatch.setattr(shutil, "which", lambda name: compiler if name == "my-c++" else None)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(headers))
     assert stage_training.machine(ctx).kernels == ("/c/kernels" if compiled else "")
-    assert said == ([] if compiler else ["There is no C++ compiler on this machine, so the model is not compiled; training takes longer."])
+    missing = "the C++ compiler my-c++" if not compiler else f"Python's header {headers}/Python.h"
+    said_of = f"The model is not compiled, because this machine does not have {missing}; training takes longer."
+    assert said == ([said_of] if gpus and wanted is None and not compiled else [])
 
 
 def test_compilation_without_a_compiler_is_refused_where_the_recipe_demands_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(Runtime, "compile", True)
     ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path(), cache=Path("/c"))
-    with pytest.raises(StageError, match=r"runtime.compile is true, but this machine has no C\+\+ compiler \(g\+\+ or clang\+\+\)"):
+    with pytest.raises(StageError, match=r"runtime.compile is true, but this machine does not have the C\+\+ compiler g\+\+"):
         stage_training.machine(ctx)
