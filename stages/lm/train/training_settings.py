@@ -15,8 +15,8 @@ from pydantic import model_validator
 
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_next_token import NextTokenLoss
-from stages.lm.train.optimizer import Optimizer
-from stages.lm.train.optimizer_adamw import AdamW
+from stages.lm.optimizers.optimizer import Optimizer
+from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.train.schedule import Schedule
 from stages.lm.train.schedule_cosine import Cosine
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES

@@ -53,7 +53,12 @@ def test_counts_equal_the_built_model(tied: bool, qk_norm: bool) -> None:
     matmuls = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and not (n.startswith("embedding.") and not tied))
     assert flops.matmul_parameters(config) == matmuls
     assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * 2 * 16 * 32
-    assert flops.checkpoint_bytes(config, 2) == 12 * flops.parameter_count(config)
+    assert flops.checkpoint_bytes(config, flops.StateTensors(2, 2)) == 12 * flops.parameter_count(config)
+    hidden = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and n.startswith("blocks."))
+    others = flops.parameter_count(config) - hidden
+    assert flops.checkpoint_bytes(config, flops.StateTensors(1, 2)) == 8 * hidden + 12 * others
+    memory = [flops.training_memory_bytes(config, 1, 1, 32, "fp32", False, flops.StateTensors(*given)) for given in ((1, 2), (2, 2), (2, 3))]
+    assert memory[1] - memory[0] == 4 * hidden and memory[2] - memory[1] == 4 * others
 
 
 def test_llama_3_8b_has_its_known_size() -> None:
@@ -67,8 +72,8 @@ def test_llama_3_8b_has_its_known_size() -> None:
         max_position_embeddings=8192,
     )
     assert flops.parameter_count(llama) == 8_030_261_248
-    one = flops.training_memory_bytes(llama, 1, 1, 8192, "bf16", True, 2)
-    assert flops.training_memory_bytes(llama, 64, 1, 8192, "bf16", True, 2) < one
+    one = flops.training_memory_bytes(llama, 1, 1, 8192, "bf16", True, flops.StateTensors(2, 2))
+    assert flops.training_memory_bytes(llama, 64, 1, 8192, "bf16", True, flops.StateTensors(2, 2)) < one
 
 
 def test_plan_needs_no_torch() -> None:

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from stages.lm.model.llama import Block
+from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.train import engine as engines
 from stages.lm.train.engine import Engine, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.training_settings import ScoringSettings
 from tests.lm import plain
 from tests.lm.made import changed, small_job
@@ -136,7 +136,7 @@ def given_engine(rank: int) -> tuple[Engine, dict[Any, Any], list[int]]:
     flat, param = torch.ones(3), nn.Parameter(torch.zeros(6))
     param.ds_tensor = torch.zeros(3)  # type: ignore[attr-defined]
     zero = SimpleNamespace(
-        fp32_partitioned_groups_flat=[flat], fp16_groups=[1, 2], optimizer=SimpleNamespace(state=states),
+        fp32_partitioned_groups_flat=[flat], fp16_groups=[1, 2], sub_group_to_group_id={0: 0}, param_groups=[{"matrix": None}], optimizer=SimpleNamespace(state=states),
         _reassign_or_swap_out_partitioned_parameters=gathered.append,
     )  # fmt: skip
     deep: Any = SimpleNamespace(optimizer=zero)
