@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from stages.lm.train import checkpoint
 from tests.golden import oracle
 from tests.golden.test_trajectory import CLIPPED, EVERY, STEPS, UNCLIPPED, Case, Machine, Ran, made_case, run
+from tests.lm.made import changed
 
 MATRICES = 14  # seven in each of two blocks
 MUON: dict[str, Any] = {"name": "muon", "momentum": 0.9, "adamw_learning_rate_ratio": 0.4, "adamw_betas": (0.8, 0.99), "adamw_eps": 1e-6}
@@ -80,6 +81,7 @@ def test_every_step_updates_every_matrix(trained: Counted) -> None:
 
 
 def test_the_run_follows_torch(case: Case, trained: Counted) -> None:
+    """Measured on two ranks without tied embeddings: weights 6e-8."""
     ran, expected = trained.ran, case.curve
     assert (max(expected.grad_norm) > 0.5) or not case.job.training.max_grad_norm, "the limit is reached"
     assert ran.curve("lr") == pytest.approx(expected.rate, rel=1e-12)
@@ -88,7 +90,7 @@ def test_the_run_follows_torch(case: Case, trained: Counted) -> None:
     weights = ran.weights()
     assert set(weights) == {oracle.our_name(name) for name in expected.weights}
     for name, tensor in expected.weights.items():
-        assert torch.allclose(weights[oracle.our_name(name)], tensor, atol=1e-5, rtol=0), name
+        assert torch.allclose(weights[oracle.our_name(name)], tensor, atol=2e-6, rtol=0), name
 
 
 def test_a_checkpoint_has_the_declared_tensors_of_every_parameter(trained: Counted) -> None:
@@ -105,21 +107,52 @@ def test_a_checkpoint_has_the_declared_tensors_of_every_parameter(trained: Count
 
 
 def resumed(job: Any, source: Path, folder: Path, ranks: int) -> Ran:
-    """Trains from the snapshot after half of the steps."""
+    """Trains a copy of a run again from the last snapshot but one."""
     shutil.copytree(source, folder)
     shutil.rmtree(folder / "resume" / f"step-{STEPS:010d}")
     return run(job, folder, ranks, 2)
 
 
-def test_resume(case: Case, trained: Counted, tmp_path: Path) -> None:
-    """At the same number of ranks every bit is the same. At another one, and back again, differences are those of sums over the ranks."""
+def said(ran: Ran) -> str:
+    return (ran.folder / "events-0.jsonl").read_text()
+
+
+def agree(ran: Ran, source: Ran) -> None:
+    """Asserts that two runs differ by less than 1e-6, which sums over another number of ranks explain."""
+    assert ran.curve() == pytest.approx(source.curve(), rel=1e-6)
+    weights = ran.weights()
+    assert all(torch.allclose(weights[name], tensor, atol=1e-6, rtol=0) for name, tensor in source.weights().items())
+
+
+def test_a_resume_at_the_same_number_of_ranks_gives_the_same_bits(case: Case, trained: Counted, tmp_path: Path) -> None:
     source = trained.ran
     ranks = checkpoint.read_trainer(source.folder / "out" / "checkpoint").ranks
     same = resumed(case.job, source.folder, tmp_path / "same", ranks)
+    assert f"continues from step {EVERY} (written by {ranks} ranks)" in said(same)
     assert same.curve() == source.curve() and same.curve("grad_norm") == source.curve("grad_norm")
-    assert all(torch.equal(same.weights()[name], tensor) for name, tensor in source.weights().items())
-    other = resumed(case.job, source.folder, tmp_path / "other", 3 - ranks)
-    assert other.curve() == pytest.approx(source.curve(), rel=1e-6)
-    assert all(torch.allclose(other.weights()[name], tensor, atol=1e-6, rtol=0) for name, tensor in source.weights().items())
-    said = (other.folder / "events-0.jsonl").read_text()
-    assert f"continues from step {EVERY} (written by {ranks} ranks)" in said
+    weights = same.weights()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in source.weights().items())
+
+
+def test_a_resume_at_another_number_of_ranks_and_back(case: Case, trained: Counted, tmp_path: Path) -> None:
+    source = trained.ran
+    ranks = checkpoint.read_trainer(source.folder / "out" / "checkpoint").ranks
+    job = changed(case.job, checkpoint_every_steps=EVERY // 2)
+    other = resumed(job, source.folder, tmp_path / "other", 3 - ranks)
+    assert f"continues from step {EVERY} (written by {ranks} ranks)" in said(other)
+    agree(other, source)
+    back = resumed(job, other.folder, tmp_path / "back", ranks)
+    assert f"continues from step {EVERY + EVERY // 2} (written by {3 - ranks} ranks)" in said(back)
+    agree(back, source)
+
+
+@pytest.mark.parametrize("case", ["unclipped"], indirect=True)
+@pytest.mark.parametrize(("kind", "distance"), [("offload", 1e-5), ("bf16", 1e-2)])
+def test_offload_and_low_precision_update_every_matrix(case: Case, tmp_path: Path, kind: str, distance: float) -> None:
+    """With the state on the CPU the weights are the same. In bf16 the distance of the weights was measured to be 0.0015."""
+    offload = replace(case.job, machine=replace(case.job.machine, offload_optimizer=True))
+    low = changed(case.job, precision="bf16", **{"optimizer.newton_schulz_precision": "bf16"})
+    found = counted({"offload": offload, "bf16": low}[kind], tmp_path / kind, 2)
+    assert found.updates == [MATRICES] * STEPS
+    weights = found.ran.weights()
+    assert all(torch.allclose(weights[oracle.our_name(n)], tensor, atol=distance, rtol=0) for n, tensor in case.curve.weights.items())

@@ -16,6 +16,7 @@ from torch import nn
 
 from stages.lm.model.llama import Block
 from stages.lm.optimizers.optimizer_adamw import AdamW
+from stages.lm.optimizers.optimizer_muon import Muon
 from stages.lm.train import engine as engines
 from stages.lm.train.engine import Engine, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
 from stages.lm.train.job import Machine, RankJob
@@ -162,6 +163,35 @@ def test_every_rank_sets_its_own_slices_and_waits_for_the_others(calls: Calls, r
         "step": 5.0, "exp_avg": [0.0] * 3, "exp_avg_sq": [0.0] * 3,
     }  # fmt: skip
     assert state["exp_avg"].shape == flat.shape
+
+
+def test_every_flat_tensor_gets_the_state_of_its_parameters(calls: Calls) -> None:
+    """The groups of two matrices of a block and of an embedding, the first in two flat tensors."""
+    states: dict[Any, Any] = {}
+    names = ["blocks.0.up.weight", "blocks.1.up.weight", "embedding.weight"]
+    named = {name: nn.Parameter(torch.zeros(6)) for name in names}
+    for param in named.values():
+        param.ds_tensor = torch.zeros(3)  # type: ignore[attr-defined]
+    flats = [torch.ones(3 + number) for number in range(3)]
+    zero = SimpleNamespace(
+        fp32_partitioned_groups_flat=flats, fp16_groups=[], optimizer=SimpleNamespace(state=states), sub_group_to_group_id={0: 0, 1: 0, 2: 1},
+        param_groups=[{"matrix": (2, 3)}, {"matrix": None}],
+    )  # fmt: skip
+    deep: Any = SimpleNamespace(optimizer=zero)
+    asked: list[tuple[str, str]] = []
+
+    def partition(name: str, what: str, begin: int, length: int) -> torch.Tensor:
+        asked.append((name, what))
+        return torch.zeros(length)
+
+    assign(Engine(deep, named, 1, 2, torch.device("cpu"), Muon()), partition, 4)
+    moments = {"step": [], "exp_avg": [5], "exp_avg_sq": [5]}
+    wanted = [{"step": [], "momentum": [3]}, {"step": [], "momentum": [4]}, moments]
+    assert [{name: list(value.shape) for name, value in states[flat].items()} for flat in flats] == wanted
+    assert asked == [
+        *((name, what) for name in names[:2] for what in ("weight", "momentum")),
+        *(("embedding.weight", what) for what in ("weight", "exp_avg", "exp_avg_sq")),
+    ]  # fmt: skip
 
 
 def test_leaving_ends_the_process_group_and_may_come_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
