@@ -60,7 +60,7 @@ def _faults(running: Sections, off: Mapping[str, str], runtime: Any) -> Iterator
     yield from _no_classifier(running, off)
     yield from _no_baselines(running, off)
     yield from _batches(running, runtime)
-    yield from _warmups(running)
+    yield from _schedules(running)
     yield from _too_few_pairs(running)
     yield from _unknown_sources(running)
     yield from _no_documentation(running, off)
@@ -103,8 +103,8 @@ def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
             )
 
 
-def _warmups(running: Sections) -> Iterator[Fault]:
-    """Yields warm-ups that are not shorter than a budget in tokens. The sequence length turns tokens into steps; epochs depend on the data."""
+def _schedules(running: Sections) -> Iterator[Fault]:
+    """Yields schedules that are longer than a budget in tokens. The sequence length turns tokens into steps; epochs depend on the data."""
     if "mix" not in running:
         return
     for node in models().values():
@@ -112,12 +112,12 @@ def _warmups(running: Sections) -> Iterator[Fault]:
             continue
         config, seq_len = running[node], running["mix"].seq_len
         steps = config.budget.in_steps(config.global_batch_size, seq_len, 0)
-        if config.warmup_steps >= steps:
+        if fault := config.schedule.fault(steps, config.warmup_steps):
             yield (
-                f"{node}.warmup_steps {config.warmup_steps:,} is not below the {steps:,} steps that {node}.budget.tokens "
-                f"{config.budget.tokens:,} makes of batches of {config.global_batch_size:,} sequences of {seq_len:,} tokens.",
-                f"{node}.warmup_steps",
-                "Warm up for less, or train for longer.",
+                f"{node}.budget.tokens {config.budget.tokens:,} is {steps:,} steps of {config.global_batch_size:,} sequences of {seq_len:,} "
+                f"tokens: {fault}.",
+                f"{node}.warmup_steps, {node}.schedule, {node}.budget",
+                "Change one of them.",
             )
 
 

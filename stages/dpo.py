@@ -152,6 +152,7 @@ STAGE = Stage(
         "sigmoid loss against stored reference log-probabilities",
         "model.json names the model as config.json does; the column epoch of steps",
         "sequence_spans and steps name sequences and segments, no longer rows and pieces",
+        "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

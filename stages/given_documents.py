@@ -92,7 +92,7 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
 
 def _context(folder: Path, drop: Callable[[str, str, str], None]) -> Context:
     """Returns the context of a reader in a worker, which uses `drop` alone."""
-    return Context("extract", 0, Runtime(), folder, lambda *_: None, lambda line: None, drop, lambda name: ())
+    return Context("extract", 0, Runtime(), folder, folder, lambda *_: None, lambda line: None, drop, lambda name: ())
 
 
 def _local(file: ExternalFile, folder: Path) -> ExternalFile:

@@ -171,6 +171,7 @@ STAGE = Stage(
         "ZeRO-3 training from the seed",
         "model.json names the model as config.json does; the column epoch of steps",
         "steps names sequences, no longer rows",
+        "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

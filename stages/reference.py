@@ -143,7 +143,10 @@ STAGE = Stage(
     tables=(LOGPROBS,),
     unit="pairs",
     does="log-probabilities of the sft model on the pairs",
-    versions=("sum over the answer and its end-of-turn token",),
+    versions=(
+        "sum over the answer and its end-of-turn token",
+        "attention by segment, log-probabilities in chunks and RoPE in fp32 round otherwise",
+    ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,

@@ -211,6 +211,7 @@ STAGE = Stage(
         "loss on assistant tokens and their end-of-turn token, packed rows",
         "reasons of conversations left out are spelled in snake_case; model.json names the model as config.json does; the column epoch of steps",
         "sequence_spans and steps name sequences and segments, no longer rows and pieces",
+        "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -127,13 +127,13 @@ def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray],
     import pyarrow.compute as pc
 
     from stages.core.tables.parquet import count_rows, read_batches
-    from stages.text.basics.hash_sampling import hash_values, lowest
+    from stages.text.basics.hash_sampling import hash_values, key_bytes, lowest
 
     numbers, sizes, counts = [], [], []
     for path in files:
         counts.append(count_rows(path))
         for batch in read_batches(path, ["doc_id", "text"]):
-            numbers.append(hash_values(seed, "tokenizer sample", batch.column("doc_id").storage.to_pylist()))
+            numbers.append(hash_values(seed, "tokenizer sample", key_bytes(batch.column("doc_id").storage)))
             sizes.append(np.asarray(pc.binary_length(batch.column("text"))).astype(np.int64))
     if not numbers:
         return [], 0, 0

@@ -9,7 +9,7 @@ Cost: the training itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +20,16 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from stages.lm.data.order import Order, Phase
     from stages.lm.data.pairs import SequenceSegment
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.job import Machine, RankJob
-    from stages.lm.train.training_run import TrainedSequence
     from stages.lm.train.training_settings import TrainingSettings
+
+COMPILERS = ("g++", "clang++")
 
 MetricLine = Mapping[str, float]
 """A line of the metrics file: name -> value."""
@@ -113,8 +116,34 @@ def machine(ctx: Context) -> Machine:
         micro_batch_size=runtime.micro_batch_size,
         eval_batch_size=runtime.eval_batch_size,
         offload_optimizer=runtime.offload_optimizer,
-        activation_checkpointing=runtime.activation_checkpointing,
+        recompute=runtime.recompute,
+        kernels=str(ctx.cache / "kernels") if _compiles(ctx) else "",
+        stall_limit_s=runtime.stall_limit_s,
+        stop_grace_s=runtime.stop_grace_s,
     )
+
+
+def _compiles(ctx: Context) -> bool:
+    """Returns whether the ranks compile the model. Without a C++ compiler they do so only if the recipe says it, which is refused.
+
+    Raises:
+        StageError: The recipe says to compile, and there is no compiler.
+    """
+    import shutil
+
+    wanted = ctx.runtime.compile
+    if wanted is False or (wanted is None and not ctx.runtime.gpus):
+        return False
+    if any(map(shutil.which, COMPILERS)):
+        return True
+    if wanted:
+        raise StageError(
+            f"runtime.compile is true, but this machine has no C++ compiler ({' or '.join(COMPILERS)}).",
+            where=f"node {ctx.node}",
+            do="Install one, or set runtime.compile=false.",
+        )
+    ctx.log("There is no C++ compiler on this machine, so the model is not compiled; training takes longer.")
+    return False
 
 
 def train(
@@ -232,16 +261,16 @@ def _with_metrics(summary: Summary, trained: Trained) -> Summary:
 
 
 def _write_tables(
-    out: Path, lines: Sequence[MetricLine], steps: Sequence[TrainedSequence], spans: Mapping[str, Sequence[SequenceSegment]]
+    out: Path, lines: Sequence[MetricLine], steps: Iterable[Mapping[str, np.ndarray]], spans: Mapping[str, Sequence[SequenceSegment]]
 ) -> None:
-    from stages.core.tables.parquet import schema, write_rows
+    from stages.core.tables.parquet import schema, write_columns, write_rows
     from stages.lm.train import training_run
 
     (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_rows(
         out / "metrics.parquet", schema(**training_run.metric_columns(lines, METRICS.types)), training_run.metric_rows(lines, METRICS.types)
     )
-    write_rows(out / "steps" / "00000.parquet", schema(**STEPS.types), (step._asdict() for step in steps))
+    write_columns(out / "steps" / "00000.parquet", schema(**STEPS.types), steps)
     for part, rows in spans.items():
         write_rows(out / "sequence_spans" / f"{part}.parquet", schema(**SEQUENCE_SPANS.types), rows)
 

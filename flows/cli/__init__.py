@@ -1,7 +1,7 @@
 """Builds the command line `loam` from the commands in this folder, runs one command, and turns its error into a message and an exit code.
 
 Exit codes: 0 done, 1 a stage failed, 2 usage or recipe error or a name that the home does not have, 3 verification failed,
-130 interrupted.
+75 stopped by SIGTERM, 130 interrupted.
 Guarantee: an error is one message on standard error that says what happened, where, and what to do. Only --debug shows a traceback.
 Cost: `loam --help` takes less than 0.3 s, because the command modules import their dependencies inside functions. cyclopts parses a
 command in half of typer's time (0.07 against 0.16 s of CPU, including the start of Python): typer 0.29.2 imports pydantic, cyclopts 5.4.0
@@ -37,6 +37,8 @@ from stages.core.contract.secrets import redact
 if TYPE_CHECKING:
     from inspect import BoundArguments
 
+TERMINATED = 75
+"""EX_TEMPFAIL of sysexits.h: try again later. A batch system can be told to start such a job again."""
 INTERRUPTED = 130
 
 
@@ -70,6 +72,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("loam: interrupted; run the same command again to go on", error=True)
         return INTERRUPTED
+    except run_commands.TerminatedError:
+        say("loam: stopped by SIGTERM; run the same command again to go on", error=True)
+        return TERMINATED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

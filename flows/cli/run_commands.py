@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import Parameter
 
@@ -22,6 +24,11 @@ from flows.progress import duration_text, size_text
 
 if TYPE_CHECKING:
     from stages.queries.estimate import Estimate
+
+
+class TerminatedError(BaseException):
+    """SIGTERM arrived. It is no Exception, so that everything ends as after Ctrl-C."""
+
 
 NAMED = 6  # maximum number of nodes without an estimate that are named
 
@@ -64,12 +71,13 @@ def run(
         cached = sum(step.state == NodeState.CACHED for step in plan.steps)
         off = f", off: {', '.join(plan.off)}" if plan.off else ""
         say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
-        _start_prefect(session.home)
-        from flows.pretrain_flow import pretrain
-        from flows.progress import watching
+        with _termination_raised():
+            _start_prefect(session.home)
+            from flows.pretrain_flow import pretrain
+            from flows.progress import watching
 
-        with watching():
-            run_id = pretrain(recipe=recipe, until=until, start=start, set=text, name=name, home=str(session.home))
+            with watching():
+                run_id = pretrain(recipe=recipe, until=until, start=start, set=text, name=name, home=str(session.home))
     answer_run(common, session.home, run_id)
     return 0
 
@@ -195,14 +203,32 @@ def stage(
     upstream([node])
     session = open_session(recipe, settings, common.home)
     refuse_unbuilt(session, [node])
-    _start_prefect(session.home)
-    from flows import stage_flow
-    from flows.progress import watching
+    with _termination_raised():
+        _start_prefect(session.home)
+        from flows import stage_flow
+        from flows.progress import watching
 
-    with watching():
-        run_id = stage_flow.stage(node=node, recipe=recipe, set=shlex.join(settings), force=force, home=str(session.home))
+        with watching():
+            run_id = stage_flow.stage(node=node, recipe=recipe, set=shlex.join(settings), force=force, home=str(session.home))
     answer_run(common, session.home, run_id)
     return 0
+
+
+@contextmanager
+def _termination_raised() -> Iterator[None]:
+    """Makes SIGTERM raise TerminatedError inside the block.
+
+    During a flow, Prefect's own handler raises its TerminationSignal first. When the flow has ended for it, Prefect calls this handler.
+    """
+
+    def terminated(number: int, frame: object) -> NoReturn:
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _start_prefect(home: Path) -> None:

@@ -317,7 +317,7 @@ def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: Model
 
     return flops.training_memory_bytes(
         shape, runtime.gpus or runtime.cpu_ranks, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
-        runtime.activation_checkpointing, settings.optimizer.state_tensors(),
+        runtime.recompute, settings.optimizer.state_tensors(),
     )  # fmt: skip
 
 

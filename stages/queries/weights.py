@@ -7,7 +7,6 @@ Cost: each set of weights is read once; one parameter of each is in memory at a 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +23,8 @@ from stages.core.store import manifest
 if TYPE_CHECKING:
     from safetensors import safe_open
     from torch import Tensor
+
+    from stages.lm.model.config import ModelConfig
 
 KINDS = ("checkpoint", "model")
 GROUPS = ("embedding", "attention", "feed-forward", "norms", "head")
@@ -259,11 +260,13 @@ def _open_checkpoint(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
         shape = shapes[ours[name]]
         return partition(ours[name], "weight", 0, math.prod(shape))
 
-    return Weights({name: tuple(shapes[own]) for name, own in ours.items()}, read, read_model_config(folder / "model.json").to_json())
+    return Weights({name: tuple(shapes[own]) for name, own in ours.items()}, read, _settings(read_model_config(folder / "model.json")))
 
 
 def _open_model(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
     from safetensors import safe_open
+
+    from stages.lm.infer.import_model import read_shape
 
     where: dict[str, safe_open] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -275,24 +278,18 @@ def _open_model(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
         tensor: Tensor = where[name].get_tensor(name)  # type: ignore[no-untyped-call]
         return tensor
 
-    return Weights(shapes, read, _model_config(folder))
+    return Weights(shapes, read, _settings(read_shape(folder / "config.json")))
 
 
 def _stored_shape(file: safe_open, name: str) -> tuple[int, ...]:
     return tuple(file.get_slice(name).get_shape())  # type: ignore[no-untyped-call]
 
 
-def _model_config(folder: Path) -> dict[str, Setting]:
-    """Returns the settings of config.json that a checkpoint's model.json also has, under the names of model.json."""
-    given = json.loads((folder / "config.json").read_text())
-    names = {
-        "vocab_size": "vocab_size", "num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads",
-        "num_key_value_heads": "num_key_value_heads", "intermediate_size": "intermediate_size", "max_position_embeddings": "max_position_embeddings",
-        "rms_norm_eps": "rms_norm_eps", "tie_word_embeddings": "tie_word_embeddings",
-    }  # fmt: skip
-    found = {ours: given[name] for name, ours in names.items() if name in given}
-    rope = given.get("rope_parameters") or {}
-    return found | {"rope_theta": rope.get("rope_theta", given.get("rope_theta")), "qk_norm": given.get("model_type") == "qwen3"}
+def _settings(shape: ModelConfig) -> dict[str, Setting]:
+    """Returns the fields of a shape that are set; those of rope_scaling under "rope_scaling.NAME"."""
+    found: dict[str, Setting] = shape.model_dump(exclude={"rope_scaling"})
+    scaling = shape.rope_scaling.model_dump() if shape.rope_scaling else {}
+    return found | {f"rope_scaling.{name}": value for name, value in scaling.items()}
 
 
 def _place(name: str) -> tuple[int, int, str]:

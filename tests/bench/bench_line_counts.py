@@ -60,7 +60,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         scratch, out = Path(made) / "scratch", Path(made) / "out"
         out.mkdir()
-        ctx = Context("boilerplate", 0, Runtime(workers=given.workers), scratch, lambda *_: None, print, lambda *_: None, lambda name: ())
+        ctx = Context(
+            "boilerplate",
+            0,
+            Runtime(workers=given.workers),
+            scratch,
+            scratch / "cache",
+            lambda *_: None,
+            print,
+            lambda *_: None,
+            lambda name: (),
+        )
         tasks = [(n, min(FILE_PAGES, given.pages - n * FILE_PAGES), given.hosts) for n in range(-(-given.pages // FILE_PAGES))]
         keyed: list[Shard[KeyedFile]] = run_shards(simulated, tasks, ctx, "keys")
         print(f"{given.pages:,} pages, {sum(shard.result['keys'] for shard in keyed):,} keys, {size_gb(scratch):.1f} GB")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -46,6 +48,17 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest
     printed = capsys.readouterr().err
     assert what in printed and printed.startswith("loam: ") and "Traceback" not in printed
     assert not list((tmp_path / "home").glob("artifacts/*")) if (tmp_path / "home").exists() else True
+
+
+@pytest.mark.parametrize("words", [["stage", "dedup", "tiny"], ["run", "tiny"]])
+def test_sigterm_has_an_exit_code_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr("flows.cli.run_commands._start_prefect", lambda home: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    assert main([*words, "--home", str(tmp_path / "home")]) == 75
+    assert capsys.readouterr().err.endswith("loam: stopped by SIGTERM; run the same command again to go on\n")
+    assert signal.getsignal(signal.SIGTERM) == before, "other commands end by the signal"
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

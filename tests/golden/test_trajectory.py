@@ -23,13 +23,14 @@ import torch
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig
+from stages.lm.ranks import snapshots
 from stages.lm.train import checkpoint
 from stages.lm.train.events import PartitionSizes
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import read_metrics
 from tests.golden import oracle
-from tests.lm.made import changed, training
+from tests.lm.made import ALONE, changed, training
 
 STEPS, EVERY, EVAL, BATCH, CONTEXT = 12, 6, 5, 8, 32
 CLIPPED = {"vocab": 61, "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -215,7 +216,7 @@ def test_two_ranks_with_accumulation_and_without_clipping_follow_the_oracle(uncl
 
 
 def test_accumulation_from_the_seed_with_recomputed_activations(tmp_path: Path) -> None:
-    machine = Machine(1, "cpu", 2, 2, activation_checkpointing=True)
+    machine = Machine(1, "cpu", 2, 2, recompute="block")
     case = made_case(tmp_path / "case", "clipped", CLIPPED, {"max_grad_norm": 0.5}, machine, seeded=True)
     follows(run(case.job, tmp_path / "run", 1, 2), case.curve)
 
@@ -287,11 +288,11 @@ def test_a_damaged_snapshot_is_passed_over(clipped: Case, one: Ran, tmp_path: Pa
     shard.write_bytes(data)
     said: list[str] = []
     fingerprint = replace(clipped.job, machine=Machine(2, "cpu", 8, 32)).fingerprint()
-    found = checkpoint.latest_good(root, fingerprint, said.append)
+    found = snapshots.newest_good(ALONE, root, fingerprint, said.append)
     assert found is not None and found[1].step == EVERY
     assert "does not have the sha256 that was recorded. Falling back" in said[0]
     (root / f"step-{EVERY:010d}" / "checkpoint.json").unlink()
-    assert checkpoint.latest_good(root, fingerprint, said.append) is None
+    assert snapshots.newest_good(ALONE, root, fingerprint, said.append) is None
     assert "is not a checkpoint: it has no checkpoint.json" in said[-1]
     shutil.rmtree(root / f"step-{STEPS:010d}" / "shards")
     with pytest.raises(checkpoint.CheckpointError, match="shards/00000.safetensors is missing"):
@@ -300,7 +301,7 @@ def test_a_damaged_snapshot_is_passed_over(clipped: Case, one: Ran, tmp_path: Pa
 
 def test_a_snapshot_of_another_job_is_not_used(clipped: Case, one: Ran) -> None:
     said: list[str] = []
-    assert checkpoint.latest_good(one.folder / "resume", changed(clipped.job, learning_rate=1.0).fingerprint(), said.append) is None
+    assert snapshots.newest_good(ALONE, one.folder / "resume", changed(clipped.job, learning_rate=1.0).fingerprint(), said.append) is None
     assert "is of another job (model, data or settings differ)" in said[0]
 
 

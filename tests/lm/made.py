@@ -29,6 +29,18 @@ MODEL = ModelConfig(
 """A model whose dimensions differ where a confusion of two would show."""
 
 
+class Alone:
+    """The rank and the sums of an engine with one rank."""
+
+    rank, ranks = 0, 1
+
+    def reduce(self, values: list[float]) -> list[float]:
+        return values
+
+
+ALONE: Any = Alone()
+
+
 def small_job(folder: Path, machine: Machine, steps: int) -> RankJob:
     """Returns a training job over eight sequences of 16 tokens, with its files below `folder`."""
     items = [(np.arange(16) % 11, np.ones(16, np.uint8)) for _ in range(8)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class PlainDeep:
     """Replaces DeepSpeed's engine: sums the gradients of `accumulation` micro-batches, clips them, and makes one step."""
 
     def __init__(self, job: RankJob, accumulation: int) -> None:
-        self.module = Llama(job.model, job.machine.activation_checkpointing)
+        self.module = Llama(job.model, job.machine.recompute)
         built: Any
         self.declared, built = build_optimizer(job, self.module)
         self.optimizer = built
@@ -73,8 +73,8 @@ class PlainDeep:
 class PlainEngine(Engine):
     """An engine in one process. Without gradients, it can act as any rank."""
 
-    def reduce(self, values: list[float]) -> list[float]:
-        return values
+    def reduce(self, values: Sequence[float | Tensor]) -> list[float]:
+        return [float(value) for value in values]
 
     def barrier(self) -> None:
         """Does nothing: there is one process."""

@@ -66,8 +66,9 @@ def size(tmp_path: Path, *settings: str, **built: Artifact) -> list[tuple[str, s
     return training_size(recipe(tmp_path, *settings), made)
 
 
-MEMORY = ("memory per rank", "about 0.32 GiB on 2 ranks")
-"""In fp32: 532,032 * 16 / 2 bytes of states, 8,192 tokens of activations (64 * 4 * 68 and 3,000 * 8 bytes each), and 1,830,912 gathered."""
+MEMORY = ("memory per rank", "about 0.15 GiB on 2 ranks")
+"""In fp32: 532,032 * 16 / 2 bytes of states; 8,192 tokens of activations in 4 layers of 12 * 64 + 8 * 96 + 12 * 64 + 16 * 128 = 4,352 bytes and
+gradients of 12 * 128; the loss with 8 * 64 bytes per token and 4 * 3,000 * 64 of the head's gradient; and 1,830,912 gathered."""
 
 
 def test_the_size_of_a_training(tmp_path: Path) -> None:
@@ -97,10 +98,10 @@ def test_gpus_give_hours_and_share_the_memory(tmp_path: Path) -> None:
     assert "GPU hours at 400 TFLOP/s" not in dict(size(tmp_path))
 
 
-def test_activation_checkpointing_takes_less_memory(tmp_path: Path) -> None:
-    """2 bytes instead of 34 per token, layer and channel: 8,192 * 64 * 4 * 4 instead of … * 68."""
-    found = dict(size(tmp_path, "pretrain.precision=fp32", "runtime.activation_checkpointing=true"))
-    assert found["memory per rank"] == "about 0.20 GiB on 2 ranks"
+def test_recomputation_takes_less_memory(tmp_path: Path) -> None:
+    """A layer keeps the 4 * 64 bytes of its input per token, and one layer at a time its 4,352."""
+    found = dict(size(tmp_path, "pretrain.precision=fp32", "runtime.recompute=block"))
+    assert found["memory per rank"] == "about 0.06 GiB on 2 ranks"
 
 
 def test_what_is_built_is_summed_up_and_a_mixture_gives_its_sources(tmp_path: Path) -> None:

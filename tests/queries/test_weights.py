@@ -140,9 +140,19 @@ def test_other_depth_width_and_lone_parameters_are_rows(tmp_path: Path) -> None:
     assert len(alone) + len(found["parameters"]) == len({*values(one, 1), *values(two, 1)})
 
 
+def test_every_number_of_the_scaling_is_a_row(tmp_path: Path) -> None:
+    scaling = {"factor": 8, "original_max_position_embeddings": 4}
+    one, two, three = config(), config(rope_scaling=scaling), config(rope_scaling=scaling | {"factor": 2})
+    a, b, c = (checkpoint(tmp_path / name, shape, values(shape, 1)) for name, shape in (("a", one), ("b", two), ("c", three)))
+    rows = {(r["setting"], r["a"], r["b"]) for r in compare_weights(a, b)["config"]}
+    assert {("rope_scaling.factor", None, 8.0), ("rope_scaling.original_max_position_embeddings", None, 4)} < rows and len(rows) == 4
+    assert compare_weights(b, c)["config"] == [{"setting": "rope_scaling.factor", "a": 8.0, "b": 2.0}]
+
+
 @pytest.mark.parametrize("tied", [True, False])
-def test_an_exported_model_is_held_against_its_checkpoint(tmp_path: Path, tied: bool) -> None:
-    shape = config(tie_word_embeddings=tied)
+@pytest.mark.parametrize("change", [{}, {"head_dim": 8, "rope_scaling": {"factor": 8, "original_max_position_embeddings": 4}}])
+def test_an_exported_model_is_held_against_its_checkpoint(tmp_path: Path, tied: bool, change: dict[str, Any]) -> None:
+    shape = config(tie_word_embeddings=tied, **change)
     made = values(shape, 1)
     hugging_face_model(shape, made, SPECIAL, "float32").save_pretrained(tmp_path / "model", max_shard_size="4KB")
     assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1

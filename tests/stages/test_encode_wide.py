@@ -45,7 +45,7 @@ def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, hidden
     bos, eos, first = SPECIAL_TOKENS.index(BOS), SPECIAL_TOKENS.index(EOS), len(SPECIAL_TOKENS)
     expected = [[bos, vocab_size - 1, first + n, vocab_size - 1 - n, eos] for n in range(30)]
     assert found == sum(expected, []) and described["shards"] == [{"tokens": 150}]
-    assert open_tokens(tokens.path, 0).tolist() == found
+    assert open_tokens(tokens.path, 0, dtype).tolist() == found
 
     mixture = run_stage(mix.STAGE, {"seq_len": 8, "validation_frac": 0.2}, {"tokens": tokens}, tmp_path / "home")
     reader = SequenceReader(_files({"tokens": tokens, "mixture": mixture}, "train", 8))

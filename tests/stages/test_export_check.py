@@ -21,7 +21,7 @@ from tests.stages.made import artifact
 
 
 def exported(chain: Chain, home: Path, found: tuple[float, float], monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
-    monkeypatch.setattr(convert, "largest_difference", lambda ours, theirs, tokens: found)
+    monkeypatch.setattr(convert, "largest_difference", lambda ours, theirs, tokens, context: found)
     return dict(run_stage(export.STAGE, config, {"checkpoint": chain.aligned, "tokenizer": chain.tokenizer}, home).summary)
 
 
@@ -61,18 +61,39 @@ def test_the_comparison_is_of_the_largest_difference() -> None:
     other[1, 2, 0] -= 5.5
 
     def theirs(logits: torch.Tensor) -> Any:
-        return lambda input_ids, use_cache: type("Output", (), {"logits": logits})()
+        return lambda input_ids, **given: type("Output", (), {"logits": logits})()
 
     def ours(*given: torch.Tensor) -> torch.Tensor:
         return -mine
 
-    assert convert.largest_difference(ours, theirs(-other), tokens) == (5.5, 23.0)  # type: ignore[arg-type]
+    assert convert.largest_difference(ours, theirs(-other), tokens, 3) == (5.5, 23.0)  # type: ignore[arg-type]
     other[0, 0, 0] = math.nan
-    assert math.isnan(convert.largest_difference(ours, theirs(-other), tokens)[0])  # type: ignore[arg-type]
+    assert math.isnan(convert.largest_difference(ours, theirs(-other), tokens, 3)[0])  # type: ignore[arg-type]
+
+
+def test_the_comparison_reaches_to_the_end_of_the_context() -> None:
+    """Both models get the same positions, from 0 to near the context's end, and transformers gets a mask (else gaps would split the sequence)."""
+    seen: dict[str, torch.Tensor] = {}
+
+    def theirs(**given: Any) -> Any:
+        seen.update({name: value for name, value in given.items() if isinstance(value, torch.Tensor)})
+        return type("Output", (), {"logits": torch.ones(2, 5, 4)})()
+
+    def ours(tokens: torch.Tensor, positions: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        seen["ours"] = positions
+        return torch.ones(2, 5, 4)
+
+    convert.largest_difference(ours, theirs, torch.zeros(2, 5, dtype=torch.long), 1000)  # type: ignore[arg-type]
+    assert seen["ours"].tolist() == seen["position_ids"].tolist() == [[0, 200, 400, 600, 800]] * 2
+    assert seen["attention_mask"].tolist() == [[1] * 5] * 2
+    convert.largest_difference(ours, theirs, torch.zeros(2, 5, dtype=torch.long), 5)  # type: ignore[arg-type]
+    assert seen["ours"].tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])
-def test_transformers_configuration_field_by_field(qk_norm: bool) -> None:
+@pytest.mark.parametrize("scaled", [False, True])
+def test_transformers_configuration_field_by_field(qk_norm: bool, scaled: bool) -> None:
+    scaling = {"factor": 8.0, "low_freq_factor": 2.0, "high_freq_factor": 5.0, "original_max_position_embeddings": 16}
     shape = ModelConfig(
         vocab_size=97,
         num_hidden_layers=3,
@@ -85,15 +106,18 @@ def test_transformers_configuration_field_by_field(qk_norm: bool) -> None:
         rms_norm_eps=0.25,
         tie_word_embeddings=True,
         qk_norm=qk_norm,
+        head_dim=22 if scaled else None,
+        rope_scaling=scaling if scaled else None,
     )
     found = convert.hugging_face_config(shape, {"bos": 5, "eos": 6, "pad": 7}, "bfloat16").to_dict()
     expected = {
-        "vocab_size": 97, "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+        "vocab_size": 97, "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 22 if scaled else 12,
         "intermediate_size": 80, "max_position_embeddings": 64, "rms_norm_eps": 0.25, "tie_word_embeddings": True, "attention_bias": False,
         "bos_token_id": 5, "eos_token_id": 6, "pad_token_id": 7, "hidden_act": "silu",
     }  # fmt: skip
     assert {name: found[name] for name in expected} == expected
-    assert found["rope_parameters"]["rope_theta"] == 123.0 and str(found["dtype"]).endswith("bfloat16")
+    kind = {"rope_type": "llama3", **scaling} if scaled else {"rope_type": "default"}
+    assert found["rope_parameters"] == {"rope_theta": 123.0, **kind} and str(found["dtype"]).endswith("bfloat16")
     assert found["model_type"] == ("qwen3" if qk_norm else "llama")
 
 

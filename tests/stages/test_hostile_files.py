@@ -219,6 +219,7 @@ def cut(share: float) -> Callable[[Path], object]:
     return of
 
 
+LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 32}
 HEAD, EMBEDDING, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
 MODELS: list[tuple[str, Callable[[Path], object], str]] = [
     ("a billion layers", config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000; it must be a whole number from 1 to 4,096"),
@@ -237,7 +238,13 @@ MODELS: list[tuple[str, Callable[[Path], object], str]] = [
     ("key heads a text", config(num_key_value_heads="all"), "num_key_value_heads is all"),
     ("theta a text", config(rope_parameters={"rope_type": "default", "rope_theta": "much"}), "rope_theta is much"),
     ("theta infinite", config(rope_parameters={"rope_type": "default", "rope_theta": math.inf}), "rope_theta is inf"),
-    ("rope a list", config(rope_parameters=[1]), "rope_parameters are [1]"),
+    ("rope a list", config(rope_parameters=[1]), "rope_parameters is [1]; it must be a mapping"),
+    ("a factor of NaN", config(rope_parameters=LLAMA3 | {"factor": math.nan}), "rope_scaling.factor is nan"),
+    ("a factor of 10^400", config(rope_parameters=LLAMA3 | {"factor": 10**400}), "rope_scaling.factor is a number of more than 70 digits"),
+    ("a factor true", config(rope_parameters=LLAMA3 | {"factor": True}), "The factor in its rope_parameters is True"),
+    ("half a context", config(rope_parameters=LLAMA3 | {"original_max_position_embeddings": 0.5}), "max_position_embeddings is 0.5"),
+    ("a head of 2^30", config(head_dim=2**30), "head_dim is 1073741824"),
+    ("a wider head", config(head_dim=64), "has the shape"),
     ("epsilon NaN", config(rms_norm_eps=math.nan), "rms_norm_eps is nan"),
     ("epsilon null", config(rms_norm_eps=None), "rms_norm_eps is None"),
     ("tied a text", config(tie_word_embeddings="no"), "tie_word_embeddings is no"),

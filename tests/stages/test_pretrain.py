@@ -157,7 +157,7 @@ def test_a_batch_that_cannot_be_trained_names_its_documents(chain: Chain, tmp_pa
     [
         ({"budget": {}}, "exactly one of steps, tokens and epochs; none is set"),
         ({"budget": {"steps": 3, "tokens": 5}}, "exactly one of steps, tokens and epochs; steps and tokens is set"),
-        ({"budget": {"steps": 2}}, "warmup_steps 2 must be below budget.steps 2"),
+        ({"budget": {"steps": 2}}, "warmup_steps 2 is not below the 2 steps of the run"),
     ],
 )
 def test_budgets(chain: Chain, tmp_path: Path, change: dict, message: str) -> None:

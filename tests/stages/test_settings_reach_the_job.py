@@ -20,38 +20,46 @@ from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import training_run
 from stages.lm.train.job import RankJob, read_job, write_job
 from stages.settings import OneOf, StageConfig
-from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
+from tests.stages.conftest import DPO, MODEL, PRETRAIN, SFT, Chain
 
 TRAINING: dict[str, Any] = {
-    "global_batch_size": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "cosine", "optimizer.name": "adamw",
-    "optimizer.betas": (0.5, 0.6), "optimizer.eps": 0.5, "weight_decay": 0.03, "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
+    "global_batch_size": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "linear", "schedule.decay_frac": 0.5,
+    "schedule.decay_shape": "linear", "optimizer.name": "adamw",
+    "optimizer.betas": (0.5, 0.6), "optimizer.eps": 0.5, "optimizer.momentum": 0.5, "optimizer.newton_schulz_steps": 3,
+    "optimizer.newton_schulz_precision": "bf16", "optimizer.adamw_learning_rate_ratio": 0.7, "optimizer.adamw_betas": (0.5, 0.6), "optimizer.adamw_eps": 0.5, "weight_decay": 0.03, "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
     "max_validation_sequences": 9, "checkpoint_every_steps": 4, "precision": "bf16", "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
     "budget.epochs": 3.0,
 }  # fmt: skip
-"""setting -> another value. Names of parts keep their value, because there is only one of each."""
+"""setting -> another value. The name of a part keeps its value where there is only one."""
+OF_PART = {"schedule.decay_frac": "wsd", "schedule.decay_shape": "wsd"} | {
+    f"optimizer.{name}": "muon"
+    for name in ("momentum", "newton_schulz_steps", "newton_schulz_precision", "adamw_learning_rate_ratio", "adamw_betas", "adamw_eps")
+}
+"""setting -> the part that has it, if it is not the default one."""
 SHAPE: dict[str, Any] = {
     f"model.{name}": value
     for name, value in {
         "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1,
         "intermediate_size": 40, "rope_theta": 123.0, "rms_norm_eps": 0.25, "tie_word_embeddings": True,
-        "qk_norm": True,
+        "qk_norm": True, "head_dim": 6, "rope_scaling.factor": 5.0, "rope_scaling.low_freq_factor": 0.5, "rope_scaling.high_freq_factor": 7.0,
+        "rope_scaling.original_max_position_embeddings": 9,
     }.items()
 }  # fmt: skip
 OTHER: dict[str, dict[str, Any]] = {
-    "pretrain": TRAINING | SHAPE | {"loss.name": "next_token"},
-    "sft": TRAINING | {"loss.name": "next_token"},
+    "pretrain": TRAINING | SHAPE | {"loss.name": "next_token", "loss.z_loss": 0.25},
+    "sft": TRAINING | {"loss.name": "next_token", "loss.z_loss": 0.25},
     "dpo": TRAINING | {"loss.name": "dpo", "loss.beta": 0.7},
     "reference": {"precision": "bf16", "max_pairs": 5},
 }
 STEPS = {"budget.steps": 5, "budget.tokens": 9}
 STAGES: dict[str, Stage] = {"pretrain": pretrain.STAGE, "sft": sft.STAGE, "dpo": dpo.STAGE, "reference": reference.STAGE}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "pretrain": PRETRAIN,
+    "pretrain": {**PRETRAIN, "model": {**MODEL, "head_dim": 16, "rope_scaling": {"factor": 2, "original_max_position_embeddings": 48}}},
     "sft": {**SFT, "budget": {"steps": 12}},
     "dpo": {**DPO, "budget": {"steps": 12}},
     "reference": {},
 }
-RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_batch_size": 5, "activation_checkpointing": True})
+RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_batch_size": 5, "recompute": "block"})
 
 
 class CapturedError(Exception):
@@ -92,7 +100,7 @@ def inputs_of(chain: Chain, stage: str) -> dict[str, Artifact]:
 def context(stage: str, scratch: Path, seed: int = 7) -> Context:
     scratch.mkdir(parents=True, exist_ok=True)
     quiet: Any = lambda *given: None  # noqa: E731
-    return Context(stage, seed, RUNTIME, scratch, quiet, quiet, quiet, lambda field: ())
+    return Context(stage, seed, RUNTIME, scratch, scratch / "cache", quiet, quiet, quiet, lambda field: ())
 
 
 def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed: int = 7) -> tuple[RankJob, dict[str, Any]]:
@@ -127,16 +135,18 @@ def test_every_setting_is_listed(stage: str) -> None:
 def with_value(section: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:
     head, _, rest = setting.partition(".")
     inner = {} if head == "budget" else section.get(head, {})
-    return {**section, head: {**inner, rest: value} if rest else value}
+    return {**section, head: with_value(inner, rest, value) if rest else value}
 
 
 @pytest.mark.parametrize(("stage", "setting"), [(stage, setting) for stage in STAGES for setting in OTHER[stage]])
 def test_a_setting_reaches_its_field_and_no_other(
     chain: Chain, base: dict[str, tuple[RankJob, dict[str, Any]]], tmp_path: Path, stage: str, setting: str
 ) -> None:
-    value = OTHER[stage][setting]
-    job, found = job_of(chain, stage, with_value(CONFIGS[stage], setting, value), tmp_path)
-    before = base[stage][1]
+    value, section, before = OTHER[stage][setting], CONFIGS[stage], base[stage][1]
+    if setting in OF_PART:
+        section = with_value(section, f"{setting.partition('.')[0]}.name", OF_PART[setting])
+        before = job_of(chain, stage, section, tmp_path / "before")[1]
+    job, found = job_of(chain, stage, with_value(section, setting, value), tmp_path)
     different = {name: found[name] for name in found if found[name] != before[name]}
     if setting == "max_pairs":
         assert different.keys() == {"data"}
@@ -145,7 +155,7 @@ def test_a_setting_reaches_its_field_and_no_other(
         steps = STEPS.get(setting, 3 * (job.phases[0].sequences // 8))
         expected = {"steps": steps, "settings.budget.steps": None, f"settings.{setting}": value}
         assert different == {name: value for name, value in expected.items() if value != before[name]}, unit
-    elif setting.endswith(".name"):
+    elif setting.endswith(".name") and value == before[f"settings.{setting}"]:
         assert different == {}
     else:
         wanted = str(value) if isinstance(value, tuple) else value
@@ -163,7 +173,7 @@ def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[
             2,
             2,
             5,
-        ) and job.machine.activation_checkpointing
+        ) and job.machine.recompute == "block"
         assert job.seed == 7 and job_of(chain, stage, CONFIGS[stage], tmp_path / stage, seed=8)[0].seed == 8
         assert (job.model.vocab_size, job.model.max_position_embeddings) == (300, 96)
         assert job.train.pad_id == 299 and job.train.dtype == "uint16"  # special tokens have the last ids, and <|pad|> is the last of them

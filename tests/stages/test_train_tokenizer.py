@@ -123,7 +123,7 @@ def test_a_tokenizer_with_other_names_is_imported_and_encodes(tmp_path: Path, li
     tokens = run_stage(
         encode.STAGE, {}, {"documents": made.documents(tmp_path / "docs", [texts]), "tokenizer": imported}, tmp_path / "home"
     )
-    flat, plain = open_tokens(tokens.path, 0).tolist(), load_plain(imported.path / "tokenizer.json")
+    flat, plain = open_tokens(tokens.path, 0, "uint16").tolist(), load_plain(imported.path / "tokenizer.json")
     bos, eos = form.ids[form.tokens.bos], form.ids[form.tokens.eos]
     assert flat == [token for text in texts for token in (bos, *form.encode(text), eos)]
     assert [plain.decode(list(form.encode(text)), skip_special_tokens=False) for text in texts] == texts

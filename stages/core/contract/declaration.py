@@ -229,6 +229,7 @@ class Context:
             More than the recipe's `max_bad_records` fail the stage.
         files: files(field) returns the resolved files of an external field ("warcs").
         scratch: A folder that survives a kill. The stage gets it back when it starts again with the same key and code.
+        cache: A folder of the home for what can be made again at any time. Runs share it.
         sections: Role -> section function for the report (`Stage.sections`). Empty for a stage that does not read every node.
         off: Node that is off -> why (`Stage.off`). Empty for a stage that does not read every node.
         mapping: For an import: name in `Importer.maps` -> what it is called in the user's files. Empty for a run.
@@ -238,6 +239,7 @@ class Context:
     seed: int
     runtime: Runtime
     scratch: Path
+    cache: Path
     progress: Callable[..., None]
     log: Callable[[str], None]
     drop: Callable[[str, str, str], None]

@@ -60,7 +60,7 @@ OTHER_NAMES: Mapping[str, str] = {
         "precision": "dtype mixed_precision torch_dtype",
         "eval_every_steps": "eval_steps eval_interval eval_every eval_freq",
         "checkpoint_every_steps": "save_steps save_interval save_every checkpoint_interval ckpt_interval",
-        "runtime.activation_checkpointing": "gradient_checkpointing",
+        "runtime.recompute": "gradient_checkpointing",
         "runtime.workers": "num_workers num_proc n_jobs processes",
         "runtime.gpus": "n_gpus num_gpus n_gpu gpu devices",
         "crawl.warcs": "warc warc_files warc_paths input_files",

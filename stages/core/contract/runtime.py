@@ -5,6 +5,8 @@ Guarantee: no field is part of a key, and none changes the bytes of a data stage
 
 from __future__ import annotations
 
+from typing import Literal
+
 from stages.settings import Field, StageConfig
 
 
@@ -27,8 +29,19 @@ class Runtime(StageConfig):
     """DeepSpeed ZeRO stage. Only 3 is allowed, because Loam writes its checkpoints from stage 3 partitions."""
     offload_optimizer: bool = False
     """Keeps the optimizer state in host memory."""
-    activation_checkpointing: bool = False
-    """Recomputes activations in the backward pass to save memory."""
+    recompute: Literal["none", "feed_forward", "block"] = "none"
+    """Which activations the backward pass computes again instead of keeping them: none, those inside the feed-forward layers (most of the
+    memory for a seventh more time), or all inside a block (a third more time)."""
+    compile: bool | None = None
+    """Whether torch.compile compiles the blocks of the model. null compiles on GPUs. The first step takes longer; kernels are kept in the
+    home. It needs a C++ compiler."""
+    stall_limit_s: int = Field(600, ge=10, le=10**6)
+    """Seconds without progress of any training process after which a training ends with an error that names the process that is behind.
+    A micro-batch, a batch of an evaluation and the writing of one process's part of a snapshot must each take less. The default is
+    PyTorch's limit for a collective of NCCL (default_pg_nccl_timeout, 10 minutes)."""
+    stop_grace_s: int = Field(120, ge=0, le=10**6)
+    """Seconds that the training processes have after SIGTERM to finish their step and save a snapshot. After them, or after a second
+    SIGTERM, they end at once. The default is the longest notice of common schedulers (AWS Spot: 2 minutes; Kubernetes and Slurm: 30 s)."""
     openlineage: str = ""
     """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
     is read from the environment variable OPENLINEAGE_API_KEY."""

@@ -168,7 +168,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     clock = utc_now()
     try:
         with memory_peak() as peak:
-            outcome = _call(job, out, work, report)
+            outcome = _call(home, job, out, work, report)
     except (OSError, StageError, ValueError):
         shutil.rmtree(out, ignore_errors=True)  # on a full disk, the next run needs this space first
         _refuse_changed(home, job, scratch)
@@ -264,7 +264,7 @@ def _scratch(home: Path, job: NodeJob, force: bool) -> Path:
     return folder
 
 
-def _call(job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
+def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
     """Runs the stage function with a context that reports, counts and keeps bad records.
 
     Returns:
@@ -296,7 +296,7 @@ def _call(job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
             )
 
     context = Context(
-        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, progress=progress, drop=drop,
+        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, cache=home / "cache", progress=progress, drop=drop,
         log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
         sections=job.stage.sections, off=job.stage.off,
     )  # fmt: skip

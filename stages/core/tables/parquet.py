@@ -6,7 +6,7 @@ Cost: one row group in memory: at most ROW_GROUP_ROWS rows, and ROW_GROUP_SIZE c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +15,7 @@ from uuid import UUID
 from stages.core.store.files import fsync
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 ROW_GROUP_ROWS = 8192
@@ -98,6 +99,32 @@ def write_rows(path: Path, shape: pa.Schema, rows: Iterable[TableRow]) -> int:
             add(row)
             count += 1
     return count
+
+
+def write_columns(path: Path, shape: pa.Schema, blocks: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Writes columns as one Parquet file, a block of rows at a time, and fsyncs it.
+
+    The bytes are those that `write_rows` writes for the same rows, if every block but the last has a multiple of ROW_GROUP_ROWS rows.
+    Memory is that of one block and about 7 kB per row group, for the footer.
+
+    Args:
+        path: The file; its folder is created.
+        shape: Columns of numbers (see `schema`).
+        blocks: Column -> values [rows of the block], for every column of the schema.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    empty = True
+    with path.open("wb") as sink, pq.ParquetWriter(sink, shape, compression="zstd") as writer:
+        for block in blocks:
+            columns = [pa.array(block[column.name], column.type) for column in shape]
+            writer.write_table(pa.table(columns, schema=shape), row_group_size=ROW_GROUP_ROWS)
+            empty = False
+        if empty:
+            writer.write_table(shape.empty_table())
+    fsync(path)
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:

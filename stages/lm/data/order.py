@@ -8,7 +8,7 @@ out others.
 Therefore no batch crosses a phase or an epoch.
 
 Guarantee: no sequence comes twice within one epoch.
-Cost: about 0.2 µs per sequence, no memory.
+Cost: about 0.2 µs per sequence, and 50 µs per phase of an epoch; memory only for the result.
 Source: Black and Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002): a Feistel network on the next even number of bits, applied
 again until the result is in range (known as cycle walking).
 """
@@ -16,6 +16,7 @@ again until the result is in range (known as cycle walking).
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -88,19 +89,20 @@ class Order:
         """
         if start < 0 or count < 0:
             raise OrderError(f"Positions start at 0; {count} from {start} were requested.")
-        position = np.arange(start, start + count, dtype=np.int64)
-        epoch, offset = np.divmod(position, self.sequences_per_epoch)
-        sequence, phase_number = np.empty(count, np.int64), np.empty(count, np.int64)
-        begin = 0
-        for index, phase in enumerate(self.phases):
-            trained = self._trained(phase)
-            here = (offset >= begin) & (offset < begin + trained)
-            phase_number[here] = index
-            for number in np.unique(epoch[here]):
-                mine = here & (epoch == number)
-                sequence[mine] = phase.start_sequence + permute(offset[mine] - begin, phase.sequences, permutation_keys(self.seed, index, int(number)))
-            begin += trained
-        return Places(position, sequence, phase_number, epoch)
+        places = Places(np.arange(start, start + count, dtype=np.int64), *(np.empty(count, np.int64) for _ in range(3)))
+        ends = np.cumsum([self._trained(phase) for phase in self.phases]).tolist()
+        done = 0
+        while done < count:
+            epoch, offset = divmod(start + done, self.sequences_per_epoch)
+            index = bisect_right(ends, offset)
+            phase, begin = self.phases[index], ends[index] - self._trained(self.phases[index])
+            until = min(count, done + ends[index] - offset)
+            within = np.arange(offset - begin, offset - begin + until - done, dtype=np.int64)
+            keys = permutation_keys(self.seed, index, epoch)
+            places.sequence[done:until] = phase.start_sequence + permute(within, phase.sequences, keys)
+            places.phase[done:until], places.epoch[done:until] = index, epoch
+            done = until
+        return places
 
     def sequences_of_step(self, step: int) -> np.ndarray:
         """Returns the sequences of global batch `step`, counted from 0: int64 [global_batch_size]."""

@@ -74,10 +74,16 @@ class Batch:
     references: np.ndarray | None = None
 
     def bounds(self) -> np.ndarray:
-        """Returns where segments begin in the batch flattened to B·L tokens, and B·L: int32 [segments + 1]. Padding counts as a segment."""
+        """Returns where segments begin in the batch flattened to B·L tokens, then B·L: int32 [S + 1]. Padding counts as a segment.
+
+        S is a power of two from 16 on, with empty segments at the end. A compiled model is compiled again for every other S.
+        """
         starts = np.ones(self.docs.shape, bool)
         starts[:, 1:] = self.docs[:, 1:] != self.docs[:, :-1]
-        return np.append(np.flatnonzero(starts), self.docs.size).astype(np.int32)
+        begins = np.flatnonzero(starts)
+        bounds = np.full(max(16, 1 << (len(begins) - 1).bit_length()) + 1, self.docs.size, np.int32)
+        bounds[: len(begins)] = begins
+        return bounds
 
     @property
     def targets(self) -> int:
@@ -153,9 +159,8 @@ class SequenceReader:
 
     def sequence_tokens(self, sequences: np.ndarray) -> np.ndarray:
         """Returns the number of tokens in each sequence without padding: int64 [len(sequences)]."""
-        ends = np.concatenate([[0], np.cumsum(self.segments[:, 2])])
-        lengths: np.ndarray = ends[self.offsets[np.asarray(sequences) + 1]] - ends[self.offsets[np.asarray(sequences)]]
-        return lengths
+        bounds = (self.offsets[int(sequence) : int(sequence) + 2].tolist() for sequence in sequences)
+        return np.array([int(self.segments[start:end, 2].sum()) for start, end in bounds], np.int64)
 
     def _trimmed(self, sequences: np.ndarray, multiple: int) -> int:
         real = sequences[sequences >= 0]

@@ -2,7 +2,7 @@
 
 Guarantee: parameters are renamed and cast to the chosen dtype, and not changed otherwise. The caller checks the logits with
 `largest_difference`.
-Source: the parameter names of transformers 5. Its rotary layout is the same as ours (lm/model/llama.py, rotate).
+Source: the parameter names and the config.json of transformers 5. Its rotary layout is the same as ours (lm/model/rope.py, rotate).
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: 
     from transformers import LlamaConfig, Qwen3Config
 
     kind = Qwen3Config if config.qk_norm else LlamaConfig
+    scaling = {"rope_type": "default"} if config.rope_scaling is None else {"rope_type": "llama3", **config.rope_scaling.model_dump()}
     return kind(
         vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size, num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=config.num_attention_heads, num_key_value_heads=config.num_key_value_heads, head_dim=config.head_dim,
         max_position_embeddings=config.max_position_embeddings, rms_norm_eps=config.rms_norm_eps, tie_word_embeddings=config.tie_word_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta}, attention_bias=False,
+        rope_parameters={"rope_theta": config.rope_theta, **scaling}, attention_bias=False,
         bos_token_id=special["bos"], eos_token_id=special["eos"], pad_token_id=special["pad"], dtype=dtype,
     )  # fmt: skip
 
@@ -74,16 +75,23 @@ def hugging_face_model(config: ModelConfig, weights: Mapping[str, Tensor], speci
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def largest_difference(ours: torch.nn.Module, theirs: Any, tokens_BL: Tensor) -> tuple[float, float]:
+def largest_difference(ours: torch.nn.Module, theirs: Any, tokens_BL: Tensor, context: int) -> tuple[float, float]:
     """Returns (largest absolute difference of the logits, largest absolute logit of ours), in fp32.
+
+    The tokens get positions that are spread over the context, so that another scaling of RoPE shows as far from the start as the model reaches.
 
     Args:
         ours: Our model.
         theirs: The transformers model.
-        tokens_BL: Token ids; each sequence is one document.
+        tokens_BL: Token ids; each sequence is one document of at most `context` tokens.
+        context: The model's context length, in tokens.
     """
-    mine = ours(tokens_BL, *whole_sequences(tokens_BL)).float()
-    other = theirs(input_ids=tokens_BL, use_cache=False).logits.float()
+    length = tokens_BL.shape[1]
+    positions_L, bounds = torch.arange(length) * context // length, whole_sequences(tokens_BL)[1]
+    positions_BL = positions_L.expand_as(tokens_BL)
+    mine = ours(tokens_BL, positions_BL, bounds).float()
+    mask_BL = torch.ones_like(tokens_BL)  # without a mask, transformers takes each gap between positions for the start of a document
+    other = theirs(input_ids=tokens_BL, position_ids=positions_BL, attention_mask=mask_BL, use_cache=False).logits.float()
     return float((mine - other).abs().max()), float(mine.abs().max())
 
 

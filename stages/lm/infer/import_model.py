@@ -1,9 +1,9 @@
 """Imports a Hugging Face model folder as a checkpoint: LlamaForCausalLM, or Qwen3ForCausalLM with QK-norm.
 
 Guarantee: the import is the inverse of lm/infer/convert.py. Every weight is renamed and converted to fp32, and no weight is changed.
-Features that our decoder does not have (biases, scaled rotary frequencies, sliding windows, quantised weights) are refused by name, and so
-are a missing tensor, an unknown tensor and a wrong shape. A model that comes with code is refused, and no such code runs. Sizes are checked
-before anything of that size is allocated.
+Features that our decoder does not have (biases, scalings of RoPE other than llama3, sliding windows, quantised weights) are refused by name,
+and so are a missing tensor, an unknown tensor and a wrong shape. A model that comes with code is refused, and no such code runs. Sizes are
+checked before anything of that size is allocated.
 Cost: reads the weights once, some rows at a time; 4 bytes per parameter on disk, about SHARD_BYTES of memory.
 Source: config.json of transformers 4 and 5. The supported architectures are those that export writes.
 """
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from stages.lm.infer.convert import hugging_face_name
 from stages.lm.model import flops
-from stages.lm.model.config import ModelConfig, write_model_config
+from stages.lm.model.config import ModelConfig, RopeScaling, write_model_config
 from stages.lm.model.llama import Llama
 from stages.lm.train import checkpoint
 
@@ -31,10 +31,13 @@ SHARD_BYTES = 2 << 30
 ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}  # whether it has QK-norm
 MUST_BE: Mapping[str, tuple[str | float | bool | None, ...]] = {
     "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
-    "partial_rotary_factor": (1.0,), "rope_scaling": (None,), "auto_map": (None,),
+    "partial_rotary_factor": (1.0,), "original_max_position_embeddings": (None,), "auto_map": (None,),
 }  # fmt: skip
 """Settings of config.json -> the only values that our decoder supports. Each setting may be absent."""
 NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+ROPE_TYPES = {"default": (), "llama3": tuple(RopeScaling.model_fields)}
+"""rope_type -> the numbers that it has beside rope_theta."""
+QWEN3_HEAD_DIM = 128  # transformers' default where config.json of a Qwen3 has no head_dim
 DTYPES = ("F32", "BF16", "F16")
 MAX_SIZE = 1 << 31  # of any dimension: a product of two still fits in 64 bits
 MAX_DEPTH = 4096
@@ -121,49 +124,75 @@ def read_shape(path: Path) -> ModelConfig:
     missing = [name for name in NEEDED if name not in config]
     if missing:
         raise ImportedModelError(f"config.json has no {missing[0]}.")
-    for name in (*NEEDED, "num_key_value_heads"):
+    for name in (*NEEDED, "num_key_value_heads", "head_dim"):
         limit = MAX_DEPTH if name == "num_hidden_layers" else MAX_SIZE
         given = config.get(name)
         if not (given is None and name not in NEEDED) and (type(given) is not int or not 1 <= given <= limit):
             raise ImportedModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
-    rope = config.get("rope_parameters") or {}
-    if not isinstance(rope, dict):
-        raise ImportedModelError(f"Its rope_parameters are {_shown(rope)}; they must be a mapping.")
-    theta = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0
+    theta, scaling = _rope(config)
     for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), ("rms_norm_eps", config.get("rms_norm_eps", 1e-6), 1e-30, 0.1)):
         if type(number) not in (int, float) or not low <= number <= high:
             raise ImportedModelError(f"Its {name} is {_shown(number)}; it must be a number from {low:g} to {high:g}.")
     tied = config.get("tie_word_embeddings", False)
     if not isinstance(tied, bool):
         raise ImportedModelError(f"Its tie_word_embeddings is {_shown(tied)}; it must be true or false.")
-    if rope.get("rope_type", "default") != "default":
-        raise ImportedModelError(f"Its rope_type is {_shown(rope['rope_type'])}; Loam's decoder has unscaled rotary frequencies.")
     for name, allowed in MUST_BE.items():
         if name in config and config[name] not in allowed:
             raise ImportedModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
-    num_attention_heads = config["num_attention_heads"]
-    if config.get("head_dim") not in (None, config["hidden_size"] / num_attention_heads):
-        raise ImportedModelError(
-            f"Its head_dim is {_shown(config['head_dim'])}; Loam's heads share the width, {config['hidden_size']} / {num_attention_heads}."
-        )
+    layers = config.get("layer_types")
+    if layers is not None and (not isinstance(layers, list) or any(kind != "full_attention" for kind in layers)):
+        raise ImportedModelError(f"Its layer_types are {_shown(layers, json.dumps)}; every layer of Loam's decoder has full_attention.")
+    qk_norm = ARCHITECTURES[architecture]
     try:
-        return ModelConfig(
-            vocab_size=config["vocab_size"], num_hidden_layers=config["num_hidden_layers"], hidden_size=config["hidden_size"], num_attention_heads=num_attention_heads,
-            num_key_value_heads=config.get("num_key_value_heads") or num_attention_heads, intermediate_size=config["intermediate_size"],
-            max_position_embeddings=config["max_position_embeddings"], rope_theta=float(theta),
-            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)), tie_word_embeddings=tied,
-            qk_norm=ARCHITECTURES[architecture],
-        )  # fmt: skip
+        return ModelConfig.model_validate({
+            **{name: config[name] for name in NEEDED},
+            "num_key_value_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
+            "head_dim": config.get("head_dim", QWEN3_HEAD_DIM if qk_norm else None), "rope_theta": float(theta), "rope_scaling": scaling,
+            "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)), "tie_word_embeddings": tied, "qk_norm": qk_norm,
+        })  # fmt: skip
     except ValidationError as error:
         raise ImportedModelError(_fault(error)) from None
+
+
+def _rope(config: Mapping[str, Any]) -> tuple[Any, dict[str, Any] | None]:
+    """Returns (rope_theta, the fields of RopeScaling; None without scaling). Their values are not checked yet.
+
+    transformers 5 writes rope_parameters with rope_theta in it; transformers 4 writes rope_theta and, for a scaled model, rope_scaling.
+
+    Raises:
+        ImportedModelError: Our decoder does not have this scaling, a number of it is missing, or two values contradict each other.
+    """
+    given = [name for name in ("rope_parameters", "rope_scaling") if config.get(name) not in (None, {})]
+    if len(given) > 1:
+        raise ImportedModelError("config.json has rope_parameters and rope_scaling; leave the one out that the model was not trained with.")
+    (name, rope) = (given[0], config[given[0]]) if given else ("rope_parameters", {})
+    if not isinstance(rope, dict):
+        raise ImportedModelError(f"Its {name} is {_shown(rope)}; it must be a mapping.")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in tuple(ROPE_TYPES):
+        raise ImportedModelError(f"Its rope_type is {_shown(kind)}; Loam's decoder has {' or '.join(ROPE_TYPES)}.")
+    numbers = ROPE_TYPES[kind]
+    unknown = sorted(set(rope) - {"rope_theta", "rope_type", "type", "partial_rotary_factor", *numbers})
+    if unknown:
+        raise ImportedModelError(f"Its {name} has {_shown(unknown[0])}, which the rope_type {kind} does not have.")
+    for key in numbers:
+        if type(rope.get(key)) not in (int, float):
+            raise ImportedModelError(f"The {key} in its {name} is {_shown(rope.get(key))}; the rope_type {kind} needs a number.")
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ImportedModelError(f"Its partial_rotary_factor is {_shown(rope['partial_rotary_factor'])}; Loam's decoder has 1.0.")
+    thetas = [holder["rope_theta"] for holder in (rope, config) if holder.get("rope_theta") is not None]
+    if len(thetas) > 1 and thetas[0] != thetas[1]:
+        raise ImportedModelError(f"Its rope_theta is {_shown(thetas[1])}, and {_shown(thetas[0])} in {name}; leave one of them out.")
+    return (thetas or [10_000.0])[0], {key: rope[key] for key in numbers} or None
 
 
 def _fault(error: ValidationError) -> str:
     """Returns the first fault of a shape as a sentence. A fault of one field names the field."""
     first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ").removesuffix(".")
     if not first["loc"]:
-        return first["msg"].removeprefix("Value error, ")
-    return f"Its {first['loc'][0]} is {_shown(first['input'])}. {first['msg']}."
+        return f"{message}."
+    return f"Its {'.'.join(map(str, first['loc']))} is {_shown(first['input'])}. {message}."
 
 
 def _config(path: Path) -> dict[str, Any]:

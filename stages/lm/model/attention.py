@@ -3,7 +3,7 @@
 A batch of B sequences is one row of T = B·L tokens. `bounds` says where its segments begin and end. There is no mask of [L, L] entries, so
 memory grows with T alone, and the work with the sum of squares of the segments' lengths.
 Guarantee: equals attention under a dense mask (tested, with gradients). What one segment holds changes no bit of another segment's output.
-Cost: on a GPU in 16 bit one launch of torch's variable-length flash attention. Elsewhere one call of torch's flash kernel per segment.
+Cost: on a GPU in 16 bit one launch of torch's variable-length flash attention. Elsewhere one call of torch's flash kernel per segment, in fp32.
 Source: FlashAttention (arXiv 2205.14135, 2307.08691).
 
 Shape legend: T tokens of all sequences, H attention heads, K key-value heads (K divides H), C channels per head, S segments.
@@ -44,27 +44,32 @@ def segment_attention(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tenso
 def attend_by_segment(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> Tensor:
     """Returns the output of attention by one differentiable call of torch per segment, [T, H, C]. For fp32 on a GPU."""
     lengths = bounds.diff().tolist()
-    parts = zip(q_THC.split(lengths), k_TKC.split(lengths), v_TKC.split(lengths), strict=True)
-    return torch.cat([_back(F.scaled_dot_product_attention(*map(_heads, part), is_causal=True, enable_gqa=True)) for part in parts])
+    return torch.cat(
+        [
+            _back(F.scaled_dot_product_attention(_heads(q), _heads(k), _heads(v), is_causal=True, enable_gqa=True))
+            for q, k, v in zip(q_THC.split(lengths), k_TKC.split(lengths), v_TKC.split(lengths), strict=True)
+        ]
+    )
 
 
-@torch.library.custom_op("loam::attend_on_cpu", mutates_args=())
+@torch.library.custom_op("loam::attend_on_cpu", mutates_args=())  # type: ignore[untyped-decorator]
 def attend_on_cpu(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the output of attention [T, H, C] and the logarithm of the sum of exponentials of each query's scores, fp32 [T, H].
 
-    It is one operator, so a compiled block holds no loop over segments, and torch keeps one output instead of one per segment.
+    It is one operator, so a compiled block holds no loop over segments, and torch keeps one output instead of one per segment. It computes in
+    fp32 whatever the dtype.
     """
     groups = q_THC.shape[1] // k_TKC.shape[1]
     out_THC, sums_TH = torch.empty_like(q_THC), q_THC.new_empty(q_THC.shape[:2], dtype=torch.float32)
     for here in _slices(bounds):
         out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            _heads(q_THC[here]), _heads(_repeat(k_TKC[here], groups)), _heads(_repeat(v_TKC[here], groups)), 0.0, True
+            _wide(q_THC[here]), _wide(k_TKC[here], groups), _wide(v_TKC[here], groups), 0.0, True
         )
         out_THC[here], sums_TH[here] = _back(out), sums[0].T
     return out_THC, sums_TH
 
 
-@torch.library.custom_op("loam::attend_on_cpu_backward", mutates_args=())
+@torch.library.custom_op("loam::attend_on_cpu_backward", mutates_args=())  # type: ignore[untyped-decorator]
 def attend_on_cpu_backward(
     gradient_THC: Tensor, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, out_THC: Tensor, sums_TH: Tensor, bounds: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,20 +78,20 @@ def attend_on_cpu_backward(
     dq_THC, dk_TKC, dv_TKC = torch.empty_like(q_THC), torch.empty_like(k_TKC), torch.empty_like(v_TKC)
     for here in _slices(bounds):
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            _heads(gradient_THC[here]), _heads(q_THC[here]), _heads(_repeat(k_TKC[here], groups)), _heads(_repeat(v_TKC[here], groups)),
-            _heads(out_THC[here]), sums_TH[here].T[None], 0.0, True,
+            _wide(gradient_THC[here]), _wide(q_THC[here]), _wide(k_TKC[here], groups), _wide(v_TKC[here], groups),
+            _wide(out_THC[here]), sums_TH[here].T[None], 0.0, True,
         )  # fmt: skip
         dq_THC[here] = _back(dq)
         dk_TKC[here], dv_TKC[here] = (_back(d).unflatten(1, (-1, groups)).sum(2) for d in (dk, dv))
     return dq_THC, dk_TKC, dv_TKC
 
 
-@attend_on_cpu.register_fake
+@attend_on_cpu.register_fake  # type: ignore[untyped-decorator]
 def _shape_of_output(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q_THC), q_THC.new_empty(q_THC.shape[:2], dtype=torch.float32)
 
 
-@attend_on_cpu_backward.register_fake
+@attend_on_cpu_backward.register_fake  # type: ignore[untyped-decorator]
 def _shape_of_gradients(
     gradient_THC: Tensor, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, out_THC: Tensor, sums_TH: Tensor, bounds: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,11 +120,14 @@ def _heads(x: Tensor) -> Tensor:
     return x.transpose(0, 1)[None]
 
 
+def _wide(x: Tensor, groups: int = 1) -> Tensor:
+    """Returns [tokens, heads, C] in fp32 as [1, heads · groups, tokens, C] for torch's kernels on CPUs.
+
+    They take as many key-value heads as query heads, and their backward pass in bf16 is four times slower than in fp32 (measured).
+    """
+    return _heads((x.repeat_interleave(groups, 1) if groups > 1 else x).float())
+
+
 def _back(x: Tensor) -> Tensor:
     """Returns [1, heads, tokens, C] as [tokens, heads, C], without a copy."""
     return x[0].transpose(0, 1)
-
-
-def _repeat(x_nKC: Tensor, groups: int) -> Tensor:
-    """Returns each key-value head once per query head of its group: torch's kernel for CPUs has as many of the one as of the other."""
-    return x_nKC.repeat_interleave(groups, 1) if groups > 1 else x_nKC

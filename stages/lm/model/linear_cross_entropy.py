@@ -44,7 +44,7 @@ def label_log_probs(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> T
     return found
 
 
-class _CrossEntropySum(torch.autograd.Function):
+class _CrossEntropySum(torch.autograd.Function):  # type: ignore[misc]
     """See `cross_entropy_sum`."""
 
     @staticmethod
@@ -78,7 +78,7 @@ class _CrossEntropySum(torch.autograd.Function):
         return hidden_ND, weight_VD.mul_(gradient).to(hidden_ND.dtype), None, None, None
 
 
-class _LabelLogProbs(torch.autograd.Function):
+class _LabelLogProbs(torch.autograd.Function):  # type: ignore[misc]
     """See `label_log_probs`."""
 
     @staticmethod
@@ -104,7 +104,7 @@ class _LabelLogProbs(torch.autograd.Function):
 def _chunks(hidden_ND: Tensor, weight_VD: Tensor) -> Iterator[slice]:
     """Yields the slices of the tokens whose logits are computed together."""
     size = max(1, CHUNK_ELEMENTS[hidden_ND.device.type] // len(weight_VD))
-    return (slice(begin, begin + size) for begin in range(0, len(hidden_ND), size))
+    yield from (slice(begin, begin + size) for begin in range(0, len(hidden_ND), size))
 
 
 def _add_products(d_logits_nV: Tensor, hidden_nD: Tensor, weight_VD: Tensor, d_hidden_nD: Tensor, d_weight_VD: Tensor) -> None:

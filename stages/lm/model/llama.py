@@ -4,7 +4,7 @@ Guarantee: a token attends only to itself and to earlier tokens of its own segme
 LlamaForCausalLM (with QK-norm: Qwen3ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the
 parameter's name and its shape, so they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer
 fills them from `initial_value`, so ZeRO-3 never holds the whole model.
-Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (2104.09864), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3.
+Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (lm/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3.
 
 Shape legend: B sequences, L tokens per sequence, T = B·L, D hidden size, H attention heads, K key-value heads, C channels per head,
 V vocabulary, S segments of all sequences. A segment is the part of a packed sequence that comes from one document.
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stages.lm.model.attention import segment_attention
-from stages.lm.model.config import ModelConfig
+from stages.lm.model.config import ModelConfig, Recompute
+from stages.lm.model.rope import rotate, rotation_at
 
 T = TypeVar("T")
 
@@ -78,11 +79,11 @@ class Attention(nn.Module):  # type: ignore[misc]
             config.num_key_value_heads,
             config.head_dim,
         )
-        kv_width = config.num_key_value_heads * config.head_dim
-        self.query = Linear(config.hidden_size, config.hidden_size)
+        width, kv_width = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+        self.query = Linear(config.hidden_size, width)
         self.key = Linear(config.hidden_size, kv_width)
         self.value = Linear(config.hidden_size, kv_width)
-        self.out = Linear(config.hidden_size, config.hidden_size)
+        self.out = Linear(width, config.hidden_size)
         self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
@@ -116,9 +117,10 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 class Block(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward. Each has a norm before it and adds its output to the residual stream."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        """Creates the two halves and their norms."""
+    def __init__(self, config: ModelConfig, recompute: Recompute) -> None:
+        """Creates the two halves and their norms. `recompute`: see `Llama`."""
         super().__init__()
+        self.recompute = recompute
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = Attention(config)
         self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -127,7 +129,13 @@ class Block(nn.Module):  # type: ignore[misc]
     def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
         """Returns the residual stream after the block, [B, L, D]."""
         x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), rotation, bounds)
-        return x_BLD + self.ffn(self.ffn_norm(x_BLD))
+        if self.recompute == "feed_forward" and self.training:
+            # There is no dropout, so no state of a random generator needs to be kept.
+            return x_BLD + checkpoint(self._feed_forward, x_BLD, use_reentrant=False, preserve_rng_state=False)
+        return x_BLD + self._feed_forward(x_BLD)
+
+    def _feed_forward(self, x_BLD: Tensor) -> Tensor:
+        return self.ffn(self.ffn_norm(x_BLD))
 
 
 class Head(Linear):
@@ -139,14 +147,19 @@ class Head(Linear):
 
 
 class Llama(nn.Module):  # type: ignore[misc]
-    """The whole decoder. With `checkpointing`, the backward pass recomputes the activations of each block."""
+    """The whole decoder."""
 
-    def __init__(self, config: ModelConfig, checkpointing: bool = False) -> None:
-        """Creates the decoder of a shape."""
+    def __init__(self, config: ModelConfig, recompute: Recompute = "none") -> None:
+        """Creates the decoder of a shape.
+
+        Args:
+            config: Shape of the model.
+            recompute: What the backward pass computes again instead of keeping it.
+        """
         super().__init__()
-        self.config, self.checkpointing = config, checkpointing
+        self.config, self.recompute = config, recompute
         self.embedding = Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList([Block(config) for _ in range(config.num_hidden_layers)])
+        self.blocks = nn.ModuleList([Block(config, recompute) for _ in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Head(config.hidden_size, config.vocab_size, self.embedding.weight if config.tie_word_embeddings else None)
 
@@ -162,10 +175,10 @@ class Llama(nn.Module):  # type: ignore[misc]
             loss: A function of the outputs of the last norm [B, L, D] and the head's weight [V, D].
         """
         x_BLD = self.embedding(tokens_BL)
-        rotation = rotation_at(positions_BL, self.config, x_BLD.dtype)
+        rotation = rotation_at(positions_BL.flatten()[:, None], self.config)
         for block in self.blocks:
-            if self.checkpointing and self.training:
-                x_BLD = checkpoint(block, x_BLD, rotation, bounds, use_reentrant=False)
+            if self.recompute == "block" and self.training:
+                x_BLD = checkpoint(block, x_BLD, rotation, bounds, use_reentrant=False, preserve_rng_state=False)
             else:
                 x_BLD = block(x_BLD, rotation, bounds)
         return self.head(self.norm(x_BLD), loss)
@@ -177,21 +190,6 @@ def whole_sequences(tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
     positions_L = torch.arange(length, device=tokens_BL.device)
     bounds = torch.arange(sequences + 1, device=tokens_BL.device, dtype=torch.int32) * length
     return positions_L.expand(sequences, length), bounds
-
-
-def rotation_at(positions_BL: Tensor, config: ModelConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns cos and sin of RoPE at the positions, each [T, 1, C], computed in fp32 and cast to `dtype`."""
-    half = torch.arange(0, config.head_dim, 2, device=positions_BL.device, dtype=torch.float32)
-    inverse = 1.0 / (config.rope_theta ** (half / config.head_dim))
-    angle = positions_BL.flatten()[:, None, None].float() * inverse
-    angle = torch.cat([angle, angle], -1)
-    return angle.cos().to(dtype), angle.sin().to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns x rotated by RoPE in the "rotate half" layout of transformers: channel i pairs with channel i + C/2."""
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
 
 
 def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: int) -> Tensor:

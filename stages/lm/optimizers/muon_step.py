@@ -30,6 +30,12 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the polynomial of a Newton-Schulz
 EPS = 1e-7  # smallest norm that a matrix is divided by: Jordan et al. 2024
 
 
+class SteppedGroup(ParameterGroup):
+    """A parameter group with the learning rate of this step."""
+
+    lr: float
+
+
 @dataclass(frozen=True)
 class Exchange:
     """This rank among those that share a matrix, and the device of their exchange."""
@@ -72,7 +78,7 @@ class MuonWithAdamW(torch.optim.Optimizer):  # type: ignore[misc]
                     step_muon(param, self.state[param], group, self.settings)
 
 
-def step_adamw(param: Tensor, state: dict[str, Tensor], group: dict[str, Any], settings: Muon) -> None:
+def step_adamw(param: Tensor, state: dict[str, Tensor], group: SteppedGroup, settings: Muon) -> None:
     """Makes one AdamW step of a parameter in place, in torch's implementation."""
     if not state:
         state |= {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(param), "exp_avg_sq": torch.zeros_like(param)}
@@ -83,7 +89,7 @@ def step_adamw(param: Tensor, state: dict[str, Tensor], group: dict[str, Any], s
     )  # fmt: skip
 
 
-def step_muon(param: Tensor, state: dict[str, Tensor], group: dict[str, Any], settings: Muon) -> None:
+def step_muon(param: Tensor, state: dict[str, Tensor], group: SteppedGroup, settings: Muon) -> None:
     """Makes one Muon step of all matrices of a flat tensor in place.
 
     Args:
@@ -95,6 +101,7 @@ def step_muon(param: Tensor, state: dict[str, Tensor], group: dict[str, Any], se
     Raises:
         RuntimeError: `param` is not made of whole partitions.
     """
+    assert group["matrix"] is not None, "an elementwise group"
     rows, columns = group["matrix"]
     exchange = exchange_of(param)
     each = -(-rows * columns // exchange.ranks)

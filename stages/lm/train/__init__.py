@@ -1,1 +1,1 @@
-"""The trainer, with its engine, optimizer, schedule, checkpoints, ranks and metrics."""
+"""The trainer, with its engine, optimizer, checkpoints, ranks and metrics."""

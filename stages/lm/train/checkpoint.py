@@ -33,7 +33,7 @@ from torch import Tensor
 from stages.lm.train.engine import Engine, local_state, optimizer_steps
 
 OS_ERROR = re.compile(r"\(os error (\d+)\)")  # the end of the message of Rust's io::Error
-KEEP = 2  # snapshots to keep: the last, and the one before in case the last is damaged
+HASH_BLOCK_BYTES = 1 << 24
 
 
 class CheckpointError(ValueError):
@@ -76,8 +76,12 @@ class CheckpointRecord:
     files: list[RecordedFile]
 
 
-def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
-    """Writes a checkpoint to `folder`. All ranks call it together. `folder` appears complete or not at all."""
+def no_tick() -> None:
+    """Does nothing: nobody watches the progress."""
+
+
+def save(engine: Engine, folder: Path, step: int, fingerprint: str, tick: Callable[[], None] = no_tick) -> None:
+    """Writes a checkpoint to `folder`. All ranks call it together. `folder` appears complete or not at all. tick: see `describe`."""
     partial = folder.with_name(folder.name + ".partial")
     if engine.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
@@ -85,7 +89,7 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str) -> None:
     engine.barrier()
     shard = partial / "shards" / f"{engine.rank:05d}.safetensors"
     _save_shard({f"{name}|{what}": tensor.detach().cpu().contiguous().clone() for name, what, tensor in local_state(engine)}, shard)
-    (partial / f"{engine.rank:05d}.sum").write_text(json.dumps(asdict(describe(shard, partial))))
+    (partial / f"{engine.rank:05d}.sum").write_text(json.dumps(asdict(describe(shard, partial, tick))))
     engine.barrier()
     if engine.rank == 0:
         shapes = {name: list(param.ds_shape) for name, param in engine.named.items()}
@@ -135,14 +139,17 @@ def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str
     _write_json(folder / "checkpoint.json", CheckpointRecord(1, [*files, describe(folder / "trainer.json", folder)]))
 
 
-def describe(path: Path, root: Path) -> RecordedFile:
-    """Returns path below root, bytes and sha256 of a file."""
+def describe(path: Path, root: Path, tick: Callable[[], None] = no_tick) -> RecordedFile:
+    """Returns path below root, bytes and sha256 of a file. tick: called after each block that was hashed."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return RecordedFile(path.relative_to(root).as_posix(), path.stat().st_size, digest)
+        while block := file.read(HASH_BLOCK_BYTES):
+            digest.update(block)
+            tick()
+    return RecordedFile(path.relative_to(root).as_posix(), path.stat().st_size, digest.hexdigest())
 
 
-def verify(folder: Path, part: int = 0, parts: int = 1) -> Trainer:
+def verify(folder: Path, part: int = 0, parts: int = 1, tick: Callable[[], None] = no_tick) -> Trainer:
     """Checks the files of a checkpoint against checkpoint.json.
 
     Args:
@@ -150,6 +157,7 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> Trainer:
         part: Number of this caller, from 0.
         parts: Number of callers that verify the checkpoint together. Each caller hashes its
             share of the shards and trainer.json, and checks the sizes of all files.
+        tick: See `describe`.
 
     Returns:
         The contents of trainer.json.
@@ -157,7 +165,7 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> Trainer:
     Raises:
         CheckpointError: A file is missing or differs; the message names it.
     """
-    for number, entry in enumerate(_recorded(folder)):
+    for number, entry in enumerate(recorded_files(folder)):
         path = folder / entry.path
         if not path.exists():
             raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry.path} is missing.")
@@ -165,12 +173,22 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> Trainer:
         if size != entry.bytes:
             raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry.path} has {size} bytes, not {entry.bytes}.")
         mine = number % parts == part or entry.path == "trainer.json"
-        if mine and describe(path, folder).sha256 != entry.sha256:
-            raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry.path} does not have the sha256 that was recorded.")
+        if mine:
+            refuse_other_content(folder, entry, tick)
     return read_trainer(folder)
 
 
-def _recorded(folder: Path) -> list[RecordedFile]:
+def refuse_other_content(folder: Path, entry: RecordedFile, tick: Callable[[], None] = no_tick) -> None:
+    """Hashes one file of a checkpoint.
+
+    Raises:
+        CheckpointError: It differs from its record.
+    """
+    if describe(folder / entry.path, folder, tick).sha256 != entry.sha256:
+        raise CheckpointError(f"Checkpoint {folder.name} is damaged: {entry.path} does not have the sha256 that was recorded.")
+
+
+def recorded_files(folder: Path) -> list[RecordedFile]:
     """Returns the entries of checkpoint.json.
 
     Raises:
@@ -204,51 +222,29 @@ def read_trainer(folder: Path) -> Trainer:
         raise CheckpointError(f"Checkpoint {folder.name} is damaged: trainer.json cannot be read ({error}).") from None
 
 
-def latest_good(root: Path, fingerprint: str, say: Callable[[str], None]) -> tuple[Path, Trainer] | None:
-    """Returns the newest undamaged snapshot of this job below root, or None.
-
-    Args:
-        root: Folder of the snapshots.
-        fingerprint: Fingerprint of the job.
-        say: Called with a sentence for each snapshot that is not used.
-    """
-    for folder in sorted(root.glob("step-*"), reverse=True):
-        if folder.suffix == ".partial":
-            continue
-        try:
-            trainer = verify(folder)
-        except CheckpointError as error:
-            say(f"{error} Falling back to the snapshot before it.")
-            continue
-        if trainer.fingerprint == fingerprint:
-            return folder, trainer
-        say(f"Snapshot {folder.name} is of another job (model, data or settings differ); it is not used.")
-    return None
-
-
-def prune(root: Path, keep: int = KEEP) -> None:
-    """Deletes all snapshots except the newest `keep`."""
-    folders = sorted(path for path in root.glob("step-*") if path.suffix != ".partial")
-    for folder in folders[:-keep]:
-        shutil.rmtree(folder)
-
-
-def reader(folder: Path, stack: ExitStack, part: int = 0, parts: int = 1) -> Callable[[str, str, int, int], Tensor]:
-    """Returns `partition(name, what, begin, length)` over a checkpoint of any number of ranks, for `engine.assign`, after verifying it.
+def reader(
+    folder: Path, stack: ExitStack, part: int = 0, parts: int = 1, tick: Callable[[], None] = no_tick
+) -> Callable[[str, str, int, int], Tensor]:
+    """Returns `opened` of a checkpoint, after verifying it; a CheckpointError is raised if it is damaged.
 
     When several ranks open a checkpoint together, each verifies a part of it (see `verify`). The job ends when one of them finds damage.
+    """
+    return opened(folder, stack, verify(folder, part, parts, tick))
+
+
+def opened(folder: Path, stack: ExitStack, trainer: Trainer) -> Callable[[str, str, int, int], Tensor]:
+    """Returns `partition(name, what, begin, length)` over a verified checkpoint of any number of ranks, for `engine.assign`.
+
     `partition` reads only the slices that it returns.
 
     Args:
         folder: Folder of the checkpoint.
         stack: The shards stay open (memory-mapped) until it closes.
-        part: See `verify`.
-        parts: See `verify`.
+        trainer: The result of `verify`.
 
     Raises:
-        CheckpointError: The checkpoint is damaged. `partition` raises it for a parameter that the checkpoint does not have.
+        CheckpointError: Shards are missing. `partition` raises it for a parameter that the checkpoint does not have.
     """
-    trainer = verify(folder, part, parts)
     shards = [stack.enter_context(safe_open(path, "pt")) for path in sorted((folder / "shards").glob("*.safetensors"))]
     if len(shards) != trainer.ranks:
         raise CheckpointError(f"Checkpoint {folder.name} was written by {trainer.ranks} ranks, but holds {len(shards)} shards.")

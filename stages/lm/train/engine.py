@@ -16,8 +16,9 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import torch
@@ -34,6 +35,9 @@ from stages.lm.train.training_settings import TrainingSettings
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
+COLLECTIVE_LIMIT = timedelta(days=1)
+"""Longest wait in a collective. The launcher ends ranks that hang (lm/ranks/stall.py); this limit must be longer than any wait for a rank
+that still makes progress. DeepSpeed's default is 10 minutes, which a rank that reads a large checkpoint exceeds."""
 BUCKET_ELEMENTS = 200_000_000  # largest bucket of gradients and prefetches, in elements; DeepSpeed's default is 500 M
 
 
@@ -94,9 +98,9 @@ class Engine:
         """Returns the global gradient norm of the last step, before clipping."""
         return float(self.deep.get_global_grad_norm())
 
-    def reduce(self, values: list[float]) -> list[float]:
-        """Returns the sums of the values over all ranks, in fp64."""
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+    def reduce(self, values: Sequence[float | Tensor]) -> list[float]:
+        """Returns the sums of the values over all ranks, in fp64. The host waits once for the device, however many values are tensors."""
+        total = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
         dist.all_reduce(total)
         sums: list[float] = total.tolist()
         return sums
@@ -126,17 +130,28 @@ def start(job: RankJob, accumulation: int) -> Engine:
     device = torch.device("cuda", rank) if job.machine.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    deepspeed.init_distributed("nccl" if device.type == "cuda" else "gloo", verbose=False)
+    deepspeed.init_distributed("nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE_LIMIT, verbose=False)
     settings = deepspeed_config(job, accumulation)
     # No dtype argument: with one, DeepSpeed 0.19.8 uses bf16 where fp16 is not supported.
     with deepspeed.zero.Init(config_dict_or_path=settings):
-        model = Llama(job.model, job.machine.activation_checkpointing)
+        model = Llama(job.model, job.machine.recompute)
     set_z3_leaf_modules(model, [Block])  # one gather per block: a tenth less time per step on small models
+    if job.machine.kernels:
+        compile_blocks(model)
     optimizer, built = build_optimizer(job, model)
     deep, *_ = deepspeed.initialize(model=model, optimizer=built, config=settings)
     engine = Engine(deep, dict(deep.module.named_parameters()), rank, ranks, device, optimizer)
     refuse_other_precision({param.ds_tensor.dtype for param in engine.named.values()}, job.settings.precision)
     return engine
+
+
+def compile_blocks(model: Llama) -> None:
+    """Compiles the inside of each block; the hooks of ZeRO-3 around a block stay as they are. All blocks share one compilation.
+
+    Shapes are constants of the compiled code. Kernels are made at the first forward and backward pass.
+    """
+    for block in model.blocks:
+        block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
 
 
 def prepare_deepspeed() -> None:

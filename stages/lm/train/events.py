@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
+from stages.lm.ranks.heartbeat import Heartbeat, open_heartbeat
+
 OS_ERROR_EXIT = 64
 
 
@@ -85,9 +87,10 @@ KIND_OF = {event: kind for kind, event in KINDS.items()}
 
 @dataclass
 class EventWriter:
-    """Appends the events of one rank. Open it with `open_events`."""
+    """Appends the events of one rank, and has its heartbeat. Open it with `open_events`."""
 
     file: IO[str]
+    heartbeat: Heartbeat
 
     def write(self, event: RankEvent) -> None:
         """Appends one event and flushes the file."""
@@ -105,8 +108,8 @@ def event_path(scratch: Path, rank: int) -> Path:
 
 
 def open_events(scratch: Path, rank: int) -> EventWriter:
-    """Returns a writer that appends to the rank's event file."""
-    return EventWriter(event_path(scratch, rank).open("a"))
+    """Returns a writer that appends to the rank's event file; the heartbeat is at its first place."""
+    return EventWriter(event_path(scratch, rank).open("a"), open_heartbeat(scratch, rank))
 
 
 @dataclass

@@ -20,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceFiles
-from stages.lm.model.config import ModelConfig
+from stages.lm.model.config import ModelConfig, Recompute
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import DECIDES, deciding
 
@@ -34,9 +34,15 @@ class JobError(ValueError):
 
 @dataclass(frozen=True)
 class Machine:
-    """Ranks, device and batch sizes of this run. They change results only by floating-point rounding. device: "cpu" or "cuda".
+    """Ranks, device, batch sizes and limits of this run. They change results only by floating-point rounding.
 
-    It is what the ranks need of the recipe's section `runtime`. That section also sets the workers of data stages, and lm cannot import it.
+    It is what the ranks and their launcher need of the recipe's section `runtime`. That section also sets the workers of data stages, and
+    lm cannot import it.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        recompute: What the backward pass computes again: "none", "feed_forward" or "block".
+        kernels: Folder of compiled kernels; empty does not compile the model.
     """
 
     ranks: int
@@ -44,7 +50,10 @@ class Machine:
     micro_batch_size: int
     eval_batch_size: int
     offload_optimizer: bool = False
-    activation_checkpointing: bool = False
+    recompute: Recompute = "none"
+    kernels: str = ""
+    stall_limit_s: int = 600
+    stop_grace_s: int = 120
 
 
 @dataclass(frozen=True, kw_only=True)

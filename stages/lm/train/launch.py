@@ -1,8 +1,9 @@
 """Starts the ranks of a job as processes, passes on their events, and ends all of them.
 
-Guarantee: the ranks stay in the caller's process group, so a signal to the group reaches them too. They die with the caller
-(PR_SET_PDEATHSIG, set in the rank). When one rank fails, the others get SIGTERM at once, and SIGKILL if they still run
-after GRACE_S seconds. The caller gets every event of every rank, in order per rank.
+Guarantee: the ranks stay in the caller's process group and ignore SIGINT and SIGTERM; the caller receives these signals and decides. The
+ranks die with the caller (PR_SET_PDEATHSIG, set in the rank). When one rank fails, or all hang, the others are killed at once. When the
+caller ends because of SIGTERM, the ranks finish their step and save a snapshot before; a second SIGTERM or the end of the grace period ends
+them at once. The caller gets every event of every rank, in order per rank.
 Cost: reads small files every POLL_S seconds (five times per second).
 """
 
@@ -19,12 +20,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stages.lm.train.events import OS_ERROR_EXIT, EventTail, RankEvent, RankFailed, event_path
+from stages.lm.ranks.heartbeat import heartbeat_path, read_beat
+from stages.lm.ranks.stall import StallWatch, process_state, stall_text
+from stages.lm.ranks.stop_request import request_stop, withdraw_stop
+from stages.lm.train.events import OS_ERROR_EXIT, EventTail, RankEvent, RankFailed, StepDone, event_path
 from stages.lm.train.job import RankJob, write_job
 from stages.processes import free_port
 
 POLL_S = 0.2
-GRACE_S = 5.0
+STACKS_S = 1.0
 TAIL_LINES = 15
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -64,53 +68,125 @@ class RankErrors:
             self.system = event.number, event.file
 
 
+@dataclass
+class RankGroup:
+    """The running ranks of one job.
+
+    Attributes:
+        scratch: Folder of their files.
+        listen: Called as listen(rank, event) for every event.
+        processes: The ranks' processes, by rank.
+        tails: The ranks' events, by rank.
+        errors: What the ranks said about their errors.
+        steps: Training steps that the ranks finished since they were started.
+    """
+
+    scratch: Path
+    listen: Callable[[int, RankEvent], None]
+    processes: list[subprocess.Popen[bytes]]
+    tails: list[EventTail]
+    errors: RankErrors = field(default_factory=RankErrors)
+    steps: int = 0
+
+    def pass_on(self) -> None:
+        """Passes on the events since the last call."""
+        for rank, tail in enumerate(self.tails):
+            for event in tail.read():
+                if isinstance(event, RankFailed):
+                    self.errors.add(rank, event)
+                self.steps += isinstance(event, StepDone)
+                self.listen(rank, event)
+
+    def wait(self, stall_limit_s: float) -> list[int | None]:
+        """Returns the exit codes when all ranks have ended or one has failed.
+
+        Raises:
+            LaunchError: No rank made progress for stall_limit_s seconds.
+        """
+        watch = StallWatch(stall_limit_s)
+        while True:
+            codes = [process.poll() for process in self.processes]
+            self.pass_on()
+            if any(code not in (None, 0) for code in codes) or all(code == 0 for code in codes):
+                return codes
+            beats = [read_beat(heartbeat_path(self.scratch, rank)) for rank in range(len(codes))]
+            if watch.look(beats, time.monotonic()):
+                states = [process_state(process.pid) for process in self.processes]
+                self.write_stacks()
+                raise LaunchError(
+                    f"{stall_text(beats, states, stall_limit_s)} The stacks of the ranks are in their output. "
+                    "If a rank only needs longer, raise runtime.stall_limit_s."
+                )
+            time.sleep(POLL_S)
+
+    def leave(self, error: BaseException | None, grace_s: float) -> None:
+        """If the error is an end by SIGTERM and a step was made, asks the ranks to save a snapshot after their step, and waits for it.
+
+        It waits until they have ended, one has failed, or grace_s seconds have passed.
+        """
+        if error is None or not _is_termination(error) or not self.steps:
+            return
+        request_stop(self.scratch)
+        end = time.monotonic() + grace_s
+        while time.monotonic() < end:
+            codes = [process.poll() for process in self.processes]
+            self.pass_on()
+            if None not in codes or any(codes):
+                return
+            time.sleep(POLL_S)
+
+    def write_stacks(self) -> None:
+        """Makes every rank that can write the stacks of its threads into its output."""
+        for process in self.processes:
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(STACKS_S)
+
+
 def launch(job: RankJob, listen: Callable[[int, RankEvent], None], variables: Mapping[str, str]) -> None:
     """Runs the job until all ranks have ended. A rank that fails raises LaunchError, or OSError if a disk is full or read-only.
 
     Args:
-        job: The job. Its scratch folder gets job.json, the event files and the output of the ranks.
+        job: The job. Its scratch folder gets job.json, the event files, the heartbeats and the output of the ranks.
         listen: Called as listen(rank, event) for every event.
         variables: Environment of the ranks; `environment` is added to it. It must not contain credentials, because the output of a rank is
             kept unchanged.
+
+    If a signal handler of the caller raises because of SIGTERM, the ranks first get time for a snapshot (see `RankGroup.leave`).
     """
     scratch = Path(job.scratch)
     scratch.mkdir(parents=True, exist_ok=True)
     path = write_job(job, scratch / "job.json")
     port = free_port()
     ranks = range(job.machine.ranks)
-    tails = []
+    withdraw_stop(scratch)
     for rank in ranks:
         event_path(scratch, rank).unlink(missing_ok=True)
-        tails.append(EventTail(event_path(scratch, rank)))
-    errors = RankErrors()
-
-    def pass_on() -> None:
-        for rank in ranks:
-            for event in tails[rank].read():
-                if isinstance(event, RankFailed):
-                    errors.add(rank, event)
-                listen(rank, event)
-
+        heartbeat_path(scratch, rank).unlink(missing_ok=True)
+    group = RankGroup(scratch, listen, [], [EventTail(event_path(scratch, rank)) for rank in ranks])
     with ExitStack() as stack:
-        processes: list[subprocess.Popen[bytes]] = []
-        stack.callback(kill, processes)
+        stack.callback(kill, group.processes)
+        stack.push(lambda kind, error, trace: group.leave(error, job.machine.stop_grace_s))
         for rank in ranks:
             output = stack.enter_context((scratch / f"rank-{rank}.log").open("wb"))
             command = [sys.executable, "-m", "stages.lm.train.rank", str(path), str(os.getpid())]
-            own = {**variables, **environment(rank, len(ranks), port, job.machine.device), "PYTHONPATH": _python_path()}
-            processes.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT))
-        while True:
-            codes = [process.poll() for process in processes]
-            pass_on()
-            if any(code not in (None, 0) for code in codes):
-                break
-            if all(code == 0 for code in codes):
-                return
-            time.sleep(POLL_S)
+            settings = {**environment(rank, len(ranks), port, job.machine.device), **compiler(job.machine.kernels)}
+            own = {**variables, **settings, "PYTHONPATH": _python_path()}
+            group.processes.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT))
+        codes = group.wait(job.machine.stall_limit_s)
+        if all(code == 0 for code in codes):
+            return
         time.sleep(POLL_S)
-        pass_on()
-    error = _failure(scratch, errors, codes)
+        group.pass_on()
+    error = _failure(scratch, group.errors, codes)
     raise error
+
+
+def _is_termination(error: BaseException) -> bool:
+    """Returns whether a signal handler raised the error because of SIGTERM. That of SIGINT raises KeyboardInterrupt.
+
+    Prefect's handler raises TerminationSignal, `loam` raises TerminatedError, and many programs raise SystemExit. All are no Exception.
+    """
+    return not isinstance(error, Exception | KeyboardInterrupt)
 
 
 def environment(rank: int, ranks: int, port: int, device: str) -> dict[str, str]:
@@ -120,22 +196,25 @@ def environment(rank: int, ranks: int, port: int, device: str) -> dict[str, str]
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DS_ACCELERATOR": device, "OMP_NUM_THREADS": threads,
         "PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "GLOO_SOCKET_IFNAME": "lo",
-        "TORCHDYNAMO_DISABLE": "1",  # no rank compiles, but DeepSpeed's Muon would load torch's compiler: 1.7 s of CPU time per rank
     }  # fmt: skip
 
 
+def compiler(kernels: str) -> dict[str, str]:
+    """Returns the environment variables of torch's compiler.
+
+    Args:
+        kernels: Folder of compiled kernels. Empty turns the compiler off: else DeepSpeed's Muon loads it, 1.7 s of CPU time per rank.
+    """
+    return {"TORCHINDUCTOR_CACHE_DIR": kernels} if kernels else {"TORCHDYNAMO_DISABLE": "1"}
+
+
 def kill(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Ends the processes that still run: SIGTERM, up to GRACE_S seconds for all together, then SIGKILL."""
+    """Ends the processes that still run, by SIGKILL: a rank keeps nothing that a snapshot does not have, and SIGTERM is not for it."""
     for process in processes:
         if process.poll() is None:
-            process.terminate()
-    deadline = time.monotonic() + GRACE_S
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+    for process in processes:
+        process.wait()
 
 
 def _python_path() -> str:

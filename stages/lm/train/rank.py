@@ -1,12 +1,15 @@
 """The entry point of one training rank: `python -m stages.lm.train.rank JOB PARENT_PID`, started by lm/train/launch.py.
 
-Guarantee: the rank dies with its parent. A rank that fails with an expected error writes the reason into its event file and exits with
+Guarantee: the rank dies with its parent. It ignores SIGINT and SIGTERM, which go to the whole process group: the launcher receives them and
+decides. At SIGUSR1 it writes the stacks of its threads into its output. A rank that fails with an expected error writes the reason into its event file and exits with
 code 1, or for an operating-system error with OS_ERROR_EXIT + the error number. The module imports neither prefect nor stages.core.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> int:
     """Returns the exit code, after this process has done its share of the job."""
     die_with_parent(int(argv[1]))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1)
     from stages.lm.train.events import open_events
     from stages.lm.train.job import read_job
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,9 @@ from stages.lm.data.reader import Batch, SequenceReader
 from stages.lm.model.llama import initial_value
 from stages.lm.model.loss import Loss, segment_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
+from stages.lm.ranks import snapshots
+from stages.lm.ranks.heartbeat import Activity
+from stages.lm.ranks.stop_request import stop_requested
 from stages.lm.train import checkpoint
 from stages.lm.train.engine import Engine, assign, partition_sizes
 from stages.lm.train.events import Evaluated, EventWriter, SequencesScored, StepDone
@@ -96,7 +100,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     clock = time.monotonic()
     for step in range(start, job.steps):
         engine.set_learning_rate(run.learning_rate(step))
-        values = train_step(run, step)
+        values, stops = train_step(run, step)
         now = time.monotonic()
         values |= {"lr": run.learning_rate(step), "grad_norm": engine.grad_norm(), "tokens_per_s": values["tokens"] / (now - clock)}
         clock = now
@@ -105,54 +109,59 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         if job.validation and (last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)):
             _report(run, Evaluated(step + 1, evaluate(run)))
             clock = time.monotonic()
-        if last or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
+        if last or stops or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
             save(run, step + 1)
             clock = time.monotonic()
+        if stops and not last:
+            if engine.rank == 0:
+                events.log(f"stops after step {step + 1}, with a snapshot")
+            return
     finish(run)
 
 
 def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
     """Returns the finished steps, after setting the weights from the last undamaged snapshot, else from job.init_from, else from the seed."""
-    resume = Path(job.scratch) / "resume"
+    events.heartbeat.reach(Activity.LOADING)
+    tick = events.heartbeat.tick
     with ExitStack() as stack:
-        step = 0
-        if engine.rank == 0 and (found := checkpoint.latest_good(resume, job.fingerprint(), events.log)):
-            step = found[1].step
-        step = int(engine.reduce([float(step)])[0])
-        if step:
-            folder = resume / name_of(step)
-            trainer = checkpoint.read_trainer(folder)
-            assign(engine, checkpoint.reader(folder, stack, engine.rank, engine.ranks), trainer.optimizer_steps)
+        found = snapshots.newest_good(engine, Path(job.scratch) / "resume", job.fingerprint(), events.log, tick)
+        if found:
+            folder, trainer = found
+            assign(engine, _ticking(checkpoint.opened(folder, stack, trainer), tick), trainer.optimizer_steps)
             if engine.rank == 0:
-                events.log(f"continues from step {step} (written by {trainer.ranks} ranks)")
+                events.log(f"continues from step {trainer.step} (written by {trainer.ranks} ranks)")
         elif job.init_from:
-            assign(engine, checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks))
+            assign(engine, _ticking(checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks, tick), tick))
         else:
             shapes = {name: tuple(param.ds_shape) for name, param in engine.named.items()}
-            assign(engine, checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed)))
-    return step
+            values = checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed))
+            assign(engine, _ticking(values, tick))
+    return found[1].step if found else 0
 
 
-def train_step(run: Run, step: int) -> dict[str, float]:
+def train_step(run: Run, step: int) -> tuple[dict[str, float], bool]:
     """Makes one optimizer step over global batch `step`.
 
     Returns:
-        The mean loss per unit, the number of tokens, and the mean metrics per unit, over all ranks.
+        (the mean loss per unit, the number of tokens, and the mean metrics per unit, over all ranks; whether all ranks stop after the step).
 
     Raises:
         TrainingError: The batch has no unit to train on, a metric has a reserved name, or loss or gradients are not finite.
     """
     engine = run.engine
+    run.events.heartbeat.reach(Activity.READING, step + 1)
     micro = run.job.machine.micro_batch_size
     dealt = run.order.sequences_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
     batches = [run.sequences.batch(micro_batch, run.loss.trim_to) for micro_batch in dealt]
     local = [float(sum(run.loss.units(b) for b in batches)), float(sum((b.docs >= 0).sum() for b in batches))]
+    run.events.heartbeat.reach(Activity.TRAINING)
     units, tokens = engine.reduce(local)
     if units == 0:
         raise TrainingError(f"Step {step + 1} has no token to train on; its sequences are {_some(dealt)}.")
     engine.deep.train()
     losses, sums = [], []
     for batch in batches:
+        run.events.heartbeat.reach(Activity.TRAINING)
         loss, metrics = _forward(run, batch)
         engine.deep.backward(loss * (engine.ranks / units), scale_wrt_gas=False)
         engine.deep.step()
@@ -161,13 +170,14 @@ def train_step(run: Run, step: int) -> dict[str, float]:
     names = list(sums[0])
     if taken := RESERVED & set(names):
         raise TrainingError(f"The loss {run.loss.name} names a metric {', '.join(sorted(taken))}, which every step has already.")
-    totals = engine.reduce([float(sum(losses)), *(float(sum(s[n] for s in sums)) for n in names)])
+    asked = engine.rank == 0 and stop_requested(Path(run.job.scratch))
+    *totals, stops = engine.reduce([sum(losses), *(sum(s[n] for s in sums) for n in names), float(asked)])
     if not math.isfinite(totals[0]):
         bad = [int(s) for mine, loss in zip(dealt, losses, strict=True) if not torch.isfinite(loss) for s in mine]
         raise TrainingError(f"The loss of step {step + 1} is not finite" + (f"; sequences {_some(np.array(bad))}." if bad else "."), bad)
     if engine.deep.optimizer.overflow:
         raise TrainingError(f"The gradients of step {step + 1} are not finite; sequences {_some(dealt)}.", dealt.flatten().tolist())
-    return {"loss": totals[0] / units, "tokens": tokens, **{n: v / units for n, v in zip(names, totals[1:], strict=True)}}
+    return {"loss": totals[0] / units, "tokens": tokens, **{n: v / units for n, v in zip(names, totals[1:], strict=True)}}, stops > 0
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -181,15 +191,16 @@ def evaluate(run: Run) -> dict[str, float]:
         return {}
     run.engine.deep.eval()
     sequences = SequenceReader(run.job.validation)
-    sums: dict[str, float] = {"loss": 0.0}
+    sums: dict[str, Tensor] = {"loss": torch.zeros((), dtype=torch.float64, device=run.engine.device)}
     units = 0
     count = min(len(sequences), run.settings.max_validation_sequences)
     chosen = np.arange(count) * len(sequences) // count
     for batch in _own_batches(sequences, chosen, run.engine, run.job.machine.eval_batch_size, run.loss.trim_to):
+        run.events.heartbeat.reach(Activity.EVALUATING)
         loss, metrics = _forward(run, batch)
         units += run.loss.units(batch)
         for name, value in {"loss": loss, **metrics}.items():
-            sums[name] = sums.get(name, 0.0) + float(value)
+            sums[name] = sums.get(name, 0.0) + value.double()
     names = sorted(sums)
     total, *totals = run.engine.reduce([float(units), *(sums[n] for n in names)])
     return {f"validation_{n}": v / max(total, 1.0) for n, v in zip(names, totals, strict=True)} | {"validation_units": total}
@@ -206,9 +217,10 @@ def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
     reader = SequenceReader(job.train)
     found = []
     for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_size, DpoLoss.trim_to):
+        events.heartbeat.reach(Activity.SCORING)
         moved = to_torch(batch, engine.device)
-        log_probs = engine.deep(moved.tokens, moved.positions, moved.bounds, lambda hidden, head: segment_log_probs(hidden, head, moved, 2))
-        values = log_probs.double().cpu().numpy()
+        score = partial(segment_log_probs, batch=moved, segments=2)
+        values = engine.deep(moved.tokens, moved.positions, moved.bounds, score).double().cpu().numpy()
         counts = np.stack([((batch.docs == segment) & (batch.labels >= 0)).sum(1) for segment in (0, 1)], 1)
         real = batch.sequences >= 0
         found.append(np.concatenate([batch.sequences[:, None], values, counts], 1)[real])
@@ -220,17 +232,19 @@ def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
 
 def save(run: Run, step: int) -> None:
     """Writes a snapshot and deletes all but the last two."""
+    run.events.heartbeat.reach(Activity.SAVING)
     if run.metrics:
         run.metrics.sync()
-    checkpoint.save(run.engine, run.snapshots / name_of(step), step, run.job.fingerprint())
+    checkpoint.save(run.engine, run.snapshots / snapshots.name_of(step), step, run.job.fingerprint(), run.events.heartbeat.tick)
     if run.engine.rank == 0:
-        checkpoint.prune(run.snapshots)
+        snapshots.prune(run.snapshots, step)
 
 
 def finish(run: Run) -> None:
     """Links the files of the last snapshot into the artifact. Hard links keep the snapshot, so a kill here loses nothing."""
+    run.events.heartbeat.reach(Activity.HANDING_OVER)
     if run.engine.rank == 0:
-        source = run.snapshots / name_of(run.job.steps)
+        source = run.snapshots / snapshots.name_of(run.job.steps)
         for path in sorted(source.rglob("*")):
             target = Path(run.job.out) / "checkpoint" / path.relative_to(source)
             if path.is_file():
@@ -239,9 +253,14 @@ def finish(run: Run) -> None:
     run.engine.barrier()
 
 
-def name_of(step: int) -> str:
-    """Returns the folder name of a snapshot. Names sort by step."""
-    return f"step-{step:010d}"
+def _ticking(partition: Callable[[str, str, int, int], Tensor], tick: Callable[[], None]) -> Callable[[str, str, int, int], Tensor]:
+    """Returns `partition` with a tick before each slice."""
+
+    def ticking(name: str, what: str, begin: int, length: int) -> Tensor:
+        tick()
+        return partition(name, what, begin, length)
+
+    return ticking
 
 
 def _forward(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -15,10 +15,12 @@ from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Optimizer
 from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.optimizers.optimizer_muon import Muon
-from stages.lm.train.schedule import Schedule
-from stages.lm.train.schedule_cosine import Cosine
+from stages.lm.schedules.schedule import Schedule
+from stages.lm.schedules.schedule_cosine import Cosine
+from stages.lm.schedules.schedule_linear import LinearDecay
+from stages.lm.schedules.schedule_wsd import WarmupStableDecay
 
-SCHEDULES: Mapping[str, type[Schedule]] = {"cosine": Cosine}
+SCHEDULES: Mapping[str, type[Schedule]] = {"cosine": Cosine, "linear": LinearDecay, "wsd": WarmupStableDecay}
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adamw": AdamW, "muon": Muon}
 SEQUENCE_LOSSES: Mapping[str, type[Loss]] = {"next_token": NextTokenLoss}
 """Losses over sequences of text, for pretrain and sft."""

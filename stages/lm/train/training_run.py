@@ -1,14 +1,15 @@
 """Runs one training or scoring job for a stage: checks the machine, passes on events, and converts metrics to tables.
 
 Guarantee: a job that the machine cannot run is refused before any rank starts. After a run, the metrics file has every step once.
+Cost: beside the ranks, one block of positions and the lines of the metrics file in memory.
 The module imports torch only to count the GPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -24,16 +25,7 @@ FAILED = (JobError, LaunchError, OrderError)
 
 NOT_METRICS = ("step", "validation_units")
 LOG_EVERY_STEPS = 20
-
-
-class TrainedSequence(NamedTuple):
-    """A row of the steps side table: the sequence at one trained position. Steps count from 1, as in the metrics."""
-
-    step: int
-    position: int
-    sequence: int
-    phase: int
-    epoch: int
+BLOCK_POSITIONS = 1 << 18  # 2 MB per column; a multiple of the rows of a row group, so that only the last group of the file is shorter
 
 
 class Listener(Protocol):
@@ -75,15 +67,22 @@ def refuse_missing_gpus(gpus: int) -> None:
 def run(job: RankJob, listener: Listener) -> list[dict[str, float]]:
     """Runs a job on its ranks. It fails with an error of FAILED, or with OSError if a disk is full or read-only.
 
+    A training whose batches cannot be divided over the ranks, or whose schedule is longer than the run, is refused before any rank starts.
+
     Args:
         job: The job, for training or scoring.
         listener: Gets the events of the ranks as progress and log lines, and gives the ranks' environment.
 
     Returns:
         The lines of the metrics file, name -> value, in order.
+
+    Raises:
+        JobError: The job cannot run with its settings.
     """
     if isinstance(job.settings, TrainingSettings):
         job.accumulation()
+        if fault := job.training.schedule.fault(job.steps, job.training.warmup_steps):
+            raise JobError(f"The schedule does not fit: {fault}.")
     launch(job, lambda rank, event: _pass_on(job, listener, rank, event), listener.child_environment())
     return read_metrics(Path(job.scratch) / "metrics.jsonl")
 
@@ -131,13 +130,20 @@ def metric_rows(lines: Sequence[Mapping[str, float]], declared: Mapping[str, str
     return rows
 
 
-def trained_sequences(order: Order, steps: int) -> list[TrainedSequence]:
-    """Returns the sequence at every trained position, in order."""
-    places = order.places(0, steps * order.global_batch_size)
-    return [
-        TrainedSequence(int(p) // order.global_batch_size + 1, int(p), int(s), int(f), int(n))
-        for p, s, f, n in zip(places.position, places.sequence, places.phase, places.epoch, strict=True)
-    ]
+def trained_sequences(order: Order, steps: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the columns of the steps side table for at most BLOCK_POSITIONS trained positions at a time, in order.
+
+    Args:
+        order: The order of the sequences.
+        steps: Optimizer steps of the whole run. In the column `step` they count from 1, as in the metrics.
+
+    Yields:
+        Column -> int64 [positions]: step, position, sequence, phase, epoch.
+    """
+    total = steps * order.global_batch_size
+    for start in range(0, total, BLOCK_POSITIONS):
+        places = order.places(start, min(BLOCK_POSITIONS, total - start))
+        yield {"step": places.position // order.global_batch_size + 1, **vars(places)}
 
 
 def evaluations(lines: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:

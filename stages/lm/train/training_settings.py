@@ -17,8 +17,8 @@ from stages.lm.model.loss import Loss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Optimizer
 from stages.lm.optimizers.optimizer_adamw import AdamW
-from stages.lm.train.schedule import Schedule
-from stages.lm.train.schedule_cosine import Cosine
+from stages.lm.schedules.schedule import Schedule
+from stages.lm.schedules.schedule_cosine import Cosine
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
 from stages.settings import Field, OneOf, StageConfig
 
@@ -98,9 +98,9 @@ class TrainingSettings(StageConfig):
     """Precision of the forward and backward pass. Master weights and optimizer state are always fp32."""
 
     @model_validator(mode="after")
-    def _warmup_fits(self) -> TrainingSettings:
-        if self.budget.steps is not None and self.warmup_steps >= self.budget.steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} must be below budget.steps {self.budget.steps}")
+    def _schedule_fits(self) -> TrainingSettings:
+        if self.budget.steps is not None and (fault := self.schedule.fault(self.budget.steps, self.warmup_steps)):
+            raise ValueError(fault)
         return self
 
 

@@ -204,7 +204,7 @@ def _ranks(machine: LocalMachine, model: ModelConfig, seq_len: int, fewest: int)
     micro = 8 if machine.gpus else 4  # on a CPU, 4 short sequences keep the logits in the cache (configs/tiny.yaml)
     while micro > 1 and (
         ranks * micro > fewest
-        or flops.training_memory_bytes(model, ranks, micro, seq_len, precision, checkpointing=False, state_tensors=flops.StateTensors(2, 2))
+        or flops.training_memory_bytes(model, ranks, micro, seq_len, precision, recompute="none", state_tensors=flops.StateTensors(2, 2))
         > memory
     ):
         micro //= 2

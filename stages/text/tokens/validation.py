@@ -2,7 +2,7 @@
 
 Guarantee: a document is returned completely, from its beginning-of-text token to its last token of text. The end-of-text token is left out,
 because it encodes no byte.
-Cost: the validation tokens in memory; training tokens are memory-mapped.
+Cost: the validation tokens in memory; training tokens are memory-mapped, one shard at a time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def read_validation(mixture: Path, tokens: Path) -> Validation:
 
     held = pq.read_table(mixture / "sequence_spans" / "validation.parquet", columns=["shard", "start"])
     shard, start = held.column("shard").to_numpy(), held.column("start").to_numpy()
-    doc_ids, ids, sizes = [], [], []
+    doc_ids, ids, sizes, dtype = [], [], [], _described(tokens)["dtype"]
     for number in np.unique(shard):
         spans = pq.read_table(tokens / "spans" / f"{number:05d}.parquet")
         wanted = spans.filter(pc.is_in(spans.column("start"), value_set=_array(start[shard == number])))
-        flat = open_tokens(tokens, int(number))
+        flat = open_tokens(tokens, int(number), dtype)
         for row in wanted.to_pylist():
             if row["bytes"]:
                 doc_ids.append(row["doc_id"])
@@ -69,15 +69,19 @@ def read_training_segments(mixture: Path, tokens: Path, limit: int, seed: int) -
     if int(segments[:, 2].sum()) > limit:
         order = np.random.default_rng(seed).permutation(len(segments))
         order = np.sort(order[: max(int(np.searchsorted(np.cumsum(segments[order, 2]), limit, side="right")), 1)])
-    flat = {int(shard): open_tokens(tokens, int(shard)) for shard in np.unique(segments[order, 0])}
-    chosen = [np.asarray(flat[int(s)][start : start + length], dtype=np.int64) for s, start, length in segments[order].tolist()]
-    return chosen, _described(tokens)["vocab_size"]
+    taken, described = segments[order], _described(tokens)
+    chosen = [np.zeros(0, np.int64)] * len(taken)
+    by_shard = np.argsort(taken[:, 0], kind="stable")
+    for numbers in np.split(by_shard, np.flatnonzero(np.diff(taken[by_shard, 0])) + 1) if len(taken) else ():
+        flat = open_tokens(tokens, int(taken[numbers[0], 0]), described["dtype"])
+        for number, (_, start, length) in zip(numbers.tolist(), taken[numbers].tolist(), strict=True):
+            chosen[number] = np.asarray(flat[start : start + length], dtype=np.int64)
+    return chosen, described["vocab_size"]
 
 
-def open_tokens(tokens: Path, shard: int) -> np.ndarray:
-    """Returns one shard of a tokens artifact, memory-mapped."""
-    dtype = "<u2" if _described(tokens)["dtype"] == "uint16" else "<u4"
-    return np.memmap(tokens / "tokens" / f"{shard:05d}.bin", dtype=dtype, mode="r")
+def open_tokens(tokens: Path, shard: int, dtype: str) -> np.ndarray:
+    """Returns one shard of a tokens artifact, memory-mapped. dtype: "uint16" or "uint32", as in tokens.json."""
+    return np.memmap(tokens / "tokens" / f"{shard:05d}.bin", dtype="<u2" if dtype == "uint16" else "<u4", mode="r")
 
 
 class TokensJson(TypedDict):

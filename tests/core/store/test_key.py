@@ -64,7 +64,12 @@ def test_config_seed_node_version_and_distribution_change_the_key(tmp_path: Path
 @pytest.mark.parametrize("field", sorted(Runtime.model_fields))
 def test_no_runtime_field_changes_the_key(tmp_path: Path, field: str) -> None:
     default = Runtime().model_dump()[field]
-    others = {bool: lambda: not default, str: lambda: default + "x", int: lambda: default + 1}
+    others = {
+        bool: lambda: not default,
+        str: lambda: {"none": "block"}.get(default, default + "x"),
+        int: lambda: default + 1,
+        type(None): lambda: True,
+    }
     other = default if field == "zero_stage" else others[type(default)]()
     assert job(tmp_path, runtime={field: other}).key == job(tmp_path).key
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stages.lm.data.order import Order, OrderError, Phase, permutation_keys, permute
-from stages.lm.train.training_run import trained_sequences
+from stages.lm.train import training_run
 from tests.golden import oracle
 
 
@@ -29,20 +29,25 @@ def test_every_pass_shuffles_all_sequences_and_leaves_its_own_rest(sequences: in
 
 
 @pytest.mark.parametrize("sizes", [(5, 9), (17, 3, 23), (2, 30), (8, 8, 8), (41, 1)])
-def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...]) -> None:
+def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     starts = np.cumsum([7, *sizes])[:-1].tolist()
     phases = tuple(zip(starts, sizes, strict=True))
     order = Order(tuple(Phase(*phase) for phase in phases), 11, 4)
     per_pass = sum(size // 4 for size in sizes)
     assert (order.steps_per_epoch, order.sequences_left_over) == (per_pass, sum(size % 4 for size in sizes))
     expected = list(islice(oracle.batches(phases, 4, 11), 3 * per_pass))
-    table = trained_sequences(order, 3 * per_pass)
-    assert [line.sequence for line in table] == sum(expected, [])
-    assert [line.position for line in table] == list(range(12 * per_pass))
-    assert [line.step for line in table] == [1 + step for step in range(3 * per_pass) for _ in range(4)]
+    monkeypatch.setattr(training_run, "BLOCK_POSITIONS", 7)  # no multiple of a batch, a phase or an epoch
+    blocks = list(training_run.trained_sequences(order, 3 * per_pass))
+    assert {len(column) for block in blocks[:-1] for column in block.values()} == {7} and len(blocks[-1]["step"]) == (12 * per_pass - 1) % 7 + 1
+    table = {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
     numbers = [number for number, size in enumerate(sizes) for _ in range(size // 4 * 4)]
-    assert [line.phase for line in table] == 3 * numbers
-    assert [line.epoch for line in table] == [number for number in range(3) for _ in numbers]
+    assert table == {
+        "step": [1 + step for step in range(3 * per_pass) for _ in range(4)],
+        "position": list(range(12 * per_pass)),
+        "sequence": sum(expected, []),
+        "phase": 3 * numbers,
+        "epoch": [number for number in range(3) for _ in numbers],
+    }
 
 
 def test_over_many_passes_every_sequence_has_its_turn() -> None:

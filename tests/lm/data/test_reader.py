@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -147,3 +148,24 @@ def test_few_of_many_shards_are_open_at_a_time(tmp_path: Path, monkeypatch: pyte
         assert [int(reader.batch([number]).tokens[0, 0]) for number in order] == list(order)
         assert len(reader._maps) == 4
     assert opened == [*(f"{n}.{end}" for n in range(9) for end in ("bin", "mask")), "0.bin", "0.mask"], "the two last ones stayed open"
+
+
+def test_the_memory_of_a_batch_does_not_grow_with_the_mixture(tmp_path: Path) -> None:
+    """Four million segments in two million sequences, in sparse files. The lengths of all segments are 32 MB."""
+    segments = np.lib.format.open_memmap(tmp_path / "segments.npy", "w+", np.int64, (4_000_000, 3))
+    offsets = np.lib.format.open_memmap(tmp_path / "sequences.npy", "w+", np.int64, (2_000_001,))
+    for sequence in (0, 1_000_000, 1_999_999):
+        segments[2 * sequence : 2 * sequence + 2] = [(0, 1, 3), (0, 4, 2)]
+        offsets[sequence : sequence + 2] = 2 * sequence, 2 * sequence + 2
+    segments.flush()
+    offsets.flush()
+    np.arange(6, dtype="<u2").tofile(tmp_path / "tokens.bin")
+    files = SequenceFiles((str(tmp_path / "tokens.bin"),), "uint16", str(tmp_path / "segments.npy"), str(tmp_path / "sequences.npy"), 64, 0)
+    tracemalloc.start()
+    try:
+        batch = SequenceReader(files).batch([1_999_999, 0, -1, 1_000_000], trim_to=4)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert batch.tokens[:, :5].tolist() == [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5], [0] * 5, [1, 2, 3, 4, 5]] and batch.tokens.shape == (4, 8)
+    assert peak < 2**20

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.lm.infer import import_model
-from stages.lm.infer.convert import hugging_face_config, hugging_face_name
+from stages.lm.infer.convert import hugging_face_config, hugging_face_name, largest_difference
 from stages.lm.infer.import_model import ImportedModelError, import_checkpoint, read_shape
 from stages.lm.model.config import ModelConfig, read_model_config
+from stages.lm.model.llama import build
 from stages.lm.train import checkpoint
 
 SPECIAL = {"bos": 1, "eos": 2, "pad": 3}
@@ -27,6 +28,10 @@ SHAPE = ModelConfig(
     max_position_embeddings=32,
     rope_theta=500.0,
 )
+
+SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+LLAMA3 = {"rope_type": "llama3", **SCALING}
+OTHER_ROPE = ("linear", "dynamic", "yarn", "longrope")
 
 
 def model(folder: Path, shape: ModelConfig = SHAPE, shard: str = "200KB", dtype: torch.dtype = torch.float32) -> Path:
@@ -49,7 +54,11 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"tie_word_embeddings": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"qk_norm": True}, {"tie_word_embeddings": True}, {"rope_scaling": SCALING, "head_dim": 6}, {"qk_norm": True, "head_dim": 10}],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_every_weight_is_the_same(tmp_path: Path, changes: dict[str, Any], dtype: torch.dtype) -> None:
     shape = ModelConfig(**{**SHAPE.to_json(), **changes})
@@ -85,11 +94,41 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": None}, "config.json has no hidden_size"),
     ({"attention_bias": True}, "Its attention_bias is true; Loam's decoder has false."),
     ({"hidden_act": "gelu"}, 'Its hidden_act is "gelu"; Loam\'s decoder has "silu".'),
-    ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "Its rope_type is llama3"),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "Its rope_scaling is"),
+    *(
+        ({"rope_parameters": {"rope_type": kind, "factor": 2.0}}, f"Its rope_type is {kind}; Loam's decoder has default or llama3.")
+        for kind in OTHER_ROPE
+    ),
+    *(
+        ({"rope_parameters": None, "rope_scaling": {"type": kind}}, f"Its rope_type is {kind}; Loam's decoder has default or llama3.")
+        for kind in OTHER_ROPE
+    ),
+    ({"rope_parameters": {"rope_type": ["llama3"]}}, "Its rope_type is ['llama3']"),
+    (
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}},
+        "The factor in its rope_parameters is None; the rope_type llama3 needs a number.",
+    ),
+    ({"rope_parameters": LLAMA3 | {"factor": "8"}}, "The factor in its rope_parameters is 8; the rope_type llama3 needs a number."),
+    ({"rope_parameters": LLAMA3 | {"factor": 0.5}}, "Its rope_scaling.factor is 0.5. Input should be greater than or equal to 1."),
+    ({"rope_parameters": LLAMA3 | {"high_freq_factor": 1}}, "Its rope_scaling is {"),
+    ({"rope_parameters": LLAMA3 | {"beta_fast": 32}}, "Its rope_parameters has beta_fast, which the rope_type llama3 does not have."),
+    ({"rope_parameters": LLAMA3 | {"rope_type": "default"}}, "Its rope_parameters has factor, which the rope_type default does not have."),
+    ({"rope_parameters": {"full_attention": LLAMA3}}, "Its rope_parameters has full_attention, which the rope_type default does not have."),
+    ({"rope_parameters": LLAMA3 | {"partial_rotary_factor": 0.5}}, "Its partial_rotary_factor is 0.5; Loam's decoder has 1.0."),
+    ({"partial_rotary_factor": 0.5}, "Its partial_rotary_factor is 0.5; Loam's decoder has 1.0."),
+    ({"original_max_position_embeddings": 8192}, "Its original_max_position_embeddings is 8192; Loam's decoder has null."),
+    ({"rope_scaling": LLAMA3}, "config.json has rope_parameters and rope_scaling; leave the one out"),
+    ({"rope_theta": 1e6}, "Its rope_theta is 1000000.0, and 500.0 in rope_parameters; leave one of them out."),
+    ({"use_sliding_window": True}, "Its use_sliding_window is true; Loam's decoder has false."),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, 'Its layer_types are ["full_attention", "sliding_attention"]; every layer'),
+    ({"layer_types": 1}, "Its layer_types are 1; every layer of Loam's decoder has full_attention."),
+    ({"mlp_bias": True}, "Its mlp_bias is true; Loam's decoder has false."),
     ({"quantization_config": {"quant_method": "gptq"}}, "Its quantization_config is"),
-    ({"head_dim": 8}, "Its head_dim is 8; Loam's heads share the width, 16 / 4."),
-    ({"num_attention_heads": 3, "head_dim": None}, "model.hidden_size 16 is not divisible by model.num_attention_heads 3"),
+    ({"head_dim": 7}, "A head has 7 channels, which RoPE cannot rotate in pairs"),
+    ({"head_dim": 8.0}, "Its head_dim is 8.0; it must be a whole number"),
+    (
+        {"num_attention_heads": 3, "head_dim": None},
+        "model.hidden_size 16 is not divisible by model.num_attention_heads 3",
+    ),
 ]
 
 
@@ -114,6 +153,54 @@ def test_a_config_of_transformers_4_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ImportedModelError, match="config.json is not JSON"):
         read_shape(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("form", ["4", "4, type", "5"])
+@torch.no_grad()
+def test_a_model_of_transformers_has_the_same_logits_beyond_the_original_context(tmp_path: Path, kind: str, form: str) -> None:
+    """The model is made by transformers from a config.json that is written here, in the forms of versions 4 and 5."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    name = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[kind]
+    rope = {"rope_theta": 300.0, "rope_scaling": {"type" if "type" in form else "rope_type": "llama3", **SCALING}}
+    given = {
+        "architectures": [name], "model_type": kind, "vocab_size": 50, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_hidden_layers": 2, "intermediate_size": 24, "max_position_embeddings": 200, "head_dim": 12, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False, **(rope if form != "5" else {"rope_parameters": {"rope_theta": 300.0, **LLAMA3}}),
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    torch.manual_seed(4)
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path)).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    theirs.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "config.json").write_text(json.dumps(given))
+    take(tmp_path / "saved", tmp_path)
+    shape = read_model_config(tmp_path / "model.json")
+    assert shape.rope_scaling and shape.rope_scaling.model_dump() == SCALING and (shape.head_dim, shape.rope_theta) == (12, 300.0)
+    ours = build(shape, checkpoint.consolidate(tmp_path / "checkpoint"))
+    difference, largest = largest_difference(ours, theirs, torch.randint(50, (2, 200)), 200)
+    assert difference < 2e-5 * largest
+    assert read_shape(saved_config(tmp_path / "ours", shape)) == shape
+
+
+def saved_config(folder: Path, shape: ModelConfig) -> Path:
+    hugging_face_config(shape, SPECIAL, "float32").save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"architectures": ["Qwen3ForCausalLM" if shape.qk_norm else "LlamaForCausalLM"]})
+    )
+    return path
+
+
+@pytest.mark.parametrize(("kind", "head_dim"), [("Llama", 4), ("Qwen3", 128)])
+def test_a_config_without_the_width_of_a_head_has_the_one_that_transformers_gives_it(tmp_path: Path, kind: str, head_dim: int) -> None:
+    from transformers import AutoConfig
+
+    given = hugging_face_config(SHAPE, SPECIAL, "float32").to_dict() | {"architectures": [f"{kind}ForCausalLM"], "model_type": kind.lower()}
+    (tmp_path / "config.json").write_text(json.dumps({name: value for name, value in given.items() if name != "head_dim"}))
+    assert read_shape(tmp_path / "config.json").head_dim == AutoConfig.from_pretrained(tmp_path).head_dim == head_dim
 
 
 def changed(folder: Path, change: Any) -> Path:

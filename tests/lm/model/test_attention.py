@@ -37,9 +37,7 @@ def made(lengths: list[int], heads: int, kv_heads: int, channels: int) -> tuple[
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@given(
-    st.lists(st.integers(1, 70), min_size=1, max_size=6), st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1)]), st.sampled_from([2, 8, 12])
-)
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=6), st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1)]), st.sampled_from([2, 8, 12]))
 @settings(max_examples=25, deadline=None)
 def test_outputs_and_gradients_equal_those_under_a_dense_mask(
     kernel: str, lengths: list[int], heads: tuple[int, int], channels: int

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stages.lm.model import flops
-from stages.lm.model.config import ModelConfig, read_model_config, write_model_config
+from stages.lm.model.config import ModelConfig, Recompute, RopeScaling, read_model_config, write_model_config
 
 SMALL = {
     "vocab_size": 64,
@@ -21,13 +21,29 @@ SMALL = {
     "max_position_embeddings": 32,
 }
 
+SCALING = {"factor": 8, "original_max_position_embeddings": 8192}
+
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"num_attention_heads": 3}, "model.hidden_size 16 is not divisible by model.num_attention_heads 3"),
         ({"num_key_value_heads": 3}, "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
+        (
+            {"num_attention_heads": 3, "head_dim": 8, "num_key_value_heads": 1},
+            "num_attention_heads 3; change one of them, or set model.qk_norm and",
+        ),
         ({"hidden_size": 12}, "A head has 3 channels, which RoPE cannot rotate in pairs"),
+        (
+            {"num_attention_heads": 3, "qk_norm": True},
+            "hidden_size 16 is not divisible by model.num_attention_heads 3; give model.head_dim.",
+        ),
+        ({"head_dim": 5}, "A head has 5 channels, which RoPE cannot rotate in pairs; make model.head_dim even"),
+        ({"head_dim": 0}, "head_dim\n  Input should be greater than or equal to 1"),
+        ({"hidden_size": 0}, "^1 validation error for ModelConfig\nhidden_size\n"),
+        ({"rope_scaling": {"factor": 8}}, "rope_scaling.original_max_position_embeddings\n  Field required"),
+        ({"rope_scaling": SCALING | {"factor": 0.5}}, "rope_scaling.factor\n  Input should be greater than or equal to 1"),
+        ({"rope_scaling": SCALING | {"low_freq_factor": 4}}, "low_freq_factor 4 is not below high_freq_factor 4; change one of them."),
         ({"num_hidden_layers": 0}, "num_hidden_layers\n  Input should be greater than or equal to 1"),
     ],
 )
@@ -37,27 +53,44 @@ def test_impossible_shapes_are_refused(change: dict, message: str) -> None:
 
 
 def test_model_json_round_trip(tmp_path: Path) -> None:
-    config = ModelConfig(**SMALL, qk_norm=True)
-    write_model_config(config, tmp_path / "model.json")
-    assert read_model_config(tmp_path / "model.json") == config
+    for config in (ModelConfig(**SMALL, qk_norm=True), ModelConfig(**SMALL, head_dim=8, rope_scaling=SCALING)):
+        write_model_config(config, tmp_path / "model.json")
+        assert read_model_config(tmp_path / "model.json") == config
+
+
+def test_a_shape_has_one_form_however_it_names_the_width_of_a_head() -> None:
+    """Equal models have equal keys."""
+    forms = [ModelConfig(**SMALL), ModelConfig(**SMALL, head_dim=None), ModelConfig(**SMALL, head_dim=4)]
+    assert [form.head_dim for form in forms] == [4, 4, 4] and len({str(form.to_json()) for form in forms}) == 1
+    uneven = ModelConfig(**{**SMALL, "num_attention_heads": 6, "head_dim": 8}, qk_norm=True)
+    assert uneven.head_dim == 8 and uneven == ModelConfig(**uneven.to_json())
+
+
+def test_scaling_has_the_defaults_of_llama_3_1() -> None:
+    assert RopeScaling(**SCALING).model_dump() == {
+        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("qk_norm", [False, True])
-def test_counts_equal_the_built_model(tied: bool, qk_norm: bool) -> None:
+@pytest.mark.parametrize("head_dim", [4, 2, 10])
+def test_counts_equal_the_built_model(tied: bool, qk_norm: bool, head_dim: int) -> None:
     from stages.lm.model.llama import Llama
 
-    config = ModelConfig(**SMALL, tie_word_embeddings=tied, qk_norm=qk_norm)
+    config = ModelConfig(**SMALL, tie_word_embeddings=tied, qk_norm=qk_norm, head_dim=head_dim)
     model = Llama(config)
     assert flops.parameter_count(config) == sum(p.numel() for p in model.parameters())
     matmuls = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and not (n.startswith("embedding.") and not tied))
     assert flops.matmul_parameters(config) == matmuls
-    assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * 2 * 16 * 32
+    assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * 2 * (4 * head_dim) * 32
     assert flops.checkpoint_bytes(config, flops.StateTensors(2, 2)) == 12 * flops.parameter_count(config)
     hidden = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and n.startswith("blocks."))
     others = flops.parameter_count(config) - hidden
     assert flops.checkpoint_bytes(config, flops.StateTensors(1, 2)) == 8 * hidden + 12 * others
-    memory = [flops.training_memory_bytes(config, 1, 1, 32, "fp32", False, flops.StateTensors(*given)) for given in ((1, 2), (2, 2), (2, 3))]
+    memory = [
+        flops.training_memory_bytes(config, 1, 1, 32, "fp32", "none", flops.StateTensors(*given)) for given in ((1, 2), (2, 2), (2, 3))
+    ]
     assert memory[1] - memory[0] == 4 * hidden and memory[2] - memory[1] == 4 * others
 
 
@@ -72,8 +105,21 @@ def test_llama_3_8b_has_its_known_size() -> None:
         max_position_embeddings=8192,
     )
     assert flops.parameter_count(llama) == 8_030_261_248
-    one = flops.training_memory_bytes(llama, 1, 1, 8192, "bf16", True, flops.StateTensors(2, 2))
-    assert flops.training_memory_bytes(llama, 64, 1, 8192, "bf16", True, flops.StateTensors(2, 2)) < one
+    one = flops.training_memory_bytes(llama, 1, 1, 8192, "bf16", "block", flops.StateTensors(2, 2))
+    assert flops.training_memory_bytes(llama, 64, 1, 8192, "bf16", "block", flops.StateTensors(2, 2)) < one
+
+
+@pytest.mark.parametrize(("recompute", "layers"), [("none", 2), ("feed_forward", 2), ("block", 1)])
+def test_memory_grows_with_the_width_of_the_heads(recompute: Recompute, layers: int) -> None:
+    """40 more channels of query heads and 20 of key-value heads, in weights and activations.
+
+    The weights are in the states and in two gathered blocks. Queries, keys, values and output are kept in 16 bit per token and layer.
+    """
+    narrow, wide = ModelConfig(**SMALL), ModelConfig(**SMALL, head_dim=14)
+    args = (1, 3, 32, "bf16", recompute, flops.StateTensors(2, 2))
+    per_block = 16 * (2 * 40 + 2 * 20)
+    expected = 18 * 2 * per_block + 2 * 2 * per_block + 3 * 32 * layers * 2 * (2 * 40 + 2 * 20)
+    assert flops.training_memory_bytes(wide, *args) - flops.training_memory_bytes(narrow, *args) == expected
 
 
 def test_plan_needs_no_torch() -> None:

@@ -88,7 +88,11 @@ def test_no_labels_give_no_loss_and_no_gradient() -> None:
 
 def test_logits_of_all_tokens_are_never_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", {"cpu": 1 << 16})
-    hidden, weight, labels = torch.randn(4096, 8, requires_grad=True), torch.randn(1024, 8, requires_grad=True), torch.zeros(4096, dtype=torch.long)
+    hidden, weight, labels = (
+        torch.randn(4096, 8, requires_grad=True),
+        torch.randn(1024, 8, requires_grad=True),
+        torch.zeros(4096, dtype=torch.long),
+    )
     for loss in (lambda: cross_entropy_sum(hidden, weight, labels)[0], lambda: label_log_probs(hidden, weight, labels).sum()):
         with torch.profiler.profile(profile_memory=True) as profile:
             loss().backward()

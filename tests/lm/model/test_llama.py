@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from stages.lm.infer.convert import hugging_face_model, hugging_face_name, largest_difference
-from stages.lm.model.config import ModelConfig
+from stages.lm.model.config import ModelConfig, Recompute, RopeScaling
 from stages.lm.model.llama import Llama, build, initial_value, whole_sequences
 
 SPECIAL = {"bos": 1, "eos": 2, "pad": 0}
+SCALING = {"factor": 8, "original_max_position_embeddings": 16}
 LEGEND = {
     "vocab_size": 97,
     "num_hidden_layers": 3,
@@ -30,15 +31,42 @@ def random_model(**change: object) -> tuple[ModelConfig, Llama]:
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"tie_word_embeddings": True}, {"qk_norm": True}, {"num_key_value_heads": 4, "rope_theta": 500_000.0}]
+    "change",
+    [
+        {},
+        {"tie_word_embeddings": True},
+        {"qk_norm": True},
+        {"num_key_value_heads": 4, "rope_theta": 500_000.0},
+        {"head_dim": 20},
+        {"head_dim": 6, "tie_word_embeddings": True},
+        {"head_dim": 32, "qk_norm": True},
+        {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8, "qk_norm": True},
+        {"rope_scaling": SCALING},
+        {"rope_scaling": SCALING | {"factor": 32, "low_freq_factor": 0.5, "high_freq_factor": 2.5}, "head_dim": 32},
+        {"rope_scaling": SCALING, "qk_norm": True, "head_dim": 32},
+    ],
+    ids=str,
 )
 def test_logits_equal_transformers(change: dict) -> None:
     config, ours = random_model(**change)
     weights = {name: p.detach() for name, p in ours.named_parameters()}
     theirs = hugging_face_model(config, weights, SPECIAL, "float32")
+    tokens = torch.randint(97, (3, 64), generator=torch.Generator().manual_seed(1))
     assert type(theirs).__name__ == ("Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM")
-    difference, largest = largest_difference(ours, theirs, torch.randint(97, (3, 64), generator=torch.Generator().manual_seed(1)))
-    assert difference < 2e-5 * largest
+    for context in (64, 1000):
+        difference, largest = largest_difference(ours, theirs, tokens, context)
+        assert difference < 2e-5 * largest
+
+
+def test_logits_of_another_scaling_differ() -> None:
+    """The comparison above would find a scaling that is left out, or one with another factor."""
+    config, ours = random_model(rope_scaling=SCALING)
+    weights = {name: p.detach() for name, p in ours.named_parameters()}
+    tokens = torch.randint(97, (3, 64), generator=torch.Generator().manual_seed(1))
+    for scaling in (None, RopeScaling(**SCALING | {"factor": 16})):
+        theirs = hugging_face_model(config.model_copy(update={"rope_scaling": scaling}), weights, SPECIAL, "float32")
+        difference, largest = largest_difference(ours, theirs, tokens, 64)
+        assert difference > 1e-2 * largest
 
 
 def test_names_in_transformers() -> None:
@@ -85,17 +113,27 @@ def test_a_loss_gets_what_the_logits_are_made_of() -> None:
     assert given[1] == "more" and torch.allclose(given[0], model(tokens, *whole_sequences(tokens)), atol=1e-6)
 
 
-def test_activation_checkpointing_changes_no_gradient() -> None:
+@pytest.mark.parametrize("recompute", ["feed_forward", "block"])
+def test_recomputation_changes_no_gradient_and_keeps_less(recompute: Recompute) -> None:
     config, model = random_model()
-    again = Llama(config, checkpointing=True)
+    again = Llama(config, recompute)
     again.load_state_dict(model.state_dict())
     tokens = torch.randint(97, (2, 16))
-    args = (tokens, *whole_sequences(tokens))
-    grads = []
+    grads: list[torch.Tensor] = []
+    kept: list[int] = []
     for one in (model.train(), again.train()):
-        one(*args).logsumexp(-1).sum().backward()
+        kept.append(0)
+
+        def keep(saved: torch.Tensor) -> torch.Tensor:
+            kept[-1] += saved.numel()
+            return saved
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+            loss = one(tokens, *whole_sequences(tokens)).logsumexp(-1).sum()
+        loss.backward()
         grads.append(one.blocks[0].attention.query.weight.grad)
     assert torch.allclose(grads[0], grads[1], atol=1e-6)
+    assert kept[1] < (0.8 if recompute == "feed_forward" else 0.4) * kept[0]
 
 
 def test_initial_values_depend_on_seed_and_name_only() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.lm.optimizers import muon_step
-from stages.lm.optimizers.muon_step import Exchange, MuonWithAdamW, by_whole_matrix, orthogonal, step_muon
+from stages.lm.optimizers.muon_step import Exchange, MuonWithAdamW, SteppedGroup, by_whole_matrix, orthogonal, step_muon
 from stages.lm.optimizers.optimizer import ParameterGroup, parameter_groups
 from stages.lm.optimizers.optimizer_muon import Muon
 
@@ -153,7 +153,7 @@ def test_an_update_moves_by_the_rate_times_the_root_of_the_ratio_of_the_sides() 
     for shape, factor in (((12, 3), 2.0), ((3, 12), 1.0)):
         param = nn.Parameter(torch.zeros(shape))
         param.grad = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-        group = {"params": [param], "matrix": shape, "lr": 0.5, "weight_decay": 0.0}
+        group: SteppedGroup = {"params": [param], "matrix": shape, "lr": 0.5, "weight_decay": 0.0}
         with torch.no_grad():
             step_muon(param, {}, group, Muon(momentum=0.0))
         assert torch.allclose(param.detach().double(), -0.5 * factor * filtered(param.grad, 5), atol=1e-5)

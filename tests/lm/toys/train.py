@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 TOYS: dict[str, Any] = {
-    "schedule": {"name": "linear", "plateau_frac": 0.25}, "optimizer": {"name": "momentum", "momentum": 0.8},
+    "schedule": {"name": "polynomial", "power": 2.0}, "optimizer": {"name": "momentum", "momentum": 0.8},
     "loss": {"name": "z", "weight": 0.01}, "weight_decay": 0.0,
 }  # fmt: skip
 STEPS, BATCH, SEQUENCES = 8, 4, 13

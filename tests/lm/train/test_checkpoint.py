@@ -121,31 +121,6 @@ def test_shards_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
         checkpoint.reader(folder, stack)
 
 
-def test_the_newest_good_snapshot_of_this_job(tmp_path: Path) -> None:
-    """The newest snapshot has the highest step, whatever the file times are. Partial ones and those of other jobs are not used."""
-    for step in (9, 10, 100):
-        written(tmp_path / f"step-{step:010d}", 1, step)
-    written(tmp_path / "step-0000000101.partial", 1, 101)
-    written(tmp_path / "step-0000000102", 1, 102, "other")
-    said: list[str] = []
-    found = checkpoint.latest_good(tmp_path, "f", said.append)
-    assert found is not None and (found[0].name, found[1].step) == ("step-0000000100", 100)
-    assert len(said) == 1 and "step-0000000102 is of another job" in said[0]
-    assert checkpoint.latest_good(tmp_path / "nowhere", "f", said.append) is None
-
-
-def test_pruning_keeps_the_newest(tmp_path: Path) -> None:
-    for step in (9, 10, 99, 100):
-        written(tmp_path / f"step-{step:010d}", 1, step)
-    written(tmp_path / "step-0000000200.partial", 1, 200)
-    checkpoint.prune(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-0000000099", "step-0000000100", "step-0000000200.partial"]
-    found = checkpoint.latest_good(tmp_path, "f", lambda text: None)
-    assert found is not None and (found[0].name, found[1].step) == ("step-0000000100", 100)
-    checkpoint.prune(tmp_path, 1)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-0000000100", "step-0000000200.partial"]
-
-
 def test_whole_parameters_as_partitions() -> None:
     given: dict[str, Any] = values("weight")
     partition = checkpoint.from_values(lambda name: given[name].view(SHAPES[name]))

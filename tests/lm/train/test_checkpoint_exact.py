@@ -13,7 +13,7 @@ import torch
 
 from stages.lm.train import checkpoint
 from stages.lm.train.checkpoint import CheckpointError
-from tests.lm.train.test_checkpoint import SHAPES, record, values, written
+from tests.lm.train.test_checkpoint import SHAPES, values, written
 
 
 @dataclass
@@ -95,14 +95,6 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "glob", glob)
 
 
-@pytest.mark.parametrize(("steps", "keep", "left"), [(range(1, 6), 2, [4, 5]), (range(1, 6), 1, [5]), ([1, 2], 2, [1, 2]), ([3], 2, [3])])
-def test_pruning_leaves_the_newest_of_any_number(tmp_path: Path, backwards: None, steps: list[int], keep: int, left: list[int]) -> None:
-    for step in steps:
-        (tmp_path / f"step-{step:010d}").mkdir()
-    checkpoint.prune(tmp_path, keep)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-{step:010d}" for step in left]
-
-
 def test_shards_are_joined_in_the_order_of_their_numbers(tmp_path: Path, backwards: None) -> None:
     folder = written(tmp_path / "c", 4)
     with ExitStack() as stack:
@@ -115,14 +107,3 @@ def test_of_several_files_without_a_record_the_first_is_named(tmp_path: Path, ba
         (folder / "shards" / f"0000{number}.safetensors").write_bytes(b"x")
     with pytest.raises(CheckpointError, match="shards/00002.safetensors is not in checkpoint.json"):
         checkpoint.verify(folder)
-
-
-def test_a_damaged_snapshot_is_told_and_the_one_before_it_is_taken(tmp_path: Path, backwards: None) -> None:
-    for step in (1, 2, 3):
-        written(tmp_path / f"step-{step:010d}", 1, step)
-    (tmp_path / "step-0000000003" / "trainer.json").unlink()
-    record(tmp_path / "step-0000000003")
-    said: list[str] = []
-    found = checkpoint.latest_good(tmp_path, "f", said.append)
-    assert found is not None and found[1].step == 2
-    assert len(said) == 1 and said[0].endswith("Falling back to the snapshot before it.")

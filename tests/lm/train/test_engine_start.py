@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -77,7 +78,7 @@ def test_a_rank_joins_over_gloo_on_processors_and_over_nccl_on_its_own_gpu(
     engine = start(job, 3)
     settings = deepspeed_config(job, 3)
     assert calls[:-1] == [
-        ("prepare",), *chosen, ("join", backend, {"verbose": False}), ("zero.Init", {"config_dict_or_path": settings}), ("leaves", [Block]),
+        ("prepare",), *chosen, ("join", backend, {"timeout": timedelta(days=1), "verbose": False}), ("zero.Init", {"config_dict_or_path": settings}), ("leaves", [Block]),
     ]  # fmt: skip
     name, given = calls[-1]
     assert name == "initialize" and given["config"] == settings and given["model"] is engine.deep.module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from stages import training as stage_training
 from stages.core.contract.errors import StageError
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceFiles, write_sequence_files
-from stages.lm.model.config import ModelConfig
+from stages.lm.model.config import ModelConfig, RopeScaling
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import trainer
@@ -37,9 +38,10 @@ OTHER: dict[str, Any] = {
     "settings.optimizer.eps": 1e-2, "settings.max_grad_norm": 0.01, "settings.decay_embeddings": True,
     "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
     "model.num_key_value_heads": 1, "model.intermediate_size": 40,
+    "model.head_dim": 8, "model.rope_scaling": RopeScaling(factor=8, original_max_position_embeddings=4),
     "model.rope_theta": 100.0, "model.rms_norm_eps": 1e-3, "model.tie_word_embeddings": True, "model.qk_norm": True,
     "machine.micro_batch_size": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
-    "machine.activation_checkpointing": True, "machine.eval_batch_size": 3,
+    "machine.recompute": "block", "machine.eval_batch_size": 3,
 }  # fmt: skip
 """Another value for every field whose change is visible in a run."""
 ELSEWHERE = {
@@ -47,8 +49,9 @@ ELSEWHERE = {
     "init_from": "test_trainer and test_trajectory begin with given weights",
     "data_identity": "only in the fingerprint, below",
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
-    "train": "by its own fields, below",
+    "train": "by its own fields, below", "machine.kernels": "test_compiled_blocks trains with and without",
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
+    "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
 RESULT = ("lines", "weights")
@@ -56,7 +59,7 @@ SHOWS = {
     "settings.eval_every_steps": ("evaluations",), "settings.max_validation_sequences": ("evaluations",), "validation": ("evaluations",),
     "settings.checkpoint_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
-    "machine.activation_checkpointing": ("recomputing",), "machine.eval_batch_size": ("evaluated",),
+    "machine.recompute": ("recomputing",), "machine.eval_batch_size": ("evaluated",),
 }  # fmt: skip
 """Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
@@ -109,9 +112,9 @@ def observed(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dic
     batches: list[int] = []
     own = trainer._own_batches
     monkeypatch.setattr(trainer, "_own_batches", lambda *given: (batches.append(len(b.sequences)) or b for b in own(*given)))
-    made: list[bool] = []
+    made: list[str] = []
     start = plain.PlainDeep.__init__
-    monkeypatch.setattr(plain.PlainDeep, "__init__", lambda deep, *given: start(deep, *given) or made.append(deep.module.checkpointing))
+    monkeypatch.setattr(plain.PlainDeep, "__init__", lambda deep, *given: start(deep, *given) or made.append(deep.module.recompute))
     one = replace(job, machine=replace(job.machine, ranks=1, device="cpu"))
     found = plain.run(one, folder, monkeypatch)
     monkeypatch.undo()
@@ -275,16 +278,51 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
 
 class Runtime:
-    nodes, gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, activation_checkpointing = 1, 0, 3, 5, 7, True, True
+    gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, recompute = 0, 3, 5, 7, True, "feed_forward"
+    stall_limit_s, stop_grace_s = 11, 13
+    compile: bool | None = False
 
 
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path())
-    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, True)
+    said: list[str] = []
+    ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
+    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13)
     monkeypatch.setattr(Runtime, "gpus", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, True)
+    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13)
     monkeypatch.setattr(Runtime, "gpus", 3)
     with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
+        stage_training.machine(ctx)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "compiler", "compiled"),
+    [
+        (0, None, "/bin/g++", False),
+        (2, None, "/bin/g++", True),
+        (0, True, "/bin/g++", True),
+        (2, False, "/bin/g++", False),
+        (2, None, None, False),
+    ],
+)
+def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: bool | None, compiler: str | None, compiled: bool
+) -> None:
+    said: list[str] = []
+    runtime = SimpleNamespace(**{name: getattr(Runtime, name) for name in ("cpu_ranks", "micro_batch_size", "eval_batch_size", "offload_optimizer",
+        "recompute", "stall_limit_s", "stop_grace_s")}, gpus=gpus, compile=wanted)  # fmt: skip
+    ctx: Any = SimpleNamespace(runtime=runtime, node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(shutil, "which", lambda name: compiler)
+    assert stage_training.machine(ctx).kernels == ("/c/kernels" if compiled else "")
+    assert said == ([] if compiler else ["There is no C++ compiler on this machine, so the model is not compiled; training takes longer."])
+
+
+def test_compilation_without_a_compiler_is_refused_where_the_recipe_demands_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(Runtime, "compile", True)
+    ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path(), cache=Path("/c"))
+    with pytest.raises(StageError, match=r"runtime.compile is true, but this machine has no C\+\+ compiler \(g\+\+ or clang\+\+\)"):
         stage_training.machine(ctx)

@@ -61,7 +61,7 @@ def test_a_rank_that_cannot_write_its_last_word_ends_with_a_code_that_says_it(nu
     """The standard output is on the same full disk; buffered output must not change the exit code."""
     give_up = (
         "import sys; from stages.lm.train.rank import give_up; from stages.lm.train.events import EventWriter;"
-        f"print('x' * 100, end=''); give_up(OSError({number}, 'full') if {number} else OSError('full'), EventWriter(open('/dev/full', 'w')))"
+        f"print('x' * 100, end=''); give_up(OSError({number}, 'full') if {number} else OSError('full'), EventWriter(open('/dev/full', 'w'), None))"
     )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:

@@ -110,14 +110,14 @@ def test_the_metrics_are_on_disk_before_the_snapshot_and_old_snapshots_go_after_
     """A snapshot whose metrics were lost would continue with a gap in the curve."""
     calls: list[str] = []
     monkeypatch.setattr(trainer.checkpoint, "save", lambda engine, folder, *_: calls.append(f"save {folder.name}"))
-    monkeypatch.setattr(trainer.checkpoint, "prune", lambda folder: calls.append(f"prune {folder.name}"))
+    monkeypatch.setattr(trainer.snapshots, "prune", lambda folder, step: calls.append(f"prune {folder.name} {step}"))
     engine: Any = SimpleNamespace(rank=0)
     metrics: Any = SimpleNamespace(sync=lambda: calls.append("sync"))
     own = replace(job, scratch=str(tmp_path))
     trainer.save(
         trainer.Run(own, engine, own.training, Order(own.phases, 1, 4), SequenceReader(own.train), open_events(tmp_path, 0), metrics, 0), 4
     )
-    assert calls == ["sync", "save step-0000000004", "prune resume"]
+    assert calls == ["sync", "save step-0000000004", "prune resume 4"]
 
 
 @pytest.mark.parametrize(("count", "shown"), [(1, "0"), (16, ", ".join(map(str, range(16)))), (17, ", ".join(map(str, range(16))) + " …")])
@@ -186,7 +186,11 @@ def test_metrics_of_the_loss_are_columns_in_alphabetical_order() -> None:
 def test_a_job_has_nothing_that_it_was_not_given(job: RankJob, tmp_path: Path) -> None:
     bare = RankJob(model=job.model, settings=ScoringSettings(), train=job.train, machine=job.machine, seed=0, scratch="s", out="o")
     assert (bare.phases, bare.validation, bare.init_from, bare.data_identity, bare.steps) == ((), None, "", "", 0)
-    assert not Machine(1, "cpu", 2, 2).offload_optimizer and not Machine(1, "cpu", 2, 2).activation_checkpointing
+    assert (
+        not Machine(1, "cpu", 2, 2).offload_optimizer
+        and Machine(1, "cpu", 2, 2).recompute == "none"
+        and not Machine(1, "cpu", 2, 2).kernels
+    )
     assert read_job(write_job(bare, tmp_path / "job.json")) == bare
 
 

@@ -22,16 +22,16 @@ from torch import Tensor
 from stages.lm.model.loss import TorchBatch
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer_adamw import AdamW
+from stages.lm.schedules.schedule_cosine import Cosine
 from stages.lm.train import checkpoint
 from stages.lm.train.metrics import read_metrics
-from stages.lm.train.schedule_cosine import Cosine
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
 from stages.lm.train.training_settings import SequenceTraining, TrainingSettings
 from tests.conftest import PROJECT, copy_project
 from tests.lm import plain
 from tests.lm.toys import train as toys
 
-FILES = {"schedule_linear": ("Linear", "SCHEDULES", "linear"), "loss_z": ("ZLoss", "SEQUENCE_LOSSES", "z"),
+FILES = {"schedule_polynomial": ("Polynomial", "SCHEDULES", "polynomial"), "loss_z": ("ZLoss", "SEQUENCE_LOSSES", "z"),
          "optimizer_momentum": ("Momentum", "OPTIMIZERS", "momentum")}  # fmt: skip
 """File -> its class, its registry and its name there."""
 
@@ -99,10 +99,10 @@ def test_schedule_loss_metric_and_optimizer_give_what_their_formulas_say(
 
     monkeypatch.setattr(plain, "build_optimizer", sgd)
     monkeypatch.setattr(NextTokenLoss, "sums", z_sums)
-    monkeypatch.setattr(Cosine, "shape", lambda self, done: 1.0 if done < 0.25 else (1.0 - done) / 0.75)
+    monkeypatch.setattr(Cosine, "shape", lambda self, done: (1.0 - done) ** 2)
     job = toys.small(tmp_path, 1, {"weight_decay": 0.0})
     expected = plain.run(job, tmp_path / "plain", monkeypatch)
-    after = [0.05 * (0.1 + 0.9 * (1.0 if at / 5 < 0.25 else (1 - at / 5) / 0.75)) for at in range(6)]
+    after = [0.05 * (0.1 + 0.9 * (1 - at / 5) ** 2) for at in range(6)]
     assert curve(two, "lr") == pytest.approx([0.025, 0.05, *after], rel=1e-12)
     for name in ("loss", "grad_norm", "accuracy", "log_z_squared", "validation_loss", "validation_accuracy"):
         assert curve(two, name) == pytest.approx(expected.curve(name), rel=1e-5), name

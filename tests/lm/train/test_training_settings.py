@@ -23,5 +23,5 @@ def test_a_budget_has_one_unit(given: dict) -> None:
 
 
 def test_warm_up_is_shorter_than_the_run() -> None:
-    with pytest.raises(ValidationError, match="warmup_steps 5 must be below budget.steps 5"):
+    with pytest.raises(ValidationError, match="warmup_steps 5 is not below the 5 steps of the run"):
         training(budget=Budget(steps=5), warmup_steps=5, global_batch_size=1, learning_rate=1.0)

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import blake2b
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.core.tables.parquet import schema, write_rows
 from stages.text.tokens.spans import Spans, apportion, cut_to_tokens, pack_sequences, read_spans, select_validation
 
 
@@ -72,6 +76,49 @@ def test_apportion_is_exact_and_within_one_of_proportion(total: int, weights: li
     assert sum(shares) == total
     for share, weight in zip(shares, weights, strict=True):
         assert abs(share - Fraction(weight) * total / sum(map(Fraction, weights))) < 1
+
+
+@pytest.mark.parametrize(("share", "at_most"), [(0.1, 1000), (0.3, 7), (0.001, 1000), (0.5, 1)])
+def test_validation_takes_the_lowest_hash_values(share: float, at_most: int) -> None:
+    """Document by document with hashlib."""
+    spans = spans_of([5] * 300)
+    number = [int.from_bytes(blake2b(key, digest_size=8, key=b"9:validation").digest(), "big") for key in spans.doc_id.to_pylist()]
+    wanted = min(max(int(share * 300), 1), at_most)
+    lowest = sorted(range(300), key=lambda document: number[document])[:wanted]
+    assert np.flatnonzero(select_validation(spans, share, at_most, seed=9)).tolist() == sorted(lowest)
+
+
+def test_the_last_epoch_takes_documents_in_order_of_their_hash() -> None:
+    """Of the documents named, not of all: document by document with hashlib."""
+    spans, documents = spans_of([5] * 40), np.arange(3, 40, 2)
+    keys = spans.doc_id.to_pylist()
+    order = sorted(documents.tolist(), key=lambda at: blake2b(keys[at], digest_size=8, key=b"2:epoch 1").digest())
+    taken = cut_to_tokens(spans, documents, 5 * len(documents) + 23, seed=2)
+    assert taken[: len(documents), 0].tolist() == documents.tolist()
+    assert sorted(taken[len(documents) :, [0, 2]].tolist()) == sorted([[at, 5] for at in order[:4]] + [[order[4], 3]])
+
+
+def test_spans_are_read_in_the_order_of_the_files_and_sources_are_numbered_by_name(tmp_path: Path) -> None:
+    shape = {"doc_id": "uuid", "source": "string", "shard": "int32", "start": "int64", "length": "int64", "bytes": "int64"}
+    sources = [["web", "code"], [], ["a", "web", "Ü", "Z"]]
+    rows = [
+        [
+            {"doc_id": UUID(int=10 * shard + at), "source": source, "shard": shard, "start": at, "length": at + 1, "bytes": 7 * at}
+            for at, source in enumerate(part)
+        ]
+        for shard, part in enumerate(sources)
+    ]
+    for shard, part in enumerate(rows):
+        write_rows(tmp_path / f"{shard}.parquet", schema(**shape), part)
+    spans = read_spans(sorted(tmp_path.iterdir()))
+    flat = [row for part in rows for row in part]
+    assert spans.names == ("Z", "a", "code", "web", "Ü")
+    assert [spans.names[number] for number in spans.source] == [row["source"] for row in flat]
+    assert spans.doc_id.to_pylist() == [row["doc_id"].bytes for row in flat]
+    for name in ("shard", "start", "length", "bytes"):
+        assert getattr(spans, name).tolist() == [row[name] for row in flat] and getattr(spans, name).dtype == np.int64
+    none = read_spans([tmp_path / "1.parquet"])
+    assert (none.names, none.source.tolist(), len(none.doc_id)) == ((), [], 0)
 
 
 def test_validation_is_stable_when_documents_are_added() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,3 +61,36 @@ def test_training_segments_are_those_of_the_mixture(made_of: tuple[Artifact, Art
     again, _ = read_training_segments(mixture.path, tokens.path, total // 3, seed=0)
     assert total // 3 - 16 <= sum(map(len, some)) <= total // 3
     assert [p.tolist() for p in some] == [p.tolist() for p in again]
+
+
+def test_one_of_many_shards_is_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may open 1,024 files as a rule. The segments keep their order, although they alternate between the shards."""
+    for folder in ("tokens", "train"):
+        (tmp_path / folder).mkdir()
+    for shard in range(5):
+        np.arange(10 * shard, 10 * shard + 10, dtype="<u2").tofile(tmp_path / "tokens" / f"{shard:05d}.bin")
+    (tmp_path / "tokens.json").write_text('{"dtype": "uint16", "vocab_size": 50}')
+    places = [(shard, start, 2) for start in (0, 4) for shard in (3, 0, 4, 1)]
+    np.save(tmp_path / "train" / "segments.npy", np.array(places))
+    opened: list[weakref.ref[np.ndarray]] = []
+    memmap, most = np.memmap, 0
+
+    def counted(path: Path, **words: Any) -> np.ndarray:
+        nonlocal most
+        found = memmap(path, **words)
+        if str(path).endswith(".bin"):
+            opened.append(weakref.ref(found))
+        most = max(most, sum(one() is not None for one in opened))
+        return found
+
+    monkeypatch.setattr(np, "memmap", counted)
+    segments, _ = read_training_segments(tmp_path, tmp_path, 10**9, seed=0)
+    assert [segment.tolist() for segment in segments] == [[10 * shard + start, 10 * shard + start + 1] for shard, start, _ in places]
+    assert len(opened) == 4 and most <= 2  # the next is opened before the last is let go
+
+
+def test_a_mixture_without_segments(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "tokens.json").write_text('{"dtype": "uint32", "vocab_size": 50}')
+    np.save(tmp_path / "train" / "segments.npy", np.zeros((0, 3), np.int64))
+    assert read_training_segments(tmp_path, tmp_path, 10, seed=0) == ([], 50)

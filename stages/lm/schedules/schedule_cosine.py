@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from stages.lm.train.schedule import Schedule
+from stages.lm.schedules.schedule import Schedule
 from stages.settings import Field
 
 

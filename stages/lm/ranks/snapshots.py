@@ -1,0 +1,83 @@
+"""The snapshots of a training job in its scratch folder: their names, the newest one that all ranks find undamaged, and the deletion of old ones.
+
+Guarantee: all ranks continue from the same snapshot, or all start anew. Every byte of it was compared with its record.
+Cost: of the snapshot that is used, each rank reads its share once; of another job's snapshot, only trainer.json is read. Two sums over the
+ranks per snapshot.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stages.lm.train.checkpoint import CheckpointError, Trainer, no_tick, read_trainer, recorded_files, refuse_other_content, verify
+from stages.lm.train.engine import Engine
+
+SNAPSHOT = re.compile(r"step-(\d{10})")
+KEEP = 2  # snapshots to keep: the last, and the one before in case the last is damaged
+
+
+def name_of(step: int) -> str:
+    """Returns the folder name of a snapshot. Names sort by step."""
+    return f"step-{step:010d}"
+
+
+def newest_good(
+    engine: Engine, root: Path, fingerprint: str, say: Callable[[str], None], tick: Callable[[], None] = no_tick
+) -> tuple[Path, Trainer] | None:
+    """Returns the newest snapshot of this job below root that every rank finds undamaged, or None. All ranks call it together.
+
+    The first rank names a snapshot of this job, and each rank verifies its share of the shards. So no shard is hashed twice, and none of
+    another job's snapshot is hashed at all. If a rank finds damage, all turn to the snapshot before.
+
+    Args:
+        engine: The engine, for its rank and its sums.
+        root: Folder of the snapshots.
+        fingerprint: Fingerprint of the job.
+        say: Called with a sentence for each snapshot that is not used, on one of the ranks.
+        tick: See `describe`.
+    """
+    steps = _steps_of_job(root, fingerprint, say) if engine.rank == 0 else iter(())
+    while step := int(engine.reduce([float(next(steps, 0))])[0]):
+        damage, trainer = None, None
+        try:
+            trainer = verify(root / name_of(step), engine.rank, engine.ranks, tick)
+        except CheckpointError as error:
+            damage = error
+        finders = engine.reduce([float(rank == engine.rank and damage is not None) for rank in range(engine.ranks)])
+        if trainer and not any(finders):
+            return root / name_of(step), trainer
+        if damage and not any(finders[: engine.rank]):
+            say(f"{damage} Falling back to the snapshot before it.")
+    return None
+
+
+def _steps_of_job(root: Path, fingerprint: str, say: Callable[[str], None]) -> Iterator[int]:
+    """Yields the steps of this job's snapshots below root, the newest first. Of a snapshot it hashes only trainer.json."""
+    for step in sorted((int(found[1]) for path in root.glob("step-*") if (found := SNAPSHOT.fullmatch(path.name))), reverse=True):
+        folder = root / name_of(step)
+        try:
+            entry = next(entry for entry in recorded_files(folder) if entry.path == "trainer.json")
+            trainer = read_trainer(folder)
+            refuse_other_content(folder, entry)
+        except CheckpointError as error:
+            say(f"{error} Falling back to the snapshot before it.")
+            continue
+        if trainer.fingerprint == fingerprint:
+            yield step
+        else:
+            say(f"Snapshot {folder.name} is of another job (model, data or settings differ); it is not used.")
+
+
+def prune(root: Path, step: int, keep: int = KEEP) -> None:
+    """Deletes all snapshots except the newest `keep` up to `step`, the one that was just saved.
+
+    A later one was passed over when the job started, because it is damaged or of another job. Kept, it would take the place of a good one.
+    """
+    folders = sorted(path for path in root.glob("step-*") if path.suffix != ".partial")
+    kept = [folder for folder in folders if folder.name <= name_of(step)][-keep:]
+    for folder in folders:
+        if folder not in kept:
+            shutil.rmtree(folder)

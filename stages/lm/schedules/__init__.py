@@ -1,0 +1,1 @@
+"""The learning-rate schedules, one file each."""

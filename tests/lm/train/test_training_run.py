@@ -1,0 +1,109 @@
+"""What a training run refuses before its ranks start, and the table of trained sequences: its bytes and its memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.core.tables.parquet import schema, write_columns, write_rows
+from stages.core.tables.training_tables import STEPS
+from stages.lm.data.order import Order, Phase
+from stages.lm.train import training_run
+from stages.lm.train.job import JobError, Machine
+from tests.conftest import PROJECT
+from tests.lm.made import changed, small_job
+
+PEAK_MB = 100
+POSITIONS = 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"warmup_steps": 6},
+            "The schedule does not fit: warmup_steps 6 is not below the 6 steps of the run; warm up for less or train for longer.",
+        ),
+        (
+            {"warmup_steps": 1, "schedule": {"name": "wsd", "decay_frac": 1}},
+            "The schedule does not fit: the decay of schedule wsd takes 6 steps, but only 5 of the 6 steps",
+        ),
+    ],
+)
+def test_a_schedule_longer_than_a_budget_in_epochs_is_refused_before_any_rank_starts(
+    given: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of a budget in epochs are known only here."""
+    monkeypatch.setattr(training_run, "launch", lambda *job: pytest.fail("ranks were started"))
+    job = changed(small_job(tmp_path, Machine(1, "cpu", 4, 4), 6), **given)
+    with pytest.raises(JobError, match=message):
+        training_run.run(job, None)  # type: ignore[arg-type]
+
+
+def rows(order: Order, steps: int) -> Any:
+    """Yields the rows of the table one by one, from one call over all positions."""
+    places = order.places(0, steps * order.global_batch_size)
+    for position, sequence, phase, epoch in zip(places.position, places.sequence, places.phase, places.epoch, strict=True):
+        step = int(position) // order.global_batch_size + 1
+        yield {"step": step, "position": int(position), "sequence": int(sequence), "phase": int(phase), "epoch": int(epoch)}
+
+
+@pytest.mark.parametrize(
+    ("phases", "batch", "steps"),
+    [
+        ((Phase(0, 900), Phase(900, 5_000)), 8, 4_000),  # five epochs, over a block
+        ((Phase(3, 40_000),), 64, 512),  # ends where a row group and a block end
+        ((Phase(0, 5), Phase(9, 11)), 4, 1),
+    ],
+)
+def test_the_table_has_the_bytes_of_one_that_is_written_row_by_row(
+    phases: tuple[Phase, ...], batch: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_run, "BLOCK_POSITIONS", 1 << 14)
+    order, shape = Order(phases, 5, batch), schema(**STEPS.types)
+    write_columns(tmp_path / "blocks.parquet", shape, training_run.trained_sequences(order, steps))
+    assert write_rows(tmp_path / "rows.parquet", shape, rows(order, steps)) == steps * batch
+    assert (tmp_path / "blocks.parquet").read_bytes() == (tmp_path / "rows.parquet").read_bytes()
+
+
+def test_a_table_without_blocks_has_the_bytes_of_one_without_rows(tmp_path: Path) -> None:
+    shape = schema(**STEPS.types)
+    write_columns(tmp_path / "blocks.parquet", shape, [])
+    write_rows(tmp_path / "rows.parquet", shape, [])
+    assert (tmp_path / "blocks.parquet").read_bytes() == (tmp_path / "rows.parquet").read_bytes()
+
+
+WRITE = """
+import resource, sys
+from pathlib import Path
+from stages.core.tables.parquet import schema, write_columns
+from stages.core.tables.training_tables import STEPS
+from stages.lm.data.order import Order, Phase
+from stages.lm.train.training_run import trained_sequences
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+def write(positions):
+    order = Order((Phase(0, 3_000_000), Phase(3_000_000, 4_000_001)), 1, 100)
+    write_columns(Path(sys.argv[1]) / "steps.parquet", schema(**STEPS.types), trained_sequences(order, positions // 100))
+
+write(1_000)
+before = peak()
+write(int(sys.argv[2]))
+print(peak() - before)
+"""
+
+
+def test_the_memory_of_the_table_does_not_grow_with_the_tokens(tmp_path: Path) -> None:
+    """A process of its own, whose peak no other test has raised. All positions at once are 800 MB of columns."""
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE, str(tmp_path), str(POSITIONS)], cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True, text=True, check=True, timeout=200,
+    )  # fmt: skip
+    assert float(done.stdout) < PEAK_MB
