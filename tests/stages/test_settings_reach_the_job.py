@@ -26,7 +26,8 @@ TRAINING: dict[str, Any] = {
     "global_batch_size": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "linear", "schedule.decay_frac": 0.5,
     "schedule.decay_shape": "linear", "optimizer.name": "adamw",
     "optimizer.betas": (0.5, 0.6), "optimizer.eps": 0.5, "optimizer.momentum": 0.5, "optimizer.newton_schulz_steps": 3,
-    "optimizer.newton_schulz_precision": "bf16", "optimizer.adamw_learning_rate_ratio": 0.7, "optimizer.adamw_betas": (0.5, 0.6), "optimizer.adamw_eps": 0.5, "weight_decay": 0.03, "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
+    "optimizer.newton_schulz_precision": "bf16", "optimizer.adamw_learning_rate_ratio": 0.7, "optimizer.adamw_betas": (0.5, 0.6), "optimizer.adamw_eps": 0.5,
+    "weight_decay": 0.03, "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
     "max_validation_sequences": 9, "checkpoint_every_steps": 4, "precision": "bf16", "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
     "budget.epochs": 3.0,
 }  # fmt: skip

@@ -34,7 +34,7 @@ class Muon(Optimizer):
     newton_schulz_steps: int = Field(5, ge=1, le=20, decides=True)
     """Newton-Schulz steps per update. Source of 5: Jordan et al. 2024."""
     newton_schulz_precision: Literal["fp32", "bf16"] = Field("fp32", decides=True)
-    """Precision of the Newton-Schulz steps. Source of fp32: updates differ between machines only by fp32 rounding. Jordan et al. use bf16, which is faster on GPUs and on CPUs with units for it."""
+    """Precision of the Newton-Schulz steps. Source of fp32: machines then differ only by fp32 rounding. Jordan et al. use bf16, which is faster."""
     adamw_learning_rate_ratio: float = Field(0.3, gt=0, le=1000, decides=True)
     """Learning rate of embedding, head and norms as a fraction of that of the matrices. Source of 0.3: 0.006 and 0.02, measured with tiny."""
     adamw_betas: tuple[Beta, Beta] = Field((0.9, 0.95), decides=True)
