@@ -28,6 +28,7 @@ from stages.queries.imported import CHECKPOINTS
 if TYPE_CHECKING:
     from stages.core.contract.runtime import Runtime
     from stages.lm.model.config import ModelConfig
+    from stages.lm.model.flops import StateTensors
     from stages.lm.train.training_settings import TrainingSettings
 
 COMPARED = 50  # maximum number of manifests that are read to explain why a node is missing
@@ -283,13 +284,13 @@ def model_shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Colle
     return ModelConfig(vocab_size=vocab_size, max_position_embeddings=seq_len, **pretrain.model.model_dump())
 
 
-def _state_tensors(recipe: Recipe) -> int:
-    """Returns the number of tensors that the optimizer of the first training section keeps per parameter; that of AdamW if there is none."""
-    from stages.lm.train.optimizer_adamw import AdamW
+def _state_tensors(recipe: Recipe) -> StateTensors:
+    """Returns the state tensors per parameter of the optimizer of the first training section; those of AdamW if there is none."""
+    from stages.lm.optimizers.optimizer_adamw import AdamW
     from stages.lm.train.training_settings import TrainingSettings
 
     trained = (config.optimizer for config in recipe.sections.values() if isinstance(config, TrainingSettings))
-    return len(next(trained, AdamW()).tensors())
+    return next(trained, AdamW()).state_tensors()
 
 
 def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
@@ -316,7 +317,7 @@ def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: Model
 
     return flops.training_memory_bytes(
         shape, runtime.gpus or runtime.cpu_ranks, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
-        runtime.recompute, len(settings.optimizer.tensors()),
+        runtime.recompute, settings.optimizer.state_tensors(),
     )  # fmt: skip
 
 

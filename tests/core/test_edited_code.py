@@ -104,7 +104,7 @@ def test_what_the_ranks_run_is_reached_though_it_is_started_by_name(stage: str) 
         "stages.lm.train.rank",
         "stages.lm.train.trainer",
         "stages.lm.model.loss_dpo",
-        "stages.lm.train.optimizer_adamw",
+        "stages.lm.optimizers.optimizer_adamw",
         "stages.lm.schedules.schedule_cosine",
     } <= source_code.reached(f"stages.{stage}")
 

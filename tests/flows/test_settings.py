@@ -98,7 +98,7 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["pretrain.model.num_key_value_heads=3"], "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
         (["pretrain.model.hidden_size=12"], "A head has 3 channels"),
         (["pretrain.optimizer.betas=[0.9, 1.0]"], "pretrain.optimizer.betas.1: must be below 1, not 1.0."),
-        (["pretrain.optimizer={name: adam}"], 'pretrain.optimizer: the name must be adamw, not "adam"'),
+        (["pretrain.optimizer={name: adam}"], 'pretrain.optimizer: the name must be adamw or muon, not "adam"'),
         (["pretrain.loss={name: dpo}"], 'pretrain.loss: the name must be next_token, not "dpo"'),
         (["dpo.loss.beta=0"], "dpo.loss.beta: must be above 0, not 0."),
         (["pretrain.global_batch_size=12"], "pretrain.global_batch_size 12 is not divisible by runtime.cpu_ranks 2 x"),

@@ -184,6 +184,7 @@ def groups(model: Any, settings: Settings) -> list[dict[str, Any]]:
 def train(
     model: Any, settings: Settings, sequences: Sequence[Packed], held_out: Sequence[Packed] = (),
     loss_of: Callable[[Any, int], tuple[Tensor, int]] | None = None,
+    optimizers_of: Callable[[Any, Settings], list[tuple[torch.optim.Optimizer, float]]] | None = None,
 ) -> Curve:  # fmt: skip
     """Trains the model in a plain loop and returns the curve.
 
@@ -195,8 +196,10 @@ def train(
         sequences: The training sequences.
         held_out: The validation sequences.
         loss_of: (model, number of a sequence) -> (sum, units). None: the likelihood of the sequence.
+        optimizers_of: (model, settings) -> optimizers, each with the ratio of its learning rate to that of the schedule. None: AdamW.
     """
-    optimizer = torch.optim.AdamW(groups(model, settings), lr=0.0, betas=settings.betas, eps=settings.eps)
+    adamw = [(torch.optim.AdamW(groups(model, settings), lr=0.0, betas=settings.betas, eps=settings.eps), 1.0)]
+    optimizers = optimizers_of(model, settings) if optimizers_of else adamw
     curve, order = Curve(), batches(settings.phases, settings.batch, settings.seed)
     for step in range(settings.steps + 1):
         if step in settings.eval_at:
@@ -209,16 +212,17 @@ def train(
         parts = [loss_of(model, r) if loss_of else nll(model, sequences[r]) for r in chosen]
         units = sum(n for _, n in parts)
         loss = sum(t for t, _ in parts) / units
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
         norm = math.sqrt(sum(float(p.grad.double().pow(2).sum()) for p in model.parameters()))
         if settings.clip and norm > settings.clip:
             for p in model.parameters():
                 p.grad.mul_(settings.clip / norm)
         now = rate(step, settings.peak, settings.floor_frac, settings.warmup, settings.steps)
-        for group in optimizer.param_groups:
-            group["lr"] = now
-        optimizer.step()
+        for optimizer, ratio in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = now * ratio
+            optimizer.step()
         curve.loss.append(float(loss.detach()))
         curve.grad_norm.append(norm)
         curve.rate.append(now)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,10 @@ def write_files(folder: Path, sequences: list[oracle.Packed], dtype: str, masked
     )  # fmt: skip
 
 
-def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, Any], machine: Machine, seeded: bool = False) -> Case:
+def made_case(
+    folder: Path, name: str, shape: dict[str, Any], optim: dict[str, Any], machine: Machine, seeded: bool = False,
+    optimizers_of: Callable[[Any, oracle.Settings], list[tuple[torch.optim.Optimizer, float]]] | None = None,
+) -> Case:  # fmt: skip
     """Writes the files of a job and returns it with the oracle's curve.
 
     Args:
@@ -105,6 +109,7 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, A
         optim: Training settings of optimizer and clipping.
         machine: Ranks, device and batch sizes.
         seeded: Whether the weights come from the job's seed instead of a checkpoint.
+        optimizers_of: See `oracle.train`.
     """
     masked, settings = name == "clipped", SETTINGS[name]
     sequences, held_out = made_sequences(43, 5, masked), made_sequences(7, 6, masked)
@@ -133,7 +138,7 @@ def made_case(folder: Path, name: str, shape: dict[str, Any], optim: dict[str, A
         ),
     )  # fmt: skip
     read = held_out if masked else [held_out[sequence] for sequence in (0, 1, 2, 4, 5)]  # five of the seven, evenly spaced
-    return Case(job, oracle.train(model, settings, sequences, read))
+    return Case(job, oracle.train(model, settings, sequences, read, optimizers_of=optimizers_of))
 
 
 @pytest.fixture(scope="module")

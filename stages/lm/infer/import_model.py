@@ -4,7 +4,7 @@ Guarantee: the import is the inverse of lm/infer/convert.py. Every weight is ren
 Features that our decoder does not have (biases, scalings of RoPE other than llama3, sliding windows, quantised weights) are refused by name,
 and so are a missing tensor, an unknown tensor and a wrong shape. A model that comes with code is refused, and no such code runs. Sizes are
 checked before anything of that size is allocated.
-Cost: reads the weights once, some rows at a time; 12 bytes per parameter on disk, about SHARD_BYTES of memory.
+Cost: reads the weights once, some rows at a time; 4 bytes per parameter on disk, about SHARD_BYTES of memory.
 Source: config.json of transformers 4 and 5. The supported architectures are those that export writes.
 """
 

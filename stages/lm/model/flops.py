@@ -8,7 +8,16 @@ num_attention_heads · head_dim · sequence length per token for attention score
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from stages.lm.model.config import ModelConfig, Recompute
+
+
+class StateTensors(NamedTuple):
+    """The tensors of optimizer state with one element per element of a parameter: of a hidden matrix, and of any other parameter."""
+
+    matrices: int
+    others: int
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -31,7 +40,7 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> int:
 
 
 def training_memory_bytes(
-    config: ModelConfig, ranks: int, micro_batch_size: int, seq_len: int, precision: str, recompute: Recompute, state_tensors: int
+    config: ModelConfig, ranks: int, micro_batch_size: int, seq_len: int, precision: str, recompute: Recompute, state_tensors: StateTensors
 ) -> int:
     """Returns the estimated peak memory of one rank under ZeRO-3, in bytes.
 
@@ -47,11 +56,11 @@ def training_memory_bytes(
         seq_len: Tokens per sequence.
         precision: "fp32" or "bf16".
         recompute: What the backward pass computes again.
-        state_tensors: Tensors of optimizer state with one element per element of a parameter.
+        state_tensors: Tensors of optimizer state per parameter.
     """
     params = parameter_count(config)
     width_bytes = 2 if precision == "bf16" else 4
-    states = params * (8 + 4 * state_tensors + (width_bytes if precision == "bf16" else 0)) // ranks
+    states = (params * (8 + (width_bytes if precision == "bf16" else 0)) + state_bytes(config, state_tensors)) // ranks
     tokens = micro_batch_size * seq_len
     attention, ffn = _kept_bytes(config, width_bytes)
     layer = attention + ffn
@@ -65,9 +74,15 @@ def training_memory_bytes(
     return states + activations + gathered
 
 
-def checkpoint_bytes(config: ModelConfig, state_tensors: int) -> int:
+def state_bytes(config: ModelConfig, state_tensors: StateTensors) -> int:
+    """Returns the size of the whole optimizer state in bytes, in fp32. The matrices of the blocks are the hidden matrices."""
+    hidden = config.num_hidden_layers * _block_matmuls(config)
+    return 4 * (state_tensors.matrices * hidden + state_tensors.others * (parameter_count(config) - hidden))
+
+
+def checkpoint_bytes(config: ModelConfig, state_tensors: StateTensors) -> int:
     """Returns the size of one checkpoint in bytes: the fp32 weights and the tensors of the optimizer state."""
-    return 4 * (1 + state_tensors) * parameter_count(config)
+    return 4 * parameter_count(config) + state_bytes(config, state_tensors)
 
 
 def _kept_bytes(config: ModelConfig, width_bytes: int) -> tuple[int, int]:

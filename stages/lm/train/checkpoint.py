@@ -1,14 +1,16 @@
 """Writes, verifies and reads checkpoints. Every rank writes its partitions of fp32 weights and optimizer state as one safetensors file.
 
 A checkpoint is a folder with these files:
-- shards/NNNNN.safetensors: flat fp32 partitions under the keys "<parameter>|weight" and, for AdamW, "…|exp_avg" and "…|exp_avg_sq".
+- shards/NNNNN.safetensors: flat fp32 partitions under the keys "<parameter>|weight" and "<parameter>|<state>", for every state tensor that
+  the optimizer declares for the parameter (AdamW: exp_avg and exp_avg_sq). A checkpoint of given weights has no states.
 - trainer.json: step, optimizer steps, ranks, shapes, fingerprint of the job.
 - checkpoint.json: bytes and sha256 of all other files. It is written after a barrier; then files and folders are fsynced, and only then the
   folder is renamed into place.
 
 Guarantee: a folder without a valid checkpoint.json is not a checkpoint. A checkpoint is read only after its files match the record. A resume
 at the same number of ranks is bit-exact on a CPU; at another number it is the same up to rounding in the sums over ranks. No pickle is used.
-Cost: 4 bytes per parameter and tensor (12 per parameter with AdamW). Opening a checkpoint reads it once, divided over the ranks.
+Cost: 4 bytes per parameter and tensor (12 per parameter with AdamW; with Muon 8 per parameter that is in a hidden matrix). Opening a
+checkpoint reads it once, divided over the ranks.
 """
 
 from __future__ import annotations
@@ -29,9 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from stages.lm.train.engine import Engine, local_state, optimizer_steps
-from stages.lm.train.optimizer_adamw import AdamW
 
-FRESH = ("weight", *AdamW.tensors())  # the tensors per parameter in a checkpoint of given weights
 OS_ERROR = re.compile(r"\(os error (\d+)\)")  # the end of the message of Rust's io::Error
 HASH_BLOCK_BYTES = 1 << 24
 
@@ -109,7 +109,7 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str, tick: Callab
 
 
 def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str, int, int], Tensor], shard_bytes: int) -> None:
-    """Writes a checkpoint of given weights at step 0, with AdamW's moments at zero.
+    """Writes a checkpoint of given weights at step 0. A start at step 0 reads no state of an optimizer.
 
     Args:
         folder: Folder of the checkpoint; it must not have a folder shards/ yet.
@@ -118,7 +118,7 @@ def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str
         shard_bytes: Approximate largest size of a shard in bytes. The function holds one shard in memory. The checkpoint looks as if one
             rank per shard had written it.
     """
-    total = 4 * len(FRESH) * sum(torch.Size(shape).numel() for shape in shapes.values())
+    total = 4 * sum(torch.Size(shape).numel() for shape in shapes.values())
     ranks = max(1, -(-total // shard_bytes))
     (folder / "shards").mkdir(parents=True)
     files = []
@@ -131,7 +131,7 @@ def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str
             partition = torch.zeros(each)
             if begin < end:
                 partition[: end - begin] = value(name, begin, end)
-            tensors |= {f"{name}|{what}": partition if what == "weight" else torch.zeros(each) for what in FRESH}
+            tensors[f"{name}|weight"] = partition
         path = folder / "shards" / f"{rank:05d}.safetensors"
         _save_shard(tensors, path)
         files.append(describe(path, folder))

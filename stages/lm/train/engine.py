@@ -27,10 +27,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stages.lm.model.llama import Block, Llama
+from stages.lm.optimizers.optimizer import Optimizer, is_hidden_matrix, parameter_groups
+from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.train.events import PartitionSizes
 from stages.lm.train.job import RankJob
-from stages.lm.train.optimizer import Optimizer, parameter_groups
-from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.training_settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def build_optimizer(job: RankJob, model: nn.Module) -> tuple[Optimizer, torch.op
     settings = job.settings
     optimizer, decay = (settings.optimizer, settings.weight_decay) if isinstance(settings, TrainingSettings) else (AdamW(), 0.0)
     embeddings = isinstance(settings, TrainingSettings) and settings.decay_embeddings
-    return optimizer, optimizer.build(parameter_groups(model.named_parameters(), decay, embeddings))
+    return optimizer, optimizer.build(parameter_groups(model.named_parameters(), decay, embeddings, optimizer.matrix_state is not None))
 
 
 def deepspeed_config(job: RankJob, accumulation: int) -> DeepSpeedConfig:
@@ -293,7 +293,7 @@ def local_state(engine: Engine) -> Iterator[tuple[str, str, Tensor]]:
 
     for name, param in engine.named.items():
         yield name, "weight", safe_get_local_fp32_param(param)
-        for what in engine.optimizer.tensors():
+        for what in engine.optimizer.tensors(is_hidden_matrix(name)):
             yield name, what, safe_get_local_optimizer_state(param, what)
 
 
@@ -303,7 +303,8 @@ def optimizer_steps(engine: Engine, step: int) -> int:
     Raises:
         RuntimeError: The counts of the parameter groups differ.
     """
-    counts = {int(state[name]) for state in engine.deep.optimizer.optimizer.state.values() for name in engine.optimizer.counts()}
+    names = {*engine.optimizer.counts(True), *engine.optimizer.counts(False)}
+    counts = {int(state[name]) for state in engine.deep.optimizer.optimizer.state.values() for name in names & set(state)}
     if len(counts) > 1:
         raise RuntimeError(f"The optimizer's groups have different step counts: {sorted(counts)}.")
     return counts.pop() if counts else step
@@ -322,14 +323,15 @@ def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], st
 
     zero, optimizer = engine.deep.optimizer, engine.optimizer
     if step:
-        for flat in zero.fp32_partitioned_groups_flat:
-            counts = {name: torch.tensor(float(step)) for name in optimizer.counts()}
-            zero.optimizer.state[flat] = counts | {name: torch.zeros_like(flat) for name in optimizer.tensors()}
+        for number, flat in enumerate(zero.fp32_partitioned_groups_flat):
+            matrix = zero.param_groups[zero.sub_group_to_group_id[number]]["matrix"] is not None
+            counts = {name: torch.tensor(float(step)) for name in optimizer.counts(matrix)}
+            zero.optimizer.state[flat] = counts | {name: torch.zeros_like(flat) for name in optimizer.tensors(matrix)}
     for name, param in engine.named.items():
         length = partition_of(param)
         begin = engine.rank * length
         safe_set_local_fp32_param(param, partition(name, "weight", begin, length))
-        for what in optimizer.tensors() if step else ():
+        for what in optimizer.tensors(is_hidden_matrix(name)) if step else ():
             safe_set_local_optimizer_state(param, partition(name, what, begin, length), what)
     for group in range(len(zero.fp16_groups)):  # as at the end of a step: copies the master weights into the gathered copies
         zero._reassign_or_swap_out_partitioned_parameters(group)

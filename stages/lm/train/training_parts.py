@@ -12,15 +12,16 @@ from collections.abc import Mapping
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
+from stages.lm.optimizers.optimizer import Optimizer
+from stages.lm.optimizers.optimizer_adamw import AdamW
+from stages.lm.optimizers.optimizer_muon import Muon
 from stages.lm.schedules.schedule import Schedule
 from stages.lm.schedules.schedule_cosine import Cosine
 from stages.lm.schedules.schedule_linear import LinearDecay
 from stages.lm.schedules.schedule_wsd import WarmupStableDecay
-from stages.lm.train.optimizer import Optimizer
-from stages.lm.train.optimizer_adamw import AdamW
 
 SCHEDULES: Mapping[str, type[Schedule]] = {"cosine": Cosine, "linear": LinearDecay, "wsd": WarmupStableDecay}
-OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adamw": AdamW}
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adamw": AdamW, "muon": Muon}
 SEQUENCE_LOSSES: Mapping[str, type[Loss]] = {"next_token": NextTokenLoss}
 """Losses over sequences of text, for pretrain and sft."""
 PAIR_LOSSES: Mapping[str, type[Loss]] = {"dpo": DpoLoss}

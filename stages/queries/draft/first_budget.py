@@ -204,7 +204,8 @@ def _ranks(machine: LocalMachine, model: ModelConfig, seq_len: int, fewest: int)
     micro = 8 if machine.gpus else 4
     while micro > 1 and (
         ranks * micro > fewest
-        or flops.training_memory_bytes(model, ranks, micro, seq_len, precision, recompute="none", state_tensors=2) > memory
+        or flops.training_memory_bytes(model, ranks, micro, seq_len, precision, recompute="none", state_tensors=flops.StateTensors(2, 2))
+        > memory
     ):
         micro //= 2
     return ranks, micro

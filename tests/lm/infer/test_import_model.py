@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -75,19 +74,15 @@ def test_every_weight_is_the_same(tmp_path: Path, changes: dict[str, Any], dtype
     assert (trainer.step, trainer.optimizer_steps, trainer.ranks) == (0, 0, 1)
 
 
-def test_shards_are_as_large_as_allowed_and_hold_zero_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_model, "SHARD_BYTES", 9_000)
+def test_shards_are_as_large_as_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_model, "SHARD_BYTES", 3_000)
     theirs = model(tmp_path / "model")
     take(theirs, tmp_path)
     shards = sorted((tmp_path / "checkpoint" / "shards").iterdir())
     parameters = sum(t.numel() for t in weights(theirs).values())
-    assert len(shards) == -(-12 * parameters // 9_000) > 5
+    assert len(shards) == -(-4 * parameters // 3_000) > 5
     ours, given = checkpoint.consolidate(tmp_path / "checkpoint"), weights(theirs)
     assert all(torch.equal(tensor, given[hugging_face_name(name)]) for name, tensor in ours.items())
-    with ExitStack() as stack:
-        partition = checkpoint.reader(tmp_path / "checkpoint", stack)
-        for moment in ("exp_avg", "exp_avg_sq"):
-            assert not partition("embedding.weight", moment, 0, 800).any()
 
 
 CONFIGS: list[tuple[dict[str, Any], str]] = [

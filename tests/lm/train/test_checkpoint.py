@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from stages.lm.train import checkpoint
 from stages.lm.train.checkpoint import CheckpointError, describe
@@ -78,17 +78,17 @@ def test_the_json_files_have_one_spelling_and_no_file_stays_open(tmp_path: Path)
         assert text == json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n", "the digest of a checkpoint covers these bytes"
 
 
-@pytest.mark.parametrize("shard_bytes", [1 << 30, 300, 100, 12])
+@pytest.mark.parametrize("shard_bytes", [1 << 30, 100, 40, 4])
 def test_fresh_weights_in_shards_of_a_size(tmp_path: Path, shard_bytes: int) -> None:
     given = values("weight")
     checkpoint.write_fresh(tmp_path / "c", SHAPES, lambda name, begin, end: given[name][begin:end], shard_bytes)
     trainer = checkpoint.verify(tmp_path / "c")
     assert (trainer.step, trainer.optimizer_steps, trainer.fingerprint) == (0, 0, "")
-    assert trainer.ranks == -(-12 * 39 // shard_bytes) == len(list((tmp_path / "c" / "shards").iterdir()))
+    assert trainer.ranks == -(-4 * 39 // shard_bytes) == len(list((tmp_path / "c" / "shards").iterdir()))
     whole = checkpoint.consolidate(tmp_path / "c")
     assert all(torch.equal(whole[name].flatten(), value) for name, value in given.items())
-    with ExitStack() as stack:
-        assert not checkpoint.reader(tmp_path / "c", stack)("matrix.weight", "exp_avg_sq", 0, 35).any()
+    for path in (tmp_path / "c" / "shards").iterdir():
+        assert set(load_file(path)) == {f"{name}|weight" for name in SHAPES}, "given weights have no state of an optimizer"
 
 
 def test_every_changed_byte_is_seen(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ SHAPES = {"a.weight": [4, 6], "b.weight": [10]}
 def folder(tmp_path: Path) -> Path:
     """Writes a checkpoint with two shards and returns its folder."""
     path = tmp_path / "checkpoint"
-    checkpoint.write_fresh(path, SHAPES, lambda name, begin, end: torch.arange(begin, end).float(), 4 * 3 * 17)
+    checkpoint.write_fresh(path, SHAPES, lambda name, begin, end: torch.arange(begin, end).float(), 4 * 17)
     assert len(list((path / "shards").iterdir())) == 2
     return path
 

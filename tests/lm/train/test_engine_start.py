@@ -16,10 +16,11 @@ import torch
 from torch import nn
 
 from stages.lm.model.llama import Block
+from stages.lm.optimizers.optimizer_adamw import AdamW
+from stages.lm.optimizers.optimizer_muon import Muon
 from stages.lm.train import engine as engines
-from stages.lm.train.engine import UpdateGate, Engine, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
+from stages.lm.train.engine import Engine, UpdateGate, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.training_settings import ScoringSettings
 from tests.lm import plain
 from tests.lm.made import changed, small_job
@@ -130,7 +131,7 @@ def test_sums_over_the_ranks_are_made_in_double_precision_on_the_device_of_the_e
 
     monkeypatch.setattr(engines.dist, "all_reduce", twice)
     made = plain.engine_of(job)
-    engine = Engine(made.deep, made.named, 0, 2, torch.device("cpu"), made.optimizer
+    engine = Engine(made.deep, made.named, 0, 2, torch.device("cpu"), made.optimizer, UpdateGate())
     assert engine.reduce([2.0**24 + 1, 0.5]) == [2.0**25 + 2, 1.0]
     with pytest.raises(Stop):
         replace(engine, device=torch.device("meta")).reduce([1.0])
@@ -144,11 +145,11 @@ def given_engine(rank: int) -> tuple[Engine, dict[Any, Any], list[int]]:
     flat, param = torch.ones(3), nn.Parameter(torch.zeros(6))
     param.ds_tensor = torch.zeros(3)  # type: ignore[attr-defined]
     zero = SimpleNamespace(
-        fp32_partitioned_groups_flat=[flat], fp16_groups=[1, 2], optimizer=SimpleNamespace(state=states),
+        fp32_partitioned_groups_flat=[flat], fp16_groups=[1, 2], sub_group_to_group_id={0: 0}, param_groups=[{"matrix": None}], optimizer=SimpleNamespace(state=states),
         _reassign_or_swap_out_partitioned_parameters=gathered.append,
     )  # fmt: skip
     deep: Any = SimpleNamespace(optimizer=zero)
-    return Engine(deep, {"a": param}, rank, 2, torch.device("cpu"), AdamW()), states, gathered
+    return Engine(deep, {"a": param}, rank, 2, torch.device("cpu"), AdamW(), UpdateGate()), states, gathered
 
 
 def slices(name: str, what: str, begin: int, length: int) -> torch.Tensor:
@@ -170,6 +171,35 @@ def test_every_rank_sets_its_own_slices_and_waits_for_the_others(calls: Calls, r
         "step": 5.0, "exp_avg": [0.0] * 3, "exp_avg_sq": [0.0] * 3,
     }  # fmt: skip
     assert state["exp_avg"].shape == flat.shape
+
+
+def test_every_flat_tensor_gets_the_state_of_its_parameters(calls: Calls) -> None:
+    """The groups of two matrices of a block and of an embedding, the first in two flat tensors."""
+    states: dict[Any, Any] = {}
+    names = ["blocks.0.up.weight", "blocks.1.up.weight", "embedding.weight"]
+    named = {name: nn.Parameter(torch.zeros(6)) for name in names}
+    for param in named.values():
+        param.ds_tensor = torch.zeros(3)  # type: ignore[attr-defined]
+    flats = [torch.ones(3 + number) for number in range(3)]
+    zero = SimpleNamespace(
+        fp32_partitioned_groups_flat=flats, fp16_groups=[], optimizer=SimpleNamespace(state=states), sub_group_to_group_id={0: 0, 1: 0, 2: 1},
+        param_groups=[{"matrix": (2, 3)}, {"matrix": None}],
+    )  # fmt: skip
+    deep: Any = SimpleNamespace(optimizer=zero)
+    asked: list[tuple[str, str]] = []
+
+    def partition(name: str, what: str, begin: int, length: int) -> torch.Tensor:
+        asked.append((name, what))
+        return torch.zeros(length)
+
+    assign(Engine(deep, named, 1, 2, torch.device("cpu"), Muon()), partition, 4)
+    moments = {"step": [], "exp_avg": [5], "exp_avg_sq": [5]}
+    wanted = [{"step": [], "momentum": [3]}, {"step": [], "momentum": [4]}, moments]
+    assert [{name: list(value.shape) for name, value in states[flat].items()} for flat in flats] == wanted
+    assert asked == [
+        *((name, what) for name in names[:2] for what in ("weight", "momentum")),
+        *(("embedding.weight", what) for what in ("weight", "exp_avg", "exp_avg_sq")),
+    ]  # fmt: skip
 
 
 def test_leaving_ends_the_process_group_and_may_come_too_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ from stages.lm.data.order import Order, Phase
 from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
+from stages.lm.optimizers.optimizer import Partition
+from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.train import checkpoint, trainer, training_run
 from stages.lm.train.engine import UpdateGate, optimizer_steps
 from stages.lm.train.events import EventTail, SequencesScored, event_path, open_events
 from stages.lm.train.guard import history
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.optimizer import Partition
-from stages.lm.train.optimizer_adamw import AdamW
 from stages.lm.train.training_settings import ScoringSettings
 from tests.golden import oracle
 from tests.lm import plain

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from stages.lm.train.optimizer import Optimizer, ParameterGroup, Partition
+from stages.lm.optimizers.optimizer import Optimizer, ParameterGroup, Partition
 from stages.settings import Field
 
 if TYPE_CHECKING:

@@ -1,0 +1,141 @@
+"""The base class of the optimizers. One object declares an optimizer's settings, its state tensors and their partitioning.
+
+Checkpoints, a resume at another number of ranks, the memory estimate and the fingerprint are derived from this declaration.
+To add an optimizer, write one file next to optimizer_adamw.py and one line in train/training_parts.py; CONTRIBUTING.md shows an example.
+Guarantee: weight decay applies to matrices, never to norms, and to the token embedding only with decay_embeddings. The parameter groups
+have a fixed order: hidden matrices by shape (if the optimizer updates them as wholes), then decayed, then not decayed.
+The module imports torch only when an optimizer is built, because processes without torch read the settings.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, TypedDict
+
+from stages.lm.model.flops import StateTensors
+from stages.settings import Field, StageConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Partition(Enum):
+    """The layout of one entry of an optimizer's state under ZeRO-3."""
+
+    AS_PARAMETER = "as the parameter"
+    """One fp32 element per element of the parameter, partitioned over the ranks like the parameter."""
+    UPDATE_COUNT = "update count"
+    """A tensor with one fp32 number, the same in every group: the number of updates so far."""
+
+
+class ParameterGroup(TypedDict):
+    """A group of parameters as torch's optimizers take it.
+
+    Attributes:
+        matrix: Rows and columns of every parameter of a group that is updated by matrix; None in a group that is updated by element.
+    """
+
+    params: list[nn.Parameter]
+    weight_decay: float
+    matrix: tuple[int, int] | None
+
+
+class Optimizer(StageConfig):
+    """An optimizer: settings, state declaration and constructor.
+
+    A hidden matrix is a matrix of a block. The other parameters are embedding, head and norms.
+    """
+
+    name: str = Field(decides=True)
+    """Name of the optimizer."""
+
+    state: ClassVar[Mapping[str, Partition]]
+    """State of the parameters that are updated element by element: entry of torch's `optimizer.state[parameter]` -> its partitioning."""
+    matrix_state: ClassVar[Mapping[str, Partition] | None] = None
+    """State of the hidden matrices if the optimizer updates each as a whole. None: it updates them element by element too."""
+
+    @abstractmethod
+    def build(self, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
+        """Returns the torch optimizer.
+
+        Args:
+            groups: Parameter groups, see `parameter_groups`. ZeRO-3 replaces the parameters of a group by flat fp32 tensors. Each holds
+                this rank's partitions of several parameters, one after the other. The partition of a parameter of n elements on rank r of
+                R is its elements from r · ceil(n / R), ceil(n / R) of them; beyond its end it is padded. Before every step, the trainer
+                sets `lr` of every group, and DeepSpeed clips the gradient norm. ZeRO-3 calls `step` once per flat tensor, on all ranks in
+                the same order, with all other groups empty.
+        """
+
+    @classmethod
+    def state_of(cls, matrix: bool) -> Mapping[str, Partition]:
+        """Returns the state of a parameter. matrix: whether it is a hidden matrix."""
+        return cls.state if cls.matrix_state is None or not matrix else cls.matrix_state
+
+    @classmethod
+    def tensors(cls, matrix: bool) -> tuple[str, ...]:
+        """Returns the state entries with one element per element of the parameter. matrix: whether it is a hidden matrix."""
+        return tuple(name for name, partition in cls.state_of(matrix).items() if partition is Partition.AS_PARAMETER)
+
+    @classmethod
+    def state_tensors(cls) -> StateTensors:
+        """Returns the numbers of tensors of the state, for the estimates of memory and disk."""
+        return StateTensors(len(cls.tensors(matrix=True)), len(cls.tensors(matrix=False)))
+
+    @classmethod
+    def counts(cls, matrix: bool) -> tuple[str, ...]:
+        """Returns the state entries that count updates. matrix: whether the parameter is a hidden matrix."""
+        return tuple(name for name, partition in cls.state_of(matrix).items() if partition is Partition.UPDATE_COUNT)
+
+
+def is_hidden_matrix(name: str) -> bool:
+    """Returns whether parameter `name` is a matrix of a block."""
+    return name.startswith("blocks.") and "norm" not in name
+
+
+def decays(name: str, decay_embeddings: bool) -> bool:
+    """Returns whether weight decay applies to parameter `name`."""
+    if "norm" in name:
+        return False
+    return decay_embeddings or not name.startswith("embedding.")
+
+
+def full_shape(param: nn.Parameter) -> tuple[int, ...]:
+    """Returns the shape of the whole parameter. Under zero.Init a parameter has shape (0,), and its whole shape is in `ds_shape`."""
+    return tuple(getattr(param, "ds_shape", param.shape))
+
+
+def parameter_groups(
+    named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, decay_embeddings: bool, by_matrix: bool
+) -> list[ParameterGroup]:
+    """Returns the parameter groups of an optimizer: hidden matrices of each shape, then decayed, then not decayed. None is empty.
+
+    Args:
+        named: The parameters with their names.
+        weight_decay: Decoupled weight decay of all groups but the last.
+        decay_embeddings: Whether weight decay also applies to the token embedding.
+        by_matrix: Whether the optimizer updates hidden matrices as wholes. If not, they are in the decayed group.
+
+    Raises:
+        RuntimeError: A hidden matrix does not have two dimensions. Without this check it would not be updated.
+    """
+    matrices: dict[tuple[int, int], list[nn.Parameter]] = {}
+    decayed: list[nn.Parameter] = []
+    spared: list[nn.Parameter] = []
+    for name, param in named:
+        if by_matrix and is_hidden_matrix(name):
+            shape = full_shape(param)
+            if len(shape) != 2:
+                raise RuntimeError(
+                    f"Parameter {name} has the shape {shape} but must be a matrix, because the optimizer updates it as a whole. "
+                    "Give it two dimensions, or choose an optimizer that updates by element, such as adamw."
+                )
+            matrices.setdefault((shape[0], shape[1]), []).append(param)
+        else:
+            (decayed if decays(name, decay_embeddings) else spared).append(param)
+    groups: list[ParameterGroup] = [{"params": params, "weight_decay": weight_decay, "matrix": shape} for shape, params in matrices.items()]
+    groups.append({"params": decayed, "weight_decay": weight_decay, "matrix": None})
+    groups.append({"params": spared, "weight_decay": 0.0, "matrix": None})
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,36 @@
+"""A training rank that counts the matrices for which it computed Muon's update: `python -m tests.golden.counted_rank JOB PARENT_PID`.
+
+It writes the counts into updates-<rank>.json in the job's scratch folder, one number per step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from stages.lm.optimizers import muon_step
+from stages.lm.train import rank, trainer
+from stages.lm.train.job import read_job
+
+if __name__ == "__main__":
+    computed: list[tuple[int, ...]] = []
+    per_step: list[int] = []
+    orthogonal, train_step = muon_step.orthogonal, trainer.train_step
+
+    def noted_update(matrix: Any, *given: Any) -> Any:
+        computed.append(tuple(matrix.shape))
+        return orthogonal(matrix, *given)
+
+    def noted_step(*given: Any) -> dict[str, float]:
+        before = len(computed)
+        values = train_step(*given)
+        per_step.append(len(computed) - before)
+        return values
+
+    muon_step.orthogonal, trainer.train_step = noted_update, noted_step
+    code = rank.main(sys.argv[1:])
+    (Path(read_job(Path(sys.argv[1])).scratch) / f"updates-{os.environ['RANK']}.json").write_text(json.dumps(per_step))
+    sys.exit(code)
