@@ -1,4 +1,4 @@
-"""Training against plain torch and nanochat's trainer: `python -m tests.bench.train`. About ten minutes on one core.
+"""Training against plain torch and nanochat's trainer: `python -m tests.bench.train`. About ten minutes on two idle cores.
 
 All sides train a model of one shape on the same sequences in one run, each in its own process with one thread. They take turns in rounds, so
 that other work on the machine meets all alike. Counted are CPU seconds per step; start-up and compilation (with an empty cache) are a column
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.train")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=10, help="counted steps of each side in a round")
-    parser.add_argument("--warm-up", type=int, default=3, help="steps that are not counted")
+    parser.add_argument("--warm-up", type=int, default=2, help="steps that are not counted")
     options = parser.parse_args()
     if min(options.rounds, options.steps, options.warm_up) < 1:
         parser.error("--rounds, --steps and --warm-up are at least 1")

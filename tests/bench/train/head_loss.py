@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.processes import die_with_parent
-from tests.bench.train.sides import peak_bytes
+from tests.bench.train.sides import memory_bytes
 
 VOCABULARY, TOKENS, WIDTH = 128_256, 8_192, 256
 PROJECT = Path(__file__).resolve().parents[3]
@@ -89,14 +89,14 @@ def main(way: str, vocabulary: int, tokens: int) -> None:
 
     torch.manual_seed(0)
     hidden = torch.randn(tokens, WIDTH, requires_grad=True)
-    weight = torch.nn.Parameter(torch.randn(vocabulary, WIDTH) * WIDTH**-0.5)
+    weight = torch.nn.Parameter(torch.randn(vocabulary, WIDTH).mul_(WIDTH**-0.5))
     labels = torch.randint(vocabulary, (tokens,))
     small = torch.randn(8, WIDTH, requires_grad=True), torch.randn(16, WIDTH, requires_grad=True), torch.arange(8)
     WAYS[way](*small).backward()  # imports
-    before, start = peak_bytes(), time.process_time()
+    before, start = memory_bytes("VmRSS"), time.process_time()
     loss = WAYS[way](hidden, weight, labels)
     loss.backward()
-    cpu_s, most = time.process_time() - start, peak_bytes()
+    cpu_s, most = time.process_time() - start, memory_bytes("VmHWM")
     assert hidden.grad is not None and weight.grad is not None
     norms = {"hidden_norm": float(hidden.grad.norm()), "weight_norm": float(weight.grad.norm())}
     print(json.dumps({"bytes": most - before, "cpu_s": cpu_s, "loss": float(loss), **norms}))

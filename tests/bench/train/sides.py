@@ -40,7 +40,7 @@ class Pace:
         if len(self.steps) == self.rounds[len(self.done)]:
             used = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu_s = time.process_time() + used.ru_utime + used.ru_stime
-            measured = Measured(self.steps, cpu_s, peak_bytes(), loss, self.matmul_parameters)
+            measured = Measured(self.steps, cpu_s, memory_bytes("VmHWM"), loss, self.matmul_parameters)
             print(json.dumps(asdict(measured)), file=self.answers, flush=True)
             self.done.append(self.steps)
             self.steps = []
@@ -76,9 +76,9 @@ class Side:
     compiles: bool = False
 
 
-def peak_bytes() -> int:
-    """The most memory that this process has had resident. ru_maxrss would also hold that of the process that started it."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+def memory_bytes(name: str) -> int:
+    """The memory that this process has resident (VmRSS), or had at most (VmHWM). ru_maxrss also holds that of the process that started it."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) * 1024
 
 
