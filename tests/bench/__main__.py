@@ -1,4 +1,7 @@
-"""`make bench`: every comparison with a peer in one table, then the record at scale. The data stages need real data (tests/made/real.py)."""
+"""`make bench`: every comparison of the data stages in one table, then training, then the record at scale.
+
+The data stages need real data (tests/made/real.py). Training has tables of its own (tests/bench/train).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ def main() -> int:
         print_table([row for part in PARTS for row in importlib.import_module(f"tests.bench.{part}").rows()])
     else:
         print("there is no real data on this machine: the data stages are left out")
-    print(probe())
-    return subprocess.run([sys.executable, "-m", "tests.bench.index"], check=False).returncode
+    print(probe(), flush=True)
+    parts = ("tests.bench.train", "tests.bench.index")
+    codes = [subprocess.run([sys.executable, "-m", part], check=False).returncode for part in parts]
+    return int(any(codes))
 
 
 if __name__ == "__main__":

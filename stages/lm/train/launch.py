@@ -53,17 +53,21 @@ class RankErrors:
     Attributes:
         errors: rank -> text.
         sequences: Sequences that the errors name.
+        naming: The first error that names sequences; empty without one. It tells more than that of a rank that only took part in the sum.
         system: Number and file of an operating-system error; None without one.
     """
 
     errors: dict[int, str] = field(default_factory=dict)
     sequences: list[int] = field(default_factory=list)
+    naming: str = ""
     system: tuple[int, str] | None = None
 
     def add(self, rank: int, event: RankFailed) -> None:
         """Records the error event of a rank."""
         self.errors[rank] = event.text
         self.sequences.extend(event.sequences)
+        if event.sequences:
+            self.naming = self.naming or event.text
         if event.number:
             self.system = event.number, event.file
 
@@ -234,7 +238,7 @@ def _failure(scratch: Path, found: RankErrors, codes: Sequence[int | None]) -> E
         return OSError(number, os.strerror(number), file or str(scratch))
     failed = next(rank for rank, code in enumerate(codes) if code not in (None, 0))
     if found.errors:
-        return LaunchError(found.errors.get(failed, next(iter(found.errors.values()))), found.sequences)
+        return LaunchError(found.naming or found.errors.get(failed, next(iter(found.errors.values()))), found.sequences)
     if by_code:
         return LaunchError(f"A training rank cannot continue: {os.strerror(by_code)}.")
     code, lines = codes[failed], (scratch / f"rank-{failed}.log").read_text(errors="replace").splitlines()[-TAIL_LINES:]

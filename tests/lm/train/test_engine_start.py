@@ -192,7 +192,7 @@ def test_every_flat_tensor_gets_the_state_of_its_parameters(calls: Calls) -> Non
         asked.append((name, what))
         return torch.zeros(length)
 
-    assign(Engine(deep, named, 1, 2, torch.device("cpu"), Muon()), partition, 4)
+    assign(Engine(deep, named, 1, 2, torch.device("cpu"), Muon(), UpdateGate()), partition, 4)
     moments = {"step": [], "exp_avg": [5], "exp_avg_sq": [5]}
     wanted = [{"step": [], "momentum": [3]}, {"step": [], "momentum": [4]}, moments]
     assert [{name: list(value.shape) for name, value in states[flat].items()} for flat in flats] == wanted

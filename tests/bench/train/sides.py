@@ -1,0 +1,221 @@
+"""The sides of the training benchmark, and the process of one: `python -m tests.bench.train.sides SIDE PRECISION FOLDER STEPS PARENT_PID`.
+
+STEPS is the number of steps of the warm-up and of each round, as 3,10,10. After each of them the process writes what it measured as a line of
+JSON to its standard output, and waits for a line before it goes on. So only one side at a time computes, although all have started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from stages.lm.train.events import EventWriter, RankEvent, StepDone, event_path
+from stages.processes import die_with_parent
+from tests.bench.train.figures import Measured
+
+PRODUCT_WIDTH = 2048
+
+
+@dataclass
+class Pace:
+    """Takes the CPU seconds of each step, and reports and waits after the last step of a round."""
+
+    rounds: Sequence[int]
+    answers: IO[str]
+    matmul_parameters: int = 0
+    done: list[list[float]] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    clock: float = 0.0
+
+    def step_done(self, loss: float) -> None:
+        """Called after each step."""
+        self.steps.append(time.process_time() - self.clock)
+        if len(self.steps) == self.rounds[len(self.done)]:
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu_s = time.process_time() + used.ru_utime + used.ru_stime
+            measured = Measured(self.steps, cpu_s, memory_bytes("VmHWM"), loss, self.matmul_parameters)
+            print(json.dumps(asdict(measured)), file=self.answers, flush=True)
+            self.done.append(self.steps)
+            self.steps = []
+            sys.stdin.readline()
+        self.clock = time.process_time()
+
+
+@dataclass
+class PacedEvents(EventWriter):
+    """The events of a rank, at the pace of the benchmark."""
+
+    pace: Pace
+
+    def write(self, event: RankEvent) -> None:
+        """Appends the event; after a step it may wait."""
+        super().write(event)
+        if isinstance(event, StepDone):
+            self.pace.step_done(event.metrics["loss"])
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side.
+
+    Attributes:
+        run: Called with the folder, the precision and the pace. It makes the steps.
+        differs: What it does otherwise than Loam.
+        compiles: Whether it needs a C++ compiler.
+    """
+
+    run: Callable[[Path, str, Pace], None]
+    differs: str
+    compiles: bool = False
+
+
+def memory_bytes(name: str) -> int:
+    """The memory that this process has resident (VmRSS), or had at most (VmHWM). ru_maxrss also holds that of the process that started it."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
+
+
+def loam(folder: Path, precision: str, pace: Pace) -> None:
+    """The rank of a training stage, from its job on."""
+    from stages.lm.model import flops
+    from stages.lm.train.job import read_job
+    from stages.lm.train.rank import work
+    from tests.bench.train.prepared import job_path
+
+    job = read_job(job_path(folder, precision))
+    Path(job.scratch).mkdir(parents=True)
+    pace.matmul_parameters = flops.matmul_parameters(job.model)
+    with event_path(Path(job.scratch), 0).open("a") as file:
+        if work(job, PacedEvents(file, pace)):
+            raise SystemExit(event_path(Path(job.scratch), 0).read_text()[-2000:])
+
+
+def transformers(compiled: bool) -> Callable[[Path, str, Pace], None]:
+    """A plain loop over transformers' LlamaForCausalLM: SDPA attention, cross-entropy of all logits, torch's fused AdamW, autocast to bf16."""
+
+    def run(folder: Path, precision: str, pace: Pace) -> None:
+        import torch
+        import torch.nn.functional as F
+        from transformers import LlamaForCausalLM
+
+        from tests.bench.train.prepared import LEARNING_RATE, MAX_GRAD_NORM, WEIGHT_DECAY
+
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(llama_config()).train()
+        pace.matmul_parameters = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=WEIGHT_DECAY, fused=True)
+
+        def loss_of(tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                logits = model(input_ids=tokens, use_cache=False).logits
+            return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+        forward = torch.compile(loss_of, dynamic=False) if compiled else loss_of
+        for tokens, labels in batches(folder):
+            loss = forward(tokens, labels)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            pace.step_done(loss.item())
+
+    return run
+
+
+def llama_config() -> Any:
+    """The benchmark's model as a config of transformers.
+
+    Its attention is torch's own causal one: under torch.compile, transformers 5.23 hands a dense mask to SDPA, which is slower.
+    """
+    import torch.nn.functional as F
+    from transformers import AttentionInterface, LlamaConfig
+
+    from tests.bench.train.prepared import MODEL
+
+    def causal(module: Any, query: Any, key: Any, value: Any, mask: Any, **_: Any) -> tuple[Any, None]:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2), None
+
+    AttentionInterface.register("causal", causal)
+    shape = MODEL.model_dump(exclude={"qk_norm"})
+    return LlamaConfig(**shape, attention_bias=False, mlp_bias=False, attn_implementation="causal")
+
+
+def nanochat(folder: Path, precision: str, pace: Pace) -> None:
+    """The model, the optimizer and the step of nanochat's scripts/base_train.py, from the checkout on PYTHONPATH."""
+    import torch
+    from nanochat.gpt import GPT, GPTConfig
+
+    from tests.bench.train.prepared import MODEL
+
+    torch.manual_seed(0)
+    heads = MODEL.num_attention_heads
+    config = GPTConfig(
+        sequence_len=MODEL.max_position_embeddings, vocab_size=MODEL.vocab_size, n_layer=MODEL.num_hidden_layers, n_head=heads,
+        n_kv_head=heads, n_embd=MODEL.hidden_size, window_pattern="L",
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = GPT(config)
+    model.to_empty(device="cpu")
+    model.init_weights()
+    pace.matmul_parameters = model.num_matmul_params()
+    optimizer, forward = model.setup_optimizer(), torch.compile(model, dynamic=False)
+    for tokens, labels in batches(folder):
+        loss = forward(tokens, labels.masked_fill(labels < 0, -1))
+        loss.backward()
+        optimizer.step()
+        forward.zero_grad(set_to_none=True)
+        pace.step_done(loss.item())
+
+
+def product(folder: Path, precision: str, pace: Pace) -> None:
+    """Square matrix products: what one thread of this machine reaches at best."""
+    import torch
+
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = torch.randn(2, PRODUCT_WIDTH, PRODUCT_WIDTH, dtype=dtype)
+    for _ in range(sum(pace.rounds)):
+        a @ b
+        pace.step_done(0.0)
+
+
+def batches(folder: Path) -> Iterator[Any]:
+    """Yields tokens and labels of each step."""
+    import torch
+
+    from tests.bench.train.prepared import read_batches
+
+    return iter(torch.from_numpy(read_batches(folder)))
+
+
+PRODUCT, LOAM, NANOCHAT = "matmul", "loam", "nanochat, compiled"
+UNMASKED = "attends to all earlier tokens of the sequence; loss from all logits; autocast in bf16; fused AdamW"
+SIDES = {
+    PRODUCT: Side(product, ""),
+    LOAM: Side(loam, "attends inside documents; DeepSpeed ZeRO-3 with one rank; bf16 weights beside fp32 ones"),
+    "transformers": Side(transformers(compiled=False), UNMASKED),
+    "transformers, compiled": Side(transformers(compiled=True), UNMASKED, compiles=True),
+    NANOCHAT: Side(
+        nanochat,
+        "attends to all earlier tokens; ReLU² of four times the width; value embeddings, QK-norm, smear, softcap; Muon for matrices; no clipping",
+        compiles=True,
+    ),
+}
+
+
+def main(side: str, precision: str, folder: str, steps: str, parent: str) -> None:
+    """Runs one side."""
+    die_with_parent(int(parent))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print
+    SIDES[side].run(Path(folder), precision, Pace([int(n) for n in steps.split(",")], answers))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
