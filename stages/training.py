@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
 from stages.core.contract.errors import RecipeError, StageError
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.job import Machine, RankJob
+    from stages.lm.train.metrics import MetricLine
     from stages.lm.train.training_settings import TrainingSettings
-
-MetricLine = Mapping[str, Any]
-"""A line of the metrics file: name -> value."""
 
 
 @dataclass(frozen=True)

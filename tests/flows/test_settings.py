@@ -96,7 +96,7 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
     [
         (["pretrain.model.num_attention_heads=7"], "model.hidden_size 128 is not divisible by model.num_attention_heads 7"),
         (["pretrain.model.num_key_value_heads=3"], "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
-        (["pretrain.model.hidden_size=12"], "A head has 3 channels"),
+        (["pretrain.model.head_dim=3"], "A head has 3 channels"),
         (["pretrain.optimizer.betas=[0.9, 1.0]"], "pretrain.optimizer.betas.1: must be below 1, not 1.0."),
         (["pretrain.optimizer={name: adam}"], 'pretrain.optimizer: the name must be adamw or muon, not "adam"'),
         (["pretrain.loss={name: dpo}"], 'pretrain.loss: the name must be next_token, not "dpo"'),

@@ -134,5 +134,5 @@ def test_the_memory_of_a_rank_is_that_of_its_states_activations_and_gathered_wei
         "test",
     )  # fmt: skip
     assert rank_memory_bytes(Runtime(micro_batch_size=64, cpu_ranks=2), settings, shape) == (
-        532_032 * 16 // 2 + 8_192 * (64 * 4 * 68 + 3_000 * 8) + 1_830_912
+        532_032 * 16 // 2 + 8_192 * (4 * 4_352 + 12 * 128) + 8_192 * 8 * 64 + 4 * 3_000 * 64 + 1_830_912
     )

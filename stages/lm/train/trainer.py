@@ -3,7 +3,7 @@
 In each step, the order gives the sequences of the global batch. They are divided over ranks and micro-batches. The trainer divides the sum
 of the loss by the units of the *whole* global batch, and makes one ZeRO-3 step.
 Guarantee: losses do not depend on how the global batch is divided (tested). A run that was killed at any point continues from its last
-snapshot with the same curve. A loss or gradient that is not finite never reaches the weights (lm/train/guard.py).
+snapshot with the same curve. A loss or gradient that is not finite never reaches the weights (lm/train/step_guard.py).
 Cost: two all-reduces of a few numbers per step, compared with a plain loop.
 """
 
@@ -32,9 +32,9 @@ from stages.lm.ranks.stop_request import stop_requested
 from stages.lm.train import checkpoint
 from stages.lm.train.engine import Engine, assign, partition_sizes
 from stages.lm.train.events import Evaluated, EventWriter, SequencesScored, StepDone
-from stages.lm.train.guard import StepHistory, fault, history
 from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import MetricsFile, open_metrics, read_metrics
+from stages.lm.train.step_guard import StepHistory, fault, history
 from stages.lm.train.training_settings import TrainingSettings
 
 RESERVED = {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "units", "skipped"}

@@ -19,7 +19,7 @@ from stages.lm.optimizers.optimizer import Optimizer
 from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.schedules.schedule import Schedule
 from stages.lm.schedules.schedule_cosine import Cosine
-from stages.lm.train.guard import Guard
+from stages.lm.train.step_guard import Guard
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
 from stages.settings import Field, OneOf, StageConfig
 

@@ -51,7 +51,7 @@ ELSEWHERE = {
     "data_identity": "only in the fingerprint, below",
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
     "train": "by its own fields, below", "machine.kernels": "test_compiled_blocks trains with and without",
-    **dict.fromkeys(("settings.guard.action", "settings.guard.max_z", "settings.guard.window", "settings.guard.max_skips_in_a_row"), "test_guard"),
+    **dict.fromkeys(("settings.guard.action", "settings.guard.max_z", "settings.guard.window", "settings.guard.max_skips_in_a_row"), "test_step_guard"),
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
     "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",

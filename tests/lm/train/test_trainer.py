@@ -21,8 +21,8 @@ from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.train import checkpoint, trainer, training_run
 from stages.lm.train.engine import UpdateGate, optimizer_steps
 from stages.lm.train.events import EventTail, SequencesScored, event_path, open_events
-from stages.lm.train.guard import history
 from stages.lm.train.job import Machine, RankJob
+from stages.lm.train.step_guard import history
 from stages.lm.train.training_settings import ScoringSettings
 from tests.golden import oracle
 from tests.lm import plain

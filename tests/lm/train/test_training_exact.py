@@ -20,10 +20,10 @@ from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import trainer, training_run
 from stages.lm.train.events import Evaluated, EventTail, StepDone, event_path, open_events
-from stages.lm.train.guard import history
 from stages.lm.train.job import JobError, Machine, RankJob, read_job, write_job
 from stages.lm.train.launch import LaunchError
 from stages.lm.train.metrics import open_metrics, read_metrics
+from stages.lm.train.step_guard import history
 from stages.lm.train.training_run import metric_columns, remedy
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import deciding

@@ -20,10 +20,10 @@ from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train import checkpoint, trainer
 from stages.lm.train.engine import UpdateGate
-from stages.lm.train.guard import Guard, StepHistory, fault, history
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import read_metrics
+from stages.lm.train.step_guard import Guard, StepHistory, fault, history
 from tests.golden import oracle
 from tests.lm import plain
 from tests.lm.made import MODEL, changed, training
