@@ -118,18 +118,16 @@ class EventTail:
 
     path: Path
     offset: int = 0
-    partial: bytes = field(default=b"")
 
     def read(self) -> Iterator[RankEvent]:
-        """Yields the events that were appended since the last call, in order."""
+        """Yields the events that were appended since the last call, in order. One that is yielded does not come again; all others do."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
             file.seek(self.offset)
             data = file.read()
-        self.offset += len(data)
-        *lines, self.partial = (self.partial + data).split(b"\n")
-        for line in lines:
-            if line:
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            self.offset += len(line)
+            if line.strip():
                 values = json.loads(line)
                 yield KINDS[values.pop("kind")](**values)

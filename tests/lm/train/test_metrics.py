@@ -73,6 +73,15 @@ def test_metrics_of_the_loss_are_columns_behind_the_others() -> None:
     ]
 
 
+def test_events_behind_an_interrupted_one_come_at_the_next_reading(tmp_path: Path) -> None:
+    """A signal may end the listener in the midst of a reading. The launcher then reads on, to know whether a step was made."""
+    writer, tail = open_events(tmp_path, 0), EventTail(event_path(tmp_path, 0))
+    for text in ("a", "b", "c"):
+        writer.log(text)
+    assert next(iter(tail.read())) == Logged("a")
+    assert list(tail.read()) == [Logged("b"), Logged("c")] and list(tail.read()) == []
+
+
 def test_events_are_read_in_whole_lines(tmp_path: Path) -> None:
     writer, tail = open_events(tmp_path, 3), EventTail(event_path(tmp_path, 3))
     assert list(EventTail(tmp_path / "absent").read()) == []
