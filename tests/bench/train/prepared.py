@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from stages.lm.train.optimizer_adamw import AdamW
 
 from stages.lm.data.order import Order, Phase
 from stages.lm.data.reader import IGNORE, PADDING_DOC, SequenceFiles, SequenceReader, write_sequence_files
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
+from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.train.job import Machine, RankJob, write_job
 from stages.lm.train.training_settings import Budget, SequenceTraining
 from stages.text.tokens.packing import pack

@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -82,19 +82,27 @@ def memory_bytes(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def loam(folder: Path, precision: str, pace: Pace) -> None:
+def loam(compiled: bool) -> Callable[[Path, str, Pace], None]:
     """The rank of a training stage, from its job on."""
-    from stages.lm.model import flops
-    from stages.lm.train.job import read_job
-    from stages.lm.train.rank import work
-    from tests.bench.train.prepared import job_path
 
-    job = read_job(job_path(folder, precision))
-    Path(job.scratch).mkdir(parents=True)
-    pace.matmul_parameters = flops.matmul_parameters(job.model)
-    with event_path(Path(job.scratch), 0).open("a") as file:
-        if work(job, PacedEvents(file, pace)):
-            raise SystemExit(event_path(Path(job.scratch), 0).read_text()[-2000:])
+    def run(folder: Path, precision: str, pace: Pace) -> None:
+        from stages.lm.model import flops
+        from stages.lm.ranks.heartbeat import open_heartbeat
+        from stages.lm.train.job import read_job
+        from stages.lm.train.rank import work
+        from tests.bench.train.prepared import job_path
+
+        job = read_job(job_path(folder, precision))
+        scratch = Path(job.scratch + "-compiled" * compiled)
+        scratch.mkdir(parents=True)
+        kernels = os.environ["TORCHINDUCTOR_CACHE_DIR"] if compiled else ""
+        job = replace(job, scratch=str(scratch), out=str(scratch / "out"), machine=replace(job.machine, kernels=kernels))
+        pace.matmul_parameters = flops.matmul_parameters(job.model)
+        with event_path(scratch, 0).open("a") as file:
+            if work(job, PacedEvents(file, open_heartbeat(scratch, 0), pace)):
+                raise SystemExit(event_path(scratch, 0).read_text()[-2000:])
+
+    return run
 
 
 def transformers(compiled: bool) -> Callable[[Path, str, Pace], None]:
@@ -198,7 +206,8 @@ PRODUCT, LOAM, NANOCHAT = "matmul", "loam", "nanochat, compiled"
 UNMASKED = "attends to all earlier tokens of the sequence; loss from all logits; autocast in bf16; fused AdamW"
 SIDES = {
     PRODUCT: Side(product, ""),
-    LOAM: Side(loam, "attends inside documents; DeepSpeed ZeRO-3 with one rank; bf16 weights beside fp32 ones"),
+    LOAM: Side(loam(compiled=False), "attends inside documents; DeepSpeed ZeRO-3 with one rank; bf16 weights beside fp32 ones"),
+    "loam, compiled": Side(loam(compiled=True), "as loam, with runtime.compile", compiles=True),
     "transformers": Side(transformers(compiled=False), UNMASKED),
     "transformers, compiled": Side(transformers(compiled=True), UNMASKED, compiles=True),
     NANOCHAT: Side(
