@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,9 @@ from hypothesis import strategies as st
 
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
-from stages.lm.train import checkpoint, trainer
+from stages.lm.train import trainer
 from stages.lm.train.engine import UpdateGate
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.launch import LaunchError, launch
-from stages.lm.train.metrics import read_metrics
 from stages.lm.train.step_guard import Guard, StepHistory, fault, history
 from tests.golden import oracle
 from tests.lm import plain
@@ -160,27 +157,3 @@ def test_a_spike_of_loss_or_norm_is_no_update(loss: float, norm: float, why: str
     assert refused == [True]
     engine.update = lambda refuses: refused.append(refuses(1.1)) or 1.1
     assert trainer._update(run, 20, 2.2, own) == (1.1, False) and refused == [True, False]
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_deepspeed_skips_as_plain_torch_does(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
-    """Under ZeRO-3, and on the rank that has no bad pair too. A snapshot follows each step; the last checkpoint has counted five updates."""
-    bad = batches()[2][1]
-    skipping = poisoned(changed(job, guard=Guard(action="skip"), checkpoint_every_steps=1), tmp_path / "bad", bad)
-    expected = plain.run(skipping, tmp_path / "plain", monkeypatch)
-    monkeypatch.undo()
-    real = replace(skipping, machine=Machine(ranks, "cpu", 2, 3))
-    (tmp_path / "out").mkdir()
-    launch(real, lambda rank, event: None, dict(os.environ))
-    lines = read_metrics(tmp_path / "scratch" / "metrics.jsonl")
-    assert [line["skipped"] for line in lines] == [0, 0, 1, 0, 0, 0]
-    for name in ("loss", "grad_norm"):
-        found, plainly = (
-            [value for value in values if value is not None] for values in ([line[name] for line in lines], expected.curve(name))
-        )
-        assert found == pytest.approx(plainly, rel=1e-5) and len(found) == 5, name
-    weights = checkpoint.consolidate(tmp_path / "out" / "checkpoint")
-    assert all(torch.allclose(weights[name], tensor, atol=1e-6) for name, tensor in expected.weights.items())
-    assert checkpoint.read_trainer(tmp_path / "out" / "checkpoint").optimizer_steps == 5
-    with pytest.raises(LaunchError, match=f"Step 3: the loss is not finite; sequences .*{bad}"):
-        launch(replace(changed(real, guard=Guard()), scratch=str(tmp_path / "other")), lambda rank, event: None, dict(os.environ))

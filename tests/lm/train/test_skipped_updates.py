@@ -1,0 +1,45 @@
+"""Updates that the guard leaves out, under DeepSpeed's ZeRO-3."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from stages.lm.train import checkpoint
+from stages.lm.train.job import Machine, RankJob
+from stages.lm.train.launch import LaunchError, launch
+from stages.lm.train.metrics import read_metrics
+from stages.lm.train.step_guard import Guard
+from tests.lm import plain
+from tests.lm.made import changed
+from tests.lm.train.test_step_guard import batches, job, poisoned
+
+__all__ = ["job"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_deepspeed_skips_as_plain_torch_does(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    """Under ZeRO-3, and on the rank that has no bad pair too. A snapshot follows each step; the last checkpoint has counted five updates."""
+    bad = batches()[2][1]
+    skipping = poisoned(changed(job, guard=Guard(action="skip"), checkpoint_every_steps=1), tmp_path / "bad", bad)
+    expected = plain.run(skipping, tmp_path / "plain", monkeypatch)
+    monkeypatch.undo()
+    real = replace(skipping, machine=Machine(ranks, "cpu", 2, 3))
+    (tmp_path / "out").mkdir()
+    launch(real, lambda rank, event: None, dict(os.environ))
+    lines = read_metrics(tmp_path / "scratch" / "metrics.jsonl")
+    assert [line["skipped"] for line in lines] == [0, 0, 1, 0, 0, 0]
+    for name in ("loss", "grad_norm"):
+        found, plainly = (
+            [value for value in values if value is not None] for values in ([line[name] for line in lines], expected.curve(name))
+        )
+        assert found == pytest.approx(plainly, rel=1e-5) and len(found) == 5, name
+    weights = checkpoint.consolidate(tmp_path / "out" / "checkpoint")
+    assert all(torch.allclose(weights[name], tensor, atol=1e-6) for name, tensor in expected.weights.items())
+    assert checkpoint.read_trainer(tmp_path / "out" / "checkpoint").optimizer_steps == 5
+    with pytest.raises(LaunchError, match=f"Step 3: the loss is not finite; sequences .*{bad}"):
+        launch(replace(changed(real, guard=Guard()), scratch=str(tmp_path / "other")), lambda rank, event: None, dict(os.environ))
