@@ -15,7 +15,7 @@ from stages.core.store.external import sha256_file
 from stages.core.store.manifest import read_artifact
 from stages.lm.infer import convert
 from stages.lm.model.config import read_model_config
-from stages.lm.model.llama import build
+from stages.lm.model.llama import build, whole_sequences
 from stages.lm.train import checkpoint
 from stages.queries.weights import compare_weights
 from tests.conftest import run_stage
@@ -35,7 +35,7 @@ def test_export_loads_offline_with_the_same_logits(chain: Chain, exported: Path)
     ours = build(read_model_config(chain.aligned.path / "model.json"), checkpoint.consolidate(chain.aligned.path / "checkpoint"))
     ids = torch.tensor([tokenizer("<|begin_of_text|>The red fox sees the", add_special_tokens=False).input_ids])
     with torch.no_grad():
-        mine = ours(ids, torch.arange(ids.shape[1])[None], torch.zeros_like(ids))
+        mine = ours(ids, *whole_sequences(ids))
         assert torch.allclose(mine, theirs(ids).logits, atol=1e-5)
     assert type(theirs).__name__ == "LlamaForCausalLM"
 
