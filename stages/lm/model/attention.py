@@ -48,7 +48,7 @@ def attend_by_segment(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tenso
     """
     groups = q_THC.shape[1] // k_TKC.shape[1]
     parts = []
-    for here in _slices(bounds):
+    for here in _slices(bounds, len(q_THC)):
         q, k, v = _heads(q_THC[here]), _wide(k_TKC[here], groups), _wide(v_TKC[here], groups)
         parts.append(_back(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
     return torch.cat(parts)
@@ -63,7 +63,7 @@ def attend_on_cpu(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -
     """
     groups = q_THC.shape[1] // k_TKC.shape[1]
     out_THC, sums_TH = torch.empty_like(q_THC), q_THC.new_empty(q_THC.shape[:2], dtype=torch.float32)
-    for here in _slices(bounds):
+    for here in _slices(bounds, len(q_THC)):
         out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             _wide(q_THC[here]), _wide(k_TKC[here], groups), _wide(v_TKC[here], groups), 0.0, True
         )
@@ -78,7 +78,7 @@ def attend_on_cpu_backward(
     """Returns the gradients of queries, keys and values, in the shapes of those."""
     groups = q_THC.shape[1] // k_TKC.shape[1]
     dq_THC, dk_TKC, dv_TKC = torch.empty_like(q_THC), torch.empty_like(k_TKC), torch.empty_like(v_TKC)
-    for here in _slices(bounds):
+    for here in _slices(bounds, len(q_THC)):
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             _wide(gradient_THC[here]), _wide(q_THC[here]), _wide(k_TKC[here], groups), _wide(v_TKC[here], groups),
             _wide(out_THC[here]), sums_TH[here].T[None], 0.0, True,
@@ -112,9 +112,16 @@ def _backward(ctx: Any, gradient_THC: Tensor, _: Tensor) -> tuple[Tensor | None,
 attend_on_cpu.register_autograd(_backward, setup_context=_keep)
 
 
-def _slices(bounds: Tensor) -> Iterator[slice]:
+def _slices(bounds: Tensor, tokens: int) -> Iterator[slice]:
+    """Yields the tokens of each segment that has any.
+
+    Raises:
+        ValueError: The bounds do not cover the tokens; the outputs of the others would not be computed.
+    """
     ends = bounds.tolist()
-    return (slice(begin, end) for begin, end in zip(ends, ends[1:], strict=False) if end > begin)
+    if (ends[0], ends[-1]) != (0, tokens):
+        raise ValueError(f"The bounds of the segments go from {ends[0]} to {ends[-1]}, but the batch has {tokens} tokens.")
+    yield from (slice(begin, end) for begin, end in zip(ends, ends[1:], strict=False) if end > begin)
 
 
 def _heads(x: Tensor) -> Tensor:

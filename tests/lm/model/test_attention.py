@@ -60,6 +60,14 @@ def test_a_segment_has_no_influence_on_the_bits_of_another(kernel: str) -> None:
     assert torch.equal(before[:5], after[:5]) and torch.equal(before[45:], after[45:])
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("bounds", [[0, 5, 7], [1, 8], [0, 9]])
+def test_bounds_of_another_batch_are_refused(kernel: str, bounds: list[int]) -> None:
+    inputs, _ = made([3, 5], 2, 1, 4)
+    with pytest.raises(ValueError, match=f"The bounds of the segments go from {bounds[0]} to {bounds[-1]}, but the batch has 8 tokens"):
+        KERNELS[kernel](*inputs, torch.tensor(bounds, dtype=torch.int32))
+
+
 def test_the_scale_of_scores_and_the_sums_are_those_of_the_definition() -> None:
     (q, k, v), bounds = made([3, 4], 2, 2, 16)
     _, sums = attend_on_cpu(q, k, v, bounds)
