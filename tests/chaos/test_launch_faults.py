@@ -25,6 +25,8 @@ from tests.conftest import PROJECT, until
 from tests.lm import plain
 from tests.lm.made import changed, small_job
 
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+
 STEPS = 120
 LIMIT_S = 30  # more than the start of the ranks takes on a busy machine
 LAUNCHER = """
