@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
@@ -21,6 +22,7 @@ from stages.lm.train import trainer
 from stages.lm.train.engine import UpdateGate
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.step_guard import Guard, StepHistory, fault, history
+from stages.settings import deciding
 from tests.golden import oracle
 from tests.lm import plain
 from tests.lm.made import MODEL, changed, training
@@ -38,6 +40,22 @@ def test_a_spike_is_far_above_the_median_by_brute_force(earlier: list[float], va
     if not math.isclose(value - middle, max_z * spread, rel_tol=1e-9):
         assert bool(found) == (value - middle > max_z * spread)
     assert not found or found.startswith(f"the loss {value:.4g} is ")
+
+
+def test_every_setting_decides_and_has_limits() -> None:
+    """A snapshot of a run that skips other steps is of another run."""
+    given = {"action": "skip", "max_z": 6.0, "window": 16, "max_skips_in_a_row": 10**9}
+    assert deciding(Guard(**given)) == given and Guard(window=100_000, max_z=1e6).window == 100_000
+    for wrong in (
+        {"window": 15},
+        {"window": 100_001},
+        {"max_skips_in_a_row": 0},
+        {"max_skips_in_a_row": 10**9 + 1},
+        {"max_z": 0},
+        {"max_z": 1.1e6},
+    ):
+        with pytest.raises(ValidationError, match=next(iter(wrong))):
+            Guard(**wrong)
 
 
 def test_the_words_of_a_fault() -> None:
