@@ -40,8 +40,8 @@ class Runtime(StageConfig):
     A micro-batch, a batch of an evaluation and the writing of one process's part of a snapshot must each take less. The default is
     PyTorch's limit for a collective of NCCL (default_pg_nccl_timeout, 10 minutes)."""
     stop_grace_s: int = Field(120, ge=0, le=10**6)
-    """Seconds that the training processes have after SIGTERM to finish their step, evaluate if that is due, and save a snapshot. After them, or after a second
-    SIGTERM, they end at once. The default is the longest notice of common schedulers (AWS Spot: 2 minutes; Kubernetes and Slurm: 30 s)."""
+    """Seconds that the training processes have after SIGTERM to finish their step, evaluate if that is due, and save a snapshot. After them, or
+    after a second SIGTERM, they end at once. The default is the longest notice of common schedulers (AWS Spot: 2 minutes; Kubernetes and Slurm: 30 s)."""
     openlineage: str = ""
     """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
     is read from the environment variable OPENLINEAGE_API_KEY."""

@@ -93,12 +93,10 @@ class Run:
 def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     """Trains from the last snapshot to the end and writes the final checkpoint into job.out."""
     settings = job.training
-    order = Order(job.phases, job.seed, settings.global_batch_size)
     start = load(job, engine, events)
     events.write(partition_sizes(engine))
     metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", start) if engine.rank == 0 else None
-    earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
-    run = Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier))
+    run = open_run(job, engine, events, metrics, start)
     if start == 0:
         _report(run, Evaluated(0, evaluate(run)))
     clock = time.monotonic()
@@ -121,6 +119,14 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
                 events.log(f"stops after step {step + 1}, with a snapshot")
             return
     finish(run)
+
+
+def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: MetricsFile | None, start: int) -> Run:
+    """Returns a run after `start` steps; see `Run`. The order, the reader and the history follow from the job and the metrics of those steps."""
+    settings = job.training
+    earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
+    order = Order(job.phases, job.seed, settings.global_batch_size)
+    return Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier))
 
 
 def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
@@ -205,9 +211,12 @@ def _update(run: Run, step: int, loss: float, own: Sequence[tuple[np.ndarray, Te
     """
     guard, past = run.settings.guard, run.history
     of_loss = fault(guard, "loss", loss, past.losses)
-    norm = run.engine.update(lambda norm: bool(of_loss or fault(guard, "gradient norm", norm, past.norms)))
-    why = of_loss or fault(guard, "gradient norm", norm, past.norms)
-    if not why:
+
+    def judged(norm: float) -> str:
+        return of_loss or fault(guard, "gradient norm", norm, past.norms)
+
+    norm = run.engine.update(lambda norm: bool(judged(norm)))
+    if not (why := judged(norm)):
         return norm, False
     named = [int(sequence) for sequences, found in own if math.isfinite(loss) or not torch.isfinite(found) for sequence in sequences]
     where = f"Step {step + 1}: {why}" + (f"; sequences {_some(np.array(named))}." if named else ".")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,17 +86,6 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-
-
-@pytest.fixture
-def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that lists the names of a folder in the opposite order."""
-    listed = Path.glob
-
-    def glob(path: Path, pattern: str) -> Iterator[Path]:
-        return iter(sorted(listed(path, pattern), reverse=True))
-
-    monkeypatch.setattr(Path, "glob", glob)
 
 
 def shards_of(step: int, count: int) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,17 +82,6 @@ def test_weights_are_asked_for_where_a_shard_has_some_and_the_record_has_its_for
         ("norm.weight", 0, 1), ("one.weight", 0, 1), ("norm.weight", 1, 2), ("norm.weight", 2, 3),
     ]  # fmt: skip
     assert json.loads((tmp_path / "c" / "checkpoint.json").read_text())["format"] == 1
-
-
-@pytest.fixture
-def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that lists the names of a folder in the opposite order."""
-    listed = Path.glob
-
-    def glob(path: Path, pattern: str) -> Iterator[Path]:
-        return iter(sorted(listed(path, pattern), reverse=True))
-
-    monkeypatch.setattr(Path, "glob", glob)
 
 
 def test_shards_are_joined_in_the_order_of_their_numbers(tmp_path: Path, backwards: None) -> None:

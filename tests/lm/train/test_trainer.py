@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lm.data.order import Order, Phase
+from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
@@ -22,7 +22,6 @@ from stages.lm.train import checkpoint, trainer, training_run
 from stages.lm.train.engine import UpdateGate, optimizer_steps
 from stages.lm.train.events import EventTail, SequencesScored, event_path, open_events
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.step_guard import history
 from stages.lm.train.training_settings import ScoringSettings
 from tests.golden import oracle
 from tests.lm import plain
@@ -203,17 +202,7 @@ def test_only_rank_0_deletes_old_snapshots(job: RankJob, tmp_path: Path, monkeyp
     monkeypatch.setattr(trainer.snapshots, "prune", lambda folder, step: calls.append(f"prune {folder.name} {step}"))
     engine: Any = SimpleNamespace(rank=rank)
     own = replace(job, scratch=str(tmp_path))
-    run = trainer.Run(
-        own,
-        engine,
-        own.training,
-        Order(own.phases, 1, 8),
-        SequenceReader(own.train),
-        open_events(tmp_path, rank),
-        None,
-        0,
-        history(own.training.guard, ()),
-    )
+    run = trainer.open_run(own, engine, open_events(tmp_path, rank), None, 0)
     trainer.save(run, 4)
     assert calls == ["save", "prune resume 4"][: 1 + deleted]
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lm.data.order import Order, Phase
-from stages.lm.data.reader import SequenceReader, write_sequence_files
+from stages.lm.data.order import Phase
+from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import trainer, training_run
@@ -23,7 +23,6 @@ from stages.lm.train.events import Evaluated, EventTail, StepDone, event_path, o
 from stages.lm.train.job import JobError, Machine, RankJob, read_job, write_job
 from stages.lm.train.launch import LaunchError
 from stages.lm.train.metrics import open_metrics, read_metrics
-from stages.lm.train.step_guard import history
 from stages.lm.train.training_run import metric_columns, remedy
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import deciding
@@ -99,19 +98,7 @@ def test_the_first_rank_alone_hands_over_the_checkpoint_and_all_wait_for_it(
     for name in ("trainer.json", "shards/00000.safetensors"):
         (source / name).write_text("x")
     engine = waiting(own, tmp_path / "out", rank, 2)
-    trainer.finish(
-        trainer.Run(
-            own,
-            engine,
-            own.training,
-            Order(own.phases, 1, 4),
-            SequenceReader(own.train),
-            open_events(tmp_path, rank),
-            None,
-            0,
-            history(own.training.guard, ()),
-        )
-    )
+    trainer.finish(trainer.open_run(own, engine, open_events(tmp_path, rank), None, 0))
     assert met == [there] and sorted(path.name for path in source.rglob("*")) == ["00000.safetensors", "shards", "trainer.json"]
 
 
@@ -126,17 +113,7 @@ def test_the_metrics_are_on_disk_before_the_snapshot_and_old_snapshots_go_after_
     metrics: Any = SimpleNamespace(sync=lambda: calls.append("sync"))
     own = replace(job, scratch=str(tmp_path))
     trainer.save(
-        trainer.Run(
-            own,
-            engine,
-            own.training,
-            Order(own.phases, 1, 4),
-            SequenceReader(own.train),
-            open_events(tmp_path, 0),
-            metrics,
-            0,
-            history(own.training.guard, ()),
-        ),
+        trainer.open_run(own, engine, open_events(tmp_path, 0), metrics, 0),
         4,
     )
     assert calls == ["sync", "save step-0000000004", "prune resume 4"]
@@ -172,17 +149,7 @@ def test_only_the_first_rank_tells_of_steps_and_an_evaluation_without_values_is_
         folder.mkdir()
         engine: Any = SimpleNamespace(rank=0)
         file = open_metrics(folder / "metrics.jsonl", 0) if metrics else None
-        own = trainer.Run(
-            job,
-            engine,
-            job.training,
-            Order(job.phases, 1, 4),
-            SequenceReader(job.train),
-            open_events(folder, 0),
-            file,
-            0,
-            history(job.training.guard, ()),
-        )
+        own = trainer.open_run(job, engine, open_events(folder, 0), file, 0)
         trainer._report(own, event)
         return [*read_metrics(folder / "metrics.jsonl"), *EventTail(event_path(folder, 0)).read()]
 
