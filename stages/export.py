@@ -50,10 +50,10 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     Raises:
         VerificationError: The checkpoint cannot be read, or the logits differ by more than the tolerance.
     """
+    from stages.lm.checkpoints import checkpoint
     from stages.lm.infer.convert import hugging_face_model, quiet_transformers
     from stages.lm.model import flops
     from stages.lm.model.config import read_model_config
-    from stages.lm.train import checkpoint
 
     quiet_transformers()
     source, tokenizer = inputs["checkpoint"].path, inputs["tokenizer"].path

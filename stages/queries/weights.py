@@ -235,7 +235,7 @@ def _guarded(work: Callable[[], T], *artifacts: Artifact) -> T:
     """
     from safetensors import SafetensorError
 
-    from stages.lm.train.checkpoint import CheckpointError
+    from stages.lm.checkpoints.checkpoint import CheckpointError
 
     try:
         return work()
@@ -248,9 +248,9 @@ def _guarded(work: Callable[[], T], *artifacts: Artifact) -> T:
 
 
 def _open_checkpoint(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
+    from stages.lm.checkpoints import checkpoint
     from stages.lm.infer.convert import hugging_face_name
     from stages.lm.model.config import read_model_config
-    from stages.lm.train import checkpoint
 
     shapes = checkpoint.read_trainer(folder / "checkpoint").shapes
     partition = checkpoint.reader(folder / "checkpoint", stack)

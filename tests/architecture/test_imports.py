@@ -177,7 +177,7 @@ def test_the_modules_of_the_site_do_not_import_each_other_in_a_circle() -> None:
 
 
 def test_ranks_import_neither_prefect_nor_core() -> None:
-    for module in reached("stages.lm.train.rank"):
+    for module in reached("stages.lm.ranks.rank"):
         assert not module.startswith("stages.core."), module
         assert (
             "prefect" not in set(foreign(ast.parse(source(module))))

@@ -15,11 +15,12 @@ import psutil
 import pytest
 import torch
 
+from stages.lm.checkpoints import checkpoint
+from stages.lm.ranks.events import EventTail, Logged, RankEvent, StepDone, event_path
+from stages.lm.ranks.launch import LaunchError, _is_termination, launch
 from stages.lm.ranks.stop_request import request_stop, stop_path, stop_requested, withdraw_stop
-from stages.lm.train import checkpoint, trainer
-from stages.lm.train.events import EventTail, Logged, RankEvent, StepDone, event_path
+from stages.lm.train import rank_run, trainer
 from stages.lm.train.job import Machine, RankJob, write_job
-from stages.lm.train.launch import LaunchError, _is_termination, launch
 from stages.lm.train.metrics import read_metrics
 from tests.conftest import PROJECT, until
 from tests.lm import plain
@@ -32,9 +33,9 @@ LIMIT_S = 30  # more than the start of the ranks takes on a busy machine
 LAUNCHER = """
 import os, signal, sys
 from pathlib import Path
-from stages.lm.train.events import StepDone
+from stages.lm.ranks.events import StepDone
 from stages.lm.train.job import read_job
-from stages.lm.train.launch import launch
+from stages.lm.ranks.launch import launch
 
 def terminated(number, frame):
     raise SystemExit(75)
@@ -56,7 +57,7 @@ def endless(tmp_path: Path) -> RankJob:
 
 def ranks_below(pid: int) -> dict[int, psutil.Process]:
     """Returns the training ranks that a process started, by rank."""
-    found = [c for c in psutil.Process(pid).children() if "stages.lm.train.rank" in " ".join(c.cmdline())]
+    found = [c for c in psutil.Process(pid).children() if "stages.lm.ranks.rank" in " ".join(c.cmdline())]
     return {int(process.environ()["RANK"]): process for process in found}
 
 
@@ -249,7 +250,7 @@ def test_a_stop_is_a_snapshot_after_the_step_and_its_evaluation(
     job = replace(changed(made, eval_every_steps=3), validation=made.train)
     step_of = trainer.train_step
 
-    def asked(run: trainer.Run, step: int) -> Any:
+    def asked(run: rank_run.Run, step: int) -> Any:
         if step + 1 == at:
             request_stop(Path(run.job.scratch))
         return step_of(run, step)

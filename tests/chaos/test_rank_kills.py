@@ -18,8 +18,8 @@ import psutil
 import pytest
 import torch
 
+from stages.lm.checkpoints import checkpoint
 from stages.lm.ranks.heartbeat import heartbeat_path, read_beat
-from stages.lm.train import checkpoint
 from stages.lm.train.metrics import read_metrics
 from tests.chaos.pipeline import MARK, processes, wait_until_gone
 from tests.conftest import PROJECT
@@ -34,7 +34,7 @@ import os, sys
 from dataclasses import replace
 from pathlib import Path
 from stages.lm.train.job import Machine
-from stages.lm.train.launch import launch
+from stages.lm.ranks.launch import launch
 from tests.lm.made import changed, small_job
 
 folder = Path(sys.argv[1])

@@ -101,7 +101,7 @@ def test_a_stage_reaches_nothing_that_only_asks_or_walks(node: object) -> None:
 @pytest.mark.parametrize("stage", ["pretrain", "sft", "reference", "dpo"])
 def test_what_the_ranks_run_is_reached_though_it_is_started_by_name(stage: str) -> None:
     assert {
-        "stages.lm.train.rank",
+        "stages.lm.ranks.rank",
         "stages.lm.train.trainer",
         "stages.lm.model.loss_dpo",
         "stages.lm.optimizers.optimizer_adamw",

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.lm.optimizers import muon_step
-from stages.lm.train import rank, trainer
+from stages.lm.ranks import rank
+from stages.lm.train import trainer
 from stages.lm.train.job import read_job
 
 if __name__ == "__main__":

@@ -20,14 +20,13 @@ import numpy as np
 import pytest
 import torch
 
+from stages.lm.checkpoints import checkpoint, snapshots
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig
-from stages.lm.ranks import snapshots
-from stages.lm.train import checkpoint
-from stages.lm.train.events import PartitionSizes
+from stages.lm.ranks.events import PartitionSizes
+from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import read_metrics
 from tests.golden import oracle
 from tests.lm.made import ALONE, changed, training

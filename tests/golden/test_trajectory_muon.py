@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.lm.train import checkpoint
+from stages.lm.checkpoints import checkpoint
 from tests.golden import oracle
 from tests.golden.test_trajectory import CLIPPED, EVERY, STEPS, UNCLIPPED, Case, Machine, Ran, made_case, run
 from tests.lm.made import changed
@@ -54,7 +54,7 @@ def counted(job: Any, folder: Path, ranks: int) -> Counted:
     started = subprocess.Popen
 
     def start(command: list[str], **given: Any) -> Any:
-        return started([word.replace("stages.lm.train.rank", "tests.golden.counted_rank") for word in command], **given)
+        return started([word.replace("stages.lm.ranks.rank", "tests.golden.counted_rank") for word in command], **given)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(subprocess, "Popen", start)

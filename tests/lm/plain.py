@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from stages.lm.model.llama import Llama
-from stages.lm.train import trainer
-from stages.lm.train.engine import Engine, UpdateGate, build_optimizer, deepspeed_config
-from stages.lm.train.events import open_events
+from stages.lm.ranks.events import open_events
+from stages.lm.train import starting_weights, trainer
 from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_settings import TrainingSettings
+from stages.lm.zero.engine import Engine, UpdateGate, build_optimizer, deepspeed_config
 
 
 class PlainDeep:
@@ -109,7 +109,7 @@ class Observed:
 def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | None = None) -> Observed:
     """Trains and returns the results. start: acts as if a snapshot of that many steps existed, with the initial weights of the job."""
     saved: list[int] = []
-    monkeypatch.setattr(trainer, "assign", assign)
+    monkeypatch.setattr(starting_weights, "assign", assign)
     monkeypatch.setattr(trainer, "save", lambda _, step: saved.append(step))
     monkeypatch.setattr(trainer, "finish", lambda _: None)
     if start is not None:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 TRAINED = ("tests/golden/test_trajectory.py", "tests/stages/test_pretrain.py", "tests/stages/test_sft.py", "tests/stages/test_dpo.py")
-SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py", "tests/lm/train/test_launch.py", "tests/lm/infer/test_import_model.py",
+SLOW = (*TRAINED, "tests/stages/test_reference.py", "tests/stages/test_export.py", "tests/lm/ranks/test_launch.py", "tests/lm/infer/test_import_model.py",
         "tests/core/tables/test_import_documents.py", "tests/queries/test_what_if_settings.py")  # fmt: skip
 """What starts training ranks, or takes more than some seconds: last, since most mutants die before."""
 
@@ -29,18 +29,21 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/data/order": ("tests/lm/data/test_order.py", "tests/stages/test_pretrain.py"),
     "lm/data/reader": ("tests/lm/data/test_reader.py", "tests/lm/data/test_pairs.py", "tests/stages/test_pretrain.py"),
     "lm/data/pairs": ("tests/lm/data/test_pairs.py", "tests/stages/test_dpo.py", "tests/stages/test_reference.py"),
-    "lm/train/trainer": (*TRAINED, "tests/stages/test_reference.py"),
-    "lm/train/engine": TRAINED,
+    "lm/train/trainer": TRAINED,
+    "lm/train/training_step": (*TRAINED, "tests/lm/train/test_step_guard.py"),
+    "lm/train/forward_only": (*TRAINED, "tests/stages/test_reference.py"),
+    "lm/train/starting_weights": TRAINED,
+    "lm/zero/engine": TRAINED,
     "lm/train/training_run": ("tests/stages/test_pretrain.py", "tests/stages/test_reference.py"),
-    "lm/train/job": ("tests/lm/train/test_launch.py", *TRAINED),
-    "lm/train/checkpoint": ("tests/golden/test_trajectory.py", "tests/lm/infer/test_import_model.py", "tests/stages/test_pretrain.py", "tests/stages/test_export.py"),
+    "lm/train/job": ("tests/lm/ranks/test_launch.py", *TRAINED),
+    "lm/checkpoints/checkpoint": ("tests/golden/test_trajectory.py", "tests/lm/infer/test_import_model.py", "tests/stages/test_export.py"),
     "lm/model/loss": ("tests/lm/model/test_loss.py", "tests/stages/test_dpo.py"),
     "lm/model/loss_dpo": ("tests/lm/model/test_loss.py", "tests/lm/train/test_trainer.py", "tests/stages/test_dpo.py"),
     "lm/model/attention": ("tests/lm/model/test_attention.py", "tests/lm/model/test_llama.py"),
     "lm/model/linear_cross_entropy": ("tests/lm/model/test_linear_cross_entropy.py", "tests/lm/model/test_loss.py"),
     "lm/model/rope": ("tests/lm/model/test_rope.py", "tests/lm/test_formulas.py", "tests/lm/model/test_llama.py"),
     "lm/optimizers/muon_step": ("tests/lm/optimizers/test_muon_step.py",),
-    "lm/ranks/snapshots": ("tests/lm/ranks/test_snapshots.py",),
+    "lm/checkpoints/snapshots": ("tests/lm/checkpoints/test_snapshots.py",),
     "lm/ranks/stall": ("tests/lm/ranks/test_stall.py",),
     "lm/train/step_guard": ("tests/lm/train/test_step_guard.py",),
     "lm/schedules/schedule": ("tests/lm/schedules/test_schedule.py", "tests/lm/test_formulas.py"),

@@ -17,10 +17,10 @@ from torch import Tensor
 from flows.cli import main
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import RecipeError, VerificationError
+from stages.lm.checkpoints.checkpoint import describe
 from stages.lm.infer.convert import hugging_face_model, hugging_face_name
 from stages.lm.model.config import ModelConfig, write_model_config
 from stages.lm.model.llama import Llama, initial_value
-from stages.lm.train.checkpoint import describe
 from stages.queries import weights
 from stages.queries.weights import Figures, compare_weights, group_of, layer_of
 from stages.settings import StageConfig

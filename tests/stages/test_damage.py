@@ -15,7 +15,7 @@ from stages.core.contract.errors import StageError, VerificationError
 from stages.core.run.runner import Event
 from stages.core.store import manifest
 from tests.conftest import run_stage
-from tests.lm.train.test_rank_faults import full_disk_in_ranks
+from tests.lm.ranks.test_rank_faults import full_disk_in_ranks
 from tests.stages.conftest import PRETRAIN, RUNTIME, SFT, Chain
 
 

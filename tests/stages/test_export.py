@@ -13,10 +13,10 @@ from stages.core.contract.errors import RecipeError, StageError, VerificationErr
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store.external import sha256_file
 from stages.core.store.manifest import read_artifact
+from stages.lm.checkpoints import checkpoint
 from stages.lm.infer import convert
 from stages.lm.model.config import read_model_config
 from stages.lm.model.llama import build, whole_sequences
-from stages.lm.train import checkpoint
 from stages.queries.weights import compare_weights
 from tests.conftest import run_stage
 from tests.stages.conftest import Chain

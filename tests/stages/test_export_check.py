@@ -12,9 +12,9 @@ import torch
 
 from stages import export
 from stages.core.contract.errors import VerificationError
+from stages.lm.checkpoints import checkpoint
 from stages.lm.infer import convert
 from stages.lm.model.config import ModelConfig, read_model_config, write_model_config
-from stages.lm.train import checkpoint
 from tests.conftest import run_stage
 from tests.stages.conftest import Chain
 from tests.stages.made import artifact

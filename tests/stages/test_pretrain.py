@@ -105,7 +105,7 @@ def ranks_below(pid: int) -> list[int]:
     """Process ids of the training ranks that this process started."""
     import psutil
 
-    return [child.pid for child in psutil.Process(pid).children() if "stages.lm.train.rank" in " ".join(child.cmdline())]
+    return [child.pid for child in psutil.Process(pid).children() if "stages.lm.ranks.rank" in " ".join(child.cmdline())]
 
 
 def test_too_few_sequences(chain: Chain, tmp_path: Path) -> None:

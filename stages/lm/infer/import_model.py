@@ -21,11 +21,11 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from stages.lm.checkpoints import checkpoint
 from stages.lm.infer.convert import hugging_face_name
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig, RopeScaling, write_model_config
 from stages.lm.model.llama import Llama
-from stages.lm.train import checkpoint
 
 SHARD_BYTES = 2 << 30
 ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}  # whether it has QK-norm

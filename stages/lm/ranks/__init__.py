@@ -1,1 +1,1 @@
-"""What the ranks of a job and their launcher tell each other: how far each rank is, whether to stop, and from which snapshot to continue."""
+"""The ranks of a job: their launcher, their entry point, and what they tell each other: events, how far each is, whether to stop."""

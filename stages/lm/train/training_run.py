@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from stages.lm.data.order import Order, OrderError
-from stages.lm.train.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
+from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
+from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import JobError, RankJob
-from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import MetricLine, read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lm.train.launch import compiler, environment
+from stages.lm.ranks.launch import compiler, environment
 from stages.processes import free_port
 from tests.bench.train.figures import Measured, SideRun
 from tests.bench.train.sides import NANOCHAT, SIDES

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from stages.lm.train.events import EventWriter, RankEvent, StepDone, event_path
+from stages.lm.ranks.events import EventWriter, RankEvent, StepDone, event_path
 from stages.processes import die_with_parent
 from tests.bench.train.figures import Measured
 
@@ -88,8 +88,8 @@ def loam(compiled: bool) -> Callable[[Path, str, Pace], None]:
     def run(folder: Path, precision: str, pace: Pace) -> None:
         from stages.lm.model import flops
         from stages.lm.ranks.heartbeat import open_heartbeat
+        from stages.lm.ranks.rank import work
         from stages.lm.train.job import read_job
-        from stages.lm.train.rank import work
         from tests.bench.train.prepared import job_path
 
         job = read_job(job_path(folder, precision))

@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from stages.lm.checkpoints import checkpoint
 from stages.lm.infer import import_model
 from stages.lm.infer.convert import hugging_face_config, hugging_face_name, largest_difference
 from stages.lm.infer.import_model import ImportedModelError, import_checkpoint, read_shape
 from stages.lm.model.config import ModelConfig, read_model_config
 from stages.lm.model.llama import build
-from stages.lm.train import checkpoint
 
 SPECIAL = {"bos": 1, "eos": 2, "pad": 3}
 SHAPE = ModelConfig(

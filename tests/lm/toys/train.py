@@ -39,7 +39,7 @@ def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
 
 def train_job(folder: Path, ranks: int) -> None:
     """Trains from the start or from the last snapshot."""
-    from stages.lm.train.launch import launch
+    from stages.lm.ranks.launch import launch
 
     folder.mkdir(exist_ok=True)
     launch(small(folder, ranks, TOYS), lambda rank, event: None, dict(os.environ))

@@ -24,7 +24,7 @@ from stages.lm.data.reader import SequenceFiles, write_sequence_files
 from stages.lm.model.config import ModelConfig, RopeScaling
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
-from stages.lm.train import trainer
+from stages.lm.train import forward_only
 from stages.lm.train.job import DECIDES, Machine, RankJob, read_job, write_job
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import OneOf, StageConfig, is_deciding
@@ -112,8 +112,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankJob]:
 def observed(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Returns all observable results of a run, by name."""
     batches: list[int] = []
-    own = trainer._own_batches
-    monkeypatch.setattr(trainer, "_own_batches", lambda *given: (batches.append(len(b.sequences)) or b for b in own(*given)))
+    own = forward_only._own_batches
+    monkeypatch.setattr(forward_only, "_own_batches", lambda *given: (batches.append(len(b.sequences)) or b for b in own(*given)))
     made: list[str] = []
     start = plain.PlainDeep.__init__
     monkeypatch.setattr(plain.PlainDeep, "__init__", lambda deep, *given: start(deep, *given) or made.append(deep.module.recompute))

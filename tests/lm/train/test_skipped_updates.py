@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.lm.train import checkpoint
+from stages.lm.checkpoints import checkpoint
+from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.launch import LaunchError, launch
 from stages.lm.train.metrics import read_metrics
 from stages.lm.train.step_guard import Guard
 from tests.lm import plain

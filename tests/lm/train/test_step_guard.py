@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
-from stages.lm.train import trainer
-from stages.lm.train.engine import UpdateGate
+from stages.lm.train import rank_run, training_step
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.step_guard import Guard, StepHistory, fault, history
+from stages.lm.zero.engine import UpdateGate
 from stages.settings import deciding
 from tests.golden import oracle
 from tests.lm import plain
@@ -145,7 +145,7 @@ def test_a_skipped_step_leaves_no_trace_but_its_line(job: RankJob, tmp_path: Pat
 def test_too_many_skips_in_a_row_end_the_training(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = [batch[0] for batch in batches()[1:4]]
     with pytest.raises(
-        trainer.TrainingError, match=r"Step 4: the loss is not finite; sequences .* The 2 steps before it were skipped too, as many as"
+        rank_run.TrainingError, match=r"Step 4: the loss is not finite; sequences .* The 2 steps before it were skipped too, as many as"
     ):
         plain.run(
             poisoned(changed(job, guard=Guard(action="skip", max_skips_in_a_row=2)), tmp_path / "bad", *bad), tmp_path / "run", monkeypatch
@@ -167,11 +167,11 @@ def test_a_spike_of_loss_or_norm_is_no_update(loss: float, norm: float, why: str
     run: Any = SimpleNamespace(settings=SimpleNamespace(guard=guard), history=past, engine=engine, events=SimpleNamespace(log=said.append))
     own = [(np.array([4, 7]), torch.tensor(9.0))]
     if action == "fail":
-        with pytest.raises(trainer.TrainingError, match=f"Step 21: {why} .* sequences 4, 7") as caught:
-            trainer._update(run, 20, loss, own)
+        with pytest.raises(rank_run.TrainingError, match=f"Step 21: {why} .* sequences 4, 7") as caught:
+            training_step._update(run, 20, loss, own)
         assert caught.value.sequences == [4, 7]
     else:
-        assert trainer._update(run, 20, loss, own) == (norm, True) and said[0].startswith(f"skipped: Step 21: {why}")
+        assert training_step._update(run, 20, loss, own) == (norm, True) and said[0].startswith(f"skipped: Step 21: {why}")
     assert refused == [True]
     engine.update = lambda refuses: refused.append(refuses(1.1)) or 1.1
-    assert trainer._update(run, 20, 2.2, own) == (1.1, False) and refused == [True, False]
+    assert training_step._update(run, 20, 2.2, own) == (1.1, False) and refused == [True, False]

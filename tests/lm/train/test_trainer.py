@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from stages.lm.checkpoints import checkpoint
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Partition
 from stages.lm.optimizers.optimizer_adamw import AdamW
-from stages.lm.train import checkpoint, trainer, training_run
-from stages.lm.train.engine import UpdateGate, optimizer_steps
-from stages.lm.train.events import EventTail, SequencesScored, event_path, open_events
+from stages.lm.ranks.events import EventTail, SequencesScored, event_path, open_events
+from stages.lm.train import forward_only, rank_run, starting_weights, trainer, training_run
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import ScoringSettings
+from stages.lm.zero.engine import UpdateGate, optimizer_steps
 from tests.golden import oracle
 from tests.lm import plain
 from tests.lm.made import MODEL, changed, training
@@ -140,11 +141,11 @@ def test_evaluation_is_per_counted_token(
 def test_log_probabilities_of_every_sequence_whatever_the_ranks(
     job: RankJob, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
-    monkeypatch.setattr(trainer, "assign", plain.assign)
+    monkeypatch.setattr(starting_weights, "assign", plain.assign)
     scoring = replace(job, settings=ScoringSettings(), scratch=str(tmp_path), machine=replace(job.machine, ranks=ranks))
     for rank in range(ranks):
         engine = plain.engine_of(scoring, rank, ranks)
-        trainer.score(scoring, engine, open_events(tmp_path, rank))
+        forward_only.score(scoring, engine, open_events(tmp_path, rank))
         assert not engine.deep.module.training
     passed = [[e for e in EventTail(event_path(tmp_path, rank)).read() if isinstance(e, SequencesScored)] for rank in range(ranks)]
     batch = scoring.machine.eval_batch_size
@@ -202,7 +203,7 @@ def test_only_rank_0_deletes_old_snapshots(job: RankJob, tmp_path: Path, monkeyp
     monkeypatch.setattr(trainer.snapshots, "prune", lambda folder, step: calls.append(f"prune {folder.name} {step}"))
     engine: Any = SimpleNamespace(rank=rank)
     own = replace(job, scratch=str(tmp_path))
-    run = trainer.open_run(own, engine, open_events(tmp_path, rank), None, 0)
+    run = rank_run.open_run(own, engine, open_events(tmp_path, rank), None, 0)
     trainer.save(run, 4)
     assert calls == ["save", "prune resume 4"][: 1 + deleted]
 
@@ -216,7 +217,7 @@ def test_a_step_without_a_trained_token_is_refused(job: RankJob, tmp_path: Path,
     nothing = [(np.arange(5), np.zeros(5, np.uint8)) for _ in range(8)]
     sequences = write_sequence_files(tmp_path / "sequences", nothing, np.arange(8), 16, 0)
     empty = changed(replace(job, train=sequences, validation=None, phases=(Phase(0, 8),)), loss=NextTokenLoss())
-    with pytest.raises(trainer.TrainingError, match=r"Step 1 has no token to train on; its sequences are \d(, \d){7}\."):
+    with pytest.raises(rank_run.TrainingError, match=r"Step 1 has no token to train on; its sequences are \d(, \d){7}\."):
         plain.run(empty, tmp_path / "run", monkeypatch)
 
 
@@ -227,7 +228,7 @@ def test_a_loss_that_is_not_finite_names_the_sequences_of_its_micro_batch(
     bad = next(oracle.batches(((0, SEQUENCES),), 8, 5))[5]  # in the second micro-batch of four
     references[bad] = np.nan
     sequences = write_sequence_files(tmp_path / "sequences", *plain.items_of(SEQUENCES, 1), 32, 0, references)
-    with pytest.raises(trainer.TrainingError, match="Step 1: the loss is not finite; sequences") as caught:
+    with pytest.raises(rank_run.TrainingError, match="Step 1: the loss is not finite; sequences") as caught:
         plain.run(replace(job, train=sequences), tmp_path / "run", monkeypatch)
     assert caught.value.sequences == next(oracle.batches(((0, SEQUENCES),), 8, 5))[4:]
 
@@ -235,7 +236,7 @@ def test_a_loss_that_is_not_finite_names_the_sequences_of_its_micro_batch(
 def test_gradients_that_overflow_name_the_sequences(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = UpdateGate.closed
     monkeypatch.setattr(UpdateGate, "closed", lambda gate, norm: closed(gate, math.inf))
-    with pytest.raises(trainer.TrainingError, match="Step 1: the gradient norm is not finite; sequences") as caught:
+    with pytest.raises(rank_run.TrainingError, match="Step 1: the gradient norm is not finite; sequences") as caught:
         plain.run(job, tmp_path, monkeypatch)
     assert caught.value.sequences == next(oracle.batches(((0, SEQUENCES),), 8, 5))
 
@@ -244,7 +245,7 @@ def test_a_metric_with_a_name_of_the_steps_own_is_refused(job: RankJob, tmp_path
     """Such a metric would overwrite the loss or the learning rate."""
     sums = NextTokenLoss.sums
     monkeypatch.setattr(NextTokenLoss, "sums", lambda *given: (sums(*given)[0], {"lr": torch.tensor(1.0), "fine": torch.tensor(1.0)}))
-    with pytest.raises(trainer.TrainingError, match="The loss next_token names a metric lr, which every step has already"):
+    with pytest.raises(rank_run.TrainingError, match="The loss next_token names a metric lr, which every step has already"):
         plain.run(changed(replace(job, validation=None), loss=NextTokenLoss()), tmp_path, monkeypatch)
 
 

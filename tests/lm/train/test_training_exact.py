@@ -18,10 +18,10 @@ from stages.lm.data.order import Phase
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
-from stages.lm.train import trainer, training_run
-from stages.lm.train.events import Evaluated, EventTail, StepDone, event_path, open_events
+from stages.lm.ranks.events import Evaluated, EventTail, StepDone, event_path, open_events
+from stages.lm.ranks.launch import LaunchError
+from stages.lm.train import forward_only, rank_run, starting_weights, trainer, training_run, training_step
 from stages.lm.train.job import JobError, Machine, RankJob, read_job, write_job
-from stages.lm.train.launch import LaunchError
 from stages.lm.train.metrics import open_metrics, read_metrics
 from stages.lm.train.training_run import metric_columns, remedy
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
@@ -79,12 +79,12 @@ def test_a_rank_that_has_scored_waits_for_the_others_with_its_file_written(
     job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     """The stage reads the files of all ranks as soon as one has ended."""
-    monkeypatch.setattr(trainer, "assign", plain.assign)
+    monkeypatch.setattr(starting_weights, "assign", plain.assign)
     two = [(np.arange(4), np.ones(4, np.uint8))] * 4
     files = write_sequence_files(tmp_path / "pairs", two, np.repeat(np.arange(2), 2), 8, 0)
     scoring = replace(job, settings=ScoringSettings(), train=files, scratch=str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
-    trainer.score(scoring, waiting(scoring, tmp_path / "scratch", rank, 2), open_events(tmp_path / "scratch", rank))
+    forward_only.score(scoring, waiting(scoring, tmp_path / "scratch", rank, 2), open_events(tmp_path / "scratch", rank))
     assert len(met) == 1 and f"log_probs-{rank}.npy" in met[0]
 
 
@@ -98,7 +98,7 @@ def test_the_first_rank_alone_hands_over_the_checkpoint_and_all_wait_for_it(
     for name in ("trainer.json", "shards/00000.safetensors"):
         (source / name).write_text("x")
     engine = waiting(own, tmp_path / "out", rank, 2)
-    trainer.finish(trainer.open_run(own, engine, open_events(tmp_path, rank), None, 0))
+    trainer.finish(rank_run.open_run(own, engine, open_events(tmp_path, rank), None, 0))
     assert met == [there] and sorted(path.name for path in source.rglob("*")) == ["00000.safetensors", "shards", "trainer.json"]
 
 
@@ -113,7 +113,7 @@ def test_the_metrics_are_on_disk_before_the_snapshot_and_old_snapshots_go_after_
     metrics: Any = SimpleNamespace(sync=lambda: calls.append("sync"))
     own = replace(job, scratch=str(tmp_path))
     trainer.save(
-        trainer.open_run(own, engine, open_events(tmp_path, 0), metrics, 0),
+        rank_run.open_run(own, engine, open_events(tmp_path, 0), metrics, 0),
         4,
     )
     assert calls == ["sync", "save step-0000000004", "prune resume 4"]
@@ -121,7 +121,7 @@ def test_the_metrics_are_on_disk_before_the_snapshot_and_old_snapshots_go_after_
 
 @pytest.mark.parametrize(("count", "shown"), [(1, "0"), (16, ", ".join(map(str, range(16)))), (17, ", ".join(map(str, range(16))) + " …")])
 def test_an_error_names_at_most_sixteen_sequences(count: int, shown: str) -> None:
-    assert trainer._some(np.arange(count)) == shown
+    assert training_step._some(np.arange(count)) == shown
 
 
 def test_sequences_are_divided_over_ranks_and_filled_up_with_the_number_of_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_sequences_are_divided_over_ranks_and_filled_up_with_the_number_of_paddi
         asked.clear()
         engine: Any = SimpleNamespace(rank=rank, ranks=2)
         reader: Any = Reader()
-        batches: Iterator[Any] = trainer._own_batches(reader, np.arange(10, 10 + count), engine, 2, 16)
+        batches: Iterator[Any] = forward_only._own_batches(reader, np.arange(10, 10 + count), engine, 2, 16)
         list(batches)
         return list(asked)
 
@@ -149,7 +149,7 @@ def test_only_the_first_rank_tells_of_steps_and_an_evaluation_without_values_is_
         folder.mkdir()
         engine: Any = SimpleNamespace(rank=0)
         file = open_metrics(folder / "metrics.jsonl", 0) if metrics else None
-        own = trainer.open_run(job, engine, open_events(folder, 0), file, 0)
+        own = rank_run.open_run(job, engine, open_events(folder, 0), file, 0)
         trainer._report(own, event)
         return [*read_metrics(folder / "metrics.jsonl"), *EventTail(event_path(folder, 0)).read()]
 

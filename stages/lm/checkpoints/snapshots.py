@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stages.lm.train.checkpoint import CheckpointError, Trainer, no_tick, read_trainer, recorded_files, refuse_other_content, verify
-from stages.lm.train.engine import Engine
+from stages.lm.checkpoints.checkpoint import CheckpointError, Trainer, no_tick, read_trainer, recorded_files, refuse_other_content, verify
+from stages.lm.zero.engine import Engine
 
 SNAPSHOT = re.compile(r"step-(\d{10})")
 KEEP = 2  # snapshots to keep: the last, and the one before in case the last is damaged

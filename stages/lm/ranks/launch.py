@@ -20,10 +20,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stages.lm.ranks.events import OS_ERROR_EXIT, EventTail, RankEvent, RankFailed, StepDone, event_path
 from stages.lm.ranks.heartbeat import heartbeat_path, read_beat
 from stages.lm.ranks.stall import StallWatch, process_state, stall_text
 from stages.lm.ranks.stop_request import request_stop, withdraw_stop
-from stages.lm.train.events import OS_ERROR_EXIT, EventTail, RankEvent, RankFailed, StepDone, event_path
 from stages.lm.train.job import RankJob, write_job
 from stages.processes import free_port
 
@@ -172,7 +172,7 @@ def launch(job: RankJob, listen: Callable[[int, RankEvent], None], variables: Ma
         stack.push(lambda kind, error, trace: group.leave(error, job.machine.stop_grace_s))
         for rank in ranks:
             output = stack.enter_context((scratch / f"rank-{rank}.log").open("wb"))
-            command = [sys.executable, "-m", "stages.lm.train.rank", str(path), str(os.getpid())]
+            command = [sys.executable, "-m", "stages.lm.ranks.rank", str(path), str(os.getpid())]
             settings = {
                 **environment(rank, len(ranks), port, job.machine.device),
                 **compiler(job.machine.kernels if job.compiles() else ""),

@@ -18,10 +18,10 @@ from torch import nn
 from stages.lm.model.llama import Block
 from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.optimizers.optimizer_muon import Muon
-from stages.lm.train import engine as engines
-from stages.lm.train.engine import Engine, UpdateGate, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import ScoringSettings
+from stages.lm.zero import engine as engines
+from stages.lm.zero.engine import Engine, UpdateGate, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
 from tests.lm import plain
 from tests.lm.made import changed, small_job
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from stages.lm.model.llama import Block, Llama
 from stages.lm.optimizers.optimizer import Optimizer, is_hidden_matrix, parameter_groups
 from stages.lm.optimizers.optimizer_adamw import AdamW
-from stages.lm.train.events import PartitionSizes
+from stages.lm.ranks.events import PartitionSizes
 from stages.lm.train.job import RankJob
 from stages.lm.train.training_settings import TrainingSettings
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stages.lm.train.events import OS_ERROR_EXIT, RankEvent, RankFailed
+from stages.lm.ranks.events import OS_ERROR_EXIT, RankEvent, RankFailed
+from stages.lm.ranks.launch import LaunchError, RankErrors, _failure, launch
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.launch import LaunchError, RankErrors, _failure, launch
 from tests.conftest import PROJECT
 from tests.lm.made import small_job
 
@@ -60,7 +60,7 @@ def test_a_deleted_file_in_a_rank_is_one_sentence(job: RankJob, tmp_path: Path) 
 def test_a_rank_that_cannot_write_its_last_word_ends_with_a_code_that_says_it(number: int, code: int) -> None:
     """The standard output is on the same full disk; buffered output must not change the exit code."""
     give_up = (
-        "import sys; from stages.lm.train.rank import give_up; from stages.lm.train.events import EventWriter;"
+        "import sys; from stages.lm.ranks.rank import give_up; from stages.lm.ranks.events import EventWriter;"
         f"print('x' * 100, end=''); give_up(OSError({number}, 'full') if {number} else OSError('full'), EventWriter(open('/dev/full', 'w'), None))"
     )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -72,7 +72,7 @@ def test_a_rank_that_cannot_write_its_last_word_ends_with_a_code_that_says_it(nu
 
 
 def test_a_rank_that_cannot_even_open_its_files_ends_with_that_code(tmp_path: Path) -> None:
-    main = "import os, sys; from stages.lm.train.rank import main; sys.exit(main([sys.argv[1], str(os.getppid())]))"
+    main = "import os, sys; from stages.lm.ranks.rank import main; sys.exit(main([sys.argv[1], str(os.getppid())]))"
     done = subprocess.run([sys.executable, "-c", main, str(tmp_path / "gone.json")], cwd=PROJECT, capture_output=True, check=False)
     assert done.returncode == OS_ERROR_EXIT + errno.ENOENT and done.stderr == b""
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.lm.train.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
+from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
+from stages.lm.ranks.launch import LaunchError
 from stages.lm.train.job import JobError, Machine
-from stages.lm.train.launch import LaunchError
 from stages.lm.train.training_run import _pass_on, refuse_missing_gpus, remedy
 from tests.lm.made import small_job
 

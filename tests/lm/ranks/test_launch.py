@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from stages.lm.model.config import ModelConfig
-from stages.lm.train.events import RankEvent, RankFailed
+from stages.lm.ranks.events import RankEvent, RankFailed
+from stages.lm.ranks.launch import LaunchError, compiler, environment, kill, launch
 from stages.lm.train.job import JobError, Machine, RankJob, write_job
-from stages.lm.train.launch import LaunchError, compiler, environment, kill, launch
 from stages.processes import free_port
 from tests.lm.made import changed, small_job, training
 
@@ -32,13 +32,13 @@ def test_a_failing_rank_is_heard_and_the_others_are_ended(job: RankJob) -> None:
     with pytest.raises(LaunchError, match="nowhere is not a checkpoint: it has no checkpoint.json"):
         launch(replace(job, init_from=f"{job.scratch}/nowhere"), lambda rank, event: heard.append(event), os.environ)
     assert any(isinstance(event, RankFailed) for event in heard)
-    assert not [c for c in psutil.Process().children() if c.is_running() and "stages.lm.train.rank" in " ".join(c.cmdline())]
+    assert not [c for c in psutil.Process().children() if c.is_running() and "stages.lm.ranks.rank" in " ".join(c.cmdline())]
 
 
 def test_ranks_die_with_their_parent(job: RankJob, tmp_path: Path) -> None:
     path = write_job(job, tmp_path / "outer.json")
     code = (
-        "import os, sys; from pathlib import Path; from stages.lm.train.job import read_job; from stages.lm.train.launch import launch;"
+        "import os, sys; from pathlib import Path; from stages.lm.train.job import read_job; from stages.lm.ranks.launch import launch;"
         "launch(read_job(Path(sys.argv[1])), lambda rank, event: print(type(event).__name__, flush=True),"
         "{name: value for name, value in os.environ.items() if name != 'CANARY_TOKEN'})"
     )
@@ -48,7 +48,7 @@ def test_ranks_die_with_their_parent(job: RankJob, tmp_path: Path) -> None:
     assert parent.stdout is not None
     while parent.stdout.readline().strip() != "StepDone":
         assert parent.poll() is None
-    ranks = [c for c in psutil.Process(parent.pid).children() if "stages.lm.train.rank" in " ".join(c.cmdline())]
+    ranks = [c for c in psutil.Process(parent.pid).children() if "stages.lm.ranks.rank" in " ".join(c.cmdline())]
     assert len(ranks) == 2
     assert "CANARY_TOKEN" in psutil.Process(parent.pid).environ() and not any("CANARY_TOKEN" in rank.environ() for rank in ranks)
     assert all(os.getpgid(rank.pid) == os.getpgid(parent.pid) == os.getpgid(0) for rank in ranks)
@@ -60,7 +60,7 @@ def test_ranks_die_with_their_parent(job: RankJob, tmp_path: Path) -> None:
 
 def test_a_rank_without_its_parent_leaves(job: RankJob, tmp_path: Path) -> None:
     path = write_job(job, tmp_path / "outer.json")
-    done = subprocess.run([sys.executable, "-m", "stages.lm.train.rank", str(path), "1"], capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "stages.lm.ranks.rank", str(path), "1"], capture_output=True, check=False)
     assert done.returncode == 1
 
 

@@ -1,4 +1,4 @@
-"""The entry point of one training rank: `python -m stages.lm.train.rank JOB PARENT_PID`, started by lm/train/launch.py.
+"""The entry point of one training rank: `python -m stages.lm.ranks.rank JOB PARENT_PID`, started by lm/ranks/launch.py.
 
 Guarantee: the rank dies with its parent. It ignores SIGINT and SIGTERM, which go to the whole process group: the launcher receives them and
 decides. At SIGUSR1 it writes the stacks of its threads into its output. A rank that fails with an expected error writes the reason into its event file and exits with
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from stages.processes import die_with_parent
 
 if TYPE_CHECKING:
-    from stages.lm.train.events import EventWriter
+    from stages.lm.ranks.events import EventWriter
     from stages.lm.train.job import RankJob
 
 
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)
-    from stages.lm.train.events import open_events
+    from stages.lm.ranks.events import open_events
     from stages.lm.train.job import read_job
 
     try:
@@ -46,17 +46,19 @@ def work(job: RankJob, events: EventWriter) -> int:
     """Returns the exit code, after training or scoring."""
     import torch
 
+    from stages.lm.checkpoints import checkpoint
     from stages.lm.data import order, reader
-    from stages.lm.train import checkpoint, engine, trainer
-    from stages.lm.train.events import RankFailed
+    from stages.lm.ranks.events import RankFailed
+    from stages.lm.train import forward_only, rank_run, trainer
     from stages.lm.train.job import JobError
     from stages.lm.train.training_settings import TrainingSettings
+    from stages.lm.zero import engine
 
-    refused = (JobError, trainer.TrainingError, checkpoint.CheckpointError, reader.DataError, order.OrderError, torch.OutOfMemoryError)
+    refused = (JobError, rank_run.TrainingError, checkpoint.CheckpointError, reader.DataError, order.OrderError, torch.OutOfMemoryError)
     try:
         trains = isinstance(job.settings, TrainingSettings)
         started = engine.start(job, job.accumulation() if trains else 1)
-        (trainer.train if trains else trainer.score)(job, started, events)
+        (trainer.train if trains else forward_only.score)(job, started, events)
     except refused as error:
         events.write(RankFailed(str(error), getattr(error, "sequences", [])))
         return 1
@@ -66,7 +68,7 @@ def work(job: RankJob, events: EventWriter) -> int:
 
 def give_up(error: OSError, events: EventWriter | None) -> NoReturn:
     """Ends this process because of an operating-system error. The exit code has the error number, in case a full disk blocks the event."""
-    from stages.lm.train.events import OS_ERROR_EXIT, RankFailed
+    from stages.lm.ranks.events import OS_ERROR_EXIT, RankFailed
 
     number = error.errno or 0
     if events:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from stages.lm.ranks import snapshots
-from stages.lm.train import checkpoint
+from stages.lm.checkpoints import checkpoint, snapshots
+from tests.lm.checkpoints.test_checkpoint import record, written
 from tests.lm.made import ALONE
-from tests.lm.train.test_checkpoint import record, written
 
 
 @dataclass

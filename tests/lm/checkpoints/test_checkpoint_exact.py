@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.lm.train import checkpoint
-from stages.lm.train.checkpoint import CheckpointError
-from tests.lm.train.test_checkpoint import SHAPES, values, written
+from stages.lm.checkpoints import checkpoint
+from stages.lm.checkpoints.checkpoint import CheckpointError
+from tests.lm.checkpoints.test_checkpoint import SHAPES, values, written
 
 
 @dataclass

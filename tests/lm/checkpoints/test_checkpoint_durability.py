@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.lm.train import checkpoint
-from stages.lm.train.checkpoint import CheckpointError
+from stages.lm.checkpoints import checkpoint
+from stages.lm.checkpoints.checkpoint import CheckpointError
 
 SHAPES = {"a.weight": [4, 6], "b.weight": [10]}
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stages.lm.train import checkpoint
-from stages.lm.train.checkpoint import CheckpointError, describe
+from stages.lm.checkpoints import checkpoint
+from stages.lm.checkpoints.checkpoint import CheckpointError, describe
 
 SHAPES = {"matrix.weight": [5, 7], "norm.weight": [3], "one.weight": [1]}
 

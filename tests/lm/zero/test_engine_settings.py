@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.lm.train.engine import deepspeed_config, refuse_other_precision
 from stages.lm.train.job import Machine
 from stages.lm.train.training_settings import ScoringSettings
+from stages.lm.zero.engine import deepspeed_config, refuse_other_precision
 from tests.lm.made import changed, small_job
 
 ZERO = {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 200_000_000, "stage3_prefetch_bucket_size": 200_000_000}
@@ -49,7 +49,7 @@ def test_scoring_has_no_gradients_to_clip(tmp_path: Path) -> None:
 def test_deepspeed_is_quiet_and_compiles_no_op() -> None:
     """In a process of its own, as a rank is: the import of DeepSpeed changes the loggers of its process."""
     code = (
-        "import logging, warnings; from stages.lm.train.engine import prepare_deepspeed; prepare_deepspeed(); import deepspeed.ops; "
+        "import logging, warnings; from stages.lm.zero.engine import prepare_deepspeed; prepare_deepspeed(); import deepspeed.ops; "
         "warnings.warn('of a library'); from deepspeed.utils import logger; print(deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'], logger.level == logging.ERROR)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)

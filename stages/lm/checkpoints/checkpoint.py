@@ -30,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.lm.train.engine import Engine, local_state, optimizer_steps
+from stages.lm.zero.engine import Engine, local_state, optimizer_steps
 
 OS_ERROR = re.compile(r"\(os error (\d+)\)")  # the end of the message of Rust's io::Error
 HASH_BLOCK_BYTES = 1 << 24

@@ -1,0 +1,50 @@
+"""The weights that a job starts with: of its last undamaged snapshot, of a checkpoint, or of the seed.
+
+Guarantee: all ranks start from the same weights. What is read was compared with its record.
+Cost: reads the checkpoint once, divided over the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from torch import Tensor
+
+from stages.lm.checkpoints import checkpoint, snapshots
+from stages.lm.model.llama import initial_value
+from stages.lm.ranks.events import EventWriter
+from stages.lm.ranks.heartbeat import Activity
+from stages.lm.train.job import RankJob
+from stages.lm.zero.engine import Engine, assign
+
+
+def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
+    """Returns the finished steps, after setting the weights from the last undamaged snapshot, else from job.init_from, else from the seed."""
+    events.heartbeat.reach(Activity.LOADING)
+    tick = events.heartbeat.tick
+    with ExitStack() as stack:
+        found = snapshots.newest_good(engine, Path(job.scratch) / "resume", job.fingerprint(), events.log, tick)
+        if found:
+            folder, trainer = found
+            assign(engine, _ticking(checkpoint.opened(folder, stack, trainer), tick), trainer.optimizer_steps)
+            if engine.rank == 0:
+                events.log(f"continues from step {trainer.step} (written by {trainer.ranks} ranks)")
+        elif job.init_from:
+            assign(engine, _ticking(checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks, tick), tick))
+        else:
+            shapes = {name: tuple(param.ds_shape) for name, param in engine.named.items()}
+            values = checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed))
+            assign(engine, _ticking(values, tick))
+    return found[1].step if found else 0
+
+
+def _ticking(partition: Callable[[str, str, int, int], Tensor], tick: Callable[[], None]) -> Callable[[str, str, int, int], Tensor]:
+    """Returns `partition` with a tick before each slice."""
+
+    def ticking(name: str, what: str, begin: int, length: int) -> Tensor:
+        tick()
+        return partition(name, what, begin, length)
+
+    return ticking
