@@ -118,6 +118,7 @@ def machine(ctx: Context) -> Machine:
         eval_batch_size=runtime.eval_batch_size,
         offload_optimizer=runtime.offload_optimizer,
         recompute=runtime.recompute,
+        zero_stage=runtime.zero_stage,
         kernels=str(ctx.cache / "kernels") if _compiles(ctx) else "",
         stall_limit_s=runtime.stall_limit_s,
         stop_grace_s=runtime.stop_grace_s,

@@ -1,6 +1,7 @@
-"""Compares trajectories of Muon under ZeRO-3 with torch's Muon and AdamW on a transformers model in one process, and counts the updates.
+"""Compares trajectories of Muon under ZeRO 3 and 1 with torch's Muon and AdamW on a transformers model in one process, and counts the updates.
 
-Both jobs run on one rank and on two, and are resumed at the same and at another number of ranks. The first has tied embeddings and clipping;
+Both jobs run on one rank and on two, and on two under ZeRO 1; they are resumed at the same and at another number of ranks, those of ZeRO 1
+under ZeRO 3. The first has tied embeddings and clipping;
 the second has none of both, but accumulation, QK-norm, decayed embeddings and strong decay. torch's Muon computes its Newton-Schulz steps
 in bf16; here its cast does nothing, so that a difference of rounding does not hide a fault.
 """
@@ -12,13 +13,14 @@ import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from stages.lm.checkpoints import checkpoint
+from stages.lm.train.job import RankJob
 from tests.golden import oracle
 from tests.golden.test_trajectory import CLIPPED, EVERY, STEPS, UNCLIPPED, Case, Machine, Ran, made_case, run
 from tests.lm.made import changed
@@ -71,9 +73,21 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return made_case(tmp_path_factory.mktemp(name), name, shape, OPTIM[name], Machine(1, "cpu", 2, 2), optimizers_of=muon_and_adamw)
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def trained(request: pytest.FixtureRequest, case: Case, tmp_path_factory: pytest.TempPathFactory) -> Counted:
-    return counted(case.job, tmp_path_factory.mktemp(f"on-{request.param}"), request.param)
+def under(job: RankJob, stage: Literal[1, 3]) -> RankJob:
+    return replace(job, machine=replace(job.machine, zero_stage=stage))
+
+
+@pytest.fixture(scope="module", params=[(1, 3), (2, 3), (2, 1)], ids=str)
+def setting(request: pytest.FixtureRequest) -> tuple[int, Literal[1, 3]]:
+    """Ranks and stage of ZeRO."""
+    chosen: tuple[int, Literal[1, 3]] = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def trained(setting: tuple[int, Literal[1, 3]], case: Case, tmp_path_factory: pytest.TempPathFactory) -> Counted:
+    ranks, stage = setting
+    return counted(under(case.job, stage), tmp_path_factory.mktemp("trained"), ranks)
 
 
 def test_every_step_updates_every_matrix(trained: Counted) -> None:
@@ -94,16 +108,19 @@ def test_the_run_follows_torch(case: Case, trained: Counted) -> None:
 
 
 def test_a_checkpoint_has_the_declared_tensors_of_every_parameter(trained: Counted) -> None:
+    """Under ZeRO 1 a rank has no part of some parameters."""
     folder = trained.ran.folder / "out" / "checkpoint"
     trainer = checkpoint.verify(folder)
     assert (trainer.step, trainer.optimizer_steps) == (STEPS, STEPS)
+    seen: set[str] = set()
     for path in (folder / "shards").iterdir():
         tensors = load_file(path)
-        assert {key.partition("|")[0] for key in tensors} == set(trainer.shapes)
-        for name, shape in trainer.shapes.items():
+        seen |= (own := {key.partition("|")[0] for key in tensors})
+        for name, shape in ((name, trainer.shapes[name]) for name in own):
             hidden = name.startswith("blocks.") and len(shape) == 2
             wanted = {"weight", "momentum"} if hidden else {"weight", "exp_avg", "exp_avg_sq"}
             assert {key.partition("|")[2] for key in tensors if key.startswith(f"{name}|")} == wanted, name
+    assert seen == set(trainer.shapes)
 
 
 def resumed(job: Any, source: Path, folder: Path, ranks: int) -> Ran:
@@ -124,24 +141,26 @@ def agree(ran: Ran, source: Ran) -> None:
     assert all(torch.allclose(weights[name], tensor, atol=1e-6, rtol=0) for name, tensor in source.weights().items())
 
 
-def test_a_resume_at_the_same_number_of_ranks_gives_the_same_bits(case: Case, trained: Counted, tmp_path: Path) -> None:
-    source = trained.ran
-    ranks = checkpoint.read_trainer(source.folder / "out" / "checkpoint").ranks
-    same = resumed(case.job, source.folder, tmp_path / "same", ranks)
+def test_a_resume_at_the_same_number_of_ranks_gives_the_same_bits(
+    case: Case, setting: tuple[int, Literal[1, 3]], trained: Counted, tmp_path: Path
+) -> None:
+    source, (ranks, stage) = trained.ran, setting
+    same = resumed(under(case.job, stage), source.folder, tmp_path / "same", ranks)
     assert f"continues from step {EVERY} (written by {ranks} ranks)" in said(same)
     assert same.curve() == source.curve() and same.curve("grad_norm") == source.curve("grad_norm")
     weights = same.weights()
     assert all(torch.equal(weights[name], tensor) for name, tensor in source.weights().items())
 
 
-def test_a_resume_at_another_number_of_ranks_and_back(case: Case, trained: Counted, tmp_path: Path) -> None:
-    source = trained.ran
-    ranks = checkpoint.read_trainer(source.folder / "out" / "checkpoint").ranks
+def test_a_resume_at_another_number_of_ranks_and_back(
+    case: Case, setting: tuple[int, Literal[1, 3]], trained: Counted, tmp_path: Path
+) -> None:
+    source, (ranks, stage) = trained.ran, setting
     job = changed(case.job, checkpoint_every_steps=EVERY // 2)
     other = resumed(job, source.folder, tmp_path / "other", 3 - ranks)
     assert f"continues from step {EVERY} (written by {ranks} ranks)" in said(other)
     agree(other, source)
-    back = resumed(job, other.folder, tmp_path / "back", ranks)
+    back = resumed(under(job, stage), other.folder, tmp_path / "back", ranks)
     assert f"continues from step {EVERY + EVERY // 2} (written by {3 - ranks} ranks)" in said(back)
     agree(back, source)
 

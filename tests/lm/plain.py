@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,14 @@ from torch import Tensor
 
 from stages.lm.model.llama import Llama
 from stages.lm.ranks.events import open_events
-from stages.lm.train import starting_weights, trainer
+from stages.lm.train import trainer
 from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_settings import TrainingSettings
-from stages.lm.zero.engine import Engine, UpdateGate, build_optimizer, deepspeed_config
+from stages.lm.zero.deepspeed_settings import deepspeed_config
+from stages.lm.zero.engine import Engine, build_optimizer
+from stages.lm.zero.partitions import WEIGHT, Part
+from stages.lm.zero.update_gate import UpdateGate
 
 
 class PlainDeep:
@@ -38,8 +41,6 @@ class PlainDeep:
         self.optimizer = built
         self.settings = deepspeed_config(job, accumulation)
         self.micro_batches, self.gate = 0, UpdateGate()
-        for param in self.module.parameters():
-            param.ds_shape, param.ds_numel, param.ds_tensor = param.shape, param.numel(), param  # type: ignore[attr-defined]
 
     def __call__(self, *args: Any) -> Tensor:
         return self.module(*args)
@@ -67,6 +68,35 @@ class PlainDeep:
         self.optimizer.zero_grad()
 
 
+@dataclass(frozen=True)
+class Whole:
+    """The partitions of one process: every parameter whole."""
+
+    deep: PlainDeep
+
+    def part(self, name: str) -> Part:
+        return Part(0, self.deep.module.get_parameter(name).numel())
+
+    def dtypes(self) -> set[torch.dtype]:
+        return {torch.float32}
+
+    def read(self, name: str, what: str) -> Tensor:
+        param = self.deep.module.get_parameter(name)
+        return (param.detach() if what == WEIGHT else self.deep.optimizer.state[param][what]).view(-1)
+
+    def start_state(self, step: int) -> None:
+        raise AssertionError("a test starts with given weights")
+
+    def write(self, name: str, what: str, values: Tensor) -> None:
+        self.read(name, what).copy_(values)
+
+    def publish(self) -> None:
+        """Does nothing: there is one copy of the weights."""
+
+    def place(self, gate: UpdateGate) -> None:
+        """Does nothing: `PlainDeep.step` asks its gate."""
+
+
 class PlainEngine(Engine):
     """An engine in one process. Without gradients, it can act as any rank."""
 
@@ -79,14 +109,7 @@ class PlainEngine(Engine):
 
 def engine_of(job: RankJob, rank: int = 0, ranks: int = 1) -> PlainEngine:
     deep: Any = PlainDeep(job, job.accumulation() if isinstance(job.settings, TrainingSettings) else 1)
-    return PlainEngine(deep, dict(deep.module.named_parameters()), rank, ranks, torch.device("cpu"), deep.declared, deep.gate)
-
-
-def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int = 0) -> None:
-    """Sets the weights as engine.assign does."""
-    with torch.no_grad():
-        for name, param in engine.named.items():
-            param.copy_(partition(name, "weight", 0, param.numel()).view_as(param))
+    return PlainEngine(deep, dict(deep.module.named_parameters()), rank, ranks, torch.device("cpu"), deep.declared, deep.gate, Whole(deep))
 
 
 @dataclass
@@ -109,7 +132,6 @@ class Observed:
 def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | None = None) -> Observed:
     """Trains and returns the results. start: acts as if a snapshot of that many steps existed, with the initial weights of the job."""
     saved: list[int] = []
-    monkeypatch.setattr(starting_weights, "assign", assign)
     monkeypatch.setattr(trainer, "save", lambda _, step: saved.append(step))
     monkeypatch.setattr(trainer, "finish", lambda _: None)
     if start is not None:

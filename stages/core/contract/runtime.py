@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import model_validator
+
 from stages.settings import Field, StageConfig
 
 
@@ -25,10 +27,11 @@ class Runtime(StageConfig):
     gradient accumulation steps."""
     eval_batch_size: int = Field(32, ge=1, le=10**6)
     """Sequences per forward pass when the evaluation scores answers."""
-    zero_stage: int = Field(3, ge=3, le=3)
-    """DeepSpeed ZeRO stage. Only 3 is allowed, because Loam writes its checkpoints from stage 3 partitions."""
+    zero_stage: Literal[1, 3] = 3
+    """DeepSpeed ZeRO stage. Under 3 the ranks divide weights, gradients and optimizer state; under 1 only the fp32 weights and the optimizer
+    state, which needs more memory and less communication. 1 is for one GPU. A run may continue under the other stage."""
     offload_optimizer: bool = False
-    """Keeps the optimizer state in host memory."""
+    """Keeps the optimizer state in host memory. It needs zero_stage 3."""
     recompute: Literal["none", "feed_forward", "block"] = "none"
     """Which activations the backward pass computes again instead of keeping them: none, those inside the feed-forward layers (most of the
     memory for a seventh more time), or all inside a block (a third more time)."""
@@ -45,3 +48,9 @@ class Runtime(StageConfig):
     openlineage: str = ""
     """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
     is read from the environment variable OPENLINEAGE_API_KEY."""
+
+    @model_validator(mode="after")
+    def _offload_needs_stage_3(self) -> Runtime:
+        if self.offload_optimizer and self.zero_stage != 3:
+            raise ValueError("offload_optimizer needs zero_stage 3; set zero_stage to 3 or offload_optimizer to false")
+        return self

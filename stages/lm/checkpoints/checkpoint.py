@@ -2,7 +2,9 @@
 
 A checkpoint is a folder with these files:
 - shards/NNNNN.safetensors: flat fp32 partitions under the keys "<parameter>|weight" and "<parameter>|<state>", for every state tensor that
-  the optimizer declares for the parameter (AdamW: exp_avg and exp_avg_sq). A checkpoint of given weights has no states.
+  the optimizer declares for the parameter (AdamW: exp_avg and exp_avg_sq). A checkpoint of given weights has no states. The metadata entry
+  `begins` is a JSON object: name of each parameter of the shard -> first element of its partition. A rank has partitions of equal length
+  under ZeRO 3, and of any length under ZeRO 1. Partitions have no padding, and a parameter of which a rank has no element is not in its shard.
 - trainer.json: step, optimizer steps, ranks, shapes, fingerprint of the job.
 - checkpoint.json: bytes and sha256 of all other files. It is written after a barrier; then files and folders are fsynced, and only then the
   folder is renamed into place.
@@ -30,10 +32,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.lm.zero.engine import Engine, local_state, optimizer_steps
+from stages.lm.optimizers.optimizer import full_shape
+from stages.lm.zero.engine import Engine
+from stages.lm.zero.engine_state import local_state, optimizer_steps
 
 OS_ERROR = re.compile(r"\(os error (\d+)\)")  # the end of the message of Rust's io::Error
 HASH_BLOCK_BYTES = 1 << 24
+FORMAT = 2  # in checkpoint.json
+BEGINS = "begins"  # name of the entry in the metadata of a shard
 
 
 class CheckpointError(ValueError):
@@ -88,16 +94,18 @@ def save(engine: Engine, folder: Path, step: int, fingerprint: str, tick: Callab
         (partial / "shards").mkdir(parents=True)
     engine.barrier()
     shard = partial / "shards" / f"{engine.rank:05d}.safetensors"
-    _save_shard({f"{name}|{what}": tensor.detach().cpu().contiguous().clone() for name, what, tensor in local_state(engine)}, shard)
+    parts = list(local_state(engine))
+    tensors = {f"{part.name}|{part.what}": part.values.detach().cpu().contiguous().clone() for part in parts}
+    _save_shard(tensors, {part.name: part.begin for part in parts}, shard)
     (partial / f"{engine.rank:05d}.sum").write_text(json.dumps(asdict(describe(shard, partial, tick))))
     engine.barrier()
     if engine.rank == 0:
-        shapes = {name: list(param.ds_shape) for name, param in engine.named.items()}
+        shapes = {name: list(full_shape(param)) for name, param in engine.named.items()}
         trainer = Trainer(step, optimizer_steps(engine, step), engine.ranks, shapes, fingerprint)
         sums = [partial / f"{rank:05d}.sum" for rank in range(engine.ranks)]
         files = [RecordedFile(**json.loads(path.read_text())) for path in sums]
         _write_json(partial / "trainer.json", trainer)
-        _write_json(partial / "checkpoint.json", CheckpointRecord(1, [*files, describe(partial / "trainer.json", partial)]))
+        _write_json(partial / "checkpoint.json", CheckpointRecord(FORMAT, [*files, describe(partial / "trainer.json", partial)]))
         for path in sums:
             path.unlink()
         for inner in (partial / "shards", partial):
@@ -124,19 +132,18 @@ def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str
     files = []
     for rank in range(ranks):
         tensors: dict[str, Tensor] = {}
+        begins: dict[str, int] = {}
         for name, shape in shapes.items():
             size = torch.Size(shape).numel()
             each = -(-size // ranks)
             begin, end = min(rank * each, size), min((rank + 1) * each, size)
-            partition = torch.zeros(each)
             if begin < end:
-                partition[: end - begin] = value(name, begin, end)
-            tensors[f"{name}|weight"] = partition
+                tensors[f"{name}|weight"], begins[name] = value(name, begin, end).clone(), begin
         path = folder / "shards" / f"{rank:05d}.safetensors"
-        _save_shard(tensors, path)
+        _save_shard(tensors, begins, path)
         files.append(describe(path, folder))
     _write_json(folder / "trainer.json", Trainer(0, 0, ranks, shapes, ""))
-    _write_json(folder / "checkpoint.json", CheckpointRecord(1, [*files, describe(folder / "trainer.json", folder)]))
+    _write_json(folder / "checkpoint.json", CheckpointRecord(FORMAT, [*files, describe(folder / "trainer.json", folder)]))
 
 
 def describe(path: Path, root: Path, tick: Callable[[], None] = no_tick) -> RecordedFile:
@@ -192,15 +199,19 @@ def recorded_files(folder: Path) -> list[RecordedFile]:
     """Returns the entries of checkpoint.json.
 
     Raises:
-        CheckpointError: It is missing, damaged, or does not list an existing file.
+        CheckpointError: It is missing, damaged, of another format, or does not list an existing file.
     """
     record = folder / "checkpoint.json"
     if not record.exists():
         raise CheckpointError(f"{folder.name} is not a checkpoint: it has no checkpoint.json.")
     try:
-        entries = [RecordedFile(str(e["path"]), int(e["bytes"]), str(e["sha256"])) for e in json.loads(record.read_bytes())["files"]]
+        read = json.loads(record.read_bytes())
+        entries = [RecordedFile(str(e["path"]), int(e["bytes"]), str(e["sha256"])) for e in read["files"]]
+        written = int(read["format"])
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"Checkpoint {folder.name} is damaged: checkpoint.json cannot be read ({error}).") from None
+    if written != FORMAT:
+        raise CheckpointError(f"Checkpoint {folder.name} has format {written}, but this version reads format {FORMAT}; make it again.")
     named = {entry.path for entry in entries}
     for path in (folder / "trainer.json", *sorted((folder / "shards").glob("*.safetensors"))):
         if (name := path.relative_to(folder).as_posix()) not in named:
@@ -243,22 +254,27 @@ def opened(folder: Path, stack: ExitStack, trainer: Trainer) -> Callable[[str, s
         trainer: The result of `verify`.
 
     Raises:
-        CheckpointError: Shards are missing. `partition` raises it for a parameter that the checkpoint does not have.
+        CheckpointError: Shards are missing. `partition` raises it for a parameter, or for elements of one, that the checkpoint does not have.
     """
     shards = [stack.enter_context(safe_open(path, "pt")) for path in sorted((folder / "shards").glob("*.safetensors"))]
     if len(shards) != trainer.ranks:
         raise CheckpointError(f"Checkpoint {folder.name} was written by {trainer.ranks} ranks, but holds {len(shards)} shards.")
+    begins: list[dict[str, int]] = [json.loads(shard.metadata()[BEGINS]) for shard in shards]
 
     def partition(name: str, what: str, begin: int, length: int) -> Tensor:
         if name not in trainer.shapes:
             raise CheckpointError(f"Checkpoint {folder.name} has no parameter {name}; it is of another model.")
         key, full = f"{name}|{what}", torch.Size(trainer.shapes[name]).numel()
         out = torch.zeros(length)
-        each = shards[0].get_slice(key).get_shape()[0]
-        for number, shard in enumerate(shards):
-            first, last = max(begin, number * each), min(begin + length, (number + 1) * each, full)
+        missing = max(0, min(begin + length, full) - begin)
+        for shard, start in ((shard, own[name]) for shard, own in zip(shards, begins, strict=True) if name in own):
+            stored = shard.get_slice(key)
+            first, last = max(begin, start), min(begin + length, start + stored.get_shape()[0], full)
             if first < last:
-                out[first - begin : last - begin] = shard.get_slice(key)[first - number * each : last - number * each]
+                out[first - begin : last - begin] = stored[first - start : last - start]
+                missing -= last - first
+        if missing:
+            raise CheckpointError(f"Checkpoint {folder.name} is damaged: its shards lack {missing} elements of {key}.")
         return out
 
     return partition
@@ -283,15 +299,15 @@ def from_values(value: Callable[[str], Tensor]) -> Callable[[str, str, int, int]
     return partition
 
 
-def _save_shard(tensors: dict[str, Tensor], path: Path) -> None:
-    """Writes and fsyncs a safetensors file.
+def _save_shard(tensors: dict[str, Tensor], begins: dict[str, int], path: Path) -> None:
+    """Writes and fsyncs a safetensors file. begins: parameter name -> first element of its partition.
 
     Raises:
         SafetensorError: The tensors cannot be written.
         OSError: The disk has an error, which safetensors reports as its own error with a text.
     """
     try:
-        save_file(tensors, path)
+        save_file(tensors, path, {BEGINS: json.dumps(begins, sort_keys=True)})
     except SafetensorError as error:
         if not (found := OS_ERROR.search(str(error))):
             raise

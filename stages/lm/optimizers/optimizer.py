@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Partition(Enum):
-    """The layout of one entry of an optimizer's state under ZeRO-3."""
+    """The layout of one entry of an optimizer's state under ZeRO."""
 
     AS_PARAMETER = "as the parameter"
     """One fp32 element per element of the parameter, partitioned over the ranks like the parameter."""
@@ -36,11 +36,13 @@ class ParameterGroup(TypedDict):
 
     Attributes:
         matrix: Rows and columns of every parameter of a group that is updated by matrix; None in a group that is updated by element.
+        together: Number of parameters of the group if the ranks divide all of them as one flat tensor (ZeRO 1); 0 if they divide each (ZeRO 3).
     """
 
     params: list[nn.Parameter]
     weight_decay: float
     matrix: tuple[int, int] | None
+    together: int
 
 
 class Optimizer(StageConfig):
@@ -62,11 +64,12 @@ class Optimizer(StageConfig):
         """Returns the torch optimizer.
 
         Args:
-            groups: Parameter groups, see `parameter_groups`. ZeRO-3 replaces the parameters of a group by flat fp32 tensors. Each holds
-                this rank's partitions of several parameters, one after the other. The partition of a parameter of n elements on rank r of
-                R is its elements from r · ceil(n / R), ceil(n / R) of them; beyond its end it is padded. Before every step, the trainer
-                sets `lr` of every group, and DeepSpeed clips the gradient norm. ZeRO-3 calls `step` once per flat tensor, on all ranks in
-                the same order, with all other groups empty.
+            groups: Parameter groups, see `parameter_groups`. ZeRO replaces the parameters of a group by flat fp32 tensors. Under stage 3,
+                each holds this rank's partitions of several parameters, one after the other. The partition of a parameter of n elements on
+                rank r of R is its elements from r · ceil(n / R), ceil(n / R) of them; beyond its end it is padded. Under stage 1, a group
+                has one flat tensor: part r of R equal parts of all parameters of the group, one after the other and padded at the end.
+                Before every step, the trainer sets `lr` of every group, and DeepSpeed clips the gradient norm. ZeRO calls `step` on all
+                ranks for the same flat tensors in the same order: once per flat tensor, with all other groups empty, or once for all.
         """
 
     @classmethod
@@ -83,6 +86,15 @@ class Optimizer(StageConfig):
     def state_tensors(cls) -> StateTensors:
         """Returns the numbers of tensors of the state, for the estimates of memory and disk."""
         return StateTensors(len(cls.tensors(matrix=True)), len(cls.tensors(matrix=False)))
+
+    @classmethod
+    def fresh_state(cls, flat: torch.Tensor, matrix: bool, step: int) -> dict[str, torch.Tensor]:
+        """Returns torch's `optimizer.state[flat]` after `step` updates, with zeros in its tensors. matrix: see `state_of`."""
+        import torch
+
+        # torch's fused AdamW needs the count where the parameter is.
+        counts = {name: torch.tensor(float(step), device=flat.device) for name in cls.counts(matrix)}
+        return counts | {name: torch.zeros_like(flat, requires_grad=False) for name in cls.tensors(matrix)}
 
     @classmethod
     def counts(cls, matrix: bool) -> tuple[str, ...]:
@@ -108,7 +120,7 @@ def full_shape(param: nn.Parameter) -> tuple[int, ...]:
 
 
 def parameter_groups(
-    named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, decay_embeddings: bool, by_matrix: bool
+    named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, decay_embeddings: bool, by_matrix: bool, zero_stage: int = 3
 ) -> list[ParameterGroup]:
     """Returns the parameter groups of an optimizer: hidden matrices of each shape, then decayed, then not decayed. None is empty.
 
@@ -117,6 +129,7 @@ def parameter_groups(
         weight_decay: Decoupled weight decay of all groups but the last.
         decay_embeddings: Whether weight decay also applies to the token embedding.
         by_matrix: Whether the optimizer updates hidden matrices as wholes. If not, they are in the decayed group.
+        zero_stage: Stage of ZeRO, which decides how the ranks divide a group.
 
     Raises:
         RuntimeError: A hidden matrix does not have two dimensions. Without this check it would not be updated.
@@ -135,7 +148,11 @@ def parameter_groups(
             matrices.setdefault((shape[0], shape[1]), []).append(param)
         else:
             (decayed if decays(name, decay_embeddings) else spared).append(param)
-    groups: list[ParameterGroup] = [{"params": params, "weight_decay": weight_decay, "matrix": shape} for shape, params in matrices.items()]
-    groups.append({"params": decayed, "weight_decay": weight_decay, "matrix": None})
-    groups.append({"params": spared, "weight_decay": 0.0, "matrix": None})
-    return [group for group in groups if group["params"]]
+    kinds: list[tuple[list[nn.Parameter], float, tuple[int, int] | None]] = [
+        *((params, weight_decay, shape) for shape, params in matrices.items()), (decayed, weight_decay, None), (spared, 0.0, None),
+    ]  # fmt: skip
+    return [
+        {"params": params, "weight_decay": decay, "matrix": shape, "together": len(params) if zero_stage == 1 else 0}
+        for params, decay, shape in kinds
+        if params
+    ]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -43,6 +43,7 @@ class Machine:
         device: "cpu" or "cuda".
         recompute: What the backward pass computes again: "none", "feed_forward" or "block".
         kernels: Folder of compiled kernels; empty does not compile the model.
+        zero_stage: Stage of DeepSpeed's ZeRO, 1 or 3.
     """
 
     ranks: int
@@ -54,6 +55,7 @@ class Machine:
     kernels: str = ""
     stall_limit_s: int = 600
     stop_grace_s: int = 120
+    zero_stage: Literal[1, 3] = 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from stages.lm.checkpoints import checkpoint, snapshots
 from stages.lm.model.llama import initial_value
+from stages.lm.optimizers.optimizer import full_shape
 from stages.lm.ranks.events import EventWriter
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.job import RankJob
-from stages.lm.zero.engine import Engine, assign
+from stages.lm.zero.engine import Engine
+from stages.lm.zero.engine_state import assign
 
 
 def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
@@ -34,7 +36,7 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
         elif job.init_from:
             assign(engine, _ticking(checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks, tick), tick))
         else:
-            shapes = {name: tuple(param.ds_shape) for name, param in engine.named.items()}
+            shapes = {name: full_shape(param) for name, param in engine.named.items()}
             values = checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed))
             assign(engine, _ticking(values, tick))
     return found[1].step if found else 0

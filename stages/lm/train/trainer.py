@@ -18,7 +18,8 @@ from stages.lm.train.metrics import open_metrics
 from stages.lm.train.rank_run import Run, open_run
 from stages.lm.train.starting_weights import load
 from stages.lm.train.training_step import train_step
-from stages.lm.zero.engine import Engine, partition_sizes
+from stages.lm.zero.engine import Engine
+from stages.lm.zero.engine_state import partition_sizes
 
 
 def train(job: RankJob, engine: Engine, events: EventWriter) -> None:

@@ -28,13 +28,14 @@ def written(folder: Path, ranks: int, step: int = 4, fingerprint: str = "f") -> 
     """Writes a checkpoint by hand: parameters are divided equally over the ranks, and padding is a number that must not be read."""
     (folder / "shards").mkdir(parents=True)
     for rank in range(ranks):
-        tensors = {}
+        tensors, begins = {}, {}
         for what in ("weight", "exp_avg", "exp_avg_sq"):
             for name, value in values(what).items():
                 each = -(-value.numel() // ranks)
+                begins[name] = rank * each
                 filled = torch.cat([value, torch.full((each * ranks - value.numel(),), -1e9)])
                 tensors[f"{name}|{what}"] = filled[rank * each : (rank + 1) * each].clone()
-        save_file(tensors, folder / "shards" / f"{rank:05d}.safetensors")
+        save_file(tensors, folder / "shards" / f"{rank:05d}.safetensors", {"begins": json.dumps(begins)})
     about = {"step": step, "optimizer_steps": step, "ranks": ranks, "shapes": SHAPES, "fingerprint": fingerprint}
     (folder / "trainer.json").write_text(json.dumps(about))
     record(folder)
@@ -43,13 +44,29 @@ def written(folder: Path, ranks: int, step: int = 4, fingerprint: str = "f") -> 
 
 def record(folder: Path) -> None:
     files = [describe(p, folder) for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "checkpoint.json"]
-    (folder / "checkpoint.json").write_text(json.dumps({"format": 1, "files": [asdict(file) for file in files]}))
+    (folder / "checkpoint.json").write_text(json.dumps({"format": 2, "files": [asdict(file) for file in files]}))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def unequal(folder: Path) -> Path:
+    """Writes the same checkpoint as ZeRO 1 does on three ranks: partitions of any length, and a rank that has nothing of a parameter."""
+    cuts = {"matrix.weight": (0, 0, 23, 35), "norm.weight": (0, 1, 2, 3), "one.weight": (0, 1, 1, 1)}
+    written(folder, 3)
+    for rank in range(3):
+        begins = {name: cut[rank] for name, cut in cuts.items() if cut[rank] < cut[rank + 1]}
+        tensors = {
+            f"{name}|{what}": values(what)[name][begin : cuts[name][rank + 1]].clone()
+            for what in ("weight", "exp_avg", "exp_avg_sq")
+            for name, begin in begins.items()
+        }
+        save_file(tensors, folder / "shards" / f"{rank:05d}.safetensors", {"begins": json.dumps(begins)})
+    record(folder)
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 2, 3, 4, 8])
 def test_every_slice_of_every_parameter(tmp_path: Path, ranks: int) -> None:
-    """A slice beyond the end of a parameter is zero; ranks of another world size have padding there."""
-    folder = written(tmp_path / "c", ranks)
+    """A slice beyond the end of a parameter is zero; ranks of another world size have padding there. 0: partitions of unequal length."""
+    folder = written(tmp_path / "c", ranks) if ranks else unequal(tmp_path / "c")
     with ExitStack() as stack:
         partition = checkpoint.reader(folder, stack)
         for what in ("weight", "exp_avg", "exp_avg_sq"):
@@ -88,7 +105,7 @@ def test_fresh_weights_in_shards_of_a_size(tmp_path: Path, shard_bytes: int) -> 
     whole = checkpoint.consolidate(tmp_path / "c")
     assert all(torch.equal(whole[name].flatten(), value) for name, value in given.items())
     for path in (tmp_path / "c" / "shards").iterdir():
-        assert set(load_file(path)) == {f"{name}|weight" for name in SHAPES}, "given weights have no state of an optimizer"
+        assert set(load_file(path)) <= {f"{name}|weight" for name in SHAPES}, "given weights have no state of an optimizer"
 
 
 def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
@@ -119,6 +136,29 @@ def test_shards_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
     record(folder)  # so only the number of shards is wrong
     with ExitStack() as stack, pytest.raises(CheckpointError, match="Checkpoint c was written by 2 ranks, but holds 1 shards"):
         checkpoint.reader(folder, stack)
+
+
+def test_elements_that_no_shard_has_are_refused_where_they_are_read(tmp_path: Path) -> None:
+    folder = unequal(tmp_path / "c")
+    path = folder / "shards" / "00001.safetensors"
+    begins = {"matrix.weight": 2, "norm.weight": 1}
+    save_file(
+        {key: value[2:] if "matrix" in key else value for key, value in load_file(path).items()}, path, {"begins": json.dumps(begins)}
+    )
+    record(folder)
+    with ExitStack() as stack:
+        partition = checkpoint.reader(folder, stack)
+        assert partition("matrix.weight", "weight", 2, 40)[:2].tolist() == [2.0, 3.0]
+        with pytest.raises(CheckpointError, match=r"Checkpoint c is damaged: its shards lack 1 elements of matrix.weight\|exp_avg"):
+            partition("matrix.weight", "exp_avg", 1, 3)
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path / "c", 1)
+    text = (folder / "checkpoint.json").read_text()
+    (folder / "checkpoint.json").write_text(text.replace('"format": 2', '"format": 1'))
+    with pytest.raises(CheckpointError, match="Checkpoint c has format 1, but this version reads format 2; make it again"):
+        checkpoint.verify(folder)
 
 
 def test_whole_parameters_as_partitions() -> None:

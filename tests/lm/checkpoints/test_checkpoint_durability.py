@@ -15,6 +15,7 @@ import torch
 
 from stages.lm.checkpoints import checkpoint
 from stages.lm.checkpoints.checkpoint import CheckpointError
+from stages.lm.zero.engine_state import LocalPart
 
 SHAPES = {"a.weight": [4, 6], "b.weight": [10]}
 
@@ -109,7 +110,7 @@ def test_a_trainer_that_cannot_be_read_is_named(folder: Path) -> None:
 
 
 def test_a_full_disk_under_safetensors_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(tensors: object, path: object) -> None:
+    def full(tensors: object, path: object, metadata: object) -> None:
         raise checkpoint.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
@@ -117,7 +118,7 @@ def test_a_full_disk_under_safetensors_is_an_error_of_the_system(tmp_path: Path,
         checkpoint.write_fresh(tmp_path / "c", SHAPES, lambda name, begin, end: torch.zeros(end - begin), 1 << 20)
     assert caught.value.errno == errno.ENOSPC and caught.value.filename.endswith("00000.safetensors")
 
-    def other(tensors: object, path: object) -> None:
+    def other(tensors: object, path: object, metadata: object) -> None:
         raise checkpoint.SafetensorError("shape mismatch")
 
     monkeypatch.setattr(checkpoint, "save_file", other)
@@ -142,7 +143,7 @@ class FakeEngine:
 
 def test_a_snapshot_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All files are fsynced, then both folders; then follow the rename and the fsync of the parent folder."""
-    monkeypatch.setattr(checkpoint, "local_state", lambda engine: [("a", "weight", torch.zeros(3))])
+    monkeypatch.setattr(checkpoint, "local_state", lambda engine: [LocalPart("a", "weight", 0, torch.zeros(3))])
     monkeypatch.setattr(checkpoint, "optimizer_steps", lambda engine, step: 5)
     calls: list[tuple[str, str]] = []
     fsync, replace = os.fsync, os.replace

@@ -13,6 +13,7 @@ import torch
 
 from stages.lm.checkpoints import checkpoint
 from stages.lm.checkpoints.checkpoint import CheckpointError
+from stages.lm.zero.engine_state import LocalPart
 from tests.lm.checkpoints.test_checkpoint import SHAPES, values, written
 
 
@@ -37,7 +38,9 @@ class Rank:
 
 @pytest.fixture
 def states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "local_state", lambda engine: [("a", "weight", torch.full((3,), float(engine.rank)))])
+    monkeypatch.setattr(
+        checkpoint, "local_state", lambda engine: [LocalPart("a", "weight", 3 * engine.rank, torch.full((3,), float(engine.rank)))]
+    )
     monkeypatch.setattr(checkpoint, "optimizer_steps", lambda engine, step: step)
 
 
@@ -55,7 +58,7 @@ def test_ranks_wait_for_the_folder_for_all_shards_and_for_the_finished_checkpoin
     done = {f"step-4/{name}" for name in ("checkpoint.json", "trainer.json", "shards/00000.safetensors", "shards/00001.safetensors")}
     assert first.seen == [set(), own[0], done], "before the shards, before the record, after the rename; no .sum is left"
     assert second.seen == [own[0], own[0] | own[1], own[0] | own[1]]
-    assert json.loads((tmp_path / "step-4" / "checkpoint.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "step-4" / "checkpoint.json").read_text())["format"] == 2
     assert checkpoint.verify(tmp_path / "step-4").ranks == 2
 
 
@@ -81,7 +84,7 @@ def test_weights_are_asked_for_where_a_shard_has_some_and_the_record_has_its_for
     assert [slice_ for slice_ in asked if slice_[0] != "matrix.weight"] == [
         ("norm.weight", 0, 1), ("one.weight", 0, 1), ("norm.weight", 1, 2), ("norm.weight", 2, 3),
     ]  # fmt: skip
-    assert json.loads((tmp_path / "c" / "checkpoint.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "c" / "checkpoint.json").read_text())["format"] == 2
 
 
 def test_shards_are_joined_in_the_order_of_their_numbers(tmp_path: Path, backwards: None) -> None:

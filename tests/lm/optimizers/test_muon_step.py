@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.lm.optimizers import muon_step
-from stages.lm.optimizers.muon_step import Exchange, MuonWithAdamW, SteppedGroup, by_whole_matrix, orthogonal, step_muon
+from stages.lm.optimizers.muon_step import Exchange, MuonWithAdamW, SteppedGroup, orthogonal, step_muon
 from stages.lm.optimizers.optimizer import ParameterGroup, parameter_groups
 from stages.lm.optimizers.optimizer_muon import Muon
 
@@ -52,50 +53,66 @@ def test_a_zero_matrix_stays_zero() -> None:
 class ThreadExchange(Exchange):
     """An exchange between threads of one process. Every thread puts its rows into `board` and takes its column."""
 
-    board: dict[int, Tensor] = field(default_factory=dict)
+    board: dict[int, list[Tensor]] = field(default_factory=dict)
     barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(1))
 
-    def all_to_all(self, parts: Tensor) -> Tensor:
-        self.board[self.rank] = parts
+    def all_to_all(self, sent: Tensor, sizes: Sequence[int], received_sizes: Sequence[int]) -> Tensor:
+        self.board[self.rank] = list(sent.split(list(sizes)))
         self.barrier.wait(60)
-        received = torch.stack([self.board[rank][self.rank] for rank in range(self.ranks)])
+        received = [self.board[rank][self.rank] for rank in range(self.ranks)]
         self.barrier.wait(60)
-        return received
+        assert [len(part) for part in received] == list(received_sizes)
+        return torch.cat(received)
 
 
-def dealt(matrix: Tensor, ranks: int) -> list[Tensor]:
-    """Returns the partition of every rank; the padding is a number that must not be read."""
-    each = -(-matrix.numel() // ranks)
-    padded = torch.cat([matrix.flatten(), torch.full((each * ranks - matrix.numel(),), 1e9)])
-    return list(padded.split(each))
+def dealt(matrices: list[Tensor], ranks: int, together: bool) -> list[Tensor]:
+    """Returns the flat tensor of every rank; the padding is a number that must not be read."""
+    whole = torch.stack([matrix.flatten() for matrix in matrices])
+    if together:
+        whole = whole.view(1, -1)
+    each = -(-whole.shape[1] // ranks)
+    padded = torch.cat([whole, torch.full((len(whole), each * ranks - whole.shape[1]), 1e9)], 1)
+    return [padded[:, rank * each : (rank + 1) * each].flatten() for rank in range(ranks)]
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (5, 4)])
-def test_ranks_compute_whole_matrices_and_get_their_parts_back(ranks: int, count: int) -> None:
-    """A matrix of 3 · 7 elements is not divisible by 2 or 5 ranks. The function is no sum of functions of the parts."""
+@pytest.mark.parametrize(("ranks", "count"), [(1, 1), (1, 3), (2, 1), (2, 2), (2, 5), (3, 2), (3, 3), (5, 4), (4, 9)])
+@pytest.mark.parametrize("together", [False, True])
+def test_ranks_update_whole_matrices_wherever_their_parts_are(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, count: int, together: bool
+) -> None:
+    """Every rank moves its parts by the update of the whole matrix. A matrix of 3 · 7 elements is not divisible by 2, 4 or 5 ranks."""
     shape = (3, 7)
-    matrices = [torch.randn(shape, generator=torch.Generator().manual_seed(number)) for number in range(count)]
-    board, barrier, seen = dict[int, Tensor](), threading.Barrier(ranks), list[int]()
-    found: dict[int, Tensor] = {}
+    weights, grads = ([torch.randn(shape, generator=torch.Generator().manual_seed(s + n)) for n in range(count)] for s in (0, 100))
+    barrier, board, seen = threading.Barrier(ranks), dict[int, list[Tensor]](), list[int]()
+    exchanges = threading.local()
+    monkeypatch.setattr(muon_step, "exchange_of", lambda param: exchanges.own)
+    whole = muon_step.orthogonal
+
+    def noted(*given: Any) -> Tensor:
+        seen.append(exchanges.own.rank)
+        return whole(*given)
+
+    monkeypatch.setattr(muon_step, "orthogonal", noted)
+    flats = dealt(weights, ranks, together)
+    flat_grads = dealt(grads, ranks, together)
 
     def work(rank: int) -> None:
-        def squared(matrix: Tensor) -> Tensor:
-            seen.append(rank)
-            return matrix @ matrix.T @ matrix
-
-        exchange = ThreadExchange(rank, ranks, torch.device("cpu"), board, barrier)
-        parts = torch.stack([dealt(matrix, ranks)[rank] for matrix in matrices])
-        found[rank] = by_whole_matrix(parts, shape, exchange, squared)
+        exchanges.own = ThreadExchange(rank, ranks, torch.device("cpu"), board, barrier)
+        flats[rank].grad = flat_grads[rank]
+        group: SteppedGroup = {"params": [], "matrix": shape, "lr": 0.5, "weight_decay": 0.1, "together": count if together else 0}
+        with torch.no_grad():
+            step_muon(flats[rank], {}, group, Muon(momentum=0.0))
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert sorted(seen) == list(range(count)), "each matrix is computed once"
-    for number, matrix in enumerate(matrices):
-        whole = torch.cat([found[rank][number] for rank in range(ranks)])
-        assert torch.equal(whole[:21].view(shape), matrix @ matrix.T @ matrix) and not whole[21:].any()
+    assert len(seen) == count and max(seen.count(rank) for rank in range(ranks)) == -(-count // ranks), "each matrix is computed once"
+    wanted = [weight * 0.95 - 0.5 * filtered(grad, 5).float() for weight, grad in zip(weights, grads, strict=True)]
+    found = torch.cat(flats) if together else torch.cat([flat.view(count, -1) for flat in flats], 1)
+    each = found[: count * 21].view(count, 21) if together else found[:, :21]
+    assert all(torch.allclose(row.view(shape), matrix, atol=1e-5) for row, matrix in zip(each, wanted, strict=True))
 
 
 def made_parameters() -> list[tuple[str, nn.Parameter]]:
@@ -153,7 +170,7 @@ def test_an_update_moves_by_the_rate_times_the_root_of_the_ratio_of_the_sides() 
     for shape, factor in (((12, 3), 2.0), ((3, 12), 1.0)):
         param = nn.Parameter(torch.zeros(shape))
         param.grad = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-        group: SteppedGroup = {"params": [param], "matrix": shape, "lr": 0.5, "weight_decay": 0.0}
+        group: SteppedGroup = {"params": [param], "matrix": shape, "lr": 0.5, "weight_decay": 0.0, "together": 0}
         with torch.no_grad():
             step_muon(param, {}, group, Muon(momentum=0.0))
         assert torch.allclose(param.detach().double(), -0.5 * factor * filtered(param.grad, 5), atol=1e-5)
@@ -166,11 +183,13 @@ def test_a_parameter_without_gradient_is_refused() -> None:
             MuonWithAdamW([group], Muon()).step()
 
 
-def test_a_flat_tensor_that_is_not_made_of_whole_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("together", [0, 3])
+def test_a_flat_tensor_that_is_not_made_of_whole_partitions_is_refused(monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+    """Three matrices of 15 elements need 23 elements on each of two ranks."""
     param = nn.Parameter(torch.zeros(22))
     param.grad = torch.ones(22)
     monkeypatch.setattr(muon_step, "exchange_of", lambda param: Exchange(0, 2, param.device))
-    group: Any = {"params": [param], "weight_decay": 0.0, "matrix": (3, 5)}
+    group: Any = {"params": [param], "weight_decay": 0.0, "matrix": (3, 5), "together": together}
     with pytest.raises(RuntimeError, match="A flat tensor of 22 elements is not made of partitions of 3 × 5 matrices over 2 ranks"):
         MuonWithAdamW([group], Muon()).step()
 

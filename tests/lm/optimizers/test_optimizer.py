@@ -35,7 +35,9 @@ def test_groups_by_shape(tied: bool, zero: bool) -> None:
     model = plain.Llama(shape)
     given = {name: under_zero(p) if zero else p for name, p in model.named_parameters()}
     groups = parameter_groups(given.items(), 0.3, decay_embeddings=False, by_matrix=True)
-    *by_matrix, decayed, spared = groups if not tied else [*groups[:-1], {"params": [], "weight_decay": 0.3, "matrix": None}, groups[-1]]
+    *by_matrix, decayed, spared = (
+        groups if not tied else [*groups[:-1], {"params": [], "weight_decay": 0.3, "matrix": None, "together": 0}, groups[-1]]
+    )
     found = [(id(p), group["matrix"]) for group in by_matrix for p in group["params"]]
     assert sorted(found) == sorted((id(given[f"blocks.{n}"]), tuple(p.shape)) for n, p in model.blocks.named_parameters() if p.ndim == 2)
     assert len(found) == 14 and [group["matrix"] for group in by_matrix] == [(16, 16), (8, 16), (24, 16), (16, 24)]

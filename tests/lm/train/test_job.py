@@ -42,7 +42,7 @@ OTHER: dict[str, Any] = {
     "model.head_dim": 8, "model.rope_scaling": RopeScaling(factor=8, original_max_position_embeddings=4),
     "model.rope_theta": 100.0, "model.rms_norm_eps": 1e-3, "model.tie_word_embeddings": True, "model.qk_norm": True,
     "machine.micro_batch_size": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
-    "machine.recompute": "block", "machine.eval_batch_size": 3,
+    "machine.recompute": "block", "machine.eval_batch_size": 3, "machine.zero_stage": 1,
 }  # fmt: skip
 """Another value for every field whose change is visible in a run."""
 ELSEWHERE = {
@@ -61,7 +61,7 @@ SHOWS = {
     "settings.eval_every_steps": ("evaluations",), "settings.max_validation_sequences": ("evaluations",), "validation": ("evaluations",),
     "settings.checkpoint_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
-    "machine.recompute": ("recomputing",), "machine.eval_batch_size": ("evaluated",),
+    "machine.recompute": ("recomputing",), "machine.eval_batch_size": ("evaluated",), "machine.zero_stage": ("settings",),
 }  # fmt: skip
 """Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
@@ -281,18 +281,18 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
 class Runtime:
     gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, recompute = 0, 3, 5, 7, True, "feed_forward"
-    stall_limit_s, stop_grace_s = 11, 13
+    stall_limit_s, stop_grace_s, zero_stage = 11, 13, 1
     compile: bool | None = False
 
 
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
-    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13)
+    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13, 1)
     monkeypatch.setattr(Runtime, "gpus", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13)
+    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 1)
     monkeypatch.setattr(Runtime, "gpus", 3)
     with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
         stage_training.machine(ctx)
@@ -318,7 +318,7 @@ def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
         (headers / "Python.h").touch()
     said: list[str] = []
     runtime = SimpleNamespace(**{name: getattr(Runtime, name) for name in ("cpu_ranks", "micro_batch_size", "eval_batch_size", "offload_optimizer",
-        "recompute", "stall_limit_s", "stop_grace_s")}, gpus=gpus, compile=wanted)  # fmt: skip
+        "recompute", "stall_limit_s", "stop_grace_s", "zero_stage")}, gpus=gpus, compile=wanted)  # fmt: skip
     ctx: Any = SimpleNamespace(runtime=runtime, node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -20,10 +20,11 @@ from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Partition
 from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.ranks.events import EventTail, SequencesScored, event_path, open_events
-from stages.lm.train import forward_only, rank_run, starting_weights, trainer, training_run
+from stages.lm.train import forward_only, rank_run, trainer, training_run
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import ScoringSettings
-from stages.lm.zero.engine import UpdateGate, optimizer_steps
+from stages.lm.zero.engine_state import optimizer_steps
+from stages.lm.zero.update_gate import UpdateGate
 from tests.golden import oracle
 from tests.lm import plain
 from tests.lm.made import MODEL, changed, training
@@ -141,7 +142,6 @@ def test_evaluation_is_per_counted_token(
 def test_log_probabilities_of_every_sequence_whatever_the_ranks(
     job: RankJob, weights: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
-    monkeypatch.setattr(starting_weights, "assign", plain.assign)
     scoring = replace(job, settings=ScoringSettings(), scratch=str(tmp_path), machine=replace(job.machine, ranks=ranks))
     for rank in range(ranks):
         engine = plain.engine_of(scoring, rank, ranks)

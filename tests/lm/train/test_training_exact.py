@@ -20,7 +20,7 @@ from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.ranks.events import Evaluated, EventTail, StepDone, event_path, open_events
 from stages.lm.ranks.launch import LaunchError
-from stages.lm.train import forward_only, rank_run, starting_weights, trainer, training_run, training_step
+from stages.lm.train import forward_only, rank_run, trainer, training_run, training_step
 from stages.lm.train.job import JobError, Machine, RankJob, read_job, write_job
 from stages.lm.train.metrics import open_metrics, read_metrics
 from stages.lm.train.training_run import metric_columns, remedy
@@ -79,13 +79,12 @@ def test_a_rank_that_has_scored_waits_for_the_others_with_its_file_written(
     job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     """The stage reads the files of all ranks as soon as one has ended."""
-    monkeypatch.setattr(starting_weights, "assign", plain.assign)
     two = [(np.arange(4), np.ones(4, np.uint8))] * 4
     files = write_sequence_files(tmp_path / "pairs", two, np.repeat(np.arange(2), 2), 8, 0)
     scoring = replace(job, settings=ScoringSettings(), train=files, scratch=str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
     forward_only.score(scoring, waiting(scoring, tmp_path / "scratch", rank, 2), open_events(tmp_path / "scratch", rank))
-    assert len(met) == 1 and f"log_probs-{rank}.npy" in met[0]
+    assert [f"log_probs-{rank}.npy" in files for files in met] == [False, True], "after the weights, and after the file"
 
 
 @pytest.mark.parametrize(("rank", "there"), [(0, {"checkpoint/trainer.json", "checkpoint/shards/00000.safetensors"}), (1, set())])
@@ -189,6 +188,7 @@ def test_a_job_has_nothing_that_it_was_not_given(job: RankJob, tmp_path: Path) -
         not Machine(1, "cpu", 2, 2).offload_optimizer
         and Machine(1, "cpu", 2, 2).recompute == "none"
         and not Machine(1, "cpu", 2, 2).kernels
+        and Machine(1, "cpu", 2, 2).zero_stage == 3
     )
     assert read_job(write_job(bare, tmp_path / "job.json")) == bare
 

@@ -12,11 +12,12 @@ import torch
 
 from stages.lm.train.job import Machine
 from stages.lm.train.training_settings import ScoringSettings
-from stages.lm.zero.engine import deepspeed_config, refuse_other_precision
+from stages.lm.zero.deepspeed_settings import deepspeed_config, refuse_other_precision
 from tests.lm.made import changed, small_job
 
 ZERO = {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 200_000_000, "stage3_prefetch_bucket_size": 200_000_000}
 REST = {
+    "communication_data_type": "fp32",
     "zero_allow_untested_optimizer": True,
     "zero_force_ds_cpu_optimizer": False,
     "steps_per_print": 1 << 40,
@@ -41,6 +42,12 @@ def test_training_on_gpus_overlaps_communication_and_pins_what_is_offloaded(tmp_
     assert on_cpu["zero_optimization"] == {**ZERO, "overlap_comm": False, "offload_optimizer": {"device": "cpu", "pin_memory": False}}
 
 
+def test_stage_1_has_no_settings_of_stage_3_and_reduces_after_the_backward_pass(tmp_path: Path) -> None:
+    for device in ("cpu", "cuda"):
+        job = small_job(tmp_path, Machine(1, device, 2, 2, zero_stage=1), 1)
+        assert deepspeed_config(job, 1)["zero_optimization"] == {"stage": 1, "reduce_bucket_size": 200_000_000, "overlap_comm": False}
+
+
 def test_scoring_has_no_gradients_to_clip(tmp_path: Path) -> None:
     job = replace(small_job(tmp_path, Machine(1, "cpu", 2, 2), 1), settings=ScoringSettings())
     assert deepspeed_config(job, 1)["gradient_clipping"] == 0.0
@@ -49,7 +56,7 @@ def test_scoring_has_no_gradients_to_clip(tmp_path: Path) -> None:
 def test_deepspeed_is_quiet_and_compiles_no_op() -> None:
     """In a process of its own, as a rank is: the import of DeepSpeed changes the loggers of its process."""
     code = (
-        "import logging, warnings; from stages.lm.zero.engine import prepare_deepspeed; prepare_deepspeed(); import deepspeed.ops; "
+        "import logging, warnings; from stages.lm.zero.deepspeed_settings import prepare_deepspeed; prepare_deepspeed(); import deepspeed.ops; "
         "warnings.warn('of a library'); from deepspeed.utils import logger; print(deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'], logger.level == logging.ERROR)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)

@@ -21,7 +21,11 @@ from stages.lm.optimizers.optimizer_muon import Muon
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import ScoringSettings
 from stages.lm.zero import engine as engines
-from stages.lm.zero.engine import Engine, UpdateGate, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
+from stages.lm.zero.deepspeed_settings import deepspeed_config, refuse_other_precision
+from stages.lm.zero.engine import Engine, build_optimizer, start, stop
+from stages.lm.zero.engine_state import assign
+from stages.lm.zero.stage_three import StageThree
+from stages.lm.zero.update_gate import UpdateGate
 from tests.lm import plain
 from tests.lm.made import changed, small_job
 
@@ -131,7 +135,7 @@ def test_sums_over_the_ranks_are_made_in_double_precision_on_the_device_of_the_e
 
     monkeypatch.setattr(engines.dist, "all_reduce", twice)
     made = plain.engine_of(job)
-    engine = Engine(made.deep, made.named, 0, 2, torch.device("cpu"), made.optimizer, UpdateGate())
+    engine = Engine(made.deep, made.named, 0, 2, torch.device("cpu"), made.optimizer, UpdateGate(), made.partitions)
     assert engine.reduce([2.0**24 + 1, 0.5]) == [2.0**25 + 2, 1.0]
     with pytest.raises(Stop):
         replace(engine, device=torch.device("meta")).reduce([1.0])
@@ -143,13 +147,15 @@ def given_engine(rank: int) -> tuple[Engine, dict[Any, Any], list[int]]:
     states: dict[Any, Any] = {}
     gathered: list[int] = []
     flat, param = torch.ones(3), nn.Parameter(torch.zeros(6))
-    param.ds_tensor = torch.zeros(3)  # type: ignore[attr-defined]
+    param.ds_tensor, param.ds_shape = torch.zeros(3), (6,)  # type: ignore[attr-defined]
     zero = SimpleNamespace(
         fp32_partitioned_groups_flat=[flat], fp16_groups=[1, 2], sub_group_to_group_id={0: 0}, param_groups=[{"matrix": None}], optimizer=SimpleNamespace(state=states),
         _reassign_or_swap_out_partitioned_parameters=gathered.append,
     )  # fmt: skip
     deep: Any = SimpleNamespace(optimizer=zero)
-    return Engine(deep, {"a": param}, rank, 2, torch.device("cpu"), AdamW(), UpdateGate()), states, gathered
+    named = {"a": param}
+    partitions = StageThree(zero, named, rank, AdamW())
+    return Engine(deep, named, rank, 2, torch.device("cpu"), AdamW(), UpdateGate(), partitions), states, gathered
 
 
 def slices(name: str, what: str, begin: int, length: int) -> torch.Tensor:
@@ -192,7 +198,7 @@ def test_every_flat_tensor_gets_the_state_of_its_parameters(calls: Calls) -> Non
         asked.append((name, what))
         return torch.zeros(length)
 
-    assign(Engine(deep, named, 1, 2, torch.device("cpu"), Muon(), UpdateGate()), partition, 4)
+    assign(Engine(deep, named, 1, 2, torch.device("cpu"), Muon(), UpdateGate(), StageThree(zero, named, 1, Muon())), partition, 4)
     moments = {"step": [], "exp_avg": [5], "exp_avg_sq": [5]}
     wanted = [{"step": [], "momentum": [3]}, {"step": [], "momentum": [4]}, moments]
     assert [{name: list(value.shape) for name, value in states[flat].items()} for flat in flats] == wanted
