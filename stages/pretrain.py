@@ -18,7 +18,7 @@ from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
-from stages.core.tables.training_tables import METRICS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, STEPS, training_section
 from stages.lm.model.config import ModelConfig, ModelShape
 from stages.lm.train.training_settings import SequenceTraining
 
@@ -55,14 +55,7 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
     shape = ModelConfig(vocab_size=vocab_size, max_position_embeddings=mix.seq_len, **config.model.model_dump())
     train, validation = _files(inputs, "train", mix.seq_len), _files(inputs, "validation", mix.seq_len)
-    sequences = sum(phase.sequences for phase in mix.phases)
-    if sequences < config.global_batch_size:
-        raise StageError(
-            f"The mixture has {sequences} sequences of {mix.seq_len} tokens, not enough for one global batch of {config.global_batch_size}.",
-            where=f"{ctx.node}.global_batch_size",
-            do="Use more data or a smaller global_batch_size.",
-        )
-    return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, mix.phases)
+    return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, mix.ranges)
 
 
 def _summary(trained: training.Trained, mix: Mixture) -> Summary:
@@ -164,7 +157,7 @@ STAGE = Stage(
         "validation_bits_per_byte": "bits per held-out byte",
     },
     output="checkpoint",
-    tables=(METRICS, STEPS),
+    tables=(METRICS, STEPS, PHASES),
     section=report_section,
     unit="sequences",
     does="Llama-style model under DeepSpeed ZeRO-3",
@@ -174,6 +167,7 @@ STAGE = Stage(
         "steps names sequences, no longer rows",
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
+        "the side table phases; the column phase of steps is its row",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

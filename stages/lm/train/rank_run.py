@@ -77,7 +77,7 @@ def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: Metrics
     """Returns a run after `start` steps; see `Run`. The order, the reader and the history follow from the job and the metrics of those steps."""
     settings = job.training
     earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
-    order = Order(job.phases, job.seed, settings.global_batch_size)
+    order = Order(job.phases, job.seed)
     return Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier))
 
 
