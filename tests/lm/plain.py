@@ -134,7 +134,7 @@ class Observed:
 def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | None = None) -> Observed:
     """Trains and returns the results. start: acts as if a snapshot of that many steps existed, with the initial weights of the job."""
     saved: list[int] = []
-    monkeypatch.setattr(trainer, "save", lambda _, step: saved.append(step))
+    monkeypatch.setattr(trainer, "save", lambda _, step, wait: saved.append(step))
     monkeypatch.setattr(trainer, "finish", lambda _: None)
     if start is not None:
         fresh = trainer.load

@@ -37,6 +37,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/zero/engine": TRAINED,
     "lm/train/training_run": ("tests/stages/test_pretrain.py", "tests/stages/test_reference.py"),
     "lm/train/job": ("tests/lm/ranks/test_launch.py", *TRAINED),
+    "lm/checkpoints/snapshot_writer": ("tests/lm/checkpoints/test_snapshot_writer.py",),
     "lm/checkpoints/checkpoint": ("tests/golden/test_trajectory.py", "tests/lm/infer/test_import_model.py", "tests/stages/test_export.py"),
     "lm/model/loss": ("tests/lm/model/test_loss.py", "tests/stages/test_dpo.py"),
     "lm/model/loss_dpo": ("tests/lm/model/test_loss.py", "tests/lm/train/test_trainer.py", "tests/stages/test_dpo.py"),

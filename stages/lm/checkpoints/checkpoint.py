@@ -6,8 +6,8 @@ A checkpoint is a folder with these files:
   `begins` is a JSON object: name of each parameter of the shard -> first element of its partition. A rank has partitions of equal length
   under ZeRO 3, and of any length under ZeRO 1. Partitions have no padding, and a parameter of which a rank has no element is not in its shard.
 - trainer.json: step, optimizer steps, ranks, shapes, fingerprint of the job.
-- checkpoint.json: bytes and sha256 of all other files. It is written after a barrier; then files and folders are fsynced, and only then the
-  folder is renamed into place.
+- checkpoint.json: bytes and sha256 of all other files. It is written when the shards of all ranks are on disk; then files and folders are
+  fsynced, and only then the folder is renamed into place.
 
 Guarantee: a folder without a valid checkpoint.json is not a checkpoint. A checkpoint is read only after its files match the record. A resume
 at the same number of ranks is bit-exact on a CPU; at another number it is the same up to rounding in the sums over ranks. No pickle is used.
@@ -86,34 +86,64 @@ def no_tick() -> None:
     """Does nothing: nobody watches the progress."""
 
 
-def save(engine: Engine, folder: Path, step: int, fingerprint: str, tick: Callable[[], None] = no_tick) -> None:
-    """Writes a checkpoint to `folder`. All ranks call it together. `folder` appears complete or not at all. tick: see `describe`."""
-    partial = folder.with_name(folder.name + ".partial")
-    if engine.rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        (partial / "shards").mkdir(parents=True)
-    engine.barrier()
-    shard = partial / "shards" / f"{engine.rank:05d}.safetensors"
+@dataclass
+class HostCopy:
+    """A rank's part of a checkpoint in host memory.
+
+    Attributes:
+        tensors: "<parameter>|<what>" -> flat fp32 values. `write_part` empties it.
+        begins: Parameter -> first element of this rank's partition.
+        trainer: The contents of trainer.json.
+    """
+
+    tensors: dict[str, Tensor]
+    begins: dict[str, int]
+    trainer: Trainer
+
+
+def host_copy(engine: Engine, step: int, fingerprint: str) -> HostCopy:
+    """Returns a copy of this rank's state after `step` finished steps, which training does not change any more."""
     parts = list(local_state(engine))
-    tensors = {f"{part.name}|{part.what}": part.values.detach().cpu().contiguous().clone() for part in parts}
-    _save_shard(tensors, {part.name: part.begin for part in parts}, shard)
-    (partial / f"{engine.rank:05d}.sum").write_text(json.dumps(asdict(describe(shard, partial, tick))))
-    engine.barrier()
-    if engine.rank == 0:
-        shapes = {name: list(full_shape(param)) for name, param in engine.named.items()}
-        trainer = Trainer(step, optimizer_steps(engine, step), engine.ranks, shapes, fingerprint)
-        sums = [partial / f"{rank:05d}.sum" for rank in range(engine.ranks)]
-        files = [RecordedFile(**json.loads(path.read_text())) for path in sums]
-        _write_json(partial / "trainer.json", trainer)
-        _write_json(partial / "checkpoint.json", CheckpointRecord(FORMAT, [*files, describe(partial / "trainer.json", partial)]))
-        for path in sums:
-            path.unlink()
-        for inner in (partial / "shards", partial):
-            _sync(inner)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(partial, folder)
-        _sync(folder.parent)
-    engine.barrier()
+    shapes = {name: list(full_shape(param)) for name, param in engine.named.items()}
+    return HostCopy(
+        {f"{part.name}|{part.what}": part.values.detach().cpu().contiguous().clone() for part in parts},
+        {part.name: part.begin for part in parts},
+        Trainer(step, optimizer_steps(engine, step), engine.ranks, shapes, fingerprint),
+    )
+
+
+def part_path(partial: Path, rank: int) -> Path:
+    """Returns the path of a rank's shard."""
+    return partial / "shards" / f"{rank:05d}.safetensors"
+
+
+def sum_path(partial: Path, rank: int) -> Path:
+    """Returns the path of the file that a rank writes when its shard is on disk. It holds the shard's record."""
+    return partial / f"{rank:05d}.sum"
+
+
+def write_part(copy: HostCopy, partial: Path, rank: int, tick: Callable[[], None] = no_tick) -> None:
+    """Writes a rank's shard below `partial`, and its sum when it is on disk. The copy is empty afterwards. tick: see `describe`."""
+    path, told = part_path(partial, rank), sum_path(partial, rank)
+    _save_shard(copy.tensors, copy.begins, path)
+    copy.tensors.clear()
+    told.with_suffix(".part").write_text(json.dumps(asdict(describe(path, partial, tick))))
+    os.replace(told.with_suffix(".part"), told)
+
+
+def commit(partial: Path, folder: Path, trainer: Trainer) -> None:
+    """Makes `folder` of `partial`, in which all ranks have written their parts. It appears complete or not at all."""
+    sums = [sum_path(partial, rank) for rank in range(trainer.ranks)]
+    files = [RecordedFile(**json.loads(path.read_text())) for path in sums]
+    _write_json(partial / "trainer.json", trainer)
+    _write_json(partial / "checkpoint.json", CheckpointRecord(FORMAT, [*files, describe(partial / "trainer.json", partial)]))
+    for path in sums:
+        path.unlink()
+    for inner in (partial / "shards", partial):
+        _sync(inner)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(partial, folder)
+    _sync(folder.parent)
 
 
 def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str, int, int], Tensor], shard_bytes: int) -> None:

@@ -19,6 +19,11 @@ SNAPSHOT = re.compile(r"step-(\d{10})")
 KEEP = 2  # snapshots to keep: the last, and the one before in case the last is damaged
 
 
+def root(scratch: Path) -> Path:
+    """Returns the folder of the snapshots of a job."""
+    return scratch / "resume"
+
+
 def name_of(step: int) -> str:
     """Returns the folder name of a snapshot. Names sort by step."""
     return f"step-{step:010d}"

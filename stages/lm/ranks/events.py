@@ -9,6 +9,7 @@ The module does not import torch.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -89,17 +90,30 @@ KIND_OF = {event: kind for kind, event in KINDS.items()}
 class EventWriter:
     """Appends the events of one rank, and has its heartbeat. Open it with `open_events`."""
 
-    file: IO[str]
+    file: IO[bytes]
     heartbeat: Heartbeat
 
     def write(self, event: RankEvent) -> None:
-        """Appends one event and flushes the file."""
-        self.file.write(json.dumps({"kind": KIND_OF[type(event)], **asdict(event)}) + "\n")
-        self.file.flush()
+        """Appends one event. On a full disk it stays in memory, as some kilobytes may, and is written with a later one."""
+        self.file.write((json.dumps({"kind": KIND_OF[type(event)], **asdict(event)}) + "\n").encode())
+        flush_if_possible(self.file)
 
     def log(self, text: str) -> None:
         """Appends a sentence for the log."""
         self.write(Logged(text))
+
+
+def flush_if_possible(file: IO[bytes]) -> None:
+    """Flushes the file, unless its disk is full: a snapshot that does not fit is deleted, and then there is space for it again.
+
+    Raises:
+        OSError: The disk has another error.
+    """
+    try:
+        file.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def event_path(scratch: Path, rank: int) -> Path:
@@ -109,7 +123,7 @@ def event_path(scratch: Path, rank: int) -> Path:
 
 def open_events(scratch: Path, rank: int) -> EventWriter:
     """Returns a writer that appends to the rank's event file; the heartbeat is at its first place."""
-    return EventWriter(event_path(scratch, rank).open("a"), open_heartbeat(scratch, rank))
+    return EventWriter(event_path(scratch, rank).open("ab"), open_heartbeat(scratch, rank))
 
 
 @dataclass

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from stages.lm.ranks.events import flush_if_possible
+
 MetricLine = dict[str, Any]
 """A line of the metrics file: name -> number. The step is an int; a value that was not finite is None."""
 
@@ -23,15 +25,16 @@ MetricLine = dict[str, Any]
 class MetricsFile:
     """A file with one JSON line per step or evaluation: {"step", "tokens", "loss", …}. step counts finished steps: the first one is 1."""
 
-    file: IO[str]
+    file: IO[bytes]
 
     def write(self, step: int, values: Mapping[str, float | None]) -> None:
-        """Appends one line and flushes the file."""
-        self.file.write(json.dumps({"step": step, **values}) + "\n")
-        self.file.flush()
+        """Appends one line. On a full disk it stays in memory, as some kilobytes may, and is written with a later one or by `sync`."""
+        self.file.write((json.dumps({"step": step, **values}) + "\n").encode())
+        flush_if_possible(self.file)
 
     def sync(self) -> None:
-        """Writes the file to disk."""
+        """Writes the file to disk. Another thread may call it."""
+        self.file.flush()
         os.fsync(self.file.fileno())
 
 
@@ -41,7 +44,7 @@ def open_metrics(path: Path, step: int) -> MetricsFile:
     partial = path.with_suffix(".partial")
     partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
     os.replace(partial, path)
-    return MetricsFile(path.open("a"))
+    return MetricsFile(path.open("ab"))
 
 
 def read_metrics(path: Path) -> list[MetricLine]:

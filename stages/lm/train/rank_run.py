@@ -12,6 +12,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from stages.lm.checkpoints import snapshots
+from stages.lm.checkpoints.snapshot_writer import SnapshotWriter
 from stages.lm.data.order import Order
 from stages.lm.data.reader import Batch, SequenceReader
 from stages.lm.model.loss import Loss, to_torch
@@ -45,6 +47,7 @@ class Run:
         metrics: The metrics file; None on ranks other than 0.
         start: Steps done before this process started.
         history: Losses and gradient norms of the last updates.
+        writer: Writes the snapshots.
     """
 
     job: RankJob
@@ -56,6 +59,7 @@ class Run:
     metrics: MetricsFile | None
     start: int
     history: StepHistory
+    writer: SnapshotWriter
 
     @property
     def loss(self) -> Loss:
@@ -70,7 +74,7 @@ class Run:
     @property
     def snapshots(self) -> Path:
         """The folder of the snapshots."""
-        return Path(self.job.scratch) / "resume"
+        return snapshots.root(Path(self.job.scratch))
 
 
 def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: MetricsFile | None, start: int) -> Run:
@@ -78,7 +82,8 @@ def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: Metrics
     settings = job.training
     earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
     order = Order(job.phases, job.seed)
-    return Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier))
+    writer = SnapshotWriter(engine, snapshots.root(Path(job.scratch)), job.fingerprint(), events.heartbeat.tick)
+    return Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier), writer)
 
 
 def forward(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -27,7 +27,7 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
     events.heartbeat.reach(Activity.LOADING)
     tick = events.heartbeat.tick
     with ExitStack() as stack:
-        found = snapshots.newest_good(engine, Path(job.scratch) / "resume", job.fingerprint(), events.log, tick)
+        found = snapshots.newest_good(engine, snapshots.root(Path(job.scratch)), job.fingerprint(), events.log, tick)
         if found:
             folder, trainer = found
             assign(engine, _ticking(checkpoint.opened(folder, stack, trainer), tick), trainer.optimizer_steps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from stages.lm.checkpoints import checkpoint, snapshots
+from stages.lm.checkpoints import snapshots
 from stages.lm.ranks.events import Evaluated, EventWriter, StepDone
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.forward_only import evaluate
@@ -38,13 +38,15 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         now = time.monotonic()
         values |= {"lr": run.learning_rate(step), "tokens_per_s": (values["tokens"] or 0.0) / (now - clock)}
         clock = now
+        if complaint := run.writer.complaint():
+            events.log(complaint)
         last = step + 1 == job.steps
         _report(run, StepDone(step + 1, values))
         if job.validation and (last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)):
             _report(run, Evaluated(step + 1, evaluate(run)))
             clock = time.monotonic()
         if last or stops or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
-            save(run, step + 1)
+            save(run, step + 1, wait=last or stops)
             clock = time.monotonic()
         if stops and not last:
             if engine.rank == 0:
@@ -53,14 +55,13 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     finish(run)
 
 
-def save(run: Run, step: int) -> None:
-    """Writes a snapshot and deletes all but the last two."""
+def save(run: Run, step: int, wait: bool) -> None:
+    """Begins to write a snapshot; with `wait` it returns when the snapshot is on disk. All but the last two are deleted then."""
     run.events.heartbeat.reach(Activity.SAVING)
-    if run.metrics:
-        run.metrics.sync()
-    checkpoint.save(run.engine, run.snapshots / snapshots.name_of(step), step, run.job.fingerprint(), run.events.heartbeat.tick)
-    if run.engine.rank == 0:
-        snapshots.prune(run.snapshots, step)
+    if complaint := run.writer.start(step, run.metrics.sync if run.metrics else lambda: None):
+        run.events.log(complaint)
+    if wait:
+        run.writer.finish()
 
 
 def finish(run: Run) -> None:

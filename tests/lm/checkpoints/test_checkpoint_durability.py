@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from stages.lm.checkpoints import checkpoint
-from stages.lm.checkpoints.checkpoint import CheckpointError
+from stages.lm.checkpoints.checkpoint import CheckpointError, no_tick
+from stages.lm.checkpoints.snapshot_writer import SnapshotWriter
 from stages.lm.zero.engine_state import LocalPart
 
 SHAPES = {"a.weight": [4, 6], "b.weight": [10]}
@@ -136,6 +137,9 @@ class FakeEngine:
     def barrier(self) -> None:
         """Does nothing: there is one rank."""
 
+    def reduce(self, values: list[float]) -> list[float]:
+        return values
+
     @property
     def named(self) -> dict[str, object]:
         return {}
@@ -158,13 +162,16 @@ def test_a_snapshot_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(os, "replace", noted_replace)
-    checkpoint.save(FakeEngine(), tmp_path / "step-1", 1, "job")  # type: ignore[arg-type]
-    at = calls.index(("rename", "step-1"))
-    partial = "step-1.partial"
+    writer = SnapshotWriter(FakeEngine(), tmp_path, "job", no_tick)  # type: ignore[arg-type]
+    assert writer.start(1, lambda: calls.append(("sync", "metrics"))) == ""
+    writer.finish()
+    name = "step-0000000001"
+    at, partial = calls.index(("rename", name)), f"{name}.partial"
+    assert calls.index(("sync", "metrics")) < at, "a snapshot whose metrics were lost would continue with a gap in the curve"
     assert {f"{partial}/shards/00000.safetensors", f"{partial}/trainer.json", f"{partial}/checkpoint.json"} <= {
         name for _, name in calls[:at]
     }
     folders = [name for _, name in calls[:at] if name in (partial, f"{partial}/shards")]
     assert folders == [f"{partial}/shards", partial] and [name for _, name in calls[at - 2 : at]] == folders, "after what they hold"
     assert calls[at + 1 :] == [("fsync", ".")]
-    assert checkpoint.verify(tmp_path / "step-1").step == 1
+    assert checkpoint.verify(tmp_path / name).step == 1

@@ -11,26 +11,31 @@ from pathlib import Path
 
 import pytest
 
-from stages.lm.ranks.events import OS_ERROR_EXIT, RankEvent, RankFailed
+from stages.lm.checkpoints import checkpoint
+from stages.lm.ranks.events import OS_ERROR_EXIT, Logged, RankEvent, RankFailed
 from stages.lm.ranks.launch import LaunchError, RankErrors, _failure, launch
 from stages.lm.train.job import Machine, RankJob
 from tests.conftest import PROJECT
-from tests.lm.made import small_job
+from tests.lm.made import small_job, training
 
 FULL_DISK = """
 import os
 
+fsync = os.fsync
+
 def full(handle):
-    raise OSError(28, os.strerror(28), "/disk/shard")
+    if FILES in os.readlink(f"/proc/self/fd/{handle}"):
+        raise OSError(28, os.strerror(28), "/disk/shard")
+    fsync(handle)
 
 if "RANK" in os.environ:
     os.fsync = full
 """
 
 
-def full_disk_in_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes every fsync of a rank fail with a full disk. The processes that start ranks are not affected."""
-    (folder / "sitecustomize.py").write_text(FULL_DISK)
+def full_disk_in_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch, files: str = "") -> None:
+    """Makes every fsync of a rank fail with a full disk, of files whose path contains `files`. The processes that start ranks go on."""
+    (folder / "sitecustomize.py").write_text(FULL_DISK.replace("FILES", repr(files)))
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{PROJECT}")
 
 
@@ -49,6 +54,24 @@ def test_a_full_disk_in_a_rank_is_the_callers_oserror(job: RankJob, tmp_path: Pa
     assert "Traceback" not in (tmp_path / "scratch" / "rank-0.log").read_text()
 
 
+def test_a_full_disk_during_a_snapshot_is_one_message_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the snapshots of the steps 2, 4 and 6, that of step 2 finds no space on the second of two ranks."""
+    full_disk_in_ranks(tmp_path, monkeypatch, "step-0000000002.partial/shards/00001")
+    small = small_job(tmp_path, Machine(2, "cpu", 2, 2), steps=6)
+    heard: list[RankEvent] = []
+    launch(
+        replace(small, settings=training(global_batch_size=4, learning_rate=1e-3, checkpoint_every_steps=2)),
+        lambda rank, event: heard.append(event),
+        os.environ,
+    )
+    said = [event.text for event in heard if isinstance(event, Logged)]
+    assert said == [
+        "The snapshot of step 2 cannot be written: [Errno 28] No space left on device: '/disk/shard'. Training goes on; the snapshots before it are kept."
+    ]
+    assert sorted(path.name for path in (tmp_path / "scratch" / "resume").iterdir()) == ["step-0000000004", "step-0000000006"]
+    assert checkpoint.verify(tmp_path / "out" / "checkpoint").step == 6
+
+
 def test_a_deleted_file_in_a_rank_is_one_sentence(job: RankJob, tmp_path: Path) -> None:
     gone = replace(job, train=replace(job.train, tokens=(str(tmp_path / "gone.bin"),)))
     with pytest.raises(LaunchError) as caught:
@@ -61,7 +84,7 @@ def test_a_rank_that_cannot_write_its_last_word_ends_with_a_code_that_says_it(nu
     """The standard output is on the same full disk; buffered output must not change the exit code."""
     give_up = (
         "import sys; from stages.lm.ranks.rank import give_up; from stages.lm.ranks.events import EventWriter;"
-        f"print('x' * 100, end=''); give_up(OSError({number}, 'full') if {number} else OSError('full'), EventWriter(open('/dev/full', 'w'), None))"
+        f"print('x' * 100, end=''); give_up(OSError({number}, 'full') if {number} else OSError('full'), EventWriter(open('/dev/full', 'wb'), None))"
     )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import json
 import math
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stages.core.tables.training_tables import METRICS
 from stages.lm.ranks.events import EventTail, Logged, event_path, open_events
-from stages.lm.train.metrics import bits_per_byte, open_metrics, read_metrics
+from stages.lm.train.metrics import MetricsFile, bits_per_byte, open_metrics, read_metrics
 from stages.lm.train.training_run import evaluations, metric_columns, metric_rows
 
 
@@ -18,12 +23,42 @@ def test_no_doubled_steps_after_a_resume(tmp_path: Path) -> None:
     first = open_metrics(path, 0)
     for step in range(1, 6):
         first.write(step, {"loss": float(step)})
-    first.file.write('{"step": 6, "lo')  # killed while writing
+    first.file.write(b'{"step": 6, "lo')  # killed while writing
     first.file.close()
     again = open_metrics(path, 3)
     again.write(4, {"loss": 40.0})
     again.sync()
     assert [(line["step"], line["loss"]) for line in read_metrics(path)] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+
+
+class Disk(io.RawIOBase):
+    """A file on a disk that can be full or broken."""
+
+    def __init__(self) -> None:
+        self.content, self.number = b"", 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if self.number:
+            raise OSError(self.number, os.strerror(self.number))
+        self.content += bytes(data)
+        return len(data)
+
+
+def test_a_line_that_a_full_disk_refuses_is_written_later() -> None:
+    disk = Disk()
+    metrics = MetricsFile(io.BufferedWriter(disk))
+    for step, number in ((1, 0), (2, errno.ENOSPC), (3, errno.EDQUOT), (4, 0)):
+        disk.number = number
+        metrics.write(step, {})
+        assert disk.content.count(b"\n") == (4 if step == 4 else 1)
+    assert [json.loads(line) for line in disk.content.splitlines()] == [{"step": step} for step in (1, 2, 3, 4)]
+    disk.number = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        metrics.write(5, {})
+    disk.number = 0
 
 
 def test_a_fresh_start_forgets_old_lines(tmp_path: Path) -> None:
@@ -86,10 +121,10 @@ def test_events_are_read_in_whole_lines(tmp_path: Path) -> None:
     writer, tail = open_events(tmp_path, 3), EventTail(event_path(tmp_path, 3))
     assert list(EventTail(tmp_path / "absent").read()) == []
     writer.log("one")
-    writer.file.write('{"kind": "log", "te')
+    writer.file.write(b'{"kind": "log", "te')
     writer.file.flush()
     assert list(tail.read()) == [Logged("one")]
-    writer.file.write('xt": "zwei"}\n')
+    writer.file.write(b'xt": "zwei"}\n')
     writer.file.flush()
     assert list(tail.read()) == [Logged("zwei")]
     assert list(tail.read()) == []

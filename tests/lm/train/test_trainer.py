@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Partition
 from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.ranks.events import EventTail, SequencesScored, event_path, open_events
-from stages.lm.train import forward_only, rank_run, trainer, training_run
+from stages.lm.train import forward_only, rank_run, training_run
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import ScoringSettings
 from stages.lm.zero.engine_state import optimizer_steps
@@ -193,19 +192,6 @@ def test_going_on_takes_the_step_after_the_last(job: RankJob, tmp_path: Path, mo
     assert [line["step"] for line in found.lines] == [5, 6, 7] and found.curve("lr") == whole.curve("lr")[4:]
     order = oracle.batches(((0, SEQUENCES),), 8, 5)
     assert [sum(seen[i : i + 2], []) for i in (0, 2, 4)] == [next(order) for _ in range(7)][4:]
-
-
-@pytest.mark.parametrize(("rank", "deleted"), [(0, 1), (1, 0)])
-def test_only_rank_0_deletes_old_snapshots(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, deleted: int) -> None:
-    """After the new one is written. If another rank deleted them, a single rank would keep every snapshot."""
-    calls: list[str] = []
-    monkeypatch.setattr(trainer.checkpoint, "save", lambda *_: calls.append("save"))
-    monkeypatch.setattr(trainer.snapshots, "prune", lambda folder, step: calls.append(f"prune {folder.name} {step}"))
-    engine: Any = SimpleNamespace(rank=rank)
-    own = replace(job, scratch=str(tmp_path))
-    run = rank_run.open_run(own, engine, open_events(tmp_path, rank), None, 0)
-    trainer.save(run, 4)
-    assert calls == ["save", "prune resume 4"][: 1 + deleted]
 
 
 def test_a_job_that_is_already_done_only_hands_over(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

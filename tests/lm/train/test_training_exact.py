@@ -101,23 +101,6 @@ def test_the_first_rank_alone_hands_over_the_checkpoint_and_all_wait_for_it(
     assert met == [there] and sorted(path.name for path in source.rglob("*")) == ["00000.safetensors", "shards", "trainer.json"]
 
 
-def test_the_metrics_are_on_disk_before_the_snapshot_and_old_snapshots_go_after_it(
-    job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A snapshot whose metrics were lost would continue with a gap in the curve."""
-    calls: list[str] = []
-    monkeypatch.setattr(trainer.checkpoint, "save", lambda engine, folder, *_: calls.append(f"save {folder.name}"))
-    monkeypatch.setattr(trainer.snapshots, "prune", lambda folder, step: calls.append(f"prune {folder.name} {step}"))
-    engine: Any = SimpleNamespace(rank=0)
-    metrics: Any = SimpleNamespace(sync=lambda: calls.append("sync"))
-    own = replace(job, scratch=str(tmp_path))
-    trainer.save(
-        rank_run.open_run(own, engine, open_events(tmp_path, 0), metrics, 0),
-        4,
-    )
-    assert calls == ["sync", "save step-0000000004", "prune resume 4"]
-
-
 @pytest.mark.parametrize(("count", "shown"), [(1, "0"), (16, ", ".join(map(str, range(16)))), (17, ", ".join(map(str, range(16))) + " …")])
 def test_an_error_names_at_most_sixteen_sequences(count: int, shown: str) -> None:
     assert training_step._some(np.arange(count)) == shown
