@@ -160,7 +160,7 @@ STAGE = Stage(
     tables=(METRICS, STEPS, PHASES),
     section=report_section,
     unit="sequences",
-    does="Llama-style model under DeepSpeed ZeRO-3",
+    does="Llama-style model under DeepSpeed ZeRO",
     versions=(
         "ZeRO-3 training from the seed",
         "model.json names the model as config.json does; the column epoch of steps",
@@ -168,6 +168,7 @@ STAGE = Stage(
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
         "the side table phases; the column phase of steps is its row",
+        "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

@@ -215,6 +215,7 @@ STAGE = Stage(
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
         "the side table phases; the column phase of steps is its row",
+        "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

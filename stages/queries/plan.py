@@ -314,13 +314,14 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
 
 
 def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: ModelConfig) -> int:
-    """Returns the memory of one rank of a training that follows from settings and shape; that of Python and its libraries is not in it."""
-    from stages.lm.model import flops
+    """Returns the estimated memory of one rank of a training, in bytes; see lm/model/training_memory.py."""
+    from stages.lm.model import training_memory
 
-    return flops.training_memory_bytes(
-        shape, runtime.gpus or runtime.cpu_ranks, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
-        runtime.recompute, settings.optimizer.state_tensors(),
+    load = training_memory.TrainingLoad(
+        runtime.gpus or runtime.cpu_ranks, runtime.zero_stage, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
+        runtime.recompute, settings.optimizer.state_tensors(), "cuda" if runtime.gpus else "cpu", runtime.offload_optimizer,
     )  # fmt: skip
+    return training_memory.rank_memory_bytes(shape, load)
 
 
 def _measured(built: Mapping[str, Artifact | None]) -> list[tuple[str, str]]:

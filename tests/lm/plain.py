@@ -27,7 +27,7 @@ from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 from stages.lm.zero.deepspeed_settings import deepspeed_config
 from stages.lm.zero.engine import Engine, build_optimizer
-from stages.lm.zero.partitions import WEIGHT, Part
+from stages.lm.zero.partitions import WEIGHT, ParameterPart
 from stages.lm.zero.update_gate import UpdateGate
 
 
@@ -76,8 +76,8 @@ class Whole:
 
     deep: PlainDeep
 
-    def part(self, name: str) -> Part:
-        return Part(0, self.deep.module.get_parameter(name).numel())
+    def part(self, name: str) -> ParameterPart:
+        return ParameterPart(0, self.deep.module.get_parameter(name).numel())
 
     def dtypes(self) -> set[torch.dtype]:
         return {torch.float32}

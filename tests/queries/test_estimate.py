@@ -15,7 +15,8 @@ from stages.core.contract import environment
 from stages.core.contract.declaration import Artifact, Context, Outcome
 from stages.core.contract.recipe import load_recipe
 from stages.lm.model.config import ModelConfig, write_model_config
-from stages.lm.model.flops import StateTensors, flops_per_token, parameter_count, training_memory_bytes
+from stages.lm.model.flops import StateTensors, flops_per_token, parameter_count
+from stages.lm.model.training_memory import TrainingLoad, rank_memory_bytes
 from stages.pretrain import PretrainConfig
 from stages.queries.estimate import Estimate, estimate_nodes
 from stages.queries.plan import Step, make_plan
@@ -179,10 +180,11 @@ def test_another_model_has_its_own_work_size_and_memory(tmp_path: Path) -> None:
     times = flops_per_token(larger, 128) * 128 / (flops_per_token(MODEL, 64) * 64)
     assert found.seconds == pytest.approx(60 * times)
     assert found.disk_bytes == pytest.approx(5000 * parameter_count(larger) / parameter_count(MODEL))
-    more = training_memory_bytes(larger, 1, 16, 128, "fp32", "none", StateTensors(2, 2)) - training_memory_bytes(
-        MODEL, 1, 16, 64, "fp32", "none", StateTensors(2, 2)
+    now, then = (
+        rank_memory_bytes(model, TrainingLoad(1, 3, 16, length, "fp32", "none", StateTensors(2, 2)))
+        for model, length in ((larger, 128), (MODEL, 64))
     )
-    assert found.memory_bytes == 123_456 + more, "what was sampled has Python and its libraries"
+    assert found.memory_bytes == 123_456 + now - then, "what was sampled has Python and its libraries"
 
 
 @pytest.mark.parametrize("setting", ["runtime.cpu_ranks=3", "runtime.gpus=1", "pretrain.precision=bf16"])
@@ -196,7 +198,7 @@ def test_another_micro_batch_changes_the_memory_by_what_follows_from_the_shape(t
     found = training(
         tmp_path, f"runtime.micro_batch_size={micro_batch}", f"pretrain.global_batch_size={micro_batch}", "pretrain.budget.steps=101"
     )
-    now, then = (training_memory_bytes(MODEL, 1, micro, 64, "fp32", "none", StateTensors(2, 2)) for micro in (micro_batch, 16))
+    now, then = (rank_memory_bytes(MODEL, TrainingLoad(1, 3, micro, 64, "fp32", "none", StateTensors(2, 2))) for micro in (micro_batch, 16))
     assert found.memory_bytes == max(123_456 + now - then, 0)
 
 

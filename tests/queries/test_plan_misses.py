@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from stages.core.index import database
 from stages.core.run.node_job import prepare
 from stages.core.store import manifest
 from stages.lm.model.config import ModelConfig
+from stages.lm.model.flops import StateTensors
+from stages.lm.model.training_memory import TrainingLoad
+from stages.lm.model.training_memory import rank_memory_bytes as memory_of_load
 from stages.pretrain import PretrainConfig
 from stages.queries import plan
 from stages.queries.plan import Plan, Planned, Step, make_plan, newest_folders, rank_memory_bytes, training_size, why_miss
@@ -121,8 +125,7 @@ def test_a_checkpoint_that_a_recipe_without_pretraining_imports_is_not_trained(t
     assert [name for name, _ in rows] == ["parameters", "one checkpoint", "built so far"]
 
 
-def test_the_memory_of_a_rank_is_that_of_its_states_activations_and_gathered_weights() -> None:
-    """532,032 parameters: 16 bytes each over two ranks; 8,192 tokens of 64 * 4 * 68 and 3,000 * 8 bytes; what is gathered."""
+def test_the_memory_of_a_rank_follows_from_runtime_settings_and_shape() -> None:
     shape = ModelConfig(
         vocab_size=3000, max_position_embeddings=128, num_hidden_layers=4, hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=128,
@@ -133,6 +136,10 @@ def test_the_memory_of_a_rank_is_that_of_its_states_activations_and_gathered_wei
          "learning_rate": 0.001, "warmup_steps": 0, "eval_every_steps": 0, "checkpoint_every_steps": 0, "precision": "fp32"},
         "test",
     )  # fmt: skip
-    assert rank_memory_bytes(Runtime(micro_batch_size=64, cpu_ranks=2), settings, shape) == (
-        532_032 * 16 // 2 + 8_192 * (4 * 4_352 + 12 * 128) + 8_192 * 8 * 64 + 4 * 3_000 * 64 + 1_830_912
-    )
+    load = TrainingLoad(2, 3, 64, 128, "fp32", "none", StateTensors(2, 2))
+    assert rank_memory_bytes(Runtime(micro_batch_size=64, cpu_ranks=2), settings, shape) == memory_of_load(shape, load)
+    other = replace(load, ranks=4, zero_stage=1, recompute="block", device="cuda")
+    runtime = Runtime(micro_batch_size=64, gpus=4, zero_stage=1, recompute="block")
+    assert rank_memory_bytes(runtime, settings, shape) == memory_of_load(shape, other)
+    offloaded = Runtime(micro_batch_size=64, gpus=4, recompute="block", offload_optimizer=True)
+    assert rank_memory_bytes(offloaded, settings, shape) == memory_of_load(shape, replace(other, zero_stage=3, offload_optimizer=True))

@@ -3,7 +3,7 @@
 Guarantee: a token attends only to itself and to earlier tokens of its own segment. The logits equal those of transformers'
 LlamaForCausalLM (with QK-norm: Qwen3ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the
 parameter's name and its shape, so they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer
-fills them from `initial_value`, so ZeRO-3 never holds the whole model.
+fills them from `initial_value`, so ZeRO 3 never holds the whole model.
 Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (lm/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3.
 
 Shape legend: B sequences, L tokens per sequence, T = B·L, D hidden size, H attention heads, K key-value heads, C channels per head,
@@ -139,7 +139,7 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class Head(Linear):
-    """The output head. A loss is computed inside its forward pass, where ZeRO-3 has gathered its weight."""
+    """The output head. A loss is computed inside its forward pass, where ZeRO 3 has gathered its weight."""
 
     def forward(self, x_BLD: Tensor, loss: Callable[[Tensor, Tensor], T] | None = None) -> Tensor | T:
         """Returns logits [B, L, V], or loss(x_BLD, weight [V, D])."""

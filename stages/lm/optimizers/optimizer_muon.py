@@ -7,7 +7,7 @@ Cost: one tensor of state per hidden matrix (AdamW has two). Per step, 5 Â· (4 Â
 divided over the ranks, and every rank sends 8 bytes per element of its partitions of the matrices. With four layers of
 width 128 a step takes 35 ms on one CPU thread (AdamW: 5 ms).
 Source: Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/), Moonlight (arXiv 2502.16982) for weight decay and the exchange.
-DeepSpeed 0.19.8 has a Muon for ZeRO-3 too. It is not used: it clips the norm of the orthogonalized updates in place of that of the gradients,
+DeepSpeed 0.19.8 has a Muon for ZeRO 3 too. It is not used: it clips the norm of the orthogonalized updates in place of that of the gradients,
 it needs whole gradients on every rank (reduce_scatter: false), and it compiles its update, which needs a compiler.
 """
 

@@ -30,7 +30,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class PartitionSizes:
-    """Element counts of all parameters: held by this rank, resident whole between steps (0 under ZeRO-3), and in the model."""
+    """Element counts of all parameters: held by this rank, resident whole between steps (0 under ZeRO 3), and in the model."""
 
     held: int
     resident: int

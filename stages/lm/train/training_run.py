@@ -18,6 +18,7 @@ from stages.lm.data.phases import OrderError, Phase, sequences_before
 from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
 from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import JobError, RankJob
+from stages.lm.train.machine_memory import refuse_too_little_memory
 from stages.lm.train.metrics import MetricLine, read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 
@@ -68,7 +69,8 @@ def refuse_missing_gpus(gpus: int) -> None:
 def run(job: RankJob, listener: Listener) -> list[MetricLine]:
     """Runs a job on its ranks. It fails with an error of FAILED, or with OSError if a disk is full or read-only.
 
-    A training whose batches cannot be divided over the ranks, or whose schedule is longer than the run, is refused before any rank starts.
+    A training whose batches cannot be divided over the ranks, whose schedule is longer than the run, or that needs more memory than the
+    machine has, is refused before any rank starts.
 
     Args:
         job: The job, for training or scoring.
@@ -84,6 +86,7 @@ def run(job: RankJob, listener: Listener) -> list[MetricLine]:
         job.accumulation()
         if fault := job.training.schedule.fault(job.steps, job.training.warmup_steps):
             raise JobError(f"The schedule does not fit: {fault}.")
+        refuse_too_little_memory(job)
     job.refuse_unfit_heads()
     launch(job, lambda rank, event: _pass_on(job, listener, rank, event), listener.child_environment())
     return read_metrics(Path(job.scratch) / "metrics.jsonl")

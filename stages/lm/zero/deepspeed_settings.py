@@ -6,7 +6,7 @@ Cost: a bucket of fp32 gradients of at most BUCKET_ELEMENTS while it is summed.
 Source: https://www.deepspeed.ai/docs/config-json.
 
 Two properties of DeepSpeed, both measured, explain the settings. Its CPU Adam and its shared-memory op need a compiler; therefore we pass a
-torch optimizer and mark the op as incompatible. ZeRO-3 keeps parameters below the persistence threshold whole unless the threshold is 0.
+torch optimizer and mark the op as incompatible. ZeRO 3 keeps parameters below the persistence threshold whole unless the threshold is 0.
 """
 
 from __future__ import annotations

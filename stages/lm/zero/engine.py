@@ -144,7 +144,7 @@ def build_model(job: RankJob, settings: DeepSpeedConfig, device: torch.device) -
 
 
 def compile_blocks(model: Llama) -> None:
-    """Compiles the inside of each block; the hooks of ZeRO-3 around a block stay as they are. All blocks share one compilation.
+    """Compiles the inside of each block; the hooks of ZeRO 3 around a block stay as they are. All blocks share one compilation.
 
     Shapes are constants of the compiled code, which is made at the first forward and backward pass of each shape. Training has one shape of
     tokens and evaluation another, each with some numbers of bounds (powers of two).

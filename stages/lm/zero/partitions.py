@@ -17,7 +17,7 @@ WEIGHT = "weight"
 """What a partition of the fp32 weights is called; the others have the names of the optimizer's state."""
 
 
-class Part(NamedTuple):
+class ParameterPart(NamedTuple):
     """The part of a parameter whose state a rank has: `length` elements from `begin`. What is beyond the parameter's end is padding."""
 
     begin: int
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 class Partitions(Protocol):
     """The state of the parameters on this rank."""
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> ParameterPart:
         """Returns the part of parameter `name` that this rank updates; its length may be 0."""
 
     def dtypes(self) -> set[torch.dtype]:

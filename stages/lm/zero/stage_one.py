@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.lm.optimizers.optimizer import Optimizer
-from stages.lm.zero.partitions import WEIGHT, Part
+from stages.lm.zero.partitions import WEIGHT, ParameterPart
 from stages.lm.zero.update_gate import UpdateGate
 
 
@@ -32,10 +32,10 @@ class StageOne:
     named: Mapping[str, nn.Parameter]
     optimizer: Optimizer
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> ParameterPart:
         """Returns the part of parameter `name` that this rank updates."""
         mapping: Any = self.named[name]._hp_mapping
-        return Part(mapping.lp_fragment_address.start, mapping.lp_fragment_address.numel) if mapping else Part(0, 0)
+        return ParameterPart(mapping.lp_fragment_address.start, mapping.lp_fragment_address.numel) if mapping else ParameterPart(0, 0)
 
     def dtypes(self) -> set[torch.dtype]:
         """Returns the dtypes of the weights of the forward pass."""

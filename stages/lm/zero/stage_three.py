@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.lm.optimizers.optimizer import Optimizer
-from stages.lm.zero.partitions import WEIGHT, Part
+from stages.lm.zero.partitions import WEIGHT, ParameterPart
 from stages.lm.zero.update_gate import UpdateGate
 
 
@@ -29,10 +29,10 @@ class StageThree:
     rank: int
     optimizer: Optimizer
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> ParameterPart:
         """Returns the part of parameter `name` that this rank updates."""
         length = int(self.named[name].ds_tensor.numel())
-        return Part(self.rank * length, length)
+        return ParameterPart(self.rank * length, length)
 
     def dtypes(self) -> set[torch.dtype]:
         """Returns the dtypes of the weights of the forward pass."""

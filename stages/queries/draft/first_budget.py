@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
+from stages.lm.model.training_memory import TrainingLoad, rank_memory_bytes
 
 SECONDS = 3600
 CORE_FLOPS = 50e9
@@ -200,12 +201,11 @@ def _ranks(machine: LocalMachine, model: ModelConfig, seq_len: int, fewest: int)
     """Returns (ranks, micro-batch size): as many as the machine has, as the memory holds, and at most `fewest` sequences together."""
     ranks = min(len(machine.gpus) or min(machine.cores, MOST_RANKS), fewest)
     memory = GPU_MEMORY_BYTES if machine.gpus else machine.memory_bytes // (2 * ranks)
-    precision = "bf16" if machine.gpus else "fp32"
+    precision, device = ("bf16", "cuda") if machine.gpus else ("fp32", "cpu")
     micro = 8 if machine.gpus else 4
     while micro > 1 and (
         ranks * micro > fewest
-        or flops.training_memory_bytes(model, ranks, micro, seq_len, precision, recompute="none", state_tensors=flops.StateTensors(2, 2))
-        > memory
+        or rank_memory_bytes(model, TrainingLoad(ranks, 3, micro, seq_len, precision, "none", flops.StateTensors(2, 2), device)) > memory
     ):
         micro //= 2
     return ranks, micro

@@ -24,6 +24,7 @@ from stages.lm.zero import engine as engines
 from stages.lm.zero.deepspeed_settings import deepspeed_config, refuse_other_precision
 from stages.lm.zero.engine import Engine, build_optimizer, start, stop
 from stages.lm.zero.engine_state import assign
+from stages.lm.zero.stage_one import StageOne
 from stages.lm.zero.stage_three import StageThree
 from stages.lm.zero.update_gate import UpdateGate
 from tests.lm import plain
@@ -44,9 +45,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     def initialize(**given: Any) -> tuple[Any, ...]:
         noted.append(("initialize", given))
+        one = {"scaled_global_norm": list} if given["config"]["zero_optimization"]["stage"] == 1 else {}
         for param in given["model"].parameters():
             param.ds_tensor = param.bfloat16() if "bf16" in given["config"] else param
-        return SimpleNamespace(module=given["model"], optimizer=SimpleNamespace(_get_norm_groups=list)), None, None, None
+        return SimpleNamespace(module=given["model"], optimizer=SimpleNamespace(_get_norm_groups=list, **one)), None, None, None
 
     fake, utils, zero = ModuleType("deepspeed"), ModuleType("deepspeed.utils"), SimpleNamespace(Init=init)
     runtime = ModuleType("deepspeed.runtime.utils")
@@ -97,6 +99,17 @@ def test_a_rank_joins_over_gloo_on_processors_and_over_nccl_on_its_own_gpu(
     assert (engine.rank, engine.ranks, str(engine.device)) == (1, 2, own) and list(engine.named) == [
         n for n, _ in given["model"].named_parameters()
     ]
+
+
+def test_under_stage_1_the_model_is_whole_from_the_start(calls: Calls, job: RankJob) -> None:
+    job = replace(job, machine=replace(job.machine, zero_stage=1))
+    engine = start(job, 3)
+    assert isinstance(engine.partitions, StageOne) and engine.partitions.zero is engine.deep.optimizer
+    assert [call[0] for call in calls] == ["prepare", "join", "group", "initialize"], "no zero.Init and no leaves"
+    assert calls[-1][1]["config"]["zero_optimization"]["stage"] == 1
+    assert all(param.numel() > 0 for param in engine.named.values())
+    built = calls[-1][1]["optimizer"]
+    assert [group["together"] for group in built.param_groups] == [len(group["params"]) for group in built.param_groups]
 
 
 def test_parameters_that_deepspeed_made_in_another_precision_end_the_start(
