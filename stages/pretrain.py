@@ -62,7 +62,8 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
             where=f"{ctx.node}.global_batch_size",
             do="Use more data or a smaller global_batch_size.",
         )
-    return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, mix.phases)
+    token_bytes = training.token_bytes_file(inputs["tokenizer"], ctx)
+    return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, mix.phases, token_bytes=token_bytes)
 
 
 def _summary(trained: training.Trained, mix: Mixture) -> Summary:
@@ -174,6 +175,7 @@ STAGE = Stage(
         "steps names sequences, no longer rows",
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
+        "metrics have bits per byte, MFU and memory of every step",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

@@ -73,7 +73,8 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     phases = (Phase(0, int(sequence_of["train"].max(initial=-1)) + 1),)
     parts = {"train": train, "validation": validation}
     spans = {part: pairs.sequence_span_rows(part, encoded, sequence_of[part]) for part, encoded in parts.items()}
-    data = training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans)
+    token_bytes = training.token_bytes_file(inputs["tokenizer"], ctx)
+    data = training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans, token_bytes)
     trained = training.train(config, data, machine, inputs, out, ctx)
     record_counts = _record_counts_and_decisions(train, validation, out)
     return training.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
@@ -214,6 +215,7 @@ STAGE = Stage(
         "sequence_spans and steps name sequences and segments, no longer rows and pieces",
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
+        "metrics have bits per byte, MFU and memory of every step",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

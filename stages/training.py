@@ -42,6 +42,7 @@ class Prepared:
         phases: The ranges of training sequences, in the order of training.
         init_from: Folder of the checkpoint to start from; empty starts from the seed.
         sequence_spans: part -> rows of the side table that says which record is in which sequence.
+        token_bytes: The result of `token_bytes_file`; empty records no bits per byte.
     """
 
     model: ModelConfig
@@ -50,6 +51,7 @@ class Prepared:
     phases: tuple[Phase, ...]
     init_from: str = ""
     sequence_spans: Mapping[str, Sequence[SequenceSegment]] = field(default_factory=dict)
+    token_bytes: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,18 @@ def _compiles(ctx: Context) -> bool:
     return False
 
 
+def token_bytes_file(tokenizer: Artifact, ctx: Context) -> str:
+    """Returns the path of a file with the UTF-8 bytes of each token id, which the ranks read for bits per byte."""
+    import numpy as np
+
+    from stages.text.tokens.bpe import load_plain
+    from stages.text.tokens.token_bytes import token_bytes
+
+    path = ctx.scratch / "token_bytes.npy"
+    np.save(path, token_bytes(load_plain(tokenizer.path / "tokenizer.json")))
+    return str(path)
+
+
 def train(
     settings: TrainingSettings, data: Prepared, machine: Machine, inputs: Mapping[str, Artifact], out: Path, ctx: Context,
     named: Callable[[list[int]], str] = lambda sequences: "",
@@ -179,7 +193,7 @@ def train(
         model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=ctx.seed,
         scratch=str(ctx.scratch), out=str(out), phases=data.phases, init_from=data.init_from,
         steps=settings.budget.in_steps(settings.global_batch_size, data.model.max_position_embeddings, order.steps_per_epoch),
-        data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)),
+        data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), token_bytes=data.token_bytes,
     )  # fmt: skip
     return Trained(job, order, run_ranks(job, ctx, named), data.sequence_spans)
 

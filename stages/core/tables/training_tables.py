@@ -44,7 +44,23 @@ METRICS = SideTable(
         "grad_norm": Column("float64", "global norm of the gradient before it is clipped; null if it is not finite"),
         "skipped": Column("float64", "1: the guard left out the update of the step; 0: not"),
         "tokens_per_s": Column("float64", "tokens per second"),
+        "bits_per_byte": Column(
+            "float64",
+            "negative log-likelihood of the step's targets over their UTF-8 bytes, in bits; special tokens have no bytes; null in dpo",
+        ),
+        "mfu": Column(
+            "float64",
+            "share of the peak FLOP/s of all ranks (0 to 1), every token attending to a whole context (PaLM); null where the peak is not known",
+        ),
+        "mfu_by_segment": Column("float64", "the same, a token attending to itself and the earlier tokens of its segment"),
+        "peak_memory_bytes": Column(
+            "float64", "most memory of one rank since the ranks were started: allocated on its GPU, on a CPU resident"
+        ),
         "validation_loss": Column("float64", "loss on the validation sequences; null between evaluations"),
+        "validation_bits_per_byte": Column(
+            "float64",
+            "bits_per_byte on the validation sequences; pretrain's summary divides by the bytes of the whole documents instead, a cut token's included",
+        ),
     },
     more="every other metric that the loss returns, on the sequences of the step and, as validation_<metric>, on the validation sequences",
 )  # fmt: skip

@@ -90,6 +90,20 @@ class Batch:
         """Number of tokens with a label."""
         return int((self.labels != IGNORE).sum())
 
+    @property
+    def real_tokens(self) -> int:
+        """Number of tokens without padding."""
+        return int((self.docs != PADDING_DOC).sum())
+
+    @property
+    def attended(self) -> int:
+        """Number of pairs of a token and what it attends to: itself and the earlier tokens of its segment."""
+        return int((self.positions + 1)[self.docs != PADDING_DOC].sum())
+
+    def target_bytes(self, token_bytes: np.ndarray) -> int:
+        """Returns the UTF-8 bytes of the tokens that are labels. token_bytes: int64 [V], bytes of each token id."""
+        return int(token_bytes[self.labels[self.labels != IGNORE]].sum())
+
 
 @dataclass(frozen=True)
 class SequenceReader:

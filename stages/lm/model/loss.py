@@ -15,6 +15,7 @@ Shape legend: B sequences, L tokens, T = B·L, N tokens with a label, D hidden s
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -80,6 +81,16 @@ class Loss(StageConfig):
         Returns:
             The sum of the loss, a scalar with gradient, and metric -> sum, scalars without gradient.
         """
+
+    def nats(self, loss: float, metrics: Mapping[str, float], trains: bool) -> float | None:
+        """Returns the negative log-likelihood of the labels, in nats; None if the loss is none, and then no bits per byte are recorded.
+
+        Args:
+            loss: The loss, summed.
+            metrics: Its metrics, summed.
+            trains: Whether gradients were computed: a loss may leave out a part in an evaluation.
+        """
+        return None
 
 
 def to_torch(batch: Batch, device: torch.device) -> TorchBatch:

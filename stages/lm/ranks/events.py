@@ -49,7 +49,7 @@ class Evaluated:
     """An evaluation after `step` finished steps, with its metrics."""
 
     step: int
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class RankJob:
         init_from: Folder of the checkpoint whose weights are the start; empty starts from the seed.
         data_identity: Digests of the artifacts that the sequences are made of, for the fingerprint.
         steps: Optimizer steps of the whole training.
+        token_bytes: Path of a .npy file, int64 [V]: UTF-8 bytes of each token id; empty records no bits per byte.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -92,6 +93,7 @@ class RankJob:
     init_from: str = field(default="", metadata=OBSERVING)
     data_identity: str = field(default="", metadata=DECIDING)
     steps: int = field(default=0, metadata=DECIDING)
+    token_bytes: str = field(default="", metadata=OBSERVING)
 
     @property
     def training(self) -> TrainingSettings:

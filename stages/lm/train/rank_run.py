@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from stages.lm.data.order import Order
@@ -45,6 +46,7 @@ class Run:
         metrics: The metrics file; None on ranks other than 0.
         start: Steps done before this process started.
         history: Losses and gradient norms of the last updates.
+        token_bytes: UTF-8 bytes of each token id, int64 [V]; None if the job does not name them.
     """
 
     job: RankJob
@@ -56,6 +58,7 @@ class Run:
     metrics: MetricsFile | None
     start: int
     history: StepHistory
+    token_bytes: np.ndarray | None
 
     @property
     def loss(self) -> Loss:
@@ -78,7 +81,10 @@ def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: Metrics
     settings = job.training
     earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
     order = Order(job.phases, job.seed, settings.global_batch_size)
-    return Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier))
+    token_bytes = np.load(job.token_bytes) if job.token_bytes else None
+    return Run(
+        job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier), token_bytes
+    )
 
 
 def forward(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

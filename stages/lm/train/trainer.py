@@ -17,6 +17,7 @@ from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import open_metrics
 from stages.lm.train.rank_run import Run, open_run
 from stages.lm.train.starting_weights import load
+from stages.lm.train.step_figures import peak_of_ranks, speed
 from stages.lm.train.training_step import train_step
 from stages.lm.zero.engine import Engine, partition_sizes
 
@@ -30,22 +31,23 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     run = open_run(job, engine, events, metrics, start)
     if start == 0:
         _report(run, Evaluated(0, evaluate(run)))
+    peak = peak_of_ranks(job, engine, events)
     clock = time.monotonic()
     for step in range(start, job.steps):
         engine.set_learning_rate(run.learning_rate(step))
-        values, stops = train_step(run, step)
+        done = train_step(run, step)
         now = time.monotonic()
-        values |= {"lr": run.learning_rate(step), "tokens_per_s": (values["tokens"] or 0.0) / (now - clock)}
+        values = done.metrics | {"lr": run.learning_rate(step), **speed(job, peak, done.work, now - clock)}
         clock = now
         last = step + 1 == job.steps
         _report(run, StepDone(step + 1, values))
         if job.validation and (last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)):
             _report(run, Evaluated(step + 1, evaluate(run)))
             clock = time.monotonic()
-        if last or stops or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
+        if last or done.stops or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
             save(run, step + 1)
             clock = time.monotonic()
-        if stops and not last:
+        if done.stops and not last:
             if engine.rank == 0:
                 events.log(f"stops after step {step + 1}, with a snapshot")
             return

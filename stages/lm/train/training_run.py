@@ -162,7 +162,7 @@ def _pass_on(job: RankJob, listener: Listener, rank: int, event: RankEvent) -> N
     elif isinstance(event, SequencesScored):
         listener.progress(min(event.sequences, event.total), event.total, "sequences", "log-probabilities")
     elif isinstance(event, Evaluated):
-        listener.log(f"step {event.step}: validation loss {event.metrics['validation_loss']:.4f}")
+        listener.log(f"step {event.step}: validation loss {_shown(event.metrics['validation_loss'], '.4f')}")
     elif isinstance(event, StepDone):
         step, metrics = event.step, event.metrics
         note = f"loss {_shown(metrics['loss'], '.4f')}, lr {metrics['lr']:.2e}, {metrics['tokens_per_s']:.0f} tokens/s"

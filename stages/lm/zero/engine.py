@@ -18,7 +18,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -78,20 +78,26 @@ class DeepSpeedConfig(TypedDict):
 
 @dataclass
 class UpdateGate:
-    """Decides between the gradients and the update of a step.
+    """Decides between the gradients and the update of a step. Here the host waits for the device, once per step.
 
     Attributes:
-        refuses: Gradient norm before clipping -> whether the update is left out.
+        refuses: (gradient norm before clipping, sums) -> whether the update is left out.
+        pending: Sums over the ranks that the device still computes, fp64.
         norm: Gradient norm of the last step; NaN if a gradient was not finite.
+        sums: The values of `pending`.
     """
 
-    refuses: Callable[[float], bool] = math.isnan
+    refuses: Callable[[float, list[float]], bool] = lambda norm, sums: math.isnan(norm)
+    pending: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     norm: float = math.nan
+    sums: list[float] = field(default_factory=list)
 
-    def closed(self, norm: float) -> bool:
-        """Returns whether the update of a step with this gradient norm is left out, and keeps the norm."""
-        self.norm = norm if norm >= 0 and math.isfinite(norm) else math.nan
-        return self.refuses(self.norm)
+    def closed(self, norm: float | Tensor) -> bool:
+        """Returns whether the update of a step with this gradient norm is left out, and keeps the norm and the sums."""
+        here = torch.as_tensor(norm, dtype=torch.float64, device=self.pending.device).reshape(1)
+        *self.sums, found = torch.cat([self.pending, here]).tolist()
+        self.norm = found if found >= 0 and math.isfinite(found) else math.nan
+        return self.refuses(self.norm, self.sums)
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ class Engine:
     Attributes:
         named: The model's parameters by name, in the model's order; tied parameters come once.
         gate: Decides whether an update is made.
+        host_group: The ranks as a process group that sums on the host; None is the default group.
     """
 
     deep: DeepSpeedEngine
@@ -110,30 +117,43 @@ class Engine:
     device: torch.device
     optimizer: Optimizer
     gate: UpdateGate
+    host_group: dist.ProcessGroup | None = None
 
     def set_learning_rate(self, rate: float) -> None:
         """Sets the learning rate of every parameter group."""
         for group in self.deep.optimizer.param_groups:
             group["lr"] = rate
 
-    def update(self, refuses: Callable[[float], bool]) -> float:
+    def update(self, values: Sequence[float | Tensor], refuses: Callable[[float, list[float]], bool]) -> tuple[float, list[float]]:
         """Makes the update of a step, after the backward pass of its last micro-batch.
 
         Args:
-            refuses: Gradient norm before clipping (NaN if a gradient is not finite) -> whether to leave out the update. Then weights and the
-                optimizer's state stay as they are, and the gradients are dropped. All ranks must decide alike.
+            values: What is summed over the ranks on the way.
+            refuses: (gradient norm before clipping, NaN if a gradient is not finite; the sums of the values) -> whether to leave out the
+                update. Then weights and the optimizer's state stay as they are, and the gradients are dropped. All ranks must decide alike.
 
         Returns:
-            The gradient norm.
+            (the gradient norm, the sums of the values over all ranks in fp64).
         """
-        self.gate.refuses = refuses
+        self.gate.refuses, self.gate.pending = refuses, self.total(values)
         self.deep.step()
-        return self.gate.norm
+        return self.gate.norm, self.gate.sums
+
+    def total(self, values: Sequence[float | Tensor]) -> Tensor:
+        """Returns the sums of the values over all ranks, fp64 on the device. The host does not wait for them."""
+        total = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
+        dist.all_reduce(total)
+        return total
 
     def reduce(self, values: Sequence[float | Tensor]) -> list[float]:
         """Returns the sums of the values over all ranks, in fp64. The host waits once for the device, however many values are tensors."""
-        total = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
-        dist.all_reduce(total)
+        sums: list[float] = self.total(values).tolist()
+        return sums
+
+    def reduce_on_host(self, values: Sequence[float]) -> list[float]:
+        """Returns the sums of numbers over all ranks, in fp64. The host waits for the other ranks, and for no device."""
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total, group=self.host_group)
         sums: list[float] = total.tolist()
         return sums
 
@@ -173,7 +193,8 @@ def start(job: RankJob, accumulation: int) -> Engine:
         compile_blocks(model)
     optimizer, built = build_optimizer(job, model)
     deep, *_ = deepspeed.initialize(model=model, optimizer=built, config=settings)
-    engine = Engine(deep, dict(deep.module.named_parameters()), rank, ranks, device, optimizer, install_gate(deep.optimizer))
+    on_host = dist.new_group(backend="gloo", timeout=COLLECTIVE_LIMIT) if device.type == "cuda" else None
+    engine = Engine(deep, dict(deep.module.named_parameters()), rank, ranks, device, optimizer, install_gate(deep.optimizer), on_host)
     refuse_other_precision({param.ds_tensor.dtype for param in engine.named.values()}, job.settings.precision)
     return engine
 
@@ -192,7 +213,7 @@ def install_gate(zero: Any) -> UpdateGate:
 
     def judged() -> list[Tensor]:
         norms: list[Tensor] = norms_of_groups()
-        return [torch.full_like(norm, -1.0) for norm in norms] if gate.closed(float(combine_grad_norm_groups(norms))) else norms
+        return [torch.full_like(norm, -1.0) for norm in norms] if gate.closed(combine_grad_norm_groups(norms)) else norms
 
     zero._get_norm_groups = judged
     return gate

@@ -46,7 +46,7 @@ OTHER: dict[str, Any] = {
 }  # fmt: skip
 """Another value for every field whose change is visible in a run."""
 ELSEWHERE = {
-    "scratch": "a place", "out": "a place",
+    "scratch": "a place", "out": "a place", "token_bytes": "test_step_figures has bytes of tokens",
     "init_from": "test_trainer and test_trajectory begin with given weights",
     "data_identity": "only in the fingerprint, below",
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
@@ -65,7 +65,7 @@ SHOWS = {
 }  # fmt: skip
 """Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
-    "scratch", "out", "init_from", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
+    "scratch", "out", "init_from", "token_bytes", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
     "settings.checkpoint_every_steps", "settings.budget",
 }  # fmt: skip
 
@@ -160,7 +160,18 @@ def test_the_machine_changes_no_result_beyond_rounding(
 
 
 @pytest.mark.parametrize(
-    "name", [*OTHER, "settings.budget.epochs", "data_identity", "init_from", "scratch", "out", "train", "model.max_position_embeddings"]
+    "name",
+    [
+        *OTHER,
+        "settings.budget.epochs",
+        "data_identity",
+        "init_from",
+        "token_bytes",
+        "scratch",
+        "out",
+        "train",
+        "model.max_position_embeddings",
+    ],
 )
 def test_the_fingerprint_names_what_decides_the_weights(jobs: dict[str, RankJob], name: str) -> None:
     job = jobs["preference"]
