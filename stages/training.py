@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -209,10 +209,15 @@ def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = la
     Returns:
         The lines of the metrics file, in order.
     """
+    from functools import partial
+
+    from stages.core.trackers.tracker import TrackedBuild
     from stages.lm.train import training_run
 
-    with _refusals(ctx, named):
-        return training_run.run(job, ctx)
+    folder = ctx.trackers or ctx.scratch / "trackers"
+    build = TrackedBuild(ctx.runtime.trackers, folder, ctx.node, partial(training_run.tracked_before, ctx.scratch), ctx.log)
+    with _refusals(ctx, named), closing(build):
+        return training_run.run(job, ctx, build.record)
 
 
 @contextmanager

@@ -85,12 +85,13 @@ def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
 
     # the same settings with slower evaluation, so that the kill happens between the snapshot of step 5 and the end
     config = {**PRETRAIN, "budget": {"steps": 60}, "checkpoint_every_steps": 5, "eval_every_steps": 1}
+    tracked = {**RUNTIME, "trackers": ["tensorboard"]}
     with pytest.raises(StageError, match="Training rank 0 ended by signal SIGKILL") as caught:
-        run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=Killer())
+        run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=tracked, events=Killer())
     assert "continues from its last snapshot" in caught.value.do
     assert killed and not list(tmp_path.glob("artifacts/*/*"))
     events: list[Event] = []
-    again = run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=events)
+    again = run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=tracked, events=events)
     assert any("continues from step" in event.values.get("line", "") for event in events)
     whole = run_stage(pretrain.STAGE, config, chain.data(), tmp_path / "whole", runtime=RUNTIME)
     assert again.manifest["digest"] == whole.manifest["digest"]
@@ -99,6 +100,18 @@ def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
         for a in (again, whole)
     ]
     assert curves[0] == curves[1]
+    shown = curve(tmp_path / "trackers" / "pretrain" / again.manifest["key"][:12])
+    assert shown == [(step, pytest.approx(loss)) for step, loss, _ in curves[1] if loss is not None]
+    assert not (tmp_path / "whole" / "trackers").exists()
+
+
+def curve(folder: Path) -> list[tuple[int, float]]:
+    """The losses by step, by TensorBoard's reader."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return [(event.step, event.value) for event in found.Scalars("loss")]
 
 
 def ranks_below(pid: int) -> list[int]:

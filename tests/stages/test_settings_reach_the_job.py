@@ -108,7 +108,7 @@ def context(stage: str, scratch: Path, seed: int = 7) -> Context:
 def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed: int = 7) -> tuple[RankJob, dict[str, Any]]:
     """Returns the job that a stage passes to its ranks, and its flat values with a digest of the prepared files."""
 
-    def capture(job: RankJob, listener: Any) -> Any:
+    def capture(job: RankJob, *listeners: Any) -> Any:
         raise CapturedError(job)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(CapturedError) as caught:

@@ -28,6 +28,10 @@ LOG_EVERY_STEPS = 20
 BLOCK_POSITIONS = 1 << 18  # 2 MB per column; a multiple of the rows of a row group, so that only the last group of the file is shorter
 
 
+Track = Callable[[int, Mapping[str, float | None]], None]
+"""Gets the number of finished steps and their metrics, or those of an evaluation after them."""
+
+
 class Listener(Protocol):
     """The part of a stage's context that training uses."""
 
@@ -64,7 +68,7 @@ def refuse_missing_gpus(gpus: int) -> None:
         )
 
 
-def run(job: RankJob, listener: Listener) -> list[MetricLine]:
+def run(job: RankJob, listener: Listener, track: Track = lambda step, metrics: None) -> list[MetricLine]:
     """Runs a job on its ranks. It fails with an error of FAILED, or with OSError if a disk is full or read-only.
 
     A training whose batches cannot be divided over the ranks, or whose schedule is longer than the run, is refused before any rank starts.
@@ -72,6 +76,7 @@ def run(job: RankJob, listener: Listener) -> list[MetricLine]:
     Args:
         job: The job, for training or scoring.
         listener: Gets the events of the ranks as progress and log lines, and gives the ranks' environment.
+        track: Gets the metrics of every step and evaluation.
 
     Returns:
         The lines of the metrics file, name -> value, in order.
@@ -84,7 +89,7 @@ def run(job: RankJob, listener: Listener) -> list[MetricLine]:
         if fault := job.training.schedule.fault(job.steps, job.training.warmup_steps):
             raise JobError(f"The schedule does not fit: {fault}.")
     job.refuse_unfit_heads()
-    launch(job, lambda rank, event: _pass_on(job, listener, rank, event), listener.child_environment())
+    launch(job, lambda rank, event: _pass_on(job, listener, track, rank, event), listener.child_environment())
     return read_metrics(Path(job.scratch) / "metrics.jsonl")
 
 
@@ -152,8 +157,17 @@ def evaluations(lines: Sequence[Mapping[str, float]]) -> list[Mapping[str, float
     return [line for line in lines if "validation_loss" in line]
 
 
-def _pass_on(job: RankJob, listener: Listener, rank: int, event: RankEvent) -> None:
-    """Passes an event on as progress or log lines. The launcher handles the event of an error."""
+def tracked_before(scratch: Path, step: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yields (step, metrics) of every line of the metrics file before a step. Metrics that are null are left out."""
+    for line in read_metrics(scratch / "metrics.jsonl"):
+        if line["step"] < step:
+            yield line["step"], {name: value for name, value in line.items() if name != "step" and value is not None}
+
+
+def _pass_on(job: RankJob, listener: Listener, track: Track, rank: int, event: RankEvent) -> None:
+    """Passes an event on as progress, log lines and metrics of trackers. The launcher handles the event of an error."""
+    if isinstance(event, Evaluated | StepDone):
+        track(event.step, event.metrics)
     if isinstance(event, Logged):
         listener.log(f"rank {rank}: {event.text}")
     elif isinstance(event, PartitionSizes) and rank == 0:

@@ -37,7 +37,7 @@ def shown(folder: Path, *events: tuple[int, RankEvent]) -> Shown:
     job = replace(small_job(folder, Machine(2, "cpu", 2, 2), 4), steps=47)
     listener = Shown()
     for rank, event in events:
-        _pass_on(job, listener, rank, event)  # type: ignore[arg-type]
+        _pass_on(job, listener, lambda step, values: None, rank, event)  # type: ignore[arg-type]
     return listener
 
 
@@ -47,6 +47,16 @@ def test_the_first_every_twentieth_and_the_last_step_are_logged_and_every_step_i
     assert [line.partition("/")[0] for line in found.lines] == ["step 1", "step 20", "step 40", "step 47"]
     assert found.lines[0] == "step 1/47: loss 2.0000, lr 1.00e-03, 100 tokens/s, gradient norm 0.500"
     assert [told[:3] for told in found.done] == [(step, 47, "steps") for step in range(1, 48)]
+
+
+def test_trackers_get_every_step_and_evaluation(tmp_path: Path) -> None:
+    told: list[tuple[int, Mapping[str, float | None]]] = []
+    metrics = {"loss": None, "lr": 1e-3, "tokens_per_s": 99.6, "grad_norm": 0.5, "skipped": 0.0}
+    events: list[RankEvent] = [Evaluated(0, {"validation_loss": 1.5}), Logged("a note"), StepDone(1, metrics), StepDone(2, metrics)]
+    for event in events:
+        job = small_job(tmp_path, Machine(2, "cpu", 2, 2), 4)
+        _pass_on(job, Shown(), lambda step, values: told.append((step, values)), 0, event)  # type: ignore[arg-type]
+    assert told == [(0, {"validation_loss": 1.5}), (1, metrics), (2, metrics)]
 
 
 def test_the_other_events(tmp_path: Path) -> None:
