@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,9 @@ class PlainDeep:
 
 class PlainEngine(Engine):
     """An engine in one process. Without gradients, it can act as any rank."""
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, param.detach().flatten()) for name, param in self.named.items())
 
     def total(self, values: Sequence[float | Tensor]) -> Tensor:
         return torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values])

@@ -56,6 +56,15 @@ METRICS = SideTable(
         "peak_memory_bytes": Column(
             "float64", "most memory of one rank since the ranks were started: allocated on its GPU, on a CPU resident"
         ),
+        **{
+            f"update_ratio_{group}": Column(
+                "float64", f"norm of the update over norm of the weights, {what}; null between the steps of update_ratio_every_steps"
+            )
+            for group, what in {
+                "embedding": "token embedding", "attention": "matrices of attention", "feed_forward": "matrices of the feed-forward layers",
+                "norms": "weights of the norms", "head": "output head (null if tied to the embedding)",
+            }.items()
+        },
         "validation_loss": Column("float64", "loss on the validation sequences; null between evaluations"),
         "validation_bits_per_byte": Column(
             "float64",

@@ -97,6 +97,9 @@ class TrainingSettings(StageConfig):
     """Largest number of validation sequences per evaluation, evenly spaced over all. 512 is a guess, for a standard error of about 1 %."""
     checkpoint_every_steps: int = Field(ge=0, decides=False)
     """Steps between snapshots; 0: only after the last step."""
+    update_ratio_every_steps: int = Field(20, ge=0, decides=False)
+    """Steps between records of the ratio of update to weights, per group of layers; 0: never. A record takes 4 bytes per parameter of a rank for
+    the time of the update, and two passes over the weights. Every 20 steps, as often as a line is logged, that is below 2 % of the updates."""
     precision: Literal["fp32", "bf16"] = Field("fp32", decides=True)
     """Precision of the forward and backward pass. Master weights and optimizer state are always fp32."""
 

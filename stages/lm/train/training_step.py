@@ -23,10 +23,11 @@ from stages.lm.ranks.stop_request import stop_requested
 from stages.lm.train.rank_run import Run, TrainingError, forward
 from stages.lm.train.step_figures import StepWork, bits_per_byte, peak_memory_bytes, work_of
 from stages.lm.train.step_guard import fault
+from stages.lm.train.update_ratio import LAYER_GROUPS, copied_weights, update_ratios
 
 RESERVED = {
     "step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "units", "skipped", "bits_per_byte", "mfu", "mfu_by_segment",
-    "peak_memory_bytes",
+    "peak_memory_bytes", *(f"update_ratio_{group}" for group in LAYER_GROUPS),
 }  # fmt: skip
 
 
@@ -83,11 +84,15 @@ def train_step(run: Run, step: int) -> FinishedStep:
     asked = engine.rank == 0 and stop_requested(Path(run.job.scratch))
     memory = [float(peak_memory_bytes(engine.device)) if rank == engine.rank else 0.0 for rank in range(engine.ranks)]
     together = [sum(losses), *(sum(s[n] for s in sums) for n in names), float(asked), *memory]
+    every = run.settings.update_ratio_every_steps
+    before = copied_weights(engine) if every and (step + 1) % every == 0 else None
     norm, skipped, found = _update(run, step, work, together, list(zip(dealt, losses, strict=True)))
     loss, totals, (stops, *memory) = found[0], dict(zip(names, found[1:], strict=False)), found[1 + len(names) :]
     values = {"loss": _finite(loss / work.units), "grad_norm": _finite(norm), "skipped": float(skipped)}
     run.history.add(values["loss"], values["grad_norm"], skipped)
     values |= {"tokens": work.tokens, "peak_memory_bytes": max(memory), **bits_per_byte(run, loss, totals, work.bytes, trains=True)}
+    if before is not None and not skipped:
+        values |= update_ratios(engine, before)
     return FinishedStep(values | {n: _finite(v / work.units) for n, v in totals.items()}, work, stops > 0)
 
 

@@ -139,6 +139,13 @@ class Engine:
         self.deep.step()
         return self.gate.norm, self.gate.sums
 
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields (parameter name, this rank's flat fp32 partition of it, padding included)."""
+        from deepspeed.utils import safe_get_local_fp32_param
+
+        for name, param in self.named.items():
+            yield name, safe_get_local_fp32_param(param)
+
     def total(self, values: Sequence[float | Tensor]) -> Tensor:
         """Returns the sums of the values over all ranks, fp64 on the device. The host does not wait for them."""
         total = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])

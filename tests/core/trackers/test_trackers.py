@@ -77,7 +77,7 @@ class FakeWandb(ModuleType):
     """Notes what wandb is asked for, and its variables at that time."""
 
     class Error(Exception):
-        pass
+        """An error of wandb."""
 
     def __init__(self) -> None:
         super().__init__("wandb")

@@ -35,7 +35,8 @@ OTHER: dict[str, Any] = {
     "seed": 6, "phases": (Phase(1, SEQUENCES - 1),), "steps": 5, "validation": None,
     "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_size": 4, "settings.learning_rate": 4e-3,
     "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_sequences": 2,
-    "settings.checkpoint_every_steps": 3, "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
+    "settings.checkpoint_every_steps": 3, "settings.update_ratio_every_steps": 2,
+    "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
     "settings.optimizer.eps": 1e-2, "settings.max_grad_norm": 0.01, "settings.decay_embeddings": True,
     "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
     "model.num_key_value_heads": 1, "model.intermediate_size": 40,
@@ -59,14 +60,15 @@ ELSEWHERE = {
 RESULT = ("lines", "weights")
 SHOWS = {
     "settings.eval_every_steps": ("evaluations",), "settings.max_validation_sequences": ("evaluations",), "validation": ("evaluations",),
-    "settings.checkpoint_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
+    "settings.checkpoint_every_steps": ("saved",), "settings.update_ratio_every_steps": ("ratios",),
+    "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
     "machine.recompute": ("recomputing",), "machine.eval_batch_size": ("evaluated",),
 }  # fmt: skip
 """Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
     "scratch", "out", "init_from", "token_bytes", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
-    "settings.checkpoint_every_steps", "settings.budget",
+    "settings.checkpoint_every_steps", "settings.update_ratio_every_steps", "settings.budget",
 }  # fmt: skip
 
 
@@ -124,7 +126,7 @@ def observed(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dic
     settings = plain.deepspeed_config(job, job.accumulation())
     return {
         "lines": values, "weights": {n: t.tolist() for n, t in found.weights.items()}, "evaluations": found.evaluations, "saved": found.saved,
-        "settings": settings, "accumulation": job.accumulation(), "evaluated": batches, "recomputing": made,
+        "ratios": found.curve("update_ratio_norms"), "settings": settings, "accumulation": job.accumulation(), "evaluated": batches, "recomputing": made,
     }  # fmt: skip
 
 

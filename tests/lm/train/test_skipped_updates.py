@@ -14,6 +14,7 @@ from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.metrics import read_metrics
 from stages.lm.train.step_guard import Guard
+from stages.lm.train.update_ratio import LAYER_GROUPS
 from tests.lm import plain
 from tests.lm.made import changed
 from tests.lm.train.test_step_guard import batches, job, poisoned
@@ -25,7 +26,8 @@ __all__ = ["job"]
 def test_deepspeed_skips_as_plain_torch_does(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
     """Under ZeRO-3, and on the rank that has no bad pair too. A snapshot follows each step; the last checkpoint has counted five updates."""
     bad = batches()[2][1]
-    skipping = poisoned(changed(job, guard=Guard(action="skip"), checkpoint_every_steps=1), tmp_path / "bad", bad)
+    skipping = changed(job, guard=Guard(action="skip"), checkpoint_every_steps=1, update_ratio_every_steps=1)
+    skipping = poisoned(skipping, tmp_path / "bad", bad)
     expected = plain.run(skipping, tmp_path / "plain", monkeypatch)
     monkeypatch.undo()
     real = replace(skipping, machine=Machine(ranks, "cpu", 2, 3))
@@ -33,9 +35,10 @@ def test_deepspeed_skips_as_plain_torch_does(job: RankJob, tmp_path: Path, monke
     launch(real, lambda rank, event: None, dict(os.environ))
     lines = read_metrics(tmp_path / "scratch" / "metrics.jsonl")
     assert [line["skipped"] for line in lines] == [0, 0, 1, 0, 0, 0]
-    for name in ("loss", "grad_norm"):
+    ratios = [f"update_ratio_{group}" for group in LAYER_GROUPS]
+    for name in ("loss", "grad_norm", *ratios):
         found, plainly = (
-            [value for value in values if value is not None] for values in ([line[name] for line in lines], expected.curve(name))
+            [value for value in values if value is not None] for values in ([line.get(name) for line in lines], expected.curve(name))
         )
         assert found == pytest.approx(plainly, rel=1e-5) and len(found) == 5, name
     weights = checkpoint.consolidate(tmp_path / "out" / "checkpoint")
