@@ -18,9 +18,10 @@ from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
-from stages.core.tables.training_tables import METRICS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.model.config import ModelConfig, ModelShape
 from stages.lm.train.training_settings import SequenceTraining
+from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
     from stages.lm.data.mixture import Mixture
@@ -62,8 +63,10 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
             where=f"{ctx.node}.global_batch_size",
             do="Use more data or a smaller global_batch_size.",
         )
-    token_bytes = training.token_bytes_file(inputs["tokenizer"], ctx)
-    return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, mix.phases, token_bytes=token_bytes)
+    held_out = validation if len(SequenceReader(validation)) else None
+    token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
+    samples = sampler(config, inputs["tokenizer"], mix.seq_len, ctx, chat=False)
+    return training.Prepared(shape, train, held_out, mix.phases, token_bytes=token_bytes, sampler=samples)
 
 
 def _summary(trained: training.Trained, mix: Mixture) -> Summary:
@@ -165,7 +168,7 @@ STAGE = Stage(
         "validation_bits_per_byte": "bits per held-out byte",
     },
     output="checkpoint",
-    tables=(METRICS, STEPS),
+    tables=(METRICS, STEPS, TEXT_SAMPLES),
     section=report_section,
     unit="sequences",
     does="Llama-style model under DeepSpeed ZeRO-3",
@@ -175,7 +178,7 @@ STAGE = Stage(
         "steps names sequences, no longer rows",
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
-        "metrics have bits per byte, MFU and memory of every step",
+        "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

@@ -17,8 +17,9 @@ from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.train.training_settings import SequenceTraining
+from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -73,8 +74,10 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     phases = (Phase(0, int(sequence_of["train"].max(initial=-1)) + 1),)
     parts = {"train": train, "validation": validation}
     spans = {part: pairs.sequence_span_rows(part, encoded, sequence_of[part]) for part, encoded in parts.items()}
-    token_bytes = training.token_bytes_file(inputs["tokenizer"], ctx)
-    data = training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans, token_bytes)
+    token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
+    samples = sampler(config, inputs["tokenizer"], shape.max_position_embeddings, ctx, chat=True)
+    start = str(checkpoint / "checkpoint")
+    data = training.Prepared(shape, files["train"], files.get("validation"), phases, start, spans, token_bytes, samples)
     trained = training.train(config, data, machine, inputs, out, ctx)
     record_counts = _record_counts_and_decisions(train, validation, out)
     return training.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
@@ -205,7 +208,7 @@ STAGE = Stage(
     model="sft",
     summary={"conversations": "conversations for training", "validation_loss": "nats per held-out token"},
     output="checkpoint",
-    tables=(METRICS, STEPS, SEQUENCE_SPANS, DECISIONS),
+    tables=(METRICS, STEPS, SEQUENCE_SPANS, TEXT_SAMPLES, DECISIONS),
     section=training_section,
     unit="sequences",
     does="fine-tuning on assistant turns",
@@ -215,7 +218,7 @@ STAGE = Stage(
         "sequence_spans and steps name sequences and segments, no longer rows and pieces",
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
-        "metrics have bits per byte, MFU and memory of every step",
+        "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS
+from stages.training_texts import Sampler
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +43,8 @@ class Prepared:
         phases: The ranges of training sequences, in the order of training.
         init_from: Folder of the checkpoint to start from; empty starts from the seed.
         sequence_spans: part -> rows of the side table that says which record is in which sequence.
-        token_bytes: The result of `token_bytes_file`; empty records no bits per byte.
+        token_bytes: The result of `training_texts.token_bytes_file`; empty records no bits per byte.
+        sampler: The prompts that the model continues; None for none.
     """
 
     model: ModelConfig
@@ -52,6 +54,7 @@ class Prepared:
     init_from: str = ""
     sequence_spans: Mapping[str, Sequence[SequenceSegment]] = field(default_factory=dict)
     token_bytes: str = ""
+    sampler: Sampler | None = None
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,14 @@ class Trained:
         order: The order of the sequences.
         lines: The lines of the metrics file.
         sequence_spans: See `Prepared`.
+        sampler: See `Prepared`.
     """
 
     job: RankJob
     order: Order
     lines: Sequence[MetricLine]
     sequence_spans: Mapping[str, Sequence[SequenceSegment]]
+    sampler: Sampler | None
 
     @property
     def epochs(self) -> float:
@@ -154,18 +159,6 @@ def _compiles(ctx: Context) -> bool:
     return False
 
 
-def token_bytes_file(tokenizer: Artifact, ctx: Context) -> str:
-    """Returns the path of a file with the UTF-8 bytes of each token id, which the ranks read for bits per byte."""
-    import numpy as np
-
-    from stages.text.tokens.bpe import load_plain
-    from stages.text.tokens.token_bytes import token_bytes
-
-    path = ctx.scratch / "token_bytes.npy"
-    np.save(path, token_bytes(load_plain(tokenizer.path / "tokenizer.json")))
-    return str(path)
-
-
 def train(
     settings: TrainingSettings, data: Prepared, machine: Machine, inputs: Mapping[str, Artifact], out: Path, ctx: Context,
     named: Callable[[list[int]], str] = lambda sequences: "",
@@ -194,17 +187,21 @@ def train(
         scratch=str(ctx.scratch), out=str(out), phases=data.phases, init_from=data.init_from,
         steps=settings.budget.in_steps(settings.global_batch_size, data.model.max_position_embeddings, order.steps_per_epoch),
         data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), token_bytes=data.token_bytes,
+        samples=data.sampler.job if data.sampler else None,
     )  # fmt: skip
-    return Trained(job, order, run_ranks(job, ctx, named), data.sequence_spans)
+    return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler)
 
 
-def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "") -> Sequence[MetricLine]:
+def run_ranks(
+    job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "", sampler: Sampler | None = None
+) -> Sequence[MetricLine]:
     """Runs a job on its ranks. A job that cannot run, or a rank that fails, ends in a StageError that says what the user can do.
 
     Args:
         job: The job, for training or scoring.
         ctx: The stage's context.
         named: See `train`.
+        sampler: Shows the text samples of the job in the log.
 
     Returns:
         The lines of the metrics file, in order.
@@ -217,7 +214,8 @@ def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = la
     folder = ctx.trackers or ctx.scratch / "trackers"
     build = TrackedBuild(ctx.runtime.trackers, folder, ctx.node, partial(training_run.tracked_before, ctx.scratch), ctx.log)
     with _refusals(ctx, named), closing(build):
-        return training_run.run(job, ctx, build.record)
+        shown = (lambda step, ids: sampler.log(step, ids, ctx.log)) if sampler else (lambda step, ids: None)
+        return training_run.run(job, ctx, training_run.Observers(build.record, shown))
 
 
 @contextmanager
@@ -257,6 +255,8 @@ def publish(
     job = trained.job
     write_model_config(job.model, out / "model.json")
     _write_tables(out, trained.lines, training_run.trained_sequences(trained.order, job.steps), trained.sequence_spans)
+    if trained.sampler:
+        trained.sampler.write(trained.lines, out)
     spans = ("sequence_spans",) if trained.sequence_spans else ()
     return Outcome(
         rows=job.steps * job.training.global_batch_size,

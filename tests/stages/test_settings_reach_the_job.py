@@ -47,17 +47,23 @@ SHAPE: dict[str, Any] = {
         "rope_scaling.original_max_position_embeddings": 9,
     }.items()
 }  # fmt: skip
+SAMPLES: dict[str, Any] = {"sample_every_steps": 4, "sample_prompts": ("A b c",), "sample_tokens": 6}
+SAMPLED = {"sample_every_steps": 3, "sample_prompts": ["The fox", "A"], "sample_tokens": 5}
 OTHER: dict[str, dict[str, Any]] = {
-    "pretrain": TRAINING | SHAPE | {"loss.name": "next_token", "loss.z_loss": 0.25},
-    "sft": TRAINING | {"loss.name": "next_token", "loss.z_loss": 0.25},
+    "pretrain": TRAINING | SHAPE | SAMPLES | {"loss.name": "next_token", "loss.z_loss": 0.25},
+    "sft": TRAINING | SAMPLES | {"loss.name": "next_token", "loss.z_loss": 0.25},
     "dpo": TRAINING | {"loss.name": "dpo", "loss.beta": 0.7},
     "reference": {"precision": "bf16", "max_pairs": 5},
 }
 STEPS = {"budget.steps": 5, "budget.tokens": 9}
 STAGES: dict[str, Stage] = {"pretrain": pretrain.STAGE, "sft": sft.STAGE, "dpo": dpo.STAGE, "reference": reference.STAGE}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "pretrain": {**PRETRAIN, "model": {**MODEL, "head_dim": 16, "rope_scaling": {"factor": 2, "original_max_position_embeddings": 48}}},
-    "sft": {**SFT, "budget": {"steps": 12}},
+    "pretrain": {
+        **PRETRAIN,
+        **SAMPLED,
+        "model": {**MODEL, "head_dim": 16, "rope_scaling": {"factor": 2, "original_max_position_embeddings": 48}},
+    },
+    "sft": {**SFT, **SAMPLED, "budget": {"steps": 12}},
     "dpo": {**DPO, "budget": {"steps": 12}},
     "reference": {},
 }
@@ -152,6 +158,10 @@ def test_a_setting_reaches_its_field_and_no_other(
     different = {name: found[name] for name in found if found[name] != before[name]}
     if setting == "max_pairs":
         assert different.keys() == {"data"}
+    elif setting in SAMPLES:
+        assert different.keys() == {setting.replace("sample_", "samples.")}
+        if setting != "sample_prompts":
+            assert list(different.values()) == [value]
     elif setting.startswith("budget."):
         unit = setting.partition(".")[2]
         steps = STEPS.get(setting, 3 * (job.phases[0].sequences // 8))

@@ -75,6 +75,16 @@ METRICS = SideTable(
 )  # fmt: skip
 
 
+TEXT_SAMPLES = SideTable(
+    "text_samples", "text_samples", "a text that the model wrote during its training, greedily",
+    {
+        "step": Column("int64", "finished steps"),
+        "prompt": Column("string", "what the model continued; in sft, what the user said"),
+        "text": Column("string", "what it wrote, up to the first special token"),
+    },
+)  # fmt: skip
+
+
 def training_section(artifact: Artifact) -> Section:
     """Returns the loss by step as a chart, and every figure of the summary as a table."""
     node = str(artifact.manifest["node"])
@@ -86,6 +96,16 @@ def training_section(artifact: Artifact) -> Section:
     figures = tuple({"node": node, "figure": name.replace("_", " "), "value": figure(value)} for name, value in artifact.summary.items())
     return Section(
         "Training",
-        tables=(SectionTable(figures, "Figures", ("value",), folded=True),),
+        tables=(SectionTable(figures, "Figures", ("value",), folded=True), *_written_texts(artifact)),
         charts=(LineChart(f"{node}: loss by step", "step", "loss", lines),),
     )
+
+
+def _written_texts(artifact: Artifact) -> tuple[SectionTable, ...]:
+    """Returns the last text of each prompt as a table; none if no samples were written."""
+    path = artifact.path / f"{TEXT_SAMPLES.name}.parquet"
+    rows = list(read_rows(path)) if path.is_file() else []
+    last = max((row["step"] for row in rows), default=0)
+    node = str(artifact.manifest["node"])
+    table = tuple({"node": node, "prompt": row["prompt"], "text": row["text"]} for row in rows if row["step"] == last)
+    return (SectionTable(table, "Texts written after the last step", folded=True),) if table else ()

@@ -74,16 +74,10 @@ class Batch:
     references: np.ndarray | None = None
 
     def bounds(self) -> np.ndarray:
-        """Returns where segments begin in the batch flattened to B·L tokens, then B·L: int32 [S + 1]. Padding counts as a segment.
-
-        S is a power of two from 16 on, with empty segments at the end. A compiled model is compiled again for every other S.
-        """
+        """Returns where segments begin in the batch flattened to B·L tokens; see `segment_bounds`. Padding counts as a segment."""
         starts = np.ones(self.docs.shape, bool)
         starts[:, 1:] = self.docs[:, 1:] != self.docs[:, :-1]
-        begins = np.flatnonzero(starts)
-        bounds = np.full(max(16, 1 << (len(begins) - 1).bit_length()) + 1, self.docs.size, np.int32)
-        bounds[: len(begins)] = begins
-        return bounds
+        return segment_bounds(np.flatnonzero(starts), self.docs.size)
 
     @property
     def targets(self) -> int:
@@ -201,6 +195,16 @@ class SequenceReader:
                 untrained = self._shard(self.files.masks[shard], np.dtype(np.uint8))[start + 1 : start + length] == 0
                 batch.labels[slot, at : end - 1][untrained] = IGNORE
             at = end
+
+
+def segment_bounds(begins: Sequence[int] | np.ndarray, tokens: int) -> np.ndarray:
+    """Returns the first token of each segment, then the number of tokens: int32 [S + 1].
+
+    S is a power of two from 16 on, with empty segments at the end. A compiled model is compiled again for every other S.
+    """
+    bounds = np.full(max(16, 1 << (len(begins) - 1).bit_length()) + 1, tokens, np.int32)
+    bounds[: len(begins)] = begins
+    return bounds
 
 
 def write_sequence_files(

@@ -19,13 +19,17 @@ MetricLine = dict[str, Any]
 """A line of the metrics file: name -> number. The step is an int; a value that was not finite is None."""
 
 
+SAMPLED = "sampled"
+"""The name of the token ids in a line of text samples."""
+
+
 @dataclass
 class MetricsFile:
-    """A file with one JSON line per step or evaluation: {"step", "tokens", "loss", …}. step counts finished steps: the first one is 1."""
+    """A file with one JSON line per step, evaluation or text samples: {"step", "tokens", "loss", …}. step counts finished steps, from 1."""
 
     file: IO[str]
 
-    def write(self, step: int, values: Mapping[str, float | None]) -> None:
+    def write(self, step: int, values: Mapping[str, float | list[list[int]] | None]) -> None:
         """Appends one line and flushes the file."""
         self.file.write(json.dumps({"step": step, **values}) + "\n")
         self.file.flush()

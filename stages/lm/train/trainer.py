@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 
 from stages.lm.checkpoints import checkpoint, snapshots
-from stages.lm.ranks.events import Evaluated, EventWriter, StepDone
+from stages.lm.ranks.events import Evaluated, EventWriter, Sampled, StepDone
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.forward_only import evaluate
-from stages.lm.train.job import RankJob
-from stages.lm.train.metrics import open_metrics
+from stages.lm.train.greedy_samples import continued_prompts
+from stages.lm.train.job import RankJob, TextSamples
+from stages.lm.train.metrics import SAMPLED, open_metrics
 from stages.lm.train.rank_run import Run, open_run
 from stages.lm.train.starting_weights import load
 from stages.lm.train.step_figures import peak_of_ranks, speed
@@ -43,6 +44,9 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         _report(run, StepDone(step + 1, values))
         if job.validation and (last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)):
             _report(run, Evaluated(step + 1, evaluate(run)))
+            clock = time.monotonic()
+        if job.samples and (last or (step + 1) % job.samples.every_steps == 0):
+            _sample(run, job.samples, step + 1)
             clock = time.monotonic()
         if last or done.stops or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
             save(run, step + 1)
@@ -75,6 +79,13 @@ def finish(run: Run) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.hardlink_to(path)
     run.engine.barrier()
+
+
+def _sample(run: Run, asked: TextSamples, step: int) -> None:
+    ids = continued_prompts(run, asked)
+    if run.metrics:
+        run.metrics.write(step, {SAMPLED: ids})
+        run.events.write(Sampled(step, ids))
 
 
 def _report(run: Run, event: StepDone | Evaluated) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
+import pydantic
 from pydantic import model_validator
 
 from stages.lm.model.loss import Loss
@@ -115,3 +116,11 @@ class SequenceTraining(TrainingSettings):
 
     loss: Annotated[Loss, OneOf(SEQUENCE_LOSSES)] = Field(NextTokenLoss(), decides=True)
     """Loss that training minimises."""
+    sample_every_steps: int = Field(0, ge=0, decides=False)
+    """Steps between text samples: the model continues every prompt greedily. Also after the last step. 0: none."""
+    sample_prompts: tuple[Annotated[str, pydantic.Field(min_length=1)], ...] = Field(
+        ("The capital of France is", "The opposite of hot is", "Once upon a time"), min_length=1, max_length=64, decides=False
+    )
+    """Texts that the model continues; in sft, what a user says. The first two are from nanochat."""
+    sample_tokens: int = Field(64, ge=1, le=4096, decides=False)
+    """Tokens that a prompt is continued by. Each costs a forward pass over all prompts."""
