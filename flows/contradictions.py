@@ -93,14 +93,26 @@ def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
     ranks, device = runtime.gpus or runtime.cpu_ranks, "gpus" if runtime.gpus else "cpu_ranks"
     together = ranks * runtime.micro_batch_size
     for node in training:
-        batch = running[node].global_batch_size
-        if batch % together:
-            yield (
-                f"{node}.global_batch_size {batch:,} is not divisible by runtime.{device} {ranks:,} x runtime.micro_batch_size "
-                f"{runtime.micro_batch_size:,} = {together:,}.",
-                f"{node}.global_batch_size",
-                f"Change one of them, for example {node}.global_batch_size={-(-batch // together) * together}.",
-            )
+        ramp = (("batch_ramp: global_batch_size", one.global_batch_size) for one in running[node].batch_ramp)
+        for field, batch in (*ramp, ("global_batch_size", running[node].global_batch_size)):
+            if batch % together:
+                yield (
+                    f"{node}.{field} {batch:,} is not divisible by runtime.{device} {ranks:,} x runtime.micro_batch_size "
+                    f"{runtime.micro_batch_size:,} = {together:,}.",
+                    f"{node}.{field.partition(':')[0]}",
+                    f"Change one of them, for example {node}.{field}={-(-batch // together) * together}.",
+                )
+        yield from _early_end(node, running[node])
+
+
+def _early_end(node: str, config: Any) -> Iterator[Fault]:
+    steps, ramp = config.budget.steps, config.batch_sizes[-1].first_step
+    if steps is not None and steps <= ramp and not config.budget.partial:
+        yield (
+            f"{node}.budget.steps {steps:,} ends before {node}.batch_ramp, which takes {ramp:,} steps.",
+            f"{node}.budget, {node}.batch_ramp",
+            f"Train for longer, shorten the ramp, or say {node}.budget.partial=true.",
+        )
 
 
 def _schedules(running: Sections) -> Iterator[Fault]:
@@ -111,7 +123,7 @@ def _schedules(running: Sections) -> Iterator[Fault]:
         if node not in running or running[node].budget.tokens is None:
             continue
         config, seq_len = running[node], running["mix"].seq_len
-        steps = config.budget.in_steps(config.global_batch_size, seq_len, 0)
+        steps = config.planned_steps(seq_len)
         if fault := config.schedule.fault(steps, config.warmup_steps):
             yield (
                 f"{node}.budget.tokens {config.budget.tokens:,} is {steps:,} steps of {config.global_batch_size:,} sequences of {seq_len:,} "

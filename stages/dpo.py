@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
-from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, training_section
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train.training_parts import PAIR_LOSSES
@@ -53,7 +53,7 @@ def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
     import numpy as np
 
     from stages.lm.data import pairs
-    from stages.lm.data.order import Phase
+    from stages.lm.data.phases import SequenceRange
     from stages.lm.model.config import read_model_config
     from stages.text.tokens.bpe import load_chat_format
 
@@ -70,8 +70,8 @@ def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
     spans = {
         part: pairs.sequence_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)) for part, (encoded, _) in parts.items()
     }
-    phases = (Phase(0, len(parts["train"][0].records)),)
-    return training.Prepared(shape, files["train"], files.get("validation"), phases, str(checkpoint / "checkpoint"), spans)
+    ranges = (SequenceRange(0, len(parts["train"][0].records), shape.max_position_embeddings),)
+    return training.Prepared(shape, files["train"], files.get("validation"), ranges, str(checkpoint / "checkpoint"), spans)
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> dict[str, tuple[Encoded[PreferenceRecord], np.ndarray]]:
@@ -121,7 +121,7 @@ def _summary(trained: training.Trained) -> Summary:
     summary: dict[str, float | int | None] = {
         "steps": trained.job.steps,
         "epochs": trained.epochs,
-        "pairs": trained.job.phases[0].sequences,
+        "pairs": trained.job.phases[-1].sequences,
         "validation_pairs": int(trained.last_evaluation("validation_units") or 0),
         "steps_skipped": trained.steps_skipped,
         "final_loss": trained.final_loss,
@@ -145,7 +145,7 @@ STAGE = Stage(
         "validation_reward_accuracy": "share of held-out pairs whose chosen answer has the higher reward, 0 to 1",
     },
     output="checkpoint",
-    tables=(METRICS, STEPS, SEQUENCE_SPANS),
+    tables=(METRICS, STEPS, PHASES, SEQUENCE_SPANS),
     section=training_section,
     unit="pairs",
     does="direct preference optimisation",
@@ -155,6 +155,7 @@ STAGE = Stage(
         "sequence_spans and steps name sequences and segments, no longer rows and pieces",
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
+        "the side table phases; the column phase of steps is its row",
         "metrics have MFU and memory of every step, and ratios of update to weights",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),

@@ -70,7 +70,7 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
     import numpy as np
 
     from stages.lm.data.mixture import Mixture, SourceShare, TrainPart, ValidationPart, write_mixture
-    from stages.lm.data.order import Phase
+    from stages.lm.data.phases import SequenceRange
     from stages.text.tokens.spans import cut_to_tokens, read_spans, select_validation
 
     spans = read_spans(sorted((inputs["tokens"].path / "spans").glob("*.parquet")))
@@ -96,7 +96,9 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
     whole = np.stack([validation_documents, np.zeros_like(validation_documents), spans.length[validation_documents]], axis=1)
     counts_of_validation = _write_part(out, "validation", spans, whole, config.seq_len)
     validation = ValidationPart(int(held_out.sum()), int(spans.bytes[held_out].sum()), **counts_of_validation)
-    write_mixture(Mixture(config.seq_len, (Phase(0, train.sequences),), sources, train, validation), out / "mix.json")
+    write_mixture(
+        Mixture(config.seq_len, (SequenceRange(0, train.sequences, config.seq_len),), sources, train, validation), out / "mix.json"
+    )
     documents_trained = int(np.unique(np.concatenate(slices)[:, 0]).size)
     return Outcome(
         rows=train.sequences,
@@ -226,6 +228,10 @@ STAGE = Stage(
     section=report_section,
     unit="sequences",
     does="weights per source, packed sequences, validation split",
-    versions=("first version", "sequences.npy, segments.npy and sequence_spans name sequences and segments, no longer rows and pieces"),
+    versions=(
+        "first version",
+        "sequences.npy, segments.npy and sequence_spans name sequences and segments, no longer rows and pieces",
+        "mix.json names ranges of sequences with their seq_len",
+    ),
     distributions=("numpy", "pyarrow"),
 )

@@ -18,7 +18,7 @@ from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
-from stages.core.tables.training_tables import METRICS, STEPS, TEXT_SAMPLES, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.model.config import ModelConfig, ModelShape
 from stages.lm.train.training_settings import SequenceTraining
 from stages.training_texts import sampler, token_bytes_file
@@ -56,17 +56,10 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
     shape = ModelConfig(vocab_size=vocab_size, max_position_embeddings=mix.seq_len, **config.model.model_dump())
     train, validation = _files(inputs, "train", mix.seq_len), _files(inputs, "validation", mix.seq_len)
-    sequences = sum(phase.sequences for phase in mix.phases)
-    if sequences < config.global_batch_size:
-        raise StageError(
-            f"The mixture has {sequences} sequences of {mix.seq_len} tokens, not enough for one global batch of {config.global_batch_size}.",
-            where=f"{ctx.node}.global_batch_size",
-            do="Use more data or a smaller global_batch_size.",
-        )
     held_out = validation if len(SequenceReader(validation)) else None
     token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
     samples = sampler(config, inputs["tokenizer"], mix.seq_len, ctx, chat=False)
-    return training.Prepared(shape, train, held_out, mix.phases, token_bytes=token_bytes, sampler=samples)
+    return training.Prepared(shape, train, held_out, mix.ranges, token_bytes=token_bytes, sampler=samples)
 
 
 def _summary(trained: training.Trained, mix: Mixture) -> Summary:
@@ -168,7 +161,7 @@ STAGE = Stage(
         "validation_bits_per_byte": "bits per held-out byte",
     },
     output="checkpoint",
-    tables=(METRICS, STEPS, TEXT_SAMPLES),
+    tables=(METRICS, STEPS, PHASES, TEXT_SAMPLES),
     section=report_section,
     unit="sequences",
     does="Llama-style model under DeepSpeed ZeRO-3",
@@ -178,6 +171,7 @@ STAGE = Stage(
         "steps names sequences, no longer rows",
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
+        "the side table phases; the column phase of steps is its row",
         "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
     ),
     distributions=("torch", "deepspeed", "safetensors"),

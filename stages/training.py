@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING
 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS
+from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS
 from stages.training_texts import Sampler
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.lm.data.order import Order, Phase
+    from stages.lm.data.order import Order
     from stages.lm.data.pairs import SequenceSegment
+    from stages.lm.data.phases import SequenceRange
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.job import Machine, RankJob
@@ -40,7 +41,7 @@ class Prepared:
         model: Shape of the model.
         train: The training sequences.
         validation: The validation sequences; None for no evaluation.
-        phases: The ranges of training sequences, in the order of training.
+        ranges: The ranges of training sequences, in the order of training.
         init_from: Folder of the checkpoint to start from; empty starts from the seed.
         sequence_spans: part -> rows of the side table that says which record is in which sequence.
         token_bytes: The result of `training_texts.token_bytes_file`; empty records no bits per byte.
@@ -50,7 +51,7 @@ class Prepared:
     model: ModelConfig
     train: SequenceFiles
     validation: SequenceFiles | None
-    phases: tuple[Phase, ...]
+    ranges: tuple[SequenceRange, ...]
     init_from: str = ""
     sequence_spans: Mapping[str, Sequence[SequenceSegment]] = field(default_factory=dict)
     token_bytes: str = ""
@@ -78,7 +79,14 @@ class Trained:
     @property
     def epochs(self) -> float:
         """The number of epochs over the training sequences."""
-        return round(self.job.steps / self.order.steps_per_epoch, 3)
+        return round(self.sequences / self.order.sequences_per_epoch, 3)
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences trained on, every epoch counted."""
+        from stages.lm.data.phases import sequences_before
+
+        return sequences_before(self.job.phases, self.job.steps)
 
     @property
     def tokens(self) -> int:
@@ -178,14 +186,17 @@ def train(
         The finished training, with the lines of its metrics file.
     """
     from stages.lm.data.order import Order
+    from stages.lm.data.phases import phase_table
     from stages.lm.train.job import RankJob
 
     with _refusals(ctx, named):
-        order = Order(data.phases, ctx.seed, settings.global_batch_size)
+        order = Order(phase_table(data.ranges, settings.batch_sizes), ctx.seed)
+        steps = settings.budget.in_steps(order.phases, order.sequences_per_epoch)
+        if not settings.budget.partial:
+            order.refuse_early_end(steps)
     job = RankJob(
         model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=ctx.seed,
-        scratch=str(ctx.scratch), out=str(out), phases=data.phases, init_from=data.init_from,
-        steps=settings.budget.in_steps(settings.global_batch_size, data.model.max_position_embeddings, order.steps_per_epoch),
+        scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=data.init_from, steps=steps,
         data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), token_bytes=data.token_bytes,
         samples=data.sampler.job if data.sampler else None,
     )  # fmt: skip
@@ -237,7 +248,7 @@ def _refusals(ctx: Context, named: Callable[[list[int]], str]) -> Iterator[None]
 def publish(
     trained: Trained, out: Path, summary: Summary, record_counts: RecordCounts | None = None, identity: tuple[str, ...] = ()
 ) -> Outcome:
-    """Writes model.json, metrics.jsonl, metrics.parquet, steps/ and sequence_spans/ next to the checkpoint.
+    """Writes model.json, metrics.jsonl, metrics.parquet, steps/, phases.parquet and sequence_spans/ next to the checkpoint.
 
     Args:
         trained: The result of `train`.
@@ -254,16 +265,17 @@ def publish(
 
     job = trained.job
     write_model_config(job.model, out / "model.json")
-    _write_tables(out, trained.lines, training_run.trained_sequences(trained.order, job.steps), trained.sequence_spans)
+    sequences = training_run.trained_sequences(trained.order, job.steps)
+    _write_tables(out, trained.lines, sequences, training_run.phase_rows(job.phases, trained.lines), trained.sequence_spans)
     if trained.sampler:
         trained.sampler.write(trained.lines, out)
     spans = ("sequence_spans",) if trained.sequence_spans else ()
     return Outcome(
-        rows=job.steps * job.training.global_batch_size,
+        rows=trained.sequences,
         tokens=trained.tokens,
         record_counts=record_counts,
         summary=_with_metrics(summary, trained),
-        identity=("checkpoint", "model.json", "steps", *spans, *identity),
+        identity=("checkpoint", "model.json", "steps", "phases.parquet", *spans, *identity),
     )
 
 
@@ -286,8 +298,9 @@ def _with_metrics(summary: Summary, trained: Trained) -> Summary:
 
 
 def _write_tables(
-    out: Path, lines: Sequence[MetricLine], steps: Iterable[Mapping[str, np.ndarray]], spans: Mapping[str, Sequence[SequenceSegment]]
-) -> None:
+    out: Path, lines: Sequence[MetricLine], steps: Iterable[Mapping[str, np.ndarray]], phases: Iterable[Mapping[str, int]],
+    spans: Mapping[str, Sequence[SequenceSegment]],
+) -> None:  # fmt: skip
     from stages.core.tables.parquet import schema, write_columns, write_rows
     from stages.lm.train import training_run
 
@@ -296,6 +309,7 @@ def _write_tables(
         out / "metrics.parquet", schema(**training_run.metric_columns(lines, METRICS.types)), training_run.metric_rows(lines, METRICS.types)
     )
     write_columns(out / "steps" / "00000.parquet", schema(**STEPS.types), steps)
+    write_rows(out / "phases.parquet", schema(**PHASES.types), phases)
     for part, rows in spans.items():
         write_rows(out / "sequence_spans" / f"{part}.parquet", schema(**SEQUENCE_SPANS.types), rows)
 
@@ -321,14 +335,14 @@ def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> O
         figures = import_checkpoint(Path(found["config.json"].uri), weights, out)
     except ValueError as error:
         raise RecipeError(str(error), where=str(Path(found["config.json"].uri).parent), do="Only such a model can be trained on.") from None
-    _write_tables(out, [], [], {})
+    _write_tables(out, [], [], [], {})
     tokenizer = {"tokenizer_sha256": found["tokenizer.json"].sha256} if "tokenizer.json" in found else {}
     none = {"steps": 0, "tokens": 0, "epochs": 0.0, "flops": 0.0, "ranks": 0}
     return Outcome(
         rows=figures["parameters"],
         unit="parameters",
         summary={**none, **figures, **tokenizer},
-        identity=("checkpoint", "model.json", "steps"),
+        identity=("checkpoint", "model.json", "steps", "phases.parquet"),
     )
 
 

@@ -207,6 +207,7 @@ def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact,
     Returns:
         (Work as a multiple, parameters as a multiple, the earlier model); None if the earlier training has no model, epochs or the same precision.
     """
+    from stages.lm.data.phases import planned_phases, sequences_before
     from stages.lm.model import flops
     from stages.lm.model.config import read_model_config
 
@@ -220,8 +221,8 @@ def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact,
             or earlier.manifest["config"].get("precision") != settings.precision
         ):
             return None
-        batch, budget = settings.global_batch_size, settings.budget
-        now = batch * budget.in_steps(batch, length, 0) if budget.epochs is None else budget.epochs * sequences / epochs * data
+        phases, budget = planned_phases(length, settings.batch_sizes), settings.budget
+        now = sequences_before(phases, budget.in_steps(phases)) if budget.epochs is None else budget.epochs * sequences / epochs * data
         work = now * flops.flops_per_token(shape, length) * length
         work /= sequences * flops.flops_per_token(other, other.max_position_embeddings) * other.max_position_embeddings
         return work, flops.parameter_count(shape) / flops.parameter_count(other), other

@@ -294,14 +294,16 @@ def _state_tensors(recipe: Recipe) -> StateTensors:
 
 
 def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
+    from stages.lm.data.phases import planned_phases, sequences_before
     from stages.lm.model import flops
 
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
     ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
-    budget, batch, seq_len = pretrain.budget, pretrain.global_batch_size, shape.max_position_embeddings
+    budget, seq_len = pretrain.budget, shape.max_position_embeddings
     rows = []
     if budget.epochs is None:
-        tokens = budget.in_steps(batch, seq_len, 0) * batch * seq_len
+        phases = planned_phases(seq_len, pretrain.batch_sizes)
+        tokens = sequences_before(phases, budget.in_steps(phases)) * seq_len
         work = tokens * flops.flops_per_token(shape, seq_len)
         rows += [("pretraining tokens", f"{tokens:,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]
         if gpus:  # 400 TFLOP/s per H100 in bf16, as reported for Llama 3 (arXiv 2407.21783, table 4)

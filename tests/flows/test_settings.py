@@ -101,6 +101,14 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["pretrain.optimizer={name: adam}"], 'pretrain.optimizer: the name must be adamw or muon, not "adam"'),
         (["pretrain.loss={name: dpo}"], 'pretrain.loss: the name must be next_token, not "dpo"'),
         (["dpo.loss.beta=0"], "dpo.loss.beta: must be above 0, not 0."),
+        (
+            ["pretrain.batch_ramp=[{steps: 9, global_batch_size: 12}]"],
+            "pretrain.batch_ramp: global_batch_size 12 is not divisible by runtime.cpu_ranks",
+        ),
+        (
+            ["pretrain.batch_ramp=[{steps: 300, global_batch_size: 8}]"],
+            "pretrain.budget.steps 300 ends before pretrain.batch_ramp, which takes 300",
+        ),
         (["pretrain.global_batch_size=12"], "pretrain.global_batch_size 12 is not divisible by runtime.cpu_ranks 2 x"),
         (["sft.global_batch_size=4"], "sft.global_batch_size 4 is not divisible"),
         (["dpo.global_batch_size=20"], "dpo.global_batch_size 20 is not divisible"),

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count, repeat
 from typing import Any
 
 import torch
@@ -25,12 +26,12 @@ WORD = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run. phases: (first sequence, number of sequences)."""
+    """The settings of a run. ranges: (first sequence, number of sequences). ramp: (steps, batch) before `batch`."""
 
     steps: int
     batch: int
     seed: int
-    phases: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int], ...]
     peak: float
     floor_frac: float
     warmup: int
@@ -40,6 +41,7 @@ class Settings:
     eps: float = 1e-8
     clip: float = 0.0
     eval_at: tuple[int, ...] = ()
+    ramp: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -146,18 +148,20 @@ def shuffled(index: int, size: int, seed: int, phase: int, epoch: int) -> int:
             return value
 
 
-def batches(phases: Sequence[tuple[int, int]], batch: int, seed: int) -> Iterator[list[int]]:
+def batches(ranges: Sequence[tuple[int, int]], batch: int, seed: int, ramp: Sequence[tuple[int, int]] = ()) -> Iterator[list[int]]:
     """Yields the sequences of each global batch, without end.
 
-    Each epoch shuffles every phase as a whole and leaves out the sequences after its last full batch.
+    The ranges are read one after another, and the last again and again. Each epoch shuffles a range as a whole and leaves out the sequences
+    after its last full batch. ramp: (steps, batch size), one after another, before `batch`.
     """
-    epoch = 0
-    while True:
-        for number, (first, sequences) in enumerate(phases):
+    sizes = chain((size for steps, size in ramp for _ in range(steps)), repeat(batch))
+    size = next(sizes)
+    for number, (first, sequences) in enumerate(ranges):
+        for epoch in count() if number + 1 == len(ranges) else (0,):
             order = [first + shuffled(i, sequences, seed, number, epoch) for i in range(sequences)]
-            for begin in range(0, sequences - batch + 1, batch):
-                yield order[begin : begin + batch]
-        epoch += 1
+            while len(order) >= size:
+                yield order[:size]
+                order, size = order[size:], next(sizes)
 
 
 def nll(model: Any, sequence: Packed) -> tuple[Tensor, int]:
@@ -200,7 +204,7 @@ def train(
     """
     adamw = [(torch.optim.AdamW(groups(model, settings), lr=0.0, betas=settings.betas, eps=settings.eps), 1.0)]
     optimizers = optimizers_of(model, settings) if optimizers_of else adamw
-    curve, order = Curve(), batches(settings.phases, settings.batch, settings.seed)
+    curve, order = Curve(), batches(settings.ranges, settings.batch, settings.seed, settings.ramp)
     for step in range(settings.steps + 1):
         if step in settings.eval_at:
             with torch.no_grad():

@@ -1,7 +1,7 @@
 """Compares two trajectories of ZeRO-3 with those of transformers and torch's AdamW (oracle.py), with accumulation and after resumes.
 
 The first job runs on one rank: tied embeddings, a mask, clipping, one phase with a remainder, 16-bit tokens in two shards. The second job
-runs on two ranks: QK-norm, other betas and epsilon, decayed embeddings, two phases that do not start at sequence 0, 32-bit tokens, and
+runs on two ranks: QK-norm, other betas and epsilon, decayed embeddings, a batch ramp over two ranges that do not start at sequence 0, 32-bit tokens, and
 evaluation on a part of the validation sequences. It has no clipping, so a gradient with wrong scaling by the number of ranks is visible.
 The tests write the data files without the code of stages/.
 """
@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from stages.lm.checkpoints import checkpoint, snapshots
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig
 from stages.lm.ranks.events import PartitionSizes
@@ -39,7 +39,7 @@ UNCLIPPED = {**CLIPPED, "num_attention_heads": 3, "num_key_value_heads": 1, "the
 SETTINGS = {
     "clipped": oracle.Settings(STEPS, BATCH, 3, ((0, 43),), 1e-2, 0.1, 3, clip=0.5, eval_at=(0, 5, 10, STEPS)),
     "unclipped": oracle.Settings(STEPS, BATCH, 4, ((2, 17), (19, 23)), 3e-3, 0.3, 2, weight_decay=0.5, decay_embeddings=True,
-                                 betas=(0.8, 0.99), eps=1e-4, eval_at=(0, 5, 10, STEPS)),
+                                 betas=(0.8, 0.99), eps=1e-4, eval_at=(0, 5, 10, STEPS), ramp=((3, 4),)),
 }  # fmt: skip
 
 
@@ -127,14 +127,16 @@ def made_case(
         max_position_embeddings=CONTEXT, rope_theta=shape["theta"], rms_norm_eps=shape["eps"], tie_word_embeddings=shape["tied"],
         qk_norm=shape["qk_norm"],
     )  # fmt: skip
+    options = training(
+        global_batch_size=BATCH, batch_ramp=[{"steps": steps, "global_batch_size": size} for steps, size in settings.ramp],
+        learning_rate=settings.peak, min_lr_frac=settings.floor_frac, warmup_steps=settings.warmup,
+        eval_every_steps=EVAL, checkpoint_every_steps=EVERY, max_validation_sequences=some, **optim,
+    )  # fmt: skip
     job = RankJob(
         model=config, train=write_files(folder / "train", sequences, dtype, masked),
         validation=write_files(folder / "validation", held_out, dtype, masked), machine=machine, seed=settings.seed, scratch="", out="",
-        phases=tuple(Phase(*phase) for phase in settings.phases), init_from="" if seeded else str(folder / "init"), steps=STEPS,
-        settings=training(
-            global_batch_size=BATCH, learning_rate=settings.peak, min_lr_frac=settings.floor_frac, warmup_steps=settings.warmup,
-            eval_every_steps=EVAL, checkpoint_every_steps=EVERY, max_validation_sequences=some, **optim,
-        ),
+        ranges=tuple(SequenceRange(*one, CONTEXT) for one in settings.ranges), init_from="" if seeded else str(folder / "init"), steps=STEPS,
+        settings=options,
     )  # fmt: skip
     read = held_out if masked else [held_out[sequence] for sequence in (0, 1, 2, 4, 5)]  # five of the seven, evenly spaced
     return Case(job, oracle.train(model, settings, sequences, read, optimizers_of=optimizers_of))

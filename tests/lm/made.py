@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.loss_next_token import NextTokenLoss
@@ -49,7 +49,7 @@ def small_job(folder: Path, machine: Machine, steps: int) -> RankJob:
         model=ModelConfig(vocab_size=11, num_hidden_layers=1, hidden_size=8, num_attention_heads=2, num_key_value_heads=1,
             intermediate_size=8, max_position_embeddings=16),
         settings=training(global_batch_size=4, learning_rate=1e-3), train=sequences, machine=machine,
-        seed=1, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, 8),), steps=steps,
+        seed=1, scratch=str(folder / "scratch"), out=str(folder / "out"), ranges=(SequenceRange(0, 8, 16),), steps=steps,
     )  # fmt: skip
 
 

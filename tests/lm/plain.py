@@ -37,7 +37,7 @@ class PlainDeep:
         self.declared, built = build_optimizer(job, self.module)
         self.optimizer = built
         self.settings = deepspeed_config(job, accumulation)
-        self.micro_batches, self.gate = 0, UpdateGate()
+        self.boundary, self.gate = True, UpdateGate()
         for param in self.module.parameters():
             param.ds_shape, param.ds_numel, param.ds_tensor = param.shape, param.numel(), param  # type: ignore[attr-defined]
 
@@ -53,9 +53,11 @@ class PlainDeep:
     def backward(self, loss: Tensor, scale_wrt_gas: bool = True) -> None:
         (loss / (self.settings["gradient_accumulation_steps"] if scale_wrt_gas else 1)).backward()
 
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        self.boundary = is_boundary
+
     def step(self) -> None:
-        self.micro_batches += 1
-        if self.micro_batches % self.settings["gradient_accumulation_steps"]:
+        if not self.boundary:
             return
         grads = [p.grad for p in self.module.parameters() if p.grad is not None]
         norm = math.sqrt(sum(float(g.double().pow(2).sum()) for g in grads))

@@ -46,6 +46,6 @@ def test_log_probs_of_other_pairs_are_refused(chain: Chain, tmp_path: Path) -> N
 
 def test_too_few_pairs(chain: Chain, tmp_path: Path) -> None:
     inputs = {"checkpoint": chain.tuned, "logprobs": chain.logprobs, "preferences": chain.preferences, "tokenizer": chain.tokenizer}
-    with pytest.raises(StageError, match="the largest has 47 sequences, and global_batch_size is 64"):
+    with pytest.raises(StageError, match="from number 0 on: 47, less than one global batch of 64"):
         run_stage(dpo.STAGE, {**DPO, "global_batch_size": 64}, inputs, tmp_path, runtime=RUNTIME)
     shutil.rmtree(tmp_path, ignore_errors=True)

@@ -47,7 +47,7 @@ def test_once_over_everything_covers_train_and_validation_without_overlap(tokens
     for doc_id, span in spans.items():
         covered = sorted((r["start"], r["length"]) for r in [*train, *validation] if r["doc_id"] == doc_id)
         assert covered[0][0] == span["start"] and sum(length for _, length in covered) == span["length"]
-    assert mix["phases"] == [{"start_sequence": 0, "sequences": mix["train"]["sequences"]}]
+    assert mix["ranges"] == [{"start_sequence": 0, "sequences": mix["train"]["sequences"], "seq_len": mix["seq_len"]}]
     assert mix["validation"]["bytes"] == sum(spans[d]["bytes"] for d in {r["doc_id"] for r in validation})
     assert all(s["epochs"] == 1 for s in mix["sources"].values())
     assert abs(sum(s["weight"] for s in mix["sources"].values()) - 1) < 1e-12

@@ -29,8 +29,9 @@ TRAINING: dict[str, Any] = {
     "optimizer.newton_schulz_precision": "bf16", "optimizer.adamw_learning_rate_ratio": 0.7, "optimizer.adamw_betas": (0.5, 0.6), "optimizer.adamw_eps": 0.5,
     "weight_decay": 0.03, "guard.action": "skip", "guard.max_z": 6.5, "guard.window": 17, "guard.max_skips_in_a_row": 3,
     "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
-    "max_validation_sequences": 9, "checkpoint_every_steps": 4, "update_ratio_every_steps": 7, "precision": "bf16", "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
-    "budget.epochs": 3.0,
+    "max_validation_sequences": 9, "checkpoint_every_steps": 4, "update_ratio_every_steps": 7, "precision": "bf16", "budget.steps": 5,
+    "budget.tokens": 8 * 96 * 9 - 1,
+    "budget.epochs": 3.0, "budget.partial": True, "batch_ramp": ({"steps": 2, "global_batch_size": 4},),
 }  # fmt: skip
 """setting -> another value. The name of a part keeps its value where there is only one."""
 OF_PART = {"schedule.decay_frac": "wsd", "schedule.decay_shape": "wsd"} | {
@@ -81,7 +82,8 @@ class CapturedError(Exception):
 def settings_of(config: type[StageConfig], prefix: str = "") -> Iterator[str]:
     for name, field in config.model_fields.items():
         choices = [kind for mark in field.metadata if isinstance(mark, OneOf) for kind in mark.classes.values()]
-        kinds = (field.annotation, *typing.get_args(field.annotation))
+        lists = typing.get_origin(field.annotation) is tuple
+        kinds = () if lists else (field.annotation, *typing.get_args(field.annotation))
         below = choices or [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StageConfig)]
         for kind in below:
             yield from settings_of(kind, f"{prefix}{name}.")
@@ -142,7 +144,7 @@ def test_every_setting_is_listed(stage: str) -> None:
 
 def with_value(section: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:
     head, _, rest = setting.partition(".")
-    inner = {} if head == "budget" else section.get(head, {})
+    inner = {} if head == "budget" and rest != "partial" else section.get(head, {})
     return {**section, head: with_value(inner, rest, value) if rest else value}
 
 
@@ -162,9 +164,9 @@ def test_a_setting_reaches_its_field_and_no_other(
         assert different.keys() == {setting.replace("sample_", "samples.")}
         if setting != "sample_prompts":
             assert list(different.values()) == [value]
-    elif setting.startswith("budget."):
+    elif setting.startswith("budget.") and setting != "budget.partial":
         unit = setting.partition(".")[2]
-        steps = STEPS.get(setting, 3 * (job.phases[0].sequences // 8))
+        steps = STEPS.get(setting, 3 * (job.ranges[0].sequences // 8))
         expected = {"steps": steps, "settings.budget.steps": None, f"settings.{setting}": value}
         assert different == {name: value for name, value in expected.items() if value != before[name]}, unit
     elif setting.endswith(".name") and value == before[f"settings.{setting}"]:

@@ -91,7 +91,7 @@ def test_the_spans_are_where_they_say(chain: Chain, kept_scratch: Path) -> None:
 
 def test_too_few_conversations(chain: Chain, tmp_path: Path) -> None:
     few = conversations(tmp_path / "few", count=2, long=False)
-    with pytest.raises(StageError, match="No phase holds one global batch: the largest has 1 sequences, and global_batch_size is 8"):
+    with pytest.raises(StageError, match="from number 0 on: 1, less than one global batch of 8"):
         run_stage(
             sft.STAGE, SFT, {"checkpoint": chain.pretrained, "conversations": few, "tokenizer": chain.tokenizer}, tmp_path, runtime=RUNTIME
         )
@@ -117,7 +117,7 @@ def test_a_base_model_without_its_shards_is_refused(chain: Chain, tmp_path: Path
 
 
 def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: Path) -> None:
-    from stages.lm.data.order import Phase
+    from stages.lm.data.phases import SequenceRange
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import read_model_config
     from stages.lm.model.loss_dpo import DpoLoss
@@ -128,6 +128,6 @@ def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: P
     shape = read_model_config(chain.tuned.path / "model.json")
     job = RankJob(
         model=shape, settings=training(loss=DpoLoss(beta=0.2), global_batch_size=4, learning_rate=0.1), train=sequences, machine=Machine(2, "cpu", 8, 32), seed=1,
-        scratch="s", out="o", phases=(Phase(0, 4),), validation=sequences,
+        scratch="s", out="o", ranges=(SequenceRange(0, 4, 8),), validation=sequences,
     )  # fmt: skip
     assert read_job(write_job(job, tmp_path / "job.json")) == job

@@ -30,8 +30,22 @@ STEPS = SideTable(
         "step": Column("int64", "the optimizer step, from 1"),
         "position": Column("int64", "place in the order of sequences"),
         "sequence": Column("int64", "number of the sequence, as in sequence_spans"),
-        "phase": Column("int32", "phase of the mixture"),
-        "epoch": Column("int32", "how often the phase had been read before"),
+        "phase": Column("int32", "phase of the training, as in training_phases"),
+        "epoch": Column("int32", "how often the range of the phase had been read before"),
+    },
+)  # fmt: skip
+PHASES = SideTable(
+    "phases", "training_phases", "a phase of a training",
+    {
+        "phase": Column("int32", "number of the phase, from 0, as in steps"),
+        "first_step": Column("int64", "its first optimizer step, from 1"),
+        "steps": Column("int64", "steps that were made"),
+        "start_sequence": Column("int64", "first sequence of its range"),
+        "sequences": Column("int64", "sequences of its range"),
+        "seq_len": Column("int64", "tokens to which its sequences are padded"),
+        "global_batch_size": Column("int64", "sequences per step"),
+        "tokens": Column("int64", "tokens of the steps that were made, without padding"),
+        "left_over_per_epoch": Column("int64", "sequences of the range that are in no full batch of an epoch; each epoch has others"),
     },
 )  # fmt: skip
 METRICS = SideTable(

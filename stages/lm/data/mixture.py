@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import SequenceRange
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Mixture:
     """The contents of mix.json.
 
     Attributes:
-        seq_len: Tokens per sequence.
-        phases: The ranges of training sequences, in the order of training.
+        seq_len: Largest number of tokens per sequence.
+        ranges: The ranges of training sequences, in the order of training.
         sources: Source -> its share.
         train: Counts of the training part.
         validation: Counts of the validation part.
     """
 
     seq_len: int
-    phases: tuple[Phase, ...]
+    ranges: tuple[SequenceRange, ...]
     sources: Mapping[str, SourceShare]
     train: TrainPart
     validation: ValidationPart

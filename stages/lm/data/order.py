@@ -1,14 +1,12 @@
 """Maps every training position to a sequence by a stateless bijection, so one integer is enough to resume.
 
-A sequence is a fixed number of tokens, packed from segments of documents. The sequence at a position is
-start_sequence(phase) + permutation(seed, phase, epoch)(offset of the position in its phase and epoch).
-Global batch b of size B is positions b·B … b·B+B-1 for every number of ranks. An epoch goes through the phases in order.
-The sequences after the last full global batch of a phase are not trained in that epoch; another epoch has another permutation and leaves
-out others.
-Therefore no batch crosses a phase or an epoch.
+Positions count the trained sequences. Step s of a phase trains the next global_batch_size positions. The sequence at a position is
+start_sequence + permutation(seed, range, epoch)(offset of the position in its epoch over the phase's range), for every number of ranks.
+A phase goes on in its range where an earlier phase with the same range ended. The sequences after the last full global batch of an epoch
+are not trained in that epoch; another epoch has another permutation and leaves out others. Therefore no batch crosses a phase or an epoch.
 
-Guarantee: no sequence comes twice within one epoch.
-Cost: about 0.2 µs per sequence, and 50 µs per phase of an epoch; memory only for the result.
+Guarantee: no sequence comes twice within one epoch over its range.
+Cost: about 0.2 µs per sequence, and 50 µs per phase and epoch; memory only for the result.
 Source: Black and Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002): a Feistel network on the next even number of bits, applied
 again until the result is in range (known as cycle walking).
 """
@@ -17,30 +15,21 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+
+from stages.lm.data.phases import OrderError, Phase, sequences_before
 
 ROUNDS = 6
 
 
-class OrderError(ValueError):
-    """An impossible order: no phase holds a full global batch, or a position or index is out of range."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """`sequences` consecutive sequences of the mixture, from `start_sequence` on."""
-
-    start_sequence: int
-    sequences: int
-
-
 @dataclass(frozen=True)
 class Places:
-    """The sequence, phase and epoch of each position: int64 arrays of equal length. phase and epoch count from 0."""
+    """Step, sequence, phase and epoch of each position: int64 arrays of equal length. Steps count from 1, phases and epochs from 0."""
 
+    step: np.ndarray
     position: np.ndarray
     sequence: np.ndarray
     phase: np.ndarray
@@ -48,38 +37,69 @@ class Places:
 
 
 @dataclass(frozen=True)
+class _Stretch:
+    """Positions in a row inside one epoch over a range.
+
+    Attributes:
+        epoch: Number of the epoch.
+        offset: Offset of the first of them in the epoch.
+        length: Their number.
+    """
+
+    epoch: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
 class Order:
     """The order of all sequences of a training run.
 
-    Raises:
-        OrderError: No phase holds a full global batch.
+    Attributes:
+        phases: The result of `phase_table`.
+        seed: Seed of the permutations.
     """
 
     phases: tuple[Phase, ...]
     seed: int
-    global_batch_size: int
 
-    def __post_init__(self) -> None:
-        if self.sequences_per_epoch == 0:
-            largest = max((phase.sequences for phase in self.phases), default=0)
-            raise OrderError(
-                f"No phase holds one global batch: the largest has {largest} sequences, and global_batch_size is {self.global_batch_size}. "
-                "Use more data or a smaller global_batch_size."
-            )
+    @cached_property
+    def _first_positions(self) -> list[int]:
+        """The first position of each phase."""
+        return [sequences_before(self.phases, phase.first_step) for phase in self.phases]
+
+    @cached_property
+    def _ranges(self) -> list[tuple[int, int]]:
+        """The ranges, in the order of their first phase. Their numbers are in the keys of the permutations."""
+        return list(dict.fromkeys((phase.start_sequence, phase.sequences) for phase in self.phases))
+
+    @cached_property
+    def _begins(self) -> list[tuple[int, int]]:
+        """(epoch, offset) at which each phase begins."""
+        reached: dict[tuple[int, int], tuple[int, int]] = {}
+        begins = []
+        for number, phase in enumerate(self.phases):
+            one = phase.start_sequence, phase.sequences
+            begins.append(reached.get(one, (0, 0)))
+            if number + 1 < len(self.phases):
+                length = self._first_positions[number + 1] - self._first_positions[number]
+                last = _stretch(phase, begins[-1], length - 1)
+                reached[one] = last.epoch, last.offset + 1
+        return begins
 
     @property
     def sequences_per_epoch(self) -> int:
-        """Sequences trained in one epoch: each phase rounded down to whole global batches."""
-        return sum(self._trained(phase) for phase in self.phases)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.sequences_per_epoch // self.global_batch_size
+        """Sequences trained in one epoch over all ranges: each rounded down to whole global batches, of the size that it has last."""
+        return sum(one[1] - self._left_over(one) for one in self._ranges)
 
     @property
     def sequences_left_over(self) -> int:
-        """Sequences that one epoch does not train."""
-        return sum(phase.sequences - self._trained(phase) for phase in self.phases)
+        """Sequences that one epoch over all ranges does not train."""
+        return sum(self._left_over(one) for one in self._ranges)
+
+    def phase_of(self, step: int) -> Phase:
+        """Returns the phase of a step, counted from 0."""
+        return self.phases[bisect_right(self.phases, step, key=lambda phase: phase.first_step) - 1]
 
     def places(self, start: int, count: int) -> Places:
         """Returns the places of positions start … start+count-1.
@@ -89,32 +109,61 @@ class Order:
         """
         if start < 0 or count < 0:
             raise OrderError(f"Positions start at 0; {count} from {start} were requested.")
-        places = Places(np.arange(start, start + count, dtype=np.int64), *(np.empty(count, np.int64) for _ in range(3)))
-        ends = np.cumsum([self._trained(phase) for phase in self.phases]).tolist()
+        none = [np.empty(count, np.int64) for _ in range(4)]
+        places = Places(step=none[0], position=np.arange(start, start + count, dtype=np.int64), sequence=none[1], phase=none[2], epoch=none[3])
         done = 0
         while done < count:
-            epoch, offset = divmod(start + done, self.sequences_per_epoch)
-            index = bisect_right(ends, offset)
-            phase, begin = self.phases[index], ends[index] - self._trained(self.phases[index])
-            until = min(count, done + ends[index] - offset)
-            within = np.arange(offset - begin, offset - begin + until - done, dtype=np.int64)
-            keys = permutation_keys(self.seed, index, epoch)
-            places.sequence[done:until] = phase.start_sequence + permute(within, phase.sequences, keys)
-            places.phase[done:until], places.epoch[done:until] = index, epoch
+            index = bisect_right(self._first_positions, start + done) - 1
+            phase, within = self.phases[index], start + done - self._first_positions[index]
+            stretch = _stretch(phase, self._begins[index], within)
+            following = self._first_positions[index + 1 : index + 2]
+            until = min([count, done + stretch.length, *(first - start for first in following)])
+            length = until - done
+            keys = permutation_keys(self.seed, self._ranges.index((phase.start_sequence, phase.sequences)), stretch.epoch)
+            offsets = np.arange(stretch.offset, stretch.offset + length, dtype=np.int64)
+            places.step[done:until] = phase.first_step + np.arange(within, within + length) // phase.global_batch_size + 1
+            places.sequence[done:until] = phase.start_sequence + permute(offsets, phase.sequences, keys)
+            places.phase[done:until], places.epoch[done:until] = index, stretch.epoch
             done = until
         return places
 
     def sequences_of_step(self, step: int) -> np.ndarray:
-        """Returns the sequences of global batch `step`, counted from 0: int64 [global_batch_size]."""
-        return self.places(step * self.global_batch_size, self.global_batch_size).sequence
+        """Returns the sequences of a step, counted from 0: int64 [global_batch_size of its phase]."""
+        return self.places(sequences_before(self.phases, step), self.phase_of(step).global_batch_size).sequence
 
-    def _trained(self, phase: Phase) -> int:
-        return phase.sequences - phase.sequences % self.global_batch_size
+    def refuse_early_end(self, steps: int) -> None:
+        """Checks that a training reaches the last phase.
+
+        Raises:
+            OrderError: It ends before.
+        """
+        last = self.phases[-1].first_step
+        if steps <= last:
+            raise OrderError(
+                f"The budget ends after {steps} steps, but the last of the {len(self.phases)} phases begins after {last} steps. "
+                "Train for longer, shorten the phases, or say budget.partial=true."
+            )
+
+    def _left_over(self, one: tuple[int, int]) -> int:
+        last = [phase for phase in self.phases if (phase.start_sequence, phase.sequences) == one][-1]
+        return last.sequences % last.global_batch_size
 
 
-def sequence_at(position: int, phases: Sequence[Phase], seed: int, global_batch_size: int) -> int:
-    """Returns the sequence at one position."""
-    return int(Order(tuple(phases), seed, global_batch_size).places(position, 1).sequence[0])
+def _stretch(phase: Phase, begin: tuple[int, int], within: int) -> _Stretch:
+    """Returns the stretch from a position of a phase to the last full global batch of its epoch.
+
+    Args:
+        phase: The phase.
+        begin: (epoch, offset) at which the phase begins.
+        within: Offset of the position in the phase.
+    """
+    epoch, offset = begin
+    batch = phase.global_batch_size
+    first, whole = (phase.sequences - offset) // batch * batch, phase.sequences // batch * batch
+    if within < first:
+        return _Stretch(epoch, offset + within, first - within)
+    epochs, rest = divmod(within - first, whole)
+    return _Stretch(epoch + 1 + epochs, rest, whole - rest)
 
 
 def permutation_keys(seed: int, phase: int, epoch: int) -> np.ndarray:

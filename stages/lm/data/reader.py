@@ -139,18 +139,20 @@ class SequenceReader:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def batch(self, sequences: Sequence[int] | np.ndarray, trim_to: int = 0) -> Batch:
+    def batch(self, sequences: Sequence[int] | np.ndarray, trim_to: int = 0, seq_len: int | None = None) -> Batch:
         """Returns sequences as one batch.
 
         Args:
             sequences: Numbers of the sequences; -1 gives a sequence of padding.
             trim_to: L becomes the smallest multiple of this that holds the longest sequence, at most seq_len. 0: L is seq_len.
+            seq_len: Largest number of tokens per sequence; None: that of the files.
 
         Raises:
             DataError: A sequence is longer than seq_len, or a segment reaches beyond its shard.
         """
         sequences = np.asarray(sequences, np.int64)
-        length = self.files.seq_len if not trim_to else self._trimmed(sequences, trim_to)
+        most = self.files.seq_len if seq_len is None else seq_len
+        length = most if not trim_to else min(most, self._trimmed(sequences, trim_to))
         shape = (len(sequences), length)
         batch = Batch(
             tokens=np.full(shape, self.files.pad_id, np.int64),
@@ -173,16 +175,16 @@ class SequenceReader:
     def _trimmed(self, sequences: np.ndarray, multiple: int) -> int:
         real = sequences[sequences >= 0]
         longest = int(self.sequence_tokens(real).max()) if len(real) else 1
-        return min(self.files.seq_len, -(-longest // multiple) * multiple)
+        return -(-longest // multiple) * multiple
 
     def _fill(self, batch: Batch, slot: int, sequence: int) -> None:
         at, dtype = 0, np.dtype(self.files.dtype).newbyteorder("<")
         for number, segment in enumerate(range(int(self.offsets[sequence]), int(self.offsets[sequence + 1]))):
             shard, start, length = (int(v) for v in self.segments[segment])
             end = at + length
-            if end > self.files.seq_len:
+            if end > batch.tokens.shape[1]:
                 raise DataError(
-                    f"Sequence {sequence} holds more than seq_len {self.files.seq_len} tokens; the mixture was made for another length."
+                    f"Sequence {sequence} holds more than seq_len {batch.tokens.shape[1]} tokens; the mixture was made for another length."
                 )
             ids = self._shard(self.files.tokens[shard], dtype)[start : start + length]
             if len(ids) != length:

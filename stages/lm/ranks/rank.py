@@ -47,14 +47,14 @@ def work(job: RankJob, events: EventWriter) -> int:
     import torch
 
     from stages.lm.checkpoints import checkpoint
-    from stages.lm.data import order, reader
+    from stages.lm.data import phases, reader
     from stages.lm.ranks.events import RankFailed
     from stages.lm.train import forward_only, rank_run, trainer
     from stages.lm.train.job import JobError
     from stages.lm.train.training_settings import TrainingSettings
     from stages.lm.zero import engine
 
-    refused = (JobError, rank_run.TrainingError, checkpoint.CheckpointError, reader.DataError, order.OrderError, torch.OutOfMemoryError)
+    refused = (JobError, rank_run.TrainingError, checkpoint.CheckpointError, reader.DataError, phases.OrderError, torch.OutOfMemoryError)
     try:
         trains = isinstance(job.settings, TrainingSettings)
         started = engine.start(job, job.accumulation() if trains else 1)

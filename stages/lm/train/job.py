@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import Phase, SequenceRange, phase_table
 from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig, Recompute
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
@@ -86,7 +86,7 @@ class RankJob:
         seed: Seed of initial weights and order.
         scratch: Folder of snapshots, events and metrics.
         out: Folder in which the final `checkpoint/` is written.
-        phases: The ranges of `train`, in the order of training.
+        ranges: The ranges of `train`, in the order of training.
         validation: The validation sequences; None for no evaluation.
         init_from: Folder of the checkpoint whose weights are the start; empty starts from the seed.
         data_identity: Digests of the artifacts that the sequences are made of, for the fingerprint.
@@ -104,7 +104,7 @@ class RankJob:
     seed: int = field(metadata=DECIDING)
     scratch: str = field(metadata=OBSERVING)
     out: str = field(metadata=OBSERVING)
-    phases: tuple[Phase, ...] = field(default=(), metadata=DECIDING)
+    ranges: tuple[SequenceRange, ...] = field(default=(), metadata=DECIDING)
     validation: SequenceFiles | None = field(default=None, metadata=OBSERVING)
     init_from: str = field(default="", metadata=OBSERVING)
     data_identity: str = field(default="", metadata=DECIDING)
@@ -118,19 +118,26 @@ class RankJob:
         assert isinstance(self.settings, TrainingSettings), "this job only scores"
         return self.settings
 
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Which range is read from which step on, and how many sequences per step."""
+        return phase_table(self.ranges, self.training.batch_sizes)
+
     def accumulation(self) -> int:
-        """Returns the number of micro-batches per step and rank.
+        """Returns the largest number of micro-batches per step and rank.
 
         Raises:
-            JobError: global_batch_size is not divisible by ranks × micro_batch_size.
+            JobError: A global batch is not divisible by ranks × micro_batch_size.
         """
-        batch, per_pass = self.training.global_batch_size, self.machine.ranks * self.machine.micro_batch_size
-        if batch % per_pass:
-            raise JobError(
-                f"global_batch_size {batch} is not divisible by {self.machine.ranks} ranks × "
-                f"runtime.micro_batch_size {self.machine.micro_batch_size} = {per_pass}; change one of them."
-            )
-        return batch // per_pass
+        per_pass = self.machine.ranks * self.machine.micro_batch_size
+        sizes = [size.sequences for size in self.training.batch_sizes]
+        for batch in sizes:
+            if batch % per_pass:
+                raise JobError(
+                    f"global_batch_size {batch} is not divisible by {self.machine.ranks} ranks × "
+                    f"runtime.micro_batch_size {self.machine.micro_batch_size} = {per_pass}; change one of them."
+                )
+        return max(sizes) // per_pass
 
     def compiles(self) -> bool:
         """Returns whether the ranks compile the model.

@@ -80,7 +80,7 @@ def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: Metrics
     """Returns a run after `start` steps; see `Run`. The order, the reader and the history follow from the job and the metrics of those steps."""
     settings = job.training
     earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
-    order = Order(job.phases, job.seed, settings.global_batch_size)
+    order = Order(job.phases, job.seed)
     token_bytes = np.load(job.token_bytes) if job.token_bytes else None
     return Run(
         job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier), token_bytes

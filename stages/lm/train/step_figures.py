@@ -15,6 +15,7 @@ import torch
 
 from stages.lm.data.reader import Batch
 from stages.lm.model import flops
+from stages.lm.model.config import ModelConfig
 from stages.lm.model.peak_flops import peak_flops
 from stages.lm.ranks.events import EventWriter
 from stages.lm.train.job import RankJob
@@ -79,18 +80,19 @@ def peak_of_ranks(job: RankJob, engine: Engine, events: EventWriter) -> float | 
     return known
 
 
-def speed(job: RankJob, peak: float | None, work: StepWork, seconds: float) -> dict[str, float | None]:
+def speed(model: ModelConfig, seq_len: int, peak: float | None, work: StepWork, seconds: float) -> dict[str, float | None]:
     """Returns the metrics tokens_per_s, mfu and mfu_by_segment of a step.
 
     Args:
-        job: The job.
+        model: Shape of the model.
+        seq_len: Tokens of a sequence of the step.
         peak: The result of `peak_of_ranks`.
         work: What the batches of all ranks hold.
         seconds: Duration of the step.
     """
-    matmuls = 6 * flops.matmul_parameters(job.model) * work.tokens
-    whole = flops.flops_per_token(job.model, job.train.seq_len) * work.tokens
-    by_segment = matmuls + flops.attention_flops(job.model, int(work.attended))
+    matmuls = 6 * flops.matmul_parameters(model) * work.tokens
+    whole = flops.flops_per_token(model, seq_len) * work.tokens
+    by_segment = matmuls + flops.attention_flops(model, int(work.attended))
     return {
         "tokens_per_s": work.tokens / seconds,
         "mfu": None if peak is None else whole / (seconds * peak),

@@ -38,7 +38,8 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         engine.set_learning_rate(run.learning_rate(step))
         done = train_step(run, step)
         now = time.monotonic()
-        values = done.metrics | {"lr": run.learning_rate(step), **speed(job, peak, done.work, now - clock)}
+        used = speed(job.model, run.order.phase_of(step).seq_len, peak, done.work, now - clock)
+        values = done.metrics | {"lr": run.learning_rate(step), **used}
         clock = now
         last = step + 1 == job.steps
         _report(run, StepDone(step + 1, values))

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from stages.lm.data.order import Order, OrderError
+from stages.lm.data.order import Order
+from stages.lm.data.phases import OrderError, Phase, sequences_before
 from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, Sampled, SequencesScored, StepDone
 from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import JobError, RankJob
@@ -156,10 +157,28 @@ def trained_sequences(order: Order, steps: int) -> Iterator[dict[str, np.ndarray
     Yields:
         Column -> int64 [positions]: step, position, sequence, phase, epoch.
     """
-    total = steps * order.global_batch_size
+    total = sequences_before(order.phases, steps)
     for start in range(0, total, BLOCK_POSITIONS):
-        places = order.places(start, min(BLOCK_POSITIONS, total - start))
-        yield {"step": places.position // order.global_batch_size + 1, **vars(places)}
+        yield vars(order.places(start, min(BLOCK_POSITIONS, total - start)))
+
+
+def phase_rows(phases: Sequence[Phase], lines: Sequence[Mapping[str, float]]) -> Iterator[dict[str, int]]:
+    """Yields the rows of the phases side table, for the phases in which a step was made.
+
+    Args:
+        phases: The phases of the training.
+        lines: The lines of the metrics file.
+    """
+    tokens = {int(line["step"]): int(line["tokens"]) for line in lines if "loss" in line}
+    last = max(tokens, default=0)
+    ends = [*(phase.first_step for phase in phases[1:]), last]
+    for number, (phase, end) in enumerate(zip(phases, ends, strict=True)):
+        made = range(phase.first_step + 1, min(end, last) + 1)
+        if made:
+            yield {
+                "phase": number, **vars(phase), "first_step": phase.first_step + 1, "steps": len(made),
+                "tokens": sum(tokens[step] for step in made), "left_over_per_epoch": phase.sequences % phase.global_batch_size,
+            }  # fmt: skip
 
 
 def evaluations(lines: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:

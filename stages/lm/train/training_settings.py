@@ -8,12 +8,13 @@ The module does not import torch.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import pydantic
 from pydantic import model_validator
 
+from stages.lm.data.phases import BatchSize, Phase, planned_phases, steps_of_sequences, steps_of_tokens
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Optimizer
@@ -34,6 +35,8 @@ class Budget(StageConfig):
     """Tokens, counting every sequence at its full length; rounded up to whole steps."""
     epochs: float | None = Field(None, gt=0, le=1_000_000, decides=False)
     """Epochs over the training sequences; rounded down to whole steps, at least one."""
+    partial: bool = Field(False, decides=False)
+    """Whether training may end before the last phase of its order begins: before the last range of a curriculum or the end of batch_ramp."""
 
     @model_validator(mode="after")
     def _one_unit(self) -> Budget:
@@ -42,20 +45,28 @@ class Budget(StageConfig):
             raise ValueError(f"budget needs exactly one of steps, tokens and epochs; {' and '.join(given) or 'none'} is set")
         return self
 
-    def in_steps(self, global_batch_size: int, seq_len: int, steps_per_epoch: int) -> int:
+    def in_steps(self, phases: Sequence[Phase], sequences_per_epoch: int = 0) -> int:
         """Returns the budget in optimizer steps.
 
         Args:
-            global_batch_size: Sequences per step.
-            seq_len: Tokens per sequence.
-            steps_per_epoch: Steps of one epoch.
+            phases: The phases of the training.
+            sequences_per_epoch: Sequences trained in one epoch. Only a budget in epochs needs them.
         """
         if self.steps is not None:
             return self.steps
         if self.tokens is not None:
-            return math.ceil(self.tokens / (global_batch_size * seq_len))
+            return steps_of_tokens(phases, self.tokens)
         assert self.epochs is not None
-        return max(1, int(self.epochs * steps_per_epoch))
+        return max(1, steps_of_sequences(phases, self.epochs * sequences_per_epoch))
+
+
+class BatchRampStep(StageConfig):
+    """A number of steps with a global batch of their own."""
+
+    steps: int = Field(ge=1, le=10**9, decides=True)
+    """How many steps."""
+    global_batch_size: int = Field(ge=1, le=10**8, decides=True)
+    """Sequences per optimizer step over all ranks."""
 
 
 class ScoringSettings(StageConfig):
@@ -72,6 +83,9 @@ class TrainingSettings(StageConfig):
     """How long to train. The job stores it in steps."""
     global_batch_size: int = Field(ge=1, le=10**8, decides=True)
     """Sequences per optimizer step over all ranks; must be a multiple of ranks × runtime.micro_batch_size."""
+    batch_ramp: tuple[BatchRampStep, ...] = Field((), decides=True)
+    """Other global batches at the beginning, one after another: [{steps: 100, global_batch_size: 8}, …]. After them, global_batch_size. The
+    learning rate does not follow. Source: the batch of Llama 3 (arXiv 2407.21783, section 3.4.1) grows in two such steps."""
     learning_rate: float = Field(gt=0, decides=True)
     """Peak learning rate."""
     min_lr_frac: float = Field(0.1, ge=0, le=1, decides=True)
@@ -103,6 +117,19 @@ class TrainingSettings(StageConfig):
     the time of the update, and two passes over the weights. Every 20 steps, as often as a line is logged, that is below 2 % of the updates."""
     precision: Literal["fp32", "bf16"] = Field("fp32", decides=True)
     """Precision of the forward and backward pass. Master weights and optimizer state are always fp32."""
+
+    @property
+    def batch_sizes(self) -> tuple[BatchSize, ...]:
+        """The sequences per step, from which step on."""
+        sizes, step = [], 0
+        for one in self.batch_ramp:
+            sizes.append(BatchSize(step, one.global_batch_size))
+            step += one.steps
+        return (*sizes, BatchSize(step, self.global_batch_size))
+
+    def planned_steps(self, seq_len: int) -> int:
+        """Returns a budget in steps or tokens in optimizer steps, for sequences of seq_len tokens. One in epochs depends on the data."""
+        return self.budget.in_steps(planned_phases(seq_len, self.batch_sizes))
 
     @model_validator(mode="after")
     def _schedule_fits(self) -> TrainingSettings:

@@ -59,10 +59,11 @@ def train_step(run: Run, step: int) -> FinishedStep:
     engine = run.engine
     run.events.heartbeat.reach(Activity.READING, step + 1)
     micro = run.job.machine.micro_batch_size
+    phase = run.order.phase_of(step)
     dealt = run.order.sequences_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
     batches = []
     for micro_batch in dealt:
-        batches.append(run.sequences.batch(micro_batch, run.loss.trim_to))
+        batches.append(run.sequences.batch(micro_batch, run.loss.trim_to, phase.seq_len))
         run.events.heartbeat.tick()
     run.events.heartbeat.reach(Activity.TRAINING)
     work = work_of(run, batches)
@@ -72,6 +73,7 @@ def train_step(run: Run, step: int) -> FinishedStep:
     losses, sums = [], []
     for number, batch in enumerate(batches):
         run.events.heartbeat.reach(Activity.TRAINING)
+        engine.deep.set_gradient_accumulation_boundary(number + 1 == len(batches))  # their number changes from phase to phase
         loss, metrics = forward(run, batch)
         engine.deep.backward(loss * (engine.ranks / work.units), scale_wrt_gas=False)
         if number + 1 < len(batches):

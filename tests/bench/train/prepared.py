@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.lm.data.order import Order, Phase
+from stages.lm.data.order import Order
+from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
 from stages.lm.data.reader import IGNORE, PADDING_DOC, SequenceFiles, SequenceReader, write_sequence_files
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
@@ -56,11 +57,12 @@ def prepare(folder: Path, steps: int, precisions: tuple[str, ...]) -> Prepared:
     name, documents = text()
     files = sequences(folder / "sequences", documents)
     reader = SequenceReader(files)
-    order = Order((Phase(0, len(reader)),), SEED, BATCH)
+    ranges = (SequenceRange(0, len(reader), files.seq_len),)
+    order = Order(phase_table(ranges, [BatchSize(0, BATCH)]), SEED)
     batches = [reader.batch(order.sequences_of_step(step)) for step in range(steps)]
     np.save(batches_path(folder), np.stack([np.stack([batch.tokens, batch.labels]) for batch in batches]))
     for precision in precisions:
-        write_job(job(folder, files, order, precision, steps), job_path(folder, precision))
+        write_job(job(folder, files, ranges, precision, steps), job_path(folder, precision))
     docs = np.concatenate([batch.docs for batch in batches])
     lengths = [int(n) for row in docs for n in np.bincount(row[row != PADDING_DOC])]
     context = MODEL.max_position_embeddings
@@ -97,7 +99,7 @@ def sequences(folder: Path, documents: list[str]) -> SequenceFiles:
     return replace(files, masks=())  # as those of a pretraining: every token is trained
 
 
-def job(folder: Path, files: SequenceFiles, order: Order, precision: str, steps: int) -> RankJob:
+def job(folder: Path, files: SequenceFiles, ranges: tuple[SequenceRange, ...], precision: str, steps: int) -> RankJob:
     """The job of one rank, as the stage pretrain makes it."""
     settings = SequenceTraining(
         budget=Budget(steps=steps), global_batch_size=BATCH, learning_rate=LEARNING_RATE, warmup_steps=0, optimizer=AdamW(),
@@ -106,7 +108,7 @@ def job(folder: Path, files: SequenceFiles, order: Order, precision: str, steps:
     own = folder / f"job-{precision}"
     return RankJob(
         model=MODEL, settings=settings, train=files, machine=Machine(ranks=1, device="cpu", micro_batch_size=BATCH, eval_batch_size=BATCH),
-        seed=SEED, scratch=str(own), out=str(own / "out"), phases=order.phases, steps=steps,
+        seed=SEED, scratch=str(own), out=str(own / "out"), ranges=ranges, steps=steps,
     )  # fmt: skip
 
 

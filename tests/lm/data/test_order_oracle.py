@@ -7,52 +7,57 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from stages.lm.data.order import Order, OrderError, Phase, permutation_keys, permute
+from stages.lm.data.order import Order, permutation_keys, permute
+from stages.lm.data.phases import BatchSize, OrderError, SequenceRange, phase_table
 from stages.lm.train import training_run
 from tests.golden import oracle
 
 
+def order_of(*ranges: tuple[int, int], batch: int, seed: int) -> Order:
+    """Returns the order over ranges of (first sequence, sequences)."""
+    return Order(phase_table([SequenceRange(*one, 16) for one in ranges], [BatchSize(0, batch)]), seed)
+
+
 @pytest.mark.parametrize("sequences", range(1, 51))
-def test_every_pass_shuffles_all_sequences_and_leaves_its_own_rest(sequences: int) -> None:
+def test_every_epoch_shuffles_all_sequences_and_leaves_its_own_rest(sequences: int) -> None:
     for batch in {1, 2, 3, 5, 7, 8, sequences // 2, sequences - 1, sequences} - {0}:
-        phases = ((4, sequences),)
         if batch > sequences:
-            with pytest.raises(OrderError, match=f"the largest has {sequences} sequences, and global_batch_size is {batch}"):
-                Order((Phase(4, sequences),), sequences, batch)
+            with pytest.raises(OrderError, match=f"Sequences to train on from number 4 on: {sequences}, less than one global batch of {batch}"):
+                order_of((4, sequences), batch=batch, seed=sequences)
             continue
-        order = Order((Phase(4, sequences),), sequences, batch)
+        order = order_of((4, sequences), batch=batch, seed=sequences)
         steps = sequences // batch
-        assert (order.steps_per_epoch, order.sequences_per_epoch, order.sequences_left_over) == (steps, steps * batch, sequences % batch)
-        expected = list(islice(oracle.batches(phases, batch, sequences), 4 * steps))
+        assert (order.sequences_per_epoch, order.sequences_left_over) == (steps * batch, sequences % batch)
+        expected = list(islice(oracle.batches(((4, sequences),), batch, sequences), 4 * steps))
         assert [order.sequences_of_step(step).tolist() for step in range(4 * steps)] == expected
         assert order.places(0, 4 * steps * batch).sequence.tolist() == sum(expected, [])
 
 
-@pytest.mark.parametrize("sizes", [(5, 9), (17, 3, 23), (2, 30), (8, 8, 8), (41, 1)])
-def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [(5, 9), (17, 4, 23), (4, 30), (8, 8, 8), (41, 5)])
+def test_ranges_one_after_another_and_the_last_again(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     starts = np.cumsum([7, *sizes])[:-1].tolist()
-    phases = tuple(zip(starts, sizes, strict=True))
-    order = Order(tuple(Phase(*phase) for phase in phases), 11, 4)
-    per_pass = sum(size // 4 for size in sizes)
-    assert (order.steps_per_epoch, order.sequences_left_over) == (per_pass, sum(size % 4 for size in sizes))
-    expected = list(islice(oracle.batches(phases, 4, 11), 3 * per_pass))
+    ranges = tuple(zip(starts, sizes, strict=True))
+    order = order_of(*ranges, batch=4, seed=11)
+    first, again = [size // 4 for size in sizes], 2 * (sizes[-1] // 4)
+    steps = sum(first) + again
+    expected = list(islice(oracle.batches(ranges, 4, 11), steps))
     monkeypatch.setattr(training_run, "BLOCK_POSITIONS", 7)  # no multiple of a batch, a phase or an epoch
-    blocks = list(training_run.trained_sequences(order, 3 * per_pass))
-    assert {len(column) for block in blocks[:-1] for column in block.values()} == {7} and len(blocks[-1]["step"]) == (12 * per_pass - 1) % 7 + 1
+    blocks = list(training_run.trained_sequences(order, steps))
+    assert {len(column) for block in blocks[:-1] for column in block.values()} == {7} and len(blocks[-1]["step"]) == (4 * steps - 1) % 7 + 1
     table = {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
-    numbers = [number for number, size in enumerate(sizes) for _ in range(size // 4 * 4)]
+    numbers = [number for number, count in enumerate(first) for _ in range(4 * count)]
     assert table == {
-        "step": [1 + step for step in range(3 * per_pass) for _ in range(4)],
-        "position": list(range(12 * per_pass)),
+        "step": [1 + step for step in range(steps) for _ in range(4)],
+        "position": list(range(4 * steps)),
         "sequence": sum(expected, []),
-        "phase": 3 * numbers,
-        "epoch": [number for number in range(3) for _ in numbers],
+        "phase": numbers + 4 * again * [len(sizes) - 1],
+        "epoch": [0 for _ in numbers] + [epoch for epoch in (1, 2) for _ in range(2 * again)],
     }
 
 
 def test_over_many_passes_every_sequence_has_its_turn() -> None:
     """Each epoch trains seven of ten sequences. If the permutation covered only the trained ones, the others would never be seen."""
-    order = Order((Phase(0, 10),), 1, 7)
+    order = order_of((0, 10), batch=7, seed=1)
     seen = [set(order.sequences_of_step(step).tolist()) for step in range(30)]
     assert all(len(sequences) == 7 for sequences in seen) and set().union(*seen) == set(range(10))
     assert len({frozenset(sequences) for sequences in seen}) > 15  # the untrained rest differs from epoch to epoch
@@ -78,5 +83,5 @@ def test_indices_on_either_side_are_refused() -> None:
         with pytest.raises(OrderError, match="An index is outside the permutation of 10 sequences"):
             permute(np.array([0, index]), 10, permutation_keys(0, 0, 0))
     with pytest.raises(OrderError, match="Positions start at 0; -1 from 0 were requested"):
-        Order((Phase(0, 10),), 0, 5).places(0, -1)
-    assert Order((Phase(0, 10),), 0, 5).places(3, 0).sequence.size == 0
+        order_of((0, 10), batch=5, seed=0).places(0, -1)
+    assert order_of((0, 10), batch=5, seed=0).places(3, 0).sequence.size == 0

@@ -17,7 +17,7 @@ STEPS, BATCH, SEQUENCES = 8, 4, 13
 
 def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
     """Returns a job of eight steps. parts: schedule, optimizer and loss."""
-    from stages.lm.data.order import Phase
+    from stages.lm.data.phases import SequenceRange
     from stages.lm.data.reader import write_sequence_files
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.job import Machine, RankJob
@@ -33,7 +33,7 @@ def small(folder: Path, ranks: int, parts: dict[str, Any]) -> Any:
         model=ModelConfig(vocab_size=61, num_hidden_layers=2, hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
             intermediate_size=24, max_position_embeddings=16),
         settings=settings, train=sequences, validation=held_out, machine=Machine(ranks, "cpu", 2, 2),
-        seed=3, scratch=str(folder / "scratch"), out=str(folder / "out"), phases=(Phase(0, SEQUENCES),), steps=STEPS,
+        seed=3, scratch=str(folder / "scratch"), out=str(folder / "out"), ranges=(SequenceRange(0, SEQUENCES, 32),), steps=STEPS,
     )  # fmt: skip
 
 

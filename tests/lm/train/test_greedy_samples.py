@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.ranks.events import EventTail, Sampled, event_path
 from stages.lm.train.job import Machine, RankJob, TextSamples
@@ -26,7 +26,7 @@ PROMPTS = ((5, 9, 2, 40), (7,), (60, 60, 1))
 def job(tmp_path: Path) -> RankJob:
     files = write_sequence_files(tmp_path / "train", *plain.items_of(12, 1), 32, 0)
     return RankJob(
-        model=MODEL, train=files, machine=Machine(1, "cpu", 2, 2), seed=5, scratch="", out="", phases=(Phase(0, 12),), steps=5,
+        model=MODEL, train=files, machine=Machine(1, "cpu", 2, 2), seed=5, scratch="", out="", ranges=(SequenceRange(0, 12, 32),), steps=5,
         settings=training(global_batch_size=4, learning_rate=3e-2), samples=TextSamples(PROMPTS, 2, 6),
     )  # fmt: skip
 

@@ -19,21 +19,22 @@ from pydantic import ValidationError
 
 from stages import training as stage_training
 from stages.core.contract.errors import StageError
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import SequenceFiles, write_sequence_files
 from stages.lm.model.config import ModelConfig, RopeScaling
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import forward_only
 from stages.lm.train.job import DECIDES, Machine, RankJob, read_job, write_job
-from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
+from stages.lm.train.training_settings import BatchRampStep, ScoringSettings, TrainingSettings
 from stages.settings import OneOf, StageConfig, is_deciding
 from tests.lm import made, plain
 
 SEQUENCES = 21
 OTHER: dict[str, Any] = {
-    "seed": 6, "phases": (Phase(1, SEQUENCES - 1),), "steps": 5, "validation": None,
+    "seed": 6, "ranges": (SequenceRange(1, SEQUENCES - 1, 32),), "steps": 5, "validation": None,
     "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_size": 4, "settings.learning_rate": 4e-3,
+    "settings.batch_ramp": (BatchRampStep(steps=2, global_batch_size=4),),
     "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_sequences": 2,
     "settings.checkpoint_every_steps": 3, "settings.update_ratio_every_steps": 2,
     "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
@@ -55,6 +56,7 @@ ELSEWHERE = {
     "train": "by its own fields, below", "machine.kernels": "test_compiled_blocks trains with and without",
     **dict.fromkeys(("settings.guard.action", "settings.guard.max_z", "settings.guard.window", "settings.guard.max_skips_in_a_row"), "test_step_guard"),
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
+    "settings.budget.partial": "the stage refuses, test_early_end",
     "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
@@ -103,7 +105,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankJob]:
         model=ModelConfig(vocab_size=61, num_hidden_layers=2, hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
             intermediate_size=24, max_position_embeddings=16),
         train=sequences, validation=held_out,
-        machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", phases=(Phase(0, SEQUENCES),), steps=4,
+        machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", ranges=(SequenceRange(0, SEQUENCES, 32),), steps=4,
         settings=made.training(
             loss=NextTokenLoss(), global_batch_size=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, max_grad_norm=0.5, eval_every_steps=2,
             checkpoint_every_steps=2,

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
@@ -40,7 +40,7 @@ def job(tmp_path: Path) -> RankJob:
     np.save(tmp_path / "bytes.npy", TABLE)
     return RankJob(
         model=MODEL, train=files, validation=held_out, machine=Machine(1, "cpu", 2, 2), seed=5, scratch="", out="",
-        phases=(Phase(0, SEQUENCES),), steps=STEPS, token_bytes=str(tmp_path / "bytes.npy"),
+        ranges=(SequenceRange(0, SEQUENCES, 32),), steps=STEPS, token_bytes=str(tmp_path / "bytes.npy"),
         settings=training(global_batch_size=BATCH, learning_rate=3e-3, loss=NextTokenLoss(z_loss=0.1), eval_every_steps=1),
     )  # fmt: skip
 
@@ -105,14 +105,13 @@ def test_the_work_of_a_batch_counts_what_a_token_attends_to(job: RankJob) -> Non
 def test_mfu_is_the_share_of_the_peak_of_all_ranks(job: RankJob) -> None:
     """100 tokens in 2 s; 16 keys of each in a whole context of 16, 350 pairs by segment."""
     work = StepWork(units=90, tokens=100, attended=350, bytes=1)
-    job = replace(job, train=replace(job.train, seq_len=16))
     block = 16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 24  # query, key and value, out, feed-forward
     matmuls, attention = 6 * (2 * block + 61 * 16), 12 * 2 * 16  # per token; per layer, channel and pair
-    found = step_figures.speed(job, 5e6, work, 2.0)
+    found = step_figures.speed(job.model, 16, 5e6, work, 2.0)
     assert found["tokens_per_s"] == 50
     assert found["mfu"] == pytest.approx((matmuls * 100 + attention * 100 * 16) / 2 / 5e6)
     assert found["mfu_by_segment"] == pytest.approx((matmuls * 100 + attention * 350) / 2 / 5e6)
-    assert step_figures.speed(job, None, work, 2.0) == {"tokens_per_s": 50, "mfu": None, "mfu_by_segment": None}
+    assert step_figures.speed(job.model, 16, None, work, 2.0) == {"tokens_per_s": 50, "mfu": None, "mfu_by_segment": None}
 
 
 def test_the_peaks_of_the_ranks_are_summed_and_told(job: RankJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +158,7 @@ class Silent(plain.PlainDeep):
     """Computes the gradient norm without a wait, and makes no update: torch's optimizers read their count on the host."""
 
     def step(self) -> None:
-        self.micro_batches += 1
-        if self.micro_batches % self.settings["gradient_accumulation_steps"] == 0:
+        if self.boundary:
             norm = torch.stack([p.grad.double().pow(2).sum() for p in self.module.parameters()]).sum().sqrt()
             self.gate.closed(norm)
 

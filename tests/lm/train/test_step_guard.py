@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train import rank_run, training_step
@@ -98,14 +99,8 @@ def job(tmp_path: Path) -> RankJob:
     sequences = write_sequence_files(tmp_path / "train", *plain.items_of(SEQUENCES, 1), 32, 0, references)
     return RankJob(
         model=MODEL, train=sequences, machine=Machine(1, "cpu", 2, 3), seed=SEED, scratch=str(tmp_path / "scratch"), out=str(tmp_path / "out"),
-        phases=oracle_phases(), steps=6, settings=training(loss=DpoLoss(beta=0.3), global_batch_size=BATCH, learning_rate=3e-3),
+        ranges=(SequenceRange(0, SEQUENCES, 32),), steps=6, settings=training(loss=DpoLoss(beta=0.3), global_batch_size=BATCH, learning_rate=3e-3),
     )  # fmt: skip
-
-
-def oracle_phases() -> Any:
-    from stages.lm.data.order import Phase
-
-    return (Phase(0, SEQUENCES),)
 
 
 def poisoned(job: RankJob, folder: Path, *sequences: int) -> RankJob:

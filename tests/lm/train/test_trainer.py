@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from stages.lm.checkpoints import checkpoint
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
@@ -55,7 +55,7 @@ def job(folder: Path, weights: dict[str, torch.Tensor]) -> RankJob:
     held_out = write_sequence_files(folder / "validation", *plain.items_of(11, 2), 32, 0, references[:11])
     return RankJob(
         model=MODEL, train=sequences, validation=held_out, machine=Machine(1, "cpu", 4, 3), seed=5,
-        scratch="", out="", phases=(Phase(0, SEQUENCES),), init_from=str(folder / "init"), steps=7,
+        scratch="", out="", ranges=(SequenceRange(0, SEQUENCES, 32),), init_from=str(folder / "init"), steps=7,
         settings=training(
             loss=DpoLoss(beta=0.3), global_batch_size=8, learning_rate=3e-3, min_lr_frac=0.2, warmup_steps=2, max_grad_norm=1.0, eval_every_steps=3,
             checkpoint_every_steps=2,
@@ -187,7 +187,7 @@ def test_going_on_takes_the_step_after_the_last(job: RankJob, tmp_path: Path, mo
     seen: list[list[int]] = []
     batch = SequenceReader.batch
     monkeypatch.setattr(
-        SequenceReader, "batch", lambda self, sequences, trim_to=0: seen.append(list(sequences)) or batch(self, sequences, trim_to)
+        SequenceReader, "batch", lambda self, sequences, *given: seen.append(list(sequences)) or batch(self, sequences, *given)
     )
     found = plain.run(replace(job, validation=None), tmp_path / "again", monkeypatch, start=4)
     assert [line["step"] for line in found.lines] == [5, 6, 7] and found.curve("lr") == whole.curve("lr")[4:]
@@ -216,7 +216,7 @@ def test_a_job_that_is_already_done_only_hands_over(job: RankJob, tmp_path: Path
 def test_a_step_without_a_trained_token_is_refused(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = [(np.arange(5), np.zeros(5, np.uint8)) for _ in range(8)]
     sequences = write_sequence_files(tmp_path / "sequences", nothing, np.arange(8), 16, 0)
-    empty = changed(replace(job, train=sequences, validation=None, phases=(Phase(0, 8),)), loss=NextTokenLoss())
+    empty = changed(replace(job, train=sequences, validation=None, ranges=(SequenceRange(0, 8, 32),)), loss=NextTokenLoss())
     with pytest.raises(rank_run.TrainingError, match=r"Step 1 has no token to train on; its sequences are \d(, \d){7}\."):
         plain.run(empty, tmp_path / "run", monkeypatch)
 

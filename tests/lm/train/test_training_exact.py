@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
@@ -184,7 +184,7 @@ def test_metrics_of_the_loss_are_columns_in_alphabetical_order() -> None:
 
 def test_a_job_has_nothing_that_it_was_not_given(job: RankJob, tmp_path: Path) -> None:
     bare = RankJob(model=job.model, settings=ScoringSettings(), train=job.train, machine=job.machine, seed=0, scratch="s", out="o")
-    assert (bare.phases, bare.validation, bare.init_from, bare.data_identity, bare.steps) == ((), None, "", "", 0)
+    assert (bare.ranges, bare.validation, bare.init_from, bare.data_identity, bare.steps) == ((), None, "", "", 0)
     assert (
         not Machine(1, "cpu", 2, 2).offload_optimizer
         and Machine(1, "cpu", 2, 2).recompute == "none"
@@ -197,14 +197,15 @@ def test_the_fingerprint_is_the_digest_of_the_deciding_values_in_the_order_of_th
     """A snapshot of an earlier version is found again only while the same values give the same digest."""
     given = replace(
         job,
-        phases=(Phase(2, 6),),
+        ranges=(SequenceRange(2, 6, 16),),
         data_identity="d",
         seed=9,
         steps=3,
         settings=training(loss=DpoLoss(beta=0.3), global_batch_size=4, learning_rate=1e-3),
     )
     values = {
-        "data_identity": "d", "model": given.model.model_dump(mode="json"), "phases": [{"sequences": 6, "start_sequence": 2}], "seed": 9,
+        "data_identity": "d", "model": given.model.model_dump(mode="json"), "seed": 9,
+        "ranges": [{"seq_len": 16, "sequences": 6, "start_sequence": 2}],
         "settings": deciding(given.settings, TrainingSettings), "steps": 3,
     }  # fmt: skip
     assert given.fingerprint() == hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -12,7 +12,8 @@ import pytest
 
 from stages.core.tables.parquet import schema, write_columns, write_rows
 from stages.core.tables.training_tables import STEPS
-from stages.lm.data.order import Order, Phase
+from stages.lm.data.order import Order
+from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
 from stages.lm.train import training_run
 from stages.lm.train.job import JobError, Machine
 from tests.conftest import PROJECT
@@ -47,25 +48,26 @@ def test_a_schedule_longer_than_a_budget_in_epochs_is_refused_before_any_rank_st
 
 def rows(order: Order, steps: int) -> Any:
     """Yields the rows of the table one by one, from one call over all positions."""
-    places = order.places(0, steps * order.global_batch_size)
+    batch = order.phases[0].global_batch_size
+    places = order.places(0, steps * batch)
     for position, sequence, phase, epoch in zip(places.position, places.sequence, places.phase, places.epoch, strict=True):
-        step = int(position) // order.global_batch_size + 1
+        step = int(position) // batch + 1
         yield {"step": step, "position": int(position), "sequence": int(sequence), "phase": int(phase), "epoch": int(epoch)}
 
 
 @pytest.mark.parametrize(
-    ("phases", "batch", "steps"),
+    ("ranges", "batch", "steps"),
     [
-        ((Phase(0, 900), Phase(900, 5_000)), 8, 4_000),  # five epochs, over a block
-        ((Phase(3, 40_000),), 64, 512),  # ends where a row group and a block end
-        ((Phase(0, 5), Phase(9, 11)), 4, 1),
+        (((0, 900), (900, 5_000)), 8, 4_000),  # six epochs over the second range, over a block
+        (((3, 40_000),), 64, 512),  # ends where a row group and a block end
+        (((0, 5), (9, 11)), 4, 1),
     ],
 )
 def test_the_table_has_the_bytes_of_one_that_is_written_row_by_row(
-    phases: tuple[Phase, ...], batch: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ranges: tuple[tuple[int, int], ...], batch: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_run, "BLOCK_POSITIONS", 1 << 14)
-    order, shape = Order(phases, 5, batch), schema(**STEPS.types)
+    order, shape = Order(phase_table([SequenceRange(*one, 16) for one in ranges], [BatchSize(0, batch)]), 5), schema(**STEPS.types)
     write_columns(tmp_path / "blocks.parquet", shape, training_run.trained_sequences(order, steps))
     assert write_rows(tmp_path / "rows.parquet", shape, rows(order, steps)) == steps * batch
     assert (tmp_path / "blocks.parquet").read_bytes() == (tmp_path / "rows.parquet").read_bytes()
@@ -83,14 +85,15 @@ import resource, sys
 from pathlib import Path
 from stages.core.tables.parquet import schema, write_columns
 from stages.core.tables.training_tables import STEPS
-from stages.lm.data.order import Order, Phase
+from stages.lm.data.order import Order
+from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
 from stages.lm.train.training_run import trained_sequences
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 def write(positions):
-    order = Order((Phase(0, 3_000_000), Phase(3_000_000, 4_000_001)), 1, 100)
+    order = Order(phase_table([SequenceRange(0, 3_000_000, 16), SequenceRange(3_000_000, 4_000_001, 16)], [BatchSize(0, 100)]), 1)
     write_columns(Path(sys.argv[1]) / "steps.parquet", schema(**STEPS.types), trained_sequences(order, positions // 100))
 
 write(1_000)

@@ -5,15 +5,27 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from stages.lm.data.phases import BatchSize, planned_phases
 from stages.lm.train.training_settings import Budget
 from tests.lm.made import training
 
 
 def test_a_budget_in_steps() -> None:
-    assert Budget(steps=7).in_steps(8, 100, 5) == 7
-    assert Budget(tokens=1601).in_steps(8, 100, 5) == 3
-    assert Budget(epochs=2.5).in_steps(8, 100, 5) == 12
-    assert Budget(epochs=0.01).in_steps(8, 100, 5) == 1
+    phases = planned_phases(100, [BatchSize(0, 8)])
+    assert Budget(steps=7).in_steps(phases) == 7
+    assert Budget(tokens=1600).in_steps(phases) == 2 and Budget(tokens=1601).in_steps(phases) == 3
+    assert Budget(epochs=2.5).in_steps(phases, 40) == 12
+    assert Budget(epochs=0.01).in_steps(phases, 40) == 1
+
+
+def test_a_ramp_comes_before_the_batch_size() -> None:
+    ramp = [{"steps": 3, "global_batch_size": 2}, {"steps": 4, "global_batch_size": 6}]
+    assert training(global_batch_size=8, learning_rate=1.0).batch_sizes == (BatchSize(0, 8),)
+    assert training(global_batch_size=8, learning_rate=1.0, batch_ramp=ramp).batch_sizes == (
+        BatchSize(0, 2),
+        BatchSize(3, 6),
+        BatchSize(7, 8),
+    )
 
 
 @pytest.mark.parametrize("given", [{}, {"steps": 1, "epochs": 1.0}])

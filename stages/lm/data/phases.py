@@ -1,0 +1,129 @@
+"""The table of phases: which range of sequences a training reads from which step on, and how many sequences per step.
+
+A curriculum gives several ranges of sequences, one after another. A batch ramp gives small global batches first. Both become rows of one
+table, so the order of a training is data, and a resume needs only the number of the step.
+Guarantee: the table follows from the ranges and the batch sizes alone; it does not depend on the length of the training.
+The module does not import torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+class OrderError(ValueError):
+    """An impossible order: a range holds no full global batch, a budget ends too early, or a position or index is out of range."""
+
+
+@dataclass(frozen=True)
+class SequenceRange:
+    """`sequences` consecutive sequences of a mixture, from `start_sequence` on, none with more than seq_len tokens."""
+
+    start_sequence: int
+    sequences: int
+    seq_len: int
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """The sequences per step from `first_step` on."""
+
+    first_step: int
+    sequences: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The steps from `first_step` on, up to the first step of the next phase. Steps count from 0.
+
+    Attributes:
+        first_step: The first step of the phase.
+        start_sequence: The first sequence of its range.
+        sequences: Sequences of its range.
+        seq_len: Tokens to which its sequences are padded.
+        global_batch_size: Sequences per step, over all ranks.
+    """
+
+    first_step: int
+    start_sequence: int
+    sequences: int
+    seq_len: int
+    global_batch_size: int
+
+
+def phase_table(ranges: Sequence[SequenceRange], sizes: Sequence[BatchSize], first_step: int = 0) -> tuple[Phase, ...]:
+    """Returns the phases of a training that reads the ranges one after another, each once, and then the last one again and again.
+
+    Args:
+        ranges: The ranges, in the order of training.
+        sizes: The batch sizes; the first begins at step 0.
+        first_step: The step at which the training begins.
+
+    Raises:
+        OrderError: There is no range, or one that has fewer sequences than the largest global batch.
+    """
+    largest = max(size.sequences for size in sizes)
+    if not ranges:
+        raise OrderError("There is no sequence to train on. Use more data.")
+    for one in ranges:
+        if one.sequences < largest:
+            raise OrderError(
+                f"Sequences to train on from number {one.start_sequence} on: {one.sequences}, less than one global batch of {largest}. "
+                "Use more data or a smaller global_batch_size."
+            )
+    phases: list[Phase] = []
+    step, upcoming = first_step, [size for size in sizes if size.first_step > first_step]
+    size = [size for size in sizes if size.first_step <= first_step][-1]
+    for number, one in enumerate(ranges):
+        read, last = 0, number + 1 == len(ranges)
+        while True:
+            left = upcoming[0].first_step - step if upcoming else math.inf  # steps with this batch size
+            fit = math.inf if last else (one.sequences - read) // size.sequences
+            steps = min(left, fit)
+            if steps:
+                phases.append(Phase(step, one.start_sequence, one.sequences, one.seq_len, size.sequences))
+            if steps == math.inf:
+                return tuple(phases)
+            step, read = step + int(steps), read + int(steps) * size.sequences
+            if steps < left:
+                break
+            size = upcoming.pop(0)
+    raise AssertionError("the last range has no end")
+
+
+def planned_phases(seq_len: int, sizes: Sequence[BatchSize]) -> tuple[Phase, ...]:
+    """Returns the phases over one range of sequences whose number is not known yet and counts as endless."""
+    return phase_table([SequenceRange(0, 1 << 60, seq_len)], sizes)
+
+
+def sequences_before(phases: Sequence[Phase], step: int) -> int:
+    """Returns how many sequences the steps before `step` train."""
+    return _amount(phases, step, lambda phase: phase.global_batch_size)
+
+
+def steps_of_tokens(phases: Sequence[Phase], tokens: int) -> int:
+    """Returns the smallest step before which `tokens` tokens are trained, counting every sequence at its full length."""
+    return math.ceil(_step(phases, tokens, lambda phase: phase.global_batch_size * phase.seq_len))
+
+
+def steps_of_sequences(phases: Sequence[Phase], sequences: float) -> int:
+    """Returns the largest step before which at most `sequences` sequences are trained."""
+    return int(_step(phases, sequences, lambda phase: phase.global_batch_size))
+
+
+def _amount(phases: Sequence[Phase], step: int, per_step: Callable[[Phase], int]) -> int:
+    ends = [*(phase.first_step for phase in phases[1:]), step]
+    return sum(max(0, min(end, step) - phase.first_step) * per_step(phase) for phase, end in zip(phases, ends, strict=True))
+
+
+def _step(phases: Sequence[Phase], amount: float, per_step: Callable[[Phase], int]) -> float:
+    """Returns the step, with its fraction, before which the steps add up to the amount."""
+    for phase, following in pairwise(phases):
+        whole = (following.first_step - phase.first_step) * per_step(phase)
+        if amount <= whole:
+            return phase.first_step + amount / per_step(phase)
+        amount -= whole
+    return phases[-1].first_step + amount / per_step(phases[-1])
