@@ -43,7 +43,7 @@ def evaluate(run: Run) -> dict[str, float | None]:
     chosen = np.arange(count) * len(sequences) // count
     for batch in _own_batches(sequences, chosen, run.engine, run.job.machine.eval_batch_size, run.loss.trim_to):
         run.events.heartbeat.reach(Activity.EVALUATING)
-        loss, metrics = forward(run, batch)
+        loss, metrics = forward(run, to_torch(batch, run.engine.device))
         units += run.loss.units(batch)
         bytes_ += 0 if run.token_bytes is None else batch.target_bytes(run.token_bytes)
         for name, value in {"loss": loss, **metrics}.items():

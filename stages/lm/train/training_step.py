@@ -58,15 +58,10 @@ def train_step(run: Run, step: int) -> FinishedStep:
     """
     engine = run.engine
     run.events.heartbeat.reach(Activity.READING, step + 1)
-    micro = run.job.machine.micro_batch_size
-    phase = run.order.phase_of(step)
-    dealt = run.order.sequences_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
-    batches = []
-    for micro_batch in dealt:
-        batches.append(run.sequences.batch(micro_batch, run.loss.trim_to, phase.seq_len))
-        run.events.heartbeat.tick()
+    batches = run.upcoming.take(step, run.events.heartbeat.tick)
+    dealt = np.stack([one.batch.sequences for one in batches])
     run.events.heartbeat.reach(Activity.TRAINING)
-    work = work_of(run, batches)
+    work = work_of(run, [one.batch for one in batches])
     if work.units == 0:
         raise TrainingError(f"Step {step + 1} has no token to train on; its sequences are {_some(dealt)}.")
     engine.deep.train()
@@ -74,7 +69,7 @@ def train_step(run: Run, step: int) -> FinishedStep:
     for number, batch in enumerate(batches):
         run.events.heartbeat.reach(Activity.TRAINING)
         engine.deep.set_gradient_accumulation_boundary(number + 1 == len(batches))  # their number changes from phase to phase
-        loss, metrics = forward(run, batch)
+        loss, metrics = forward(run, batch.tensors.to(engine.device))
         engine.deep.backward(loss * (engine.ranks / work.units), scale_wrt_gas=False)
         if number + 1 < len(batches):
             engine.deep.step()
