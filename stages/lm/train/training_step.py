@@ -4,7 +4,8 @@ Guarantee: losses do not depend on how the global batch is divided over ranks an
 finite never reaches the weights (lm/train/step_guard.py).
 Cost: compared with a plain loop, two sums of a few numbers over the ranks per step. The first is made on the host, because the gradients
 are divided by the units of all ranks. The second waits for the device together with the gradient norm, in the gate of the update: once per
-step, whatever the number of micro-batches (tested).
+step, whatever the number of micro-batches (tested). Right after it, when the device has nothing left to do, DeepSpeed reads once more whether
+the norm is finite. A step that records update ratios waits once more, and so do an evaluation and text samples.
 """
 
 from __future__ import annotations
