@@ -20,6 +20,7 @@ from stages.core.index import lookup
 from stages.core.run import outbox
 from stages.core.store import integrity
 from stages.core.store.home import OTHER_HOME, refuse_odd
+from stages.core.trackers.tracker import refuse_missing_packages
 from stages.queries.imported import imported_artifacts
 from stages.queries.plan import Plan, Step, make_plan
 
@@ -102,6 +103,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     folder = default_home(home)
     checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings)
     outbox.check(checked.runtime.openlineage)
+    refuse_missing_packages(checked.runtime.trackers)
     refuse_contradictions(checked)
     kinds = {node.name: stage_of(node).output for node in pipeline()}
     return Session(folder, checked, imported_artifacts(folder, checked, kinds), off_nodes(checked))

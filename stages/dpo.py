@@ -157,6 +157,7 @@ STAGE = Stage(
         "metrics name skipped steps, and have null for a value that is not finite",
         "the side table phases; the column phase of steps is its row",
         "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
+        "metrics have MFU and memory of every step, and ratios of update to weights",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -18,9 +18,10 @@ from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
-from stages.core.tables.training_tables import METRICS, PHASES, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.model.config import ModelConfig, ModelShape
 from stages.lm.train.training_settings import SequenceTraining
+from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
     from stages.lm.data.mixture import Mixture
@@ -55,7 +56,10 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
     shape = ModelConfig(vocab_size=vocab_size, max_position_embeddings=mix.seq_len, **config.model.model_dump())
     train, validation = _files(inputs, "train", mix.seq_len), _files(inputs, "validation", mix.seq_len)
-    return training.Prepared(shape, train, validation if len(SequenceReader(validation)) else None, mix.ranges)
+    held_out = validation if len(SequenceReader(validation)) else None
+    token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
+    samples = sampler(config, inputs["tokenizer"], mix.seq_len, ctx, chat=False)
+    return training.Prepared(shape, train, held_out, mix.ranges, token_bytes=token_bytes, sampler=samples)
 
 
 def _summary(trained: training.Trained, mix: Mixture) -> Summary:
@@ -157,7 +161,7 @@ STAGE = Stage(
         "validation_bits_per_byte": "bits per held-out byte",
     },
     output="checkpoint",
-    tables=(METRICS, STEPS, PHASES),
+    tables=(METRICS, STEPS, PHASES, TEXT_SAMPLES),
     section=report_section,
     unit="sequences",
     does="Llama-style model under DeepSpeed ZeRO",
@@ -169,6 +173,7 @@ STAGE = Stage(
         "metrics name skipped steps, and have null for a value that is not finite",
         "the side table phases; the column phase of steps is its row",
         "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
+        "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

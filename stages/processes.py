@@ -1,4 +1,4 @@
-"""Operating-system helpers for core, lm and flows: a child process that dies with its parent, a free port, a file lock.
+"""Operating-system helpers for core, lm and flows: a child process that dies with its parent, a free port, a file lock, memory.
 
 The module imports only the standard library. The ranks of lm need the same helpers as core's workers, but lm may not import core.
 """
@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -52,3 +53,9 @@ def lock_file(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def resident_bytes(name: str) -> int:
+    """Returns the memory that this process has resident (VmRSS), or had at most (VmHWM). ru_maxrss also holds that of its parent process."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024

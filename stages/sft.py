@@ -17,8 +17,9 @@ from stages import training
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.train.training_settings import SequenceTraining
+from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -73,7 +74,10 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     ranges = (SequenceRange(0, int(sequence_of["train"].max(initial=-1)) + 1, shape.max_position_embeddings),)
     parts = {"train": train, "validation": validation}
     spans = {part: pairs.sequence_span_rows(part, encoded, sequence_of[part]) for part, encoded in parts.items()}
-    data = training.Prepared(shape, files["train"], files.get("validation"), ranges, str(checkpoint / "checkpoint"), spans)
+    token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
+    samples = sampler(config, inputs["tokenizer"], shape.max_position_embeddings, ctx, chat=True)
+    start = str(checkpoint / "checkpoint")
+    data = training.Prepared(shape, files["train"], files.get("validation"), ranges, start, spans, token_bytes, samples)
     trained = training.train(config, data, machine, inputs, out, ctx)
     record_counts = _record_counts_and_decisions(train, validation, out)
     return training.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
@@ -204,7 +208,7 @@ STAGE = Stage(
     model="sft",
     summary={"conversations": "conversations for training", "validation_loss": "nats per held-out token"},
     output="checkpoint",
-    tables=(METRICS, STEPS, PHASES, SEQUENCE_SPANS, DECISIONS),
+    tables=(METRICS, STEPS, PHASES, SEQUENCE_SPANS, TEXT_SAMPLES, DECISIONS),
     section=training_section,
     unit="sequences",
     does="fine-tuning on assistant turns",
@@ -216,6 +220,7 @@ STAGE = Stage(
         "metrics name skipped steps, and have null for a value that is not finite",
         "the side table phases; the column phase of steps is its row",
         "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
+        "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

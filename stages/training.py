@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS
+from stages.training_texts import Sampler
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +44,8 @@ class Prepared:
         ranges: The ranges of training sequences, in the order of training.
         init_from: Folder of the checkpoint to start from; empty starts from the seed.
         sequence_spans: part -> rows of the side table that says which record is in which sequence.
+        token_bytes: The result of `training_texts.token_bytes_file`; empty records no bits per byte.
+        sampler: The prompts that the model continues; None for none.
     """
 
     model: ModelConfig
@@ -51,6 +54,8 @@ class Prepared:
     ranges: tuple[SequenceRange, ...]
     init_from: str = ""
     sequence_spans: Mapping[str, Sequence[SequenceSegment]] = field(default_factory=dict)
+    token_bytes: str = ""
+    sampler: Sampler | None = None
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,14 @@ class Trained:
         order: The order of the sequences.
         lines: The lines of the metrics file.
         sequence_spans: See `Prepared`.
+        sampler: See `Prepared`.
     """
 
     job: RankJob
     order: Order
     lines: Sequence[MetricLine]
     sequence_spans: Mapping[str, Sequence[SequenceSegment]]
+    sampler: Sampler | None
 
     @property
     def epochs(self) -> float:
@@ -191,26 +198,36 @@ def train(
     job = RankJob(
         model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=ctx.seed,
         scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=data.init_from, steps=steps,
-        data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)),
+        data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), token_bytes=data.token_bytes,
+        samples=data.sampler.job if data.sampler else None,
     )  # fmt: skip
-    return Trained(job, order, run_ranks(job, ctx, named), data.sequence_spans)
+    return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler)
 
 
-def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "") -> Sequence[MetricLine]:
+def run_ranks(
+    job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "", sampler: Sampler | None = None
+) -> Sequence[MetricLine]:
     """Runs a job on its ranks. A job that cannot run, or a rank that fails, ends in a StageError that says what the user can do.
 
     Args:
         job: The job, for training or scoring.
         ctx: The stage's context.
         named: See `train`.
+        sampler: Shows the text samples of the job in the log.
 
     Returns:
         The lines of the metrics file, in order.
     """
+    from functools import partial
+
+    from stages.core.trackers.tracker import TrackedBuild
     from stages.lm.train import training_run
 
-    with _refusals(ctx, named):
-        return training_run.run(job, ctx)
+    folder = ctx.trackers or ctx.scratch / "trackers"
+    build = TrackedBuild(ctx.runtime.trackers, folder, ctx.node, partial(training_run.tracked_before, ctx.scratch), ctx.log)
+    with _refusals(ctx, named), closing(build):
+        shown = (lambda step, ids: sampler.log(step, ids, ctx.log)) if sampler else (lambda step, ids: None)
+        return training_run.run(job, ctx, training_run.Observers(build.record, shown))
 
 
 @contextmanager
@@ -251,6 +268,8 @@ def publish(
     write_model_config(job.model, out / "model.json")
     sequences = training_run.trained_sequences(trained.order, job.steps)
     _write_tables(out, trained.lines, sequences, training_run.phase_rows(job.phases, trained.lines), trained.sequence_spans)
+    if trained.sampler:
+        trained.sampler.write(trained.lines, out)
     spans = ("sequence_spans",) if trained.sequence_spans else ()
     return Outcome(
         rows=trained.sequences,

@@ -35,6 +35,7 @@ LEAVES: dict[str, set[str]] = {"stages.settings": {"pydantic", "pydantic_core"},
 
 BODIES = {
     "stages.training",
+    "stages.training_texts",
     "stages.signatures",
     "stages.dedup_rulings",
     "stages.warc_listing",

@@ -102,8 +102,11 @@ class Whole:
 class PlainEngine(Engine):
     """An engine in one process. Without gradients, it can act as any rank."""
 
-    def reduce(self, values: Sequence[float | Tensor]) -> list[float]:
-        return [float(value) for value in values]
+    def total(self, values: Sequence[float | Tensor]) -> Tensor:
+        return torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values])
+
+    def reduce_on_host(self, values: Sequence[float]) -> list[float]:
+        return list(values)
 
     def barrier(self) -> None:
         """Does nothing: there is one process."""

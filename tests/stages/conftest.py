@@ -22,8 +22,9 @@ from tests.stages.made import artifact, documents
 RUNTIME = {"cpu_ranks": 1, "micro_batch_size": 4, "eval_batch_size": 8}
 TRAINING = {"global_batch_size": 8, "learning_rate": 3e-3, "warmup_steps": 2, "eval_every_steps": 5, "checkpoint_every_steps": 5}
 MODEL = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
-PRETRAIN = {**TRAINING, "model": MODEL, "budget": {"steps": 12}}
-SFT = {**TRAINING, "budget": {"epochs": 2}}
+SAMPLES = {"sample_every_steps": 5, "sample_prompts": ["The red", "The fox is"], "sample_tokens": 8}
+PRETRAIN = {**TRAINING, **SAMPLES, "model": MODEL, "budget": {"steps": 12}}
+SFT = {**TRAINING, **SAMPLES, "budget": {"epochs": 2}}
 DPO = {**TRAINING, "budget": {"steps": 6}, "learning_rate": 1e-3}
 COLOURS, THINGS = ["red", "green", "blue", "white", "black"], ["fox", "dog", "cat", "bird", "fish", "horse"]
 

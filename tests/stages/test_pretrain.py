@@ -11,13 +11,17 @@ from pathlib import Path
 
 import duckdb
 import pytest
+import torch
+from tokenizers import Tokenizer
 
 from stages import pretrain
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.run.runner import Event
 from stages.core.tables.parquet import read_rows
+from stages.lm.checkpoints import checkpoint
 from stages.lm.data.order import Order
 from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
+from stages.lm.infer.convert import hugging_face_model
 from stages.lm.model import flops
 from stages.lm.model.config import read_model_config
 from stages.lm.train.metrics import read_metrics
@@ -64,6 +68,40 @@ def test_bits_per_byte(chain: Chain) -> None:
     assert summary["validation_bits_per_byte"] == pytest.approx(nats / math.log(2) / held_out["bytes"])
 
 
+def test_bits_per_byte_of_steps_and_evaluations(chain: Chain) -> None:
+    """The validation set is read whole. No document is cut here but at the end of a sequence, so both definitions nearly agree."""
+    rows = list(read_rows(chain.pretrained.path / "metrics.parquet"))
+    assert all(0 < row["bits_per_byte"] < 8 for row in rows)
+    summary, last = chain.pretrained.summary, rows[-1]
+    assert last["validation_bits_per_byte"] == pytest.approx(summary["validation_bits_per_byte"], rel=0.05)
+    assert all(0 < row["mfu_by_segment"] < row["mfu"] and row["peak_memory_bytes"] > 1e8 for row in rows)
+
+
+def test_text_samples_are_continuations_by_the_model(chain: Chain) -> None:
+    """The last ones are compared with the exported weights in transformers' model, which attends with keys and values kept."""
+    rows = list(read_rows(chain.pretrained.path / "text_samples.parquet"))
+    assert [(row["step"], row["prompt"]) for row in rows] == [(step, text) for step in (5, 10, 12) for text in ("The red", "The fox is")]
+    tokenizer = Tokenizer.from_file(str(chain.tokenizer.path / "tokenizer.json"))
+    weights = checkpoint.consolidate(chain.pretrained.path / "checkpoint")
+    model = hugging_face_model(read_model_config(chain.pretrained.path / "model.json"), weights, {"bos": 0, "eos": 0, "pad": 0}, "float32")
+    for row in rows[-2:]:
+        ids = torch.tensor([tokenizer.encode(row["prompt"]).ids])
+        found = model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=None)[0, ids.shape[1] :].tolist()
+        special = [number for number, token in enumerate(found) if tokenizer.id_to_token(token).startswith("<|")]
+        assert tokenizer.decode(found[: special[0] if special else None], skip_special_tokens=False) == row["text"]
+    lines = [event.values["line"] for event in chain.events if event.kind == "log"]
+    assert f"step 12: 'The red' -> {rows[-2]['text']!r}" in lines
+
+
+def test_prompts_that_do_not_fit_are_refused(chain: Chain, tmp_path: Path) -> None:
+    config = {**PRETRAIN, "sample_tokens": 96}
+    with pytest.raises(
+        StageError, match=r"The prompt 'The red' has \d+ tokens; with 96 more it is longer than the context of 96"
+    ) as caught:
+        run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME)
+    assert "lower sample_tokens" in caught.value.do
+
+
 def test_progress_and_log_lines_reach_the_user(chain: Chain) -> None:
     kinds = {event.kind for event in chain.events}
     lines = [event.values["line"] for event in chain.events if event.kind == "log"]
@@ -86,12 +124,13 @@ def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
 
     # the same settings with slower evaluation, so that the kill happens between the snapshot of step 5 and the end
     config = {**PRETRAIN, "budget": {"steps": 60}, "checkpoint_every_steps": 5, "eval_every_steps": 1}
+    tracked = {**RUNTIME, "trackers": ["tensorboard"]}
     with pytest.raises(StageError, match="Training rank 0 ended by signal SIGKILL") as caught:
-        run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=Killer())
+        run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=tracked, events=Killer())
     assert "continues from its last snapshot" in caught.value.do
     assert killed and not list(tmp_path.glob("artifacts/*/*"))
     events: list[Event] = []
-    again = run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=RUNTIME, events=events)
+    again = run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=tracked, events=events)
     assert any("continues from step" in event.values.get("line", "") for event in events)
     whole = run_stage(pretrain.STAGE, config, chain.data(), tmp_path / "whole", runtime=RUNTIME)
     assert again.manifest["digest"] == whole.manifest["digest"]
@@ -100,6 +139,18 @@ def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
         for a in (again, whole)
     ]
     assert curves[0] == curves[1]
+    shown = curve(tmp_path / "trackers" / "pretrain" / again.manifest["key"][:12])
+    assert shown == [(step, pytest.approx(loss)) for step, loss, _ in curves[1] if loss is not None]
+    assert not (tmp_path / "whole" / "trackers").exists()
+
+
+def curve(folder: Path) -> list[tuple[int, float]]:
+    """The losses by step, by TensorBoard's reader."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return [(event.step, event.value) for event in found.Scalars("loss")]
 
 
 def ranks_below(pid: int) -> list[int]:

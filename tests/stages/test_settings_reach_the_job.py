@@ -29,7 +29,8 @@ TRAINING: dict[str, Any] = {
     "optimizer.newton_schulz_precision": "bf16", "optimizer.adamw_learning_rate_ratio": 0.7, "optimizer.adamw_betas": (0.5, 0.6), "optimizer.adamw_eps": 0.5,
     "weight_decay": 0.03, "guard.action": "skip", "guard.max_z": 6.5, "guard.window": 17, "guard.max_skips_in_a_row": 3,
     "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
-    "max_validation_sequences": 9, "checkpoint_every_steps": 4, "precision": "bf16", "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
+    "max_validation_sequences": 9, "checkpoint_every_steps": 4, "update_ratio_every_steps": 7, "precision": "bf16", "budget.steps": 5,
+    "budget.tokens": 8 * 96 * 9 - 1,
     "budget.epochs": 3.0, "budget.partial": True, "batch_ramp": ({"steps": 2, "global_batch_size": 4},),
 }  # fmt: skip
 """setting -> another value. The name of a part keeps its value where there is only one."""
@@ -47,17 +48,23 @@ SHAPE: dict[str, Any] = {
         "rope_scaling.original_max_position_embeddings": 9,
     }.items()
 }  # fmt: skip
+SAMPLES: dict[str, Any] = {"sample_every_steps": 4, "sample_prompts": ("A b c",), "sample_tokens": 6}
+SAMPLED = {"sample_every_steps": 3, "sample_prompts": ["The fox", "A"], "sample_tokens": 5}
 OTHER: dict[str, dict[str, Any]] = {
-    "pretrain": TRAINING | SHAPE | {"loss.name": "next_token", "loss.z_loss": 0.25},
-    "sft": TRAINING | {"loss.name": "next_token", "loss.z_loss": 0.25},
+    "pretrain": TRAINING | SHAPE | SAMPLES | {"loss.name": "next_token", "loss.z_loss": 0.25},
+    "sft": TRAINING | SAMPLES | {"loss.name": "next_token", "loss.z_loss": 0.25},
     "dpo": TRAINING | {"loss.name": "dpo", "loss.beta": 0.7},
     "reference": {"precision": "bf16", "max_pairs": 5},
 }
 STEPS = {"budget.steps": 5, "budget.tokens": 9}
 STAGES: dict[str, Stage] = {"pretrain": pretrain.STAGE, "sft": sft.STAGE, "dpo": dpo.STAGE, "reference": reference.STAGE}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "pretrain": {**PRETRAIN, "model": {**MODEL, "head_dim": 16, "rope_scaling": {"factor": 2, "original_max_position_embeddings": 48}}},
-    "sft": {**SFT, "budget": {"steps": 12}},
+    "pretrain": {
+        **PRETRAIN,
+        **SAMPLED,
+        "model": {**MODEL, "head_dim": 16, "rope_scaling": {"factor": 2, "original_max_position_embeddings": 48}},
+    },
+    "sft": {**SFT, **SAMPLED, "budget": {"steps": 12}},
     "dpo": {**DPO, "budget": {"steps": 12}},
     "reference": {},
 }
@@ -109,7 +116,7 @@ def context(stage: str, scratch: Path, seed: int = 7) -> Context:
 def job_of(chain: Chain, stage: str, config: Mapping[str, Any], root: Path, seed: int = 7) -> tuple[RankJob, dict[str, Any]]:
     """Returns the job that a stage passes to its ranks, and its flat values with a digest of the prepared files."""
 
-    def capture(job: RankJob, listener: Any) -> Any:
+    def capture(job: RankJob, *listeners: Any) -> Any:
         raise CapturedError(job)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(CapturedError) as caught:
@@ -153,6 +160,10 @@ def test_a_setting_reaches_its_field_and_no_other(
     different = {name: found[name] for name in found if found[name] != before[name]}
     if setting == "max_pairs":
         assert different.keys() == {"data"}
+    elif setting in SAMPLES:
+        assert different.keys() == {setting.replace("sample_", "samples.")}
+        if setting != "sample_prompts":
+            assert list(different.values()) == [value]
     elif setting.startswith("budget.") and setting != "budget.partial":
         unit = setting.partition(".")[2]
         steps = STEPS.get(setting, 3 * (job.ranges[0].sequences // 8))

@@ -232,6 +232,7 @@ class Context:
         cache: A folder of the home for what can be made again at any time. Runs share it.
         sections: Role -> section function for the report (`Stage.sections`). Empty for a stage that does not read every node.
         off: Node that is off -> why (`Stage.off`). Empty for a stage that does not read every node.
+        trackers: Folder of the home for the files of runtime.trackers for this build; None for an import.
         mapping: For an import: name in `Importer.maps` -> what it is called in the user's files. Empty for a run.
     """
 
@@ -247,6 +248,7 @@ class Context:
     sections: Mapping[str, SectionOf] = field(default_factory=dict)
     off: Mapping[str, str] = field(default_factory=dict)
     mapping: Mapping[str, str] = field(default_factory=dict)
+    trackers: Path | None = None
 
     def child_environment(self) -> dict[str, str]:
         """Returns this process's variables without credentials, for a child that needs none and whose output is not redacted."""

@@ -45,6 +45,9 @@ class Runtime(StageConfig):
     stop_grace_s: int = Field(120, ge=0, le=10**6)
     """Seconds that the training processes have after SIGTERM to finish their step, evaluate if that is due, and save a snapshot. After them, or
     after a second SIGTERM, they end at once. The default is the longest notice of common schedulers (AWS Spot: 2 minutes; Kubernetes and Slurm: 30 s)."""
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Programs that get the metrics of a training while it runs: tensorboard (event files), wandb (an offline run; nothing is sent). Their files
+    are in <home>/trackers/<node>/<first 12 of the key>. They need packages: pip install 'loam[trackers]'."""
     openlineage: str = ""
     """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
     is read from the environment variable OPENLINEAGE_API_KEY."""

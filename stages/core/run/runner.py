@@ -298,7 +298,7 @@ def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> Ou
     context = Context(
         node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, cache=home / "cache", progress=progress, drop=drop,
         log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
-        sections=job.stage.sections, off=job.stage.off,
+        sections=job.stage.sections, off=job.stage.off, trackers=home / "trackers" / job.node / work.parent.name.removeprefix(f"{job.node}-"),
     )  # fmt: skip
     outcome = job.stage.run(job.config, job.inputs, out, context)
     if bad:

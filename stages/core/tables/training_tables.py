@@ -58,9 +58,44 @@ METRICS = SideTable(
         "grad_norm": Column("float64", "global norm of the gradient before it is clipped; null if it is not finite"),
         "skipped": Column("float64", "1: the guard left out the update of the step; 0: not"),
         "tokens_per_s": Column("float64", "tokens per second"),
+        "bits_per_byte": Column(
+            "float64",
+            "negative log-likelihood of the step's targets over their UTF-8 bytes, in bits; special tokens have no bytes; null in dpo",
+        ),
+        "mfu": Column(
+            "float64",
+            "share of the peak FLOP/s of all ranks (0 to 1), every token attending to a whole context (PaLM); null where the peak is not known",
+        ),
+        "mfu_by_segment": Column("float64", "the same, a token attending to itself and the earlier tokens of its segment"),
+        "peak_memory_bytes": Column(
+            "float64", "most memory of one rank since the ranks were started: allocated on its GPU, on a CPU resident"
+        ),
+        **{
+            f"update_ratio_{group}": Column(
+                "float64", f"norm of the update over norm of the weights, {what}; null between the steps of update_ratio_every_steps"
+            )
+            for group, what in {
+                "embedding": "token embedding", "attention": "matrices of attention", "feed_forward": "matrices of the feed-forward layers",
+                "norms": "weights of the norms", "head": "output head (null if tied to the embedding)",
+            }.items()
+        },
         "validation_loss": Column("float64", "loss on the validation sequences; null between evaluations"),
+        "validation_bits_per_byte": Column(
+            "float64",
+            "bits_per_byte on the validation sequences; pretrain's summary divides by the bytes of the whole documents instead, a cut token's included",
+        ),
     },
     more="every other metric that the loss returns, on the sequences of the step and, as validation_<metric>, on the validation sequences",
+)  # fmt: skip
+
+
+TEXT_SAMPLES = SideTable(
+    "text_samples", "text_samples", "a text that the model wrote during its training, greedily",
+    {
+        "step": Column("int64", "finished steps"),
+        "prompt": Column("string", "what the model continued; in sft, what the user said"),
+        "text": Column("string", "what it wrote, up to the first special token"),
+    },
 )  # fmt: skip
 
 
@@ -75,6 +110,16 @@ def training_section(artifact: Artifact) -> Section:
     figures = tuple({"node": node, "figure": name.replace("_", " "), "value": figure(value)} for name, value in artifact.summary.items())
     return Section(
         "Training",
-        tables=(SectionTable(figures, "Figures", ("value",), folded=True),),
+        tables=(SectionTable(figures, "Figures", ("value",), folded=True), *_written_texts(artifact)),
         charts=(LineChart(f"{node}: loss by step", "step", "loss", lines),),
     )
+
+
+def _written_texts(artifact: Artifact) -> tuple[SectionTable, ...]:
+    """Returns the last text of each prompt as a table; none if no samples were written."""
+    path = artifact.path / f"{TEXT_SAMPLES.name}.parquet"
+    rows = list(read_rows(path)) if path.is_file() else []
+    last = max((row["step"] for row in rows), default=0)
+    node = str(artifact.manifest["node"])
+    table = tuple({"node": node, "prompt": row["prompt"], "text": row["text"]} for row in rows if row["step"] == last)
+    return (SectionTable(table, "Texts written after the last step", folded=True),) if table else ()

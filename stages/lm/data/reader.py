@@ -74,21 +74,29 @@ class Batch:
     references: np.ndarray | None = None
 
     def bounds(self) -> np.ndarray:
-        """Returns where segments begin in the batch flattened to B·L tokens, then B·L: int32 [S + 1]. Padding counts as a segment.
-
-        S is a power of two from 16 on, with empty segments at the end. A compiled model is compiled again for every other S.
-        """
+        """Returns where segments begin in the batch flattened to B·L tokens; see `segment_bounds`. Padding counts as a segment."""
         starts = np.ones(self.docs.shape, bool)
         starts[:, 1:] = self.docs[:, 1:] != self.docs[:, :-1]
-        begins = np.flatnonzero(starts)
-        bounds = np.full(max(16, 1 << (len(begins) - 1).bit_length()) + 1, self.docs.size, np.int32)
-        bounds[: len(begins)] = begins
-        return bounds
+        return segment_bounds(np.flatnonzero(starts), self.docs.size)
 
     @property
     def targets(self) -> int:
         """Number of tokens with a label."""
         return int((self.labels != IGNORE).sum())
+
+    @property
+    def real_tokens(self) -> int:
+        """Number of tokens without padding."""
+        return int((self.docs != PADDING_DOC).sum())
+
+    @property
+    def attended(self) -> int:
+        """Number of pairs of a token and what it attends to: itself and the earlier tokens of its segment."""
+        return int((self.positions + 1)[self.docs != PADDING_DOC].sum())
+
+    def target_bytes(self, token_bytes: np.ndarray) -> int:
+        """Returns the UTF-8 bytes of the tokens that are labels. token_bytes: int64 [V], bytes of each token id."""
+        return int(token_bytes[self.labels[self.labels != IGNORE]].sum())
 
 
 @dataclass(frozen=True)
@@ -189,6 +197,16 @@ class SequenceReader:
                 untrained = self._shard(self.files.masks[shard], np.dtype(np.uint8))[start + 1 : start + length] == 0
                 batch.labels[slot, at : end - 1][untrained] = IGNORE
             at = end
+
+
+def segment_bounds(begins: Sequence[int] | np.ndarray, tokens: int) -> np.ndarray:
+    """Returns the first token of each segment, then the number of tokens: int32 [S + 1].
+
+    S is a power of two from 16 on, with empty segments at the end. A compiled model is compiled again for every other S.
+    """
+    bounds = np.full(max(16, 1 << (len(begins) - 1).bit_length()) + 1, tokens, np.int32)
+    bounds[: len(begins)] = begins
+    return bounds
 
 
 def write_sequence_files(

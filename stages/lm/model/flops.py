@@ -35,7 +35,12 @@ def matmul_parameters(config: ModelConfig) -> int:
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> int:
     """Returns forward and backward FLOPs per training token at a context of `seq_len` tokens."""
-    return 6 * matmul_parameters(config) + 12 * config.num_hidden_layers * _attention_width(config) * seq_len
+    return 6 * matmul_parameters(config) + attention_flops(config, seq_len)
+
+
+def attention_flops(config: ModelConfig, keys: int) -> int:
+    """Returns forward and backward FLOPs of attention scores for a number of (query, key) pairs: `keys` of one token, or the pairs of a batch."""
+    return 12 * config.num_hidden_layers * _attention_width(config) * keys
 
 
 def state_bytes(config: ModelConfig, state_tensors: StateTensors) -> int:

@@ -15,6 +15,7 @@ Shape legend: B sequences, L tokens, T = B·L, N tokens with a label, D hidden s
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -51,6 +52,10 @@ class TorchBatch:
         """Returns the hidden states of the tokens with a label, [N, D]."""
         return hidden_BLD.flatten(0, 1).index_select(0, self.targets)
 
+    def to(self, device: torch.device) -> TorchBatch:
+        """Returns the batch on a device. The host does not wait for copies from pinned memory."""
+        return TorchBatch(*(None if tensor is None else tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
+
 
 class Loss(StageConfig):
     """A function of hidden states, the head and labels that training minimises."""
@@ -81,9 +86,19 @@ class Loss(StageConfig):
             The sum of the loss, a scalar with gradient, and metric -> sum, scalars without gradient.
         """
 
+    def nats(self, loss: float, metrics: Mapping[str, float], trains: bool) -> float | None:
+        """Returns the negative log-likelihood of the labels, in nats; None if the loss is none, and then no bits per byte are recorded.
 
-def to_torch(batch: Batch, device: torch.device) -> TorchBatch:
-    """Returns a batch as tensors on the device."""
+        Args:
+            loss: The loss, summed.
+            metrics: Its metrics, summed.
+            trains: Whether gradients were computed: a loss may leave out a part in an evaluation.
+        """
+        return None
+
+
+def on_host(batch: Batch, pinned: bool) -> TorchBatch:
+    """Returns a batch as tensors on the CPU. pinned: in memory from which a GPU copies by itself."""
     import numpy as np
     import torch
 
@@ -94,7 +109,13 @@ def to_torch(batch: Batch, device: torch.device) -> TorchBatch:
     targets = np.flatnonzero(labels != IGNORE)
     references = None if batch.references is None else batch.references.astype(np.float32)
     arrays = (batch.tokens, batch.positions, batch.docs, batch.bounds(), targets, labels[targets], references)
-    return TorchBatch(*(None if array is None else torch.from_numpy(array).to(device) for array in arrays))
+    tensors = (None if array is None else torch.from_numpy(array) for array in arrays)
+    return TorchBatch(*(tensor.pin_memory() if pinned and tensor is not None else tensor for tensor in tensors))
+
+
+def to_torch(batch: Batch, device: torch.device) -> TorchBatch:
+    """Returns a batch as tensors on the device."""
+    return on_host(batch, pinned=False).to(device)
 
 
 def segment_log_probs(hidden_BLD: Tensor, head_VD: Tensor, batch: TorchBatch, segments: int) -> Tensor:

@@ -5,6 +5,7 @@ Source: PaLM (arXiv 2204.02311), section 5, for the z-loss.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from stages.lm.model.loss import Loss, TorchBatch
@@ -38,3 +39,7 @@ class NextTokenLoss(Loss):
         total, z_part = cross_entropy_sum(batch.at_targets(hidden_BLD), head_VD, batch.labels, self.z_loss)
         loss = total if torch.is_grad_enabled() else total - z_part
         return loss, {"z_loss": z_part} if self.z_loss else {}
+
+    def nats(self, loss: float, metrics: Mapping[str, float], trains: bool) -> float:
+        """Returns the loss without the z-loss; see Loss.nats."""
+        return loss - metrics.get("z_loss", 0.0) if trains else loss

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
@@ -50,7 +50,15 @@ class Evaluated:
     """An evaluation after `step` finished steps, with its metrics."""
 
     step: int
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The continuations of the prompts after `step` finished steps, as token ids."""
+
+    step: int
+    ids: Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -78,9 +86,9 @@ class RankFailed:
     file: str = ""
 
 
-RankEvent = Logged | PartitionSizes | StepDone | Evaluated | SequencesScored | RankFailed
+RankEvent = Logged | PartitionSizes | StepDone | Evaluated | Sampled | SequencesScored | RankFailed
 KINDS: Mapping[str, type[RankEvent]] = {
-    "log": Logged, "partition": PartitionSizes, "step": StepDone, "eval": Evaluated, "scored": SequencesScored, "error": RankFailed,
+    "log": Logged, "partition": PartitionSizes, "step": StepDone, "eval": Evaluated, "samples": Sampled, "scored": SequencesScored, "error": RankFailed,
 }  # fmt: skip
 """The kind in an event's line -> its class."""
 KIND_OF = {event: kind for kind, event in KINDS.items()}

@@ -25,6 +25,7 @@ class Activity(StrEnum):
     READING = "reading of sequences"
     TRAINING = "forward and backward pass"
     EVALUATING = "evaluation"
+    SAMPLING = "writing of text samples"
     SAVING = "saving of a snapshot"
     HANDING_OVER = "handing over of the checkpoint"
     SCORING = "scoring"

@@ -22,11 +22,12 @@ from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.job import RankJob
 from stages.lm.train.rank_run import Run, forward
 from stages.lm.train.starting_weights import load
+from stages.lm.train.step_figures import bits_per_byte
 from stages.lm.zero.engine import Engine
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def evaluate(run: Run) -> dict[str, float]:
+def evaluate(run: Run) -> dict[str, float | None]:
     """Returns the mean loss and metrics over the validation sequences; empty without such sequences.
 
     It reads at most max_validation_sequences, evenly spaced over all. Every rank runs the same number of forward passes, because all ranks
@@ -37,18 +38,22 @@ def evaluate(run: Run) -> dict[str, float]:
     run.engine.deep.eval()
     sequences = SequenceReader(run.job.validation)
     sums: dict[str, Tensor] = {"loss": torch.zeros((), dtype=torch.float64, device=run.engine.device)}
-    units = 0
+    units = bytes_ = 0
     count = min(len(sequences), run.settings.max_validation_sequences)
     chosen = np.arange(count) * len(sequences) // count
     for batch in _own_batches(sequences, chosen, run.engine, run.job.machine.eval_batch_size, run.loss.trim_to):
         run.events.heartbeat.reach(Activity.EVALUATING)
-        loss, metrics = forward(run, batch)
+        loss, metrics = forward(run, to_torch(batch, run.engine.device))
         units += run.loss.units(batch)
+        bytes_ += 0 if run.token_bytes is None else batch.target_bytes(run.token_bytes)
         for name, value in {"loss": loss, **metrics}.items():
             sums[name] = sums.get(name, 0.0) + value.double()
     names = sorted(sums)
-    total, *totals = run.engine.reduce([float(units), *(sums[n] for n in names)])
-    return {f"validation_{n}": v / max(total, 1.0) for n, v in zip(names, totals, strict=True)} | {"validation_units": total}
+    total, of_targets, *found = run.engine.reduce([float(units), float(bytes_), *(sums[n] for n in names)])
+    totals = dict(zip(names, found, strict=True))
+    means: dict[str, float | None] = {n: v / max(total, 1.0) for n, v in totals.items()}
+    means |= bits_per_byte(run, totals["loss"], totals, of_targets, trains=False)
+    return {f"validation_{n}": v for n, v in means.items()} | {"validation_units": total}
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

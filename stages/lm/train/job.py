@@ -58,6 +58,21 @@ class Machine:
     zero_stage: Literal[1, 3] = 3
 
 
+@dataclass(frozen=True)
+class TextSamples:
+    """Which texts the model in training continues.
+
+    Attributes:
+        prompts: Token ids of each prompt.
+        every_steps: Steps between samples; they are also written after the last step.
+        tokens: Tokens that each prompt is continued by.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    every_steps: int
+    tokens: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankJob:
     """One job of the ranks.
@@ -78,6 +93,8 @@ class RankJob:
         init_from: Folder of the checkpoint whose weights are the start; empty starts from the seed.
         data_identity: Digests of the artifacts that the sequences are made of, for the fingerprint.
         steps: Optimizer steps of the whole training.
+        token_bytes: Path of a .npy file, int64 [V]: UTF-8 bytes of each token id; empty records no bits per byte.
+        samples: The texts that the model continues; None for none.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -94,6 +111,8 @@ class RankJob:
     init_from: str = field(default="", metadata=OBSERVING)
     data_identity: str = field(default="", metadata=DECIDING)
     steps: int = field(default=0, metadata=DECIDING)
+    token_bytes: str = field(default="", metadata=OBSERVING)
+    samples: TextSamples | None = field(default=None, metadata=OBSERVING)
 
     @property
     def training(self) -> TrainingSettings:

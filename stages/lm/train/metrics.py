@@ -21,13 +21,17 @@ MetricLine = dict[str, Any]
 """A line of the metrics file: name -> number. The step is an int; a value that was not finite is None."""
 
 
+SAMPLED = "sampled"
+"""The name of the token ids in a line of text samples."""
+
+
 @dataclass
 class MetricsFile:
-    """A file with one JSON line per step or evaluation: {"step", "tokens", "loss", …}. step counts finished steps: the first one is 1."""
+    """A file with one JSON line per step, evaluation or text samples: {"step", "tokens", "loss", …}. step counts finished steps, from 1."""
 
     file: IO[bytes]
 
-    def write(self, step: int, values: Mapping[str, float | None]) -> None:
+    def write(self, step: int, values: Mapping[str, float | list[list[int]] | None]) -> None:
         """Appends one line. On a full disk it stays in memory, as some kilobytes may, and is written with a later one or by `sync`."""
         self.file.write((json.dumps({"step": step, **values}) + "\n").encode())
         flush_if_possible(self.file)

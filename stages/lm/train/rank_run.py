@@ -6,17 +6,21 @@ Cost: reads the metrics file once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from stages.lm.checkpoints import snapshots
 from stages.lm.checkpoints.snapshot_writer import SnapshotWriter
 from stages.lm.data.order import Order
+from stages.lm.data.prefetch import StepPrefetch
 from stages.lm.data.reader import Batch, SequenceReader
-from stages.lm.model.loss import Loss, to_torch
+from stages.lm.model.loss import Loss, TorchBatch, on_host
 from stages.lm.ranks.events import EventWriter
 from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import MetricsFile, read_metrics
@@ -39,27 +43,37 @@ class TrainingError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class StagedBatch:
+    """A micro-batch of one rank: as arrays, and as tensors on the host, pinned where the rank has a GPU."""
+
+    batch: Batch
+    tensors: TorchBatch
+
+
+@dataclass(frozen=True)
 class Run:
     """The objects that the training loop uses.
 
     Attributes:
-        sequences: Reader of the training sequences.
         metrics: The metrics file; None on ranks other than 0.
         start: Steps done before this process started.
         history: Losses and gradient norms of the last updates.
         writer: Writes the snapshots.
+        upcoming: The micro-batches of each step of this rank, read one step ahead.
+        token_bytes: UTF-8 bytes of each token id, int64 [V]; None if the job does not name them.
     """
 
     job: RankJob
     engine: Engine
     settings: TrainingSettings
     order: Order
-    sequences: SequenceReader
     events: EventWriter
     metrics: MetricsFile | None
     start: int
     history: StepHistory
     writer: SnapshotWriter
+    upcoming: StepPrefetch[StagedBatch]
+    token_bytes: np.ndarray | None
 
     @property
     def loss(self) -> Loss:
@@ -83,10 +97,30 @@ def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: Metrics
     earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
     order = Order(job.phases, job.seed)
     writer = SnapshotWriter(engine, snapshots.root(Path(job.scratch)), job.fingerprint(), events.heartbeat.tick)
-    return Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier), writer)
+    token_bytes = np.load(job.token_bytes) if job.token_bytes else None
+    past = history(settings.guard, earlier)
+    return Run(job, engine, settings, order, events, metrics, start, past, writer, _upcoming(job, engine, order), token_bytes)
 
 
-def forward(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns the sum of the loss over a batch, and the sums of its metrics."""
-    moved = to_torch(batch, run.engine.device)
-    return run.engine.deep(moved.tokens, moved.positions, moved.bounds, lambda hidden, head: run.loss.sums(hidden, head, moved))  # type: ignore[no-any-return]
+def _upcoming(job: RankJob, engine: Engine, order: Order) -> StepPrefetch[StagedBatch]:
+    """Returns the micro-batches of this rank by step. Only the thread uses the reader."""
+    reader, trim_to, on_gpu = SequenceReader(job.train), job.training.loss.trim_to, job.machine.device == "cuda"
+
+    def staged(sequences: np.ndarray, seq_len: int) -> StagedBatch:
+        batch = reader.batch(sequences, trim_to, seq_len)
+        return StagedBatch(batch, on_host(batch, pinned=on_gpu))
+
+    def parts_of(step: int) -> list[Callable[[], StagedBatch]]:
+        dealt = order.sequences_of_step(step).reshape(-1, engine.ranks, job.machine.micro_batch_size)[:, engine.rank]
+        return [partial(staged, sequences, order.phase_of(step).seq_len) for sequences in dealt]
+
+    def begins() -> None:
+        if on_gpu:
+            torch.cuda.set_device(engine.device)  # a thread starts on the first GPU, and pinning would open it
+
+    return StepPrefetch(parts_of, job.steps, begins)
+
+
+def forward(run: Run, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    """Returns the sum of the loss over a batch on the engine's device, and the sums of its metrics."""
+    return run.engine.deep(batch.tokens, batch.positions, batch.bounds, lambda hidden, head: run.loss.sums(hidden, head, batch))  # type: ignore[no-any-return]

@@ -10,13 +10,15 @@ import time
 from pathlib import Path
 
 from stages.lm.checkpoints import snapshots
-from stages.lm.ranks.events import Evaluated, EventWriter, StepDone
+from stages.lm.ranks.events import Evaluated, EventWriter, Sampled, StepDone
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.forward_only import evaluate
-from stages.lm.train.job import RankJob
-from stages.lm.train.metrics import open_metrics
+from stages.lm.train.greedy_samples import continued_prompts
+from stages.lm.train.job import RankJob, TextSamples
+from stages.lm.train.metrics import SAMPLED, open_metrics
 from stages.lm.train.rank_run import Run, open_run
 from stages.lm.train.starting_weights import load
+from stages.lm.train.step_figures import peak_of_ranks, speed
 from stages.lm.train.training_step import train_step
 from stages.lm.zero.engine import Engine
 from stages.lm.zero.engine_state import partition_sizes
@@ -31,12 +33,14 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     run = open_run(job, engine, events, metrics, start)
     if start == 0:
         _report(run, Evaluated(0, evaluate(run)))
+    peak = peak_of_ranks(job, engine, events)
     clock = time.monotonic()
     for step in range(start, job.steps):
         engine.set_learning_rate(run.learning_rate(step))
-        values, stops = train_step(run, step)
+        done = train_step(run, step)
         now = time.monotonic()
-        values |= {"lr": run.learning_rate(step), "tokens_per_s": (values["tokens"] or 0.0) / (now - clock)}
+        used = speed(job.model, run.order.phase_of(step).seq_len, peak, done.work, now - clock)
+        values = done.metrics | {"lr": run.learning_rate(step), **used}
         clock = now
         if complaint := run.writer.complaint():
             events.log(complaint)
@@ -45,10 +49,13 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         if job.validation and (last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)):
             _report(run, Evaluated(step + 1, evaluate(run)))
             clock = time.monotonic()
-        if last or stops or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
-            save(run, step + 1, wait=last or stops)
+        if job.samples and (last or (step + 1) % job.samples.every_steps == 0):
+            _sample(run, job.samples, step + 1)
             clock = time.monotonic()
-        if stops and not last:
+        if last or done.stops or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
+            save(run, step + 1, wait=last or done.stops)
+            clock = time.monotonic()
+        if done.stops and not last:
             if engine.rank == 0:
                 events.log(f"stops after step {step + 1}, with a snapshot")
             return
@@ -75,6 +82,13 @@ def finish(run: Run) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.hardlink_to(path)
     run.engine.barrier()
+
+
+def _sample(run: Run, asked: TextSamples, step: int) -> None:
+    ids = continued_prompts(run, asked)
+    if run.metrics:
+        run.metrics.write(step, {SAMPLED: ids})
+        run.events.write(Sampled(step, ids))
 
 
 def _report(run: Run, event: StepDone | Evaluated) -> None:

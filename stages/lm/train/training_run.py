@@ -8,6 +8,7 @@ The module imports torch only to count the GPUs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -15,19 +16,32 @@ import numpy as np
 
 from stages.lm.data.order import Order
 from stages.lm.data.phases import OrderError, Phase, sequences_before
-from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
+from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, Sampled, SequencesScored, StepDone
 from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import JobError, RankJob
 from stages.lm.train.machine_memory import refuse_too_little_memory
-from stages.lm.train.metrics import MetricLine, read_metrics
+from stages.lm.train.metrics import SAMPLED, MetricLine, read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 
 FAILED = (JobError, LaunchError, OrderError)
 """The errors of `run`, `refuse_missing_gpus` and `Order`. Each message is a full sentence for the user."""
 
-NOT_METRICS = ("step", "validation_units")
+NOT_METRICS = ("step", "validation_units", SAMPLED)
 LOG_EVERY_STEPS = 20
 BLOCK_POSITIONS = 1 << 18  # 2 MB per column; a multiple of the rows of a row group, so that only the last group of the file is shorter
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Who gets what the ranks report, beside progress and log.
+
+    Attributes:
+        track: Gets the number of finished steps and their metrics, or those of an evaluation after them.
+        sampled: Gets the number of finished steps and the token ids of the text samples.
+    """
+
+    track: Callable[[int, Mapping[str, float | None]], None] = lambda step, metrics: None
+    sampled: Callable[[int, Sequence[Sequence[int]]], None] = lambda step, ids: None
 
 
 class Listener(Protocol):
@@ -66,7 +80,7 @@ def refuse_missing_gpus(gpus: int) -> None:
         )
 
 
-def run(job: RankJob, listener: Listener) -> list[MetricLine]:
+def run(job: RankJob, listener: Listener, observers: Observers) -> list[MetricLine]:
     """Runs a job on its ranks. It fails with an error of FAILED, or with OSError if a disk is full or read-only.
 
     A training whose batches cannot be divided over the ranks, whose schedule is longer than the run, or that needs more memory than the
@@ -75,6 +89,7 @@ def run(job: RankJob, listener: Listener) -> list[MetricLine]:
     Args:
         job: The job, for training or scoring.
         listener: Gets the events of the ranks as progress and log lines, and gives the ranks' environment.
+        observers: Get metrics and text samples.
 
     Returns:
         The lines of the metrics file, name -> value, in order.
@@ -88,7 +103,7 @@ def run(job: RankJob, listener: Listener) -> list[MetricLine]:
             raise JobError(f"The schedule does not fit: {fault}.")
         refuse_too_little_memory(job)
     job.refuse_unfit_heads()
-    launch(job, lambda rank, event: _pass_on(job, listener, rank, event), listener.child_environment())
+    launch(job, lambda rank, event: _pass_on(job, listener, observers, rank, event), listener.child_environment())
     return read_metrics(Path(job.scratch) / "metrics.jsonl")
 
 
@@ -174,8 +189,19 @@ def evaluations(lines: Sequence[Mapping[str, float]]) -> list[Mapping[str, float
     return [line for line in lines if "validation_loss" in line]
 
 
-def _pass_on(job: RankJob, listener: Listener, rank: int, event: RankEvent) -> None:
-    """Passes an event on as progress or log lines. The launcher handles the event of an error."""
+def tracked_before(scratch: Path, step: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yields (step, metrics) of every line of the metrics file before a step. Metrics that are null are left out."""
+    for line in read_metrics(scratch / "metrics.jsonl"):
+        if line["step"] < step and SAMPLED not in line:
+            yield line["step"], {name: value for name, value in line.items() if name != "step" and value is not None}
+
+
+def _pass_on(job: RankJob, listener: Listener, observers: Observers, rank: int, event: RankEvent) -> None:
+    """Passes an event on as progress, log lines, metrics and text samples. The launcher handles the event of an error."""
+    if isinstance(event, Evaluated | StepDone):
+        observers.track(event.step, event.metrics)
+    elif isinstance(event, Sampled):
+        observers.sampled(event.step, event.ids)
     if isinstance(event, Logged):
         listener.log(f"rank {rank}: {event.text}")
     elif isinstance(event, PartitionSizes) and rank == 0:
@@ -184,7 +210,7 @@ def _pass_on(job: RankJob, listener: Listener, rank: int, event: RankEvent) -> N
     elif isinstance(event, SequencesScored):
         listener.progress(min(event.sequences, event.total), event.total, "sequences", "log-probabilities")
     elif isinstance(event, Evaluated):
-        listener.log(f"step {event.step}: validation loss {event.metrics['validation_loss']:.4f}")
+        listener.log(f"step {event.step}: validation loss {_shown(event.metrics['validation_loss'], '.4f')}")
     elif isinstance(event, StepDone):
         step, metrics = event.step, event.metrics
         note = f"loss {_shown(metrics['loss'], '.4f')}, lr {metrics['lr']:.2e}, {metrics['tokens_per_s']:.0f} tokens/s"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+import pydantic
 from pydantic import model_validator
 
 from stages.lm.data.phases import BatchSize, Phase, planned_phases, steps_of_sequences, steps_of_tokens
@@ -111,6 +112,9 @@ class TrainingSettings(StageConfig):
     """Largest number of validation sequences per evaluation, evenly spaced over all. 512 is a guess, for a standard error of about 1 %."""
     checkpoint_every_steps: int = Field(ge=0, decides=False)
     """Steps between snapshots; 0: only after the last step."""
+    update_ratio_every_steps: int = Field(20, ge=0, decides=False)
+    """Steps between records of the ratio of update to weights, per group of layers; 0: never. A record takes 4 bytes per parameter of a rank for
+    the time of the update, and two passes over the weights. Every 20 steps, as often as a line is logged, that is below 2 % of the updates."""
     precision: Literal["fp32", "bf16"] = Field("fp32", decides=True)
     """Precision of the forward and backward pass. Master weights and optimizer state are always fp32."""
 
@@ -139,3 +143,11 @@ class SequenceTraining(TrainingSettings):
 
     loss: Annotated[Loss, OneOf(SEQUENCE_LOSSES)] = Field(NextTokenLoss(), decides=True)
     """Loss that training minimises."""
+    sample_every_steps: int = Field(0, ge=0, decides=False)
+    """Steps between text samples: the model continues every prompt greedily. Also after the last step. 0: none."""
+    sample_prompts: tuple[Annotated[str, pydantic.Field(min_length=1)], ...] = Field(
+        ("The capital of France is", "The opposite of hot is", "Once upon a time"), min_length=1, max_length=64, decides=False
+    )
+    """Texts that the model continues; in sft, what a user says. The first two are from nanochat."""
+    sample_tokens: int = Field(64, ge=1, le=4096, decides=False)
+    """Tokens that a prompt is continued by. Each costs a forward pass over all prompts."""

@@ -2,13 +2,17 @@
 
 Guarantee: losses do not depend on how the global batch is divided over ranks and micro-batches (tested). A loss or gradient that is not
 finite never reaches the weights (lm/train/step_guard.py).
-Cost: two all-reduces of a few numbers per step, compared with a plain loop.
+Cost: compared with a plain loop, two sums of a few numbers over the ranks per step. The first is made on the host, because the gradients
+are divided by the units of all ranks. The second waits for the device together with the gradient norm, in the gate of the update: once per
+step, whatever the number of micro-batches (tested). Right after it, when the device has nothing left to do, DeepSpeed reads once more whether
+the norm is finite. A step that records update ratios waits once more, and so do an evaluation and text samples.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,42 +22,56 @@ from torch import Tensor
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.ranks.stop_request import stop_requested
 from stages.lm.train.rank_run import Run, TrainingError, forward
+from stages.lm.train.step_figures import StepWork, bits_per_byte, peak_memory_bytes, work_of
 from stages.lm.train.step_guard import fault
+from stages.lm.train.update_ratio import LAYER_GROUPS, copied_weights, update_ratios
 
-RESERVED = {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "units", "skipped"}
+RESERVED = {
+    "step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "units", "skipped", "bits_per_byte", "mfu", "mfu_by_segment",
+    "peak_memory_bytes", *(f"update_ratio_{group}" for group in LAYER_GROUPS),
+}  # fmt: skip
 
 
-def train_step(run: Run, step: int) -> tuple[dict[str, float | None], bool]:
+@dataclass(frozen=True)
+class FinishedStep:
+    """A finished step.
+
+    Attributes:
+        metrics: Over all ranks: the mean loss per unit, the gradient norm, whether the update was skipped, the number of tokens, bits per
+            byte, memory, and the mean metrics of the loss per unit. None for a value that is not finite.
+        work: What the batches of all ranks hold.
+        stops: Whether all ranks stop after the step.
+    """
+
+    metrics: dict[str, float | None]
+    work: StepWork
+    stops: bool
+
+
+def train_step(run: Run, step: int) -> FinishedStep:
     """Makes one optimizer step over global batch `step`.
 
     Returns:
-        (the mean loss per unit, the gradient norm, whether the update was skipped, the number of tokens, and the mean metrics per unit, over all
-        ranks; None for a value that is not finite; whether all ranks stop after the step).
+        The finished step.
 
     Raises:
         TrainingError: The batch has no unit to train on, a metric has a reserved name, or the guard ends the training.
     """
     engine = run.engine
     run.events.heartbeat.reach(Activity.READING, step + 1)
-    micro = run.job.machine.micro_batch_size
-    phase = run.order.phase_of(step)
-    dealt = run.order.sequences_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
-    batches = []
-    for micro_batch in dealt:
-        batches.append(run.sequences.batch(micro_batch, run.loss.trim_to, phase.seq_len))
-        run.events.heartbeat.tick()
-    local = [float(sum(run.loss.units(b) for b in batches)), float(sum((b.docs >= 0).sum() for b in batches))]
+    batches = run.upcoming.take(step, run.events.heartbeat.tick)
+    dealt = np.stack([one.batch.sequences for one in batches])
     run.events.heartbeat.reach(Activity.TRAINING)
-    units, tokens = engine.reduce(local)
-    if units == 0:
+    work = work_of(run, [one.batch for one in batches])
+    if work.units == 0:
         raise TrainingError(f"Step {step + 1} has no token to train on; its sequences are {_some(dealt)}.")
     engine.deep.train()
     losses, sums = [], []
     for number, batch in enumerate(batches):
         run.events.heartbeat.reach(Activity.TRAINING)
         engine.deep.set_gradient_accumulation_boundary(number + 1 == len(batches))  # their number changes from phase to phase
-        loss, metrics = forward(run, batch)
-        engine.deep.backward(loss * (engine.ranks / units), scale_wrt_gas=False)
+        loss, metrics = forward(run, batch.tensors.to(engine.device))
+        engine.deep.backward(loss * (engine.ranks / work.units), scale_wrt_gas=False)
         if number + 1 < len(batches):
             engine.deep.step()
         losses.append(loss.detach())
@@ -62,38 +80,47 @@ def train_step(run: Run, step: int) -> tuple[dict[str, float | None], bool]:
     if taken := RESERVED & set(names):
         raise TrainingError(f"The loss {run.loss.name} names a metric {', '.join(sorted(taken))}, which every step has already.")
     asked = engine.rank == 0 and stop_requested(Path(run.job.scratch))
-    *totals, stops = engine.reduce([sum(losses), *(sum(s[n] for s in sums) for n in names), float(asked)])
-    norm, skipped = _update(run, step, totals[0] / units, list(zip(dealt, losses, strict=True)))
-    values = {"loss": _finite(totals[0] / units), "grad_norm": _finite(norm), "skipped": float(skipped)}
+    memory = [float(peak_memory_bytes(engine.device)) if rank == engine.rank else 0.0 for rank in range(engine.ranks)]
+    together = [sum(losses), *(sum(s[n] for s in sums) for n in names), float(asked), *memory]
+    every = run.settings.update_ratio_every_steps
+    before = copied_weights(engine) if every and (step + 1) % every == 0 else None
+    norm, skipped, found = _update(run, step, work, together, list(zip(dealt, losses, strict=True)))
+    loss, totals, (stops, *memory) = found[0], dict(zip(names, found[1:], strict=False)), found[1 + len(names) :]
+    values = {"loss": _finite(loss / work.units), "grad_norm": _finite(norm), "skipped": float(skipped)}
     run.history.add(values["loss"], values["grad_norm"], skipped)
-    means = {n: _finite(v / units) for n, v in zip(names, totals[1:], strict=True)}
-    return {**values, "tokens": tokens, **means}, stops > 0
+    values |= {"tokens": work.tokens, "peak_memory_bytes": max(memory), **bits_per_byte(run, loss, totals, work.bytes, trains=True)}
+    if before is not None and not skipped:
+        values |= update_ratios(engine, before)
+    return FinishedStep(values | {n: _finite(v / work.units) for n, v in totals.items()}, work, stops > 0)
 
 
-def _update(run: Run, step: int, loss: float, own: Sequence[tuple[np.ndarray, Tensor]]) -> tuple[float, bool]:
+def _update(
+    run: Run, step: int, work: StepWork, together: Sequence[float | Tensor], own: Sequence[tuple[np.ndarray, Tensor]]
+) -> tuple[float, bool, list[float]]:
     """Makes the update of a step, or skips it where the guard says so.
 
     Args:
         run: The run.
         step: The step, from 0.
-        loss: Mean loss of the step over all ranks.
+        work: What the batches of all ranks hold.
+        together: What is summed over the ranks; the sum of the loss comes first.
         own: This rank's micro-batches: their sequences and the sum of their loss.
 
     Returns:
-        (gradient norm before clipping, whether the update was skipped).
+        (gradient norm before clipping, whether the update was skipped, the sums over the ranks).
 
     Raises:
         TrainingError: Loss or gradients are out of the ordinary, and the guard does not skip such a step, or has skipped too many.
     """
     guard, past = run.settings.guard, run.history
-    of_loss = fault(guard, "loss", loss, past.losses)
 
-    def judged(norm: float) -> str:
-        return of_loss or fault(guard, "gradient norm", norm, past.norms)
+    def judged(norm: float, sums: list[float]) -> str:
+        return fault(guard, "loss", sums[0] / work.units, past.losses) or fault(guard, "gradient norm", norm, past.norms)
 
-    norm = run.engine.update(lambda norm: bool(judged(norm)))
-    if not (why := judged(norm)):
-        return norm, False
+    norm, found = run.engine.update(together, lambda norm, sums: bool(judged(norm, sums)))
+    if not (why := judged(norm, found)):
+        return norm, False, found
+    loss = found[0]
     named = [int(sequence) for sequences, found in own if math.isfinite(loss) or not torch.isfinite(found) for sequence in sequences]
     where = f"Step {step + 1}: {why}" + (f"; sequences {_some(np.array(named))}." if named else ".")
     if guard.action == "fail":
@@ -102,7 +129,7 @@ def _update(run: Run, step: int, loss: float, own: Sequence[tuple[np.ndarray, Te
         before = f"The {past.skips_in_a_row} steps before it were skipped too, as many as guard.max_skips_in_a_row allows."
         raise TrainingError(f"{where} {before}", named)
     run.events.log(f"skipped: {where}")
-    return norm, True
+    return norm, True, found
 
 
 def _finite(value: float) -> float | None:

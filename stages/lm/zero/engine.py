@@ -48,6 +48,7 @@ class Engine:
         named: The model's parameters by name, in the model's order; tied parameters come once.
         gate: Decides whether an update is made.
         partitions: The state of the parameters on this rank.
+        host_group: The ranks as a process group that sums on the host; None is the default group.
     """
 
     deep: DeepSpeedEngine
@@ -58,30 +59,43 @@ class Engine:
     optimizer: Optimizer
     gate: UpdateGate
     partitions: Partitions
+    host_group: dist.ProcessGroup | None = None
 
     def set_learning_rate(self, rate: float) -> None:
         """Sets the learning rate of every parameter group."""
         for group in self.deep.optimizer.param_groups:
             group["lr"] = rate
 
-    def update(self, refuses: Callable[[float], bool]) -> float:
+    def update(self, values: Sequence[float | Tensor], refuses: Callable[[float, list[float]], bool]) -> tuple[float, list[float]]:
         """Makes the update of a step, after the backward pass of its last micro-batch.
 
         Args:
-            refuses: Gradient norm before clipping (NaN if a gradient is not finite) -> whether to leave out the update. Then weights and the
-                optimizer's state stay as they are, and the gradients are dropped. All ranks must decide alike.
+            values: What is summed over the ranks on the way.
+            refuses: (gradient norm before clipping, NaN if a gradient is not finite; the sums of the values) -> whether to leave out the
+                update. Then weights and the optimizer's state stay as they are, and the gradients are dropped. All ranks must decide alike.
 
         Returns:
-            The gradient norm.
+            (the gradient norm, the sums of the values over all ranks in fp64).
         """
-        self.gate.refuses = refuses
+        self.gate.refuses, self.gate.pending = refuses, self.total(values)
         self.deep.step()
-        return self.gate.norm
+        return self.gate.norm, self.gate.sums
+
+    def total(self, values: Sequence[float | Tensor]) -> Tensor:
+        """Returns the sums of the values over all ranks, fp64 on the device. The host does not wait for them."""
+        total = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
+        dist.all_reduce(total)
+        return total
 
     def reduce(self, values: Sequence[float | Tensor]) -> list[float]:
         """Returns the sums of the values over all ranks, in fp64. The host waits once for the device, however many values are tensors."""
-        total = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
-        dist.all_reduce(total)
+        sums: list[float] = self.total(values).tolist()
+        return sums
+
+    def reduce_on_host(self, values: Sequence[float]) -> list[float]:
+        """Returns the sums of numbers over all ranks, in fp64. The host waits for the other ranks, and for no device."""
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total, group=self.host_group)
         sums: list[float] = total.tolist()
         return sums
 
@@ -122,7 +136,8 @@ def start(job: RankJob, accumulation: int) -> Engine:
     partitions: Partitions = (
         StageOne(deep.optimizer, named, optimizer) if job.machine.zero_stage == 1 else StageThree(deep.optimizer, named, rank, optimizer)
     )
-    engine = Engine(deep, named, rank, ranks, device, optimizer, UpdateGate(), partitions)
+    on_host = dist.new_group(backend="gloo", timeout=COLLECTIVE_LIMIT) if device.type == "cuda" else None
+    engine = Engine(deep, named, rank, ranks, device, optimizer, UpdateGate(), partitions, on_host)
     partitions.place(engine.gate)
     refuse_other_precision(partitions.dtypes(), job.settings.precision)
     return engine

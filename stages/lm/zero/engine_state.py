@@ -43,6 +43,13 @@ def partition_sizes(engine: Engine) -> PartitionSizes:
     )
 
 
+def local_weights(engine: Engine) -> Iterator[tuple[str, Tensor]]:
+    """Yields (parameter, this rank's flat fp32 part of it, with padding) of every parameter that the rank has a part of."""
+    for name in engine.named:
+        if engine.partitions.part(name).length:
+            yield name, engine.partitions.read(name, WEIGHT)
+
+
 def local_state(engine: Engine) -> Iterator[LocalPart]:
     """Yields this rank's parts of all tensors; of a parameter that the rank has no element of, nothing."""
     for name in engine.named:

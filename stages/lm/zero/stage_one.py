@@ -69,7 +69,7 @@ class StageOne:
 
             def judged_norm(*given: Any) -> Tensor:
                 norm: Tensor = norm_in_fp32(*given)
-                return torch.full_like(norm, math.nan) if gate.closed(float(norm)) else norm
+                return torch.full_like(norm, math.nan) if gate.closed(norm) else norm
 
             self.zero.scaled_global_norm = judged_norm
             return
@@ -82,6 +82,6 @@ class StageOne:
                 return gradients(for_clipping=True)
             norm = get_global_norm_of_tensors(gradients()[0])
             # One tensor with the norm has the same norm, so DeepSpeed does not read all gradients again.
-            return [(torch.full_like(norm, math.nan) if gate.closed(float(norm)) else norm).reshape(1)], {}
+            return [(torch.full_like(norm, math.nan) if gate.closed(norm) else norm).reshape(1)], {}
 
         self.zero.get_grads_for_norm = judged_gradients

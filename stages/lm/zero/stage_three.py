@@ -74,6 +74,6 @@ class StageThree:
 
         def judged() -> list[Tensor]:
             norms: list[Tensor] = norms_of_groups()
-            return [torch.full_like(norm, -1.0) for norm in norms] if gate.closed(float(combine_grad_norm_groups(norms))) else norms
+            return [torch.full_like(norm, -1.0) for norm in norms] if gate.closed(combine_grad_norm_groups(norms)) else norms
 
         self.zero._get_norm_groups = judged

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
+from stages.lm.model.peak_flops import gpu_peak_flops
 from stages.lm.model.training_memory import TrainingLoad, rank_memory_bytes
 
 SECONDS = 3600
 CORE_FLOPS = 50e9
 """FLOP/s that training gets from one CPU core in fp32. Measured with configs/small.yaml: 5,500 tokens/s of 19 MFLOP on two cores."""
-GPU_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "RTX 4090": 165e12, "RTX 3090": 71e12}
-"""Name of a GPU -> peak FLOP/s in bf16 without sparsity, by NVIDIA's data sheets. The first name that occurs in the GPU's name counts."""
-OTHER_GPU_FLOPS = 60e12  # of a GPU that is not in the list; a guess
+OTHER_GPU_FLOPS = 60e12  # of a GPU whose peak is not known (lm/model/peak_flops.py); a guess
 GPU_SHARE = 0.2  # of the peak that small models reach; large ones reach 0.4 (Llama 3, arXiv 2407.21783, table 4)
 BYTES_PER_TOKEN = 4  # of English text; other languages and small vocabularies have fewer
 KEPT = 0.5  # share of the text that filter and dedup keep; a guess
@@ -186,7 +185,7 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
 
 def gpu_flops(names: tuple[str, ...]) -> float:
     """Returns the FLOP/s that training is assumed to get from these GPUs together."""
-    return sum(GPU_SHARE * next((peak for known, peak in GPU_FLOPS.items() if known in name), OTHER_GPU_FLOPS) for name in names)
+    return sum(GPU_SHARE * (gpu_peak_flops(name) or OTHER_GPU_FLOPS) for name in names)
 
 
 def model_of(shape: Shape, vocab_size: int) -> ModelConfig:

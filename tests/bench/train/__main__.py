@@ -17,10 +17,11 @@ import time
 from pathlib import Path
 
 from flows.cli.printing import print_table
+from stages.lm.model.peak_flops import PRODUCT_FLOPS
 from tests.bench.probe import probe
 from tests.bench.train import figures, head_loss, prepared
 from tests.bench.train.rounds import left_out, measure
-from tests.bench.train.sides import LOAM, PRODUCT, PRODUCT_WIDTH, SIDES
+from tests.bench.train.sides import LOAM, PRODUCT, SIDES
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -59,7 +60,7 @@ def training(steps: list[int]) -> None:
             missing |= {f"{name}, {precision}": why for name, why in failed.items()}
             if (product := runs.pop(PRODUCT, None)) is None:
                 continue
-            product_flops = 2 * PRODUCT_WIDTH**3 / product.step_s
+            product_flops = PRODUCT_FLOPS / product.step_s
             print(f"\n{precision}; matmul: {product_flops / 1e9:.0f} GFLOP/s")
             print_table(figures.table(runs, data.work, product_flops, LOAM))
     print("\n" + "\n".join(f"{name}: {side.differs}" for name, side in SIDES.items() if side.differs))

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.processes import die_with_parent
-from tests.bench.train.sides import memory_bytes
+from stages.processes import die_with_parent, resident_bytes
 
 VOCABULARY, TOKENS, WIDTH = 128_256, 8_192, 256
 PROJECT = Path(__file__).resolve().parents[3]
@@ -93,10 +92,10 @@ def main(way: str, vocabulary: int, tokens: int) -> None:
     labels = torch.randint(vocabulary, (tokens,))
     small = torch.randn(8, WIDTH, requires_grad=True), torch.randn(16, WIDTH, requires_grad=True), torch.arange(8)
     WAYS[way](*small).backward()  # imports
-    before, start = memory_bytes("VmRSS"), time.process_time()
+    before, start = resident_bytes("VmRSS"), time.process_time()
     loss = WAYS[way](hidden, weight, labels)
     loss.backward()
-    cpu_s, most = time.process_time() - start, memory_bytes("VmHWM")
+    cpu_s, most = time.process_time() - start, resident_bytes("VmHWM")
     assert hidden.grad is not None and weight.grad is not None
     norms = {"hidden_norm": float(hidden.grad.norm()), "weight_norm": float(weight.grad.norm())}
     print(json.dumps({"bytes": most - before, "cpu_s": cpu_s, "loss": float(loss), **norms}))

@@ -16,11 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from stages.lm.model.peak_flops import operands
 from stages.lm.ranks.events import EventWriter, RankEvent, StepDone, event_path
-from stages.processes import die_with_parent
+from stages.processes import die_with_parent, resident_bytes
 from tests.bench.train.figures import Measured
-
-PRODUCT_WIDTH = 2048
 
 
 @dataclass
@@ -40,7 +39,7 @@ class Pace:
         if len(self.steps) == self.rounds[len(self.done)]:
             used = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu_s = time.process_time() + used.ru_utime + used.ru_stime
-            measured = Measured(self.steps, cpu_s, memory_bytes("VmHWM"), loss, self.matmul_parameters)
+            measured = Measured(self.steps, cpu_s, resident_bytes("VmHWM"), loss, self.matmul_parameters)
             print(json.dumps(asdict(measured)), file=self.answers, flush=True)
             self.done.append(self.steps)
             self.steps = []
@@ -74,12 +73,6 @@ class Side:
     run: Callable[[Path, str, Pace], None]
     differs: str
     compiles: bool = False
-
-
-def memory_bytes(name: str) -> int:
-    """The memory that this process has resident (VmRSS), or had at most (VmHWM). ru_maxrss also holds that of the process that started it."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
-    return int(line.split()[1]) * 1024
 
 
 def loam(compiled: bool) -> Callable[[Path, str, Pace], None]:
@@ -184,10 +177,7 @@ def nanochat(folder: Path, precision: str, pace: Pace) -> None:
 
 def product(folder: Path, precision: str, pace: Pace) -> None:
     """Square matrix products: what one thread of this machine reaches at best."""
-    import torch
-
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    a, b = torch.randn(2, PRODUCT_WIDTH, PRODUCT_WIDTH, dtype=dtype)
+    a, b = operands(precision)
     for _ in range(sum(pace.rounds)):
         a @ b
         pace.step_done(0.0)

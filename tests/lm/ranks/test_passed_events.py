@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
+from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, Sampled, SequencesScored, StepDone
 from stages.lm.ranks.launch import LaunchError
 from stages.lm.train.job import JobError, Machine
-from stages.lm.train.training_run import _pass_on, refuse_missing_gpus, remedy
+from stages.lm.train.training_run import Observers, _pass_on, refuse_missing_gpus, remedy
 from tests.lm.made import small_job
 
 
@@ -37,7 +38,7 @@ def shown(folder: Path, *events: tuple[int, RankEvent]) -> Shown:
     job = replace(small_job(folder, Machine(2, "cpu", 2, 2), 4), steps=47)
     listener = Shown()
     for rank, event in events:
-        _pass_on(job, listener, rank, event)  # type: ignore[arg-type]
+        _pass_on(job, listener, Observers(), rank, event)  # type: ignore[arg-type]
     return listener
 
 
@@ -47,6 +48,18 @@ def test_the_first_every_twentieth_and_the_last_step_are_logged_and_every_step_i
     assert [line.partition("/")[0] for line in found.lines] == ["step 1", "step 20", "step 40", "step 47"]
     assert found.lines[0] == "step 1/47: loss 2.0000, lr 1.00e-03, 100 tokens/s, gradient norm 0.500"
     assert [told[:3] for told in found.done] == [(step, 47, "steps") for step in range(1, 48)]
+
+
+def test_observers_get_every_step_evaluation_and_text_sample(tmp_path: Path) -> None:
+    told: list[tuple[int, Mapping[str, float | None]]] = []
+    metrics = {"loss": None, "lr": 1e-3, "tokens_per_s": 99.6, "grad_norm": 0.5, "skipped": 0.0}
+    events: list[RankEvent] = [Evaluated(0, {"validation_loss": 1.5}), Logged("a note"), StepDone(1, metrics), StepDone(2, metrics)]
+    written: list[tuple[int, Any]] = []
+    observers = Observers(lambda step, values: told.append((step, values)), lambda step, ids: written.append((step, ids)))
+    for event in [*events, Sampled(2, [[5, 6], [7, 8]])]:
+        job = small_job(tmp_path, Machine(2, "cpu", 2, 2), 4)
+        _pass_on(job, Shown(), observers, 0, event)  # type: ignore[arg-type]
+    assert told == [(0, {"validation_loss": 1.5}), (1, metrics), (2, metrics)] and written == [(2, [[5, 6], [7, 8]])]
 
 
 def test_the_other_events(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ OTHER: dict[str, Any] = {
     "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_size": 4, "settings.learning_rate": 4e-3,
     "settings.batch_ramp": (BatchRampStep(steps=2, global_batch_size=4),),
     "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_sequences": 2,
-    "settings.checkpoint_every_steps": 3, "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
+    "settings.checkpoint_every_steps": 3, "settings.update_ratio_every_steps": 2,
+    "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
     "settings.optimizer.eps": 1e-2, "settings.max_grad_norm": 0.01, "settings.decay_embeddings": True,
     "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
     "model.num_key_value_heads": 1, "model.intermediate_size": 40,
@@ -47,7 +48,8 @@ OTHER: dict[str, Any] = {
 }  # fmt: skip
 """Another value for every field whose change is visible in a run."""
 ELSEWHERE = {
-    "scratch": "a place", "out": "a place",
+    "scratch": "a place", "out": "a place", "token_bytes": "test_step_figures has bytes of tokens",
+    "samples": "test_greedy_samples has samples",
     "init_from": "test_trainer and test_trajectory begin with given weights",
     "data_identity": "only in the fingerprint, below",
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
@@ -61,14 +63,15 @@ ELSEWHERE = {
 RESULT = ("lines", "weights")
 SHOWS = {
     "settings.eval_every_steps": ("evaluations",), "settings.max_validation_sequences": ("evaluations",), "validation": ("evaluations",),
-    "settings.checkpoint_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
+    "settings.checkpoint_every_steps": ("saved",), "settings.update_ratio_every_steps": ("ratios",),
+    "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
     "machine.recompute": ("recomputing",), "machine.eval_batch_size": ("evaluated",), "machine.zero_stage": ("settings",),
 }  # fmt: skip
 """Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
-    "scratch", "out", "init_from", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
-    "settings.checkpoint_every_steps", "settings.budget",
+    "scratch", "out", "init_from", "token_bytes", "samples", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
+    "settings.checkpoint_every_steps", "settings.update_ratio_every_steps", "settings.budget",
 }  # fmt: skip
 
 
@@ -126,7 +129,7 @@ def observed(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dic
     settings = plain.deepspeed_config(job, job.accumulation())
     return {
         "lines": values, "weights": {n: t.tolist() for n, t in found.weights.items()}, "evaluations": found.evaluations, "saved": found.saved,
-        "settings": settings, "accumulation": job.accumulation(), "evaluated": batches, "recomputing": made,
+        "ratios": found.curve("update_ratio_norms"), "settings": settings, "accumulation": job.accumulation(), "evaluated": batches, "recomputing": made,
     }  # fmt: skip
 
 
@@ -162,7 +165,18 @@ def test_the_machine_changes_no_result_beyond_rounding(
 
 
 @pytest.mark.parametrize(
-    "name", [*OTHER, "settings.budget.epochs", "data_identity", "init_from", "scratch", "out", "train", "model.max_position_embeddings"]
+    "name",
+    [
+        *OTHER,
+        "settings.budget.epochs",
+        "data_identity",
+        "init_from",
+        "token_bytes",
+        "scratch",
+        "out",
+        "train",
+        "model.max_position_embeddings",
+    ],
 )
 def test_the_fingerprint_names_what_decides_the_weights(jobs: dict[str, RankJob], name: str) -> None:
     job = jobs["preference"]

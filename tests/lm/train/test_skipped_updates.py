@@ -15,6 +15,7 @@ from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.metrics import read_metrics
 from stages.lm.train.step_guard import Guard
+from stages.lm.train.update_ratio import LAYER_GROUPS
 from tests.lm import plain
 from tests.lm.made import changed
 from tests.lm.train.test_step_guard import batches, job, poisoned
@@ -28,7 +29,8 @@ def test_deepspeed_skips_as_plain_torch_does(
 ) -> None:
     """Under ZeRO, and on the rank that has no bad pair too. A snapshot follows each step; the last checkpoint has counted five updates."""
     bad = batches()[2][1]
-    skipping = poisoned(changed(job, guard=Guard(action="skip"), checkpoint_every_steps=1), tmp_path / "bad", bad)
+    skipping = changed(job, guard=Guard(action="skip"), checkpoint_every_steps=1, update_ratio_every_steps=1)
+    skipping = poisoned(skipping, tmp_path / "bad", bad)
     expected = plain.run(skipping, tmp_path / "plain", monkeypatch)
     monkeypatch.undo()
     real = replace(skipping, machine=Machine(ranks, "cpu", 2, 3, zero_stage=stage))
@@ -36,9 +38,10 @@ def test_deepspeed_skips_as_plain_torch_does(
     launch(real, lambda rank, event: None, dict(os.environ))
     lines = read_metrics(tmp_path / "scratch" / "metrics.jsonl")
     assert [line["skipped"] for line in lines] == [0, 0, 1, 0, 0, 0]
-    for name in ("loss", "grad_norm"):
+    ratios = [f"update_ratio_{group}" for group in LAYER_GROUPS]
+    for name in ("loss", "grad_norm", *ratios):
         found, plainly = (
-            [value for value in values if value is not None] for values in ([line[name] for line in lines], expected.curve(name))
+            [value for value in values if value is not None] for values in ([line.get(name) for line in lines], expected.curve(name))
         )
         assert found == pytest.approx(plainly, rel=1e-5) and len(found) == 5, name
     weights = checkpoint.consolidate(tmp_path / "out" / "checkpoint")

@@ -21,6 +21,7 @@ from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train import rank_run, training_step
 from stages.lm.train.job import Machine, RankJob
+from stages.lm.train.step_figures import StepWork
 from stages.lm.train.step_guard import Guard, StepHistory, fault, history
 from stages.lm.zero.update_gate import UpdateGate
 from stages.settings import deciding
@@ -123,9 +124,11 @@ def test_a_skipped_step_leaves_no_trace_but_its_line(job: RankJob, tmp_path: Pat
     monkeypatch.undo()
     norms: list[float] = []
 
+    closed = UpdateGate.closed
+
     def third(gate: UpdateGate, norm: float) -> bool:
         norms.append(norm)
-        gate.norm = norm
+        closed(gate, norm)
         return len(norms) == 3
 
     monkeypatch.setattr(UpdateGate, "closed", third)
@@ -157,16 +160,18 @@ def test_a_spike_of_loss_or_norm_is_no_update(loss: float, norm: float, why: str
     guard = Guard(action=action, max_z=6, window=16)
     said: list[str] = []
     refused: list[bool] = []
-    engine = SimpleNamespace(update=lambda refuses: refused.append(refuses(norm)) or norm)
+    work = StepWork(units=4.0, tokens=32.0, attended=90.0, bytes=50.0)
+    engine = SimpleNamespace(update=lambda sums, refuses: refused.append(refuses(norm, sums)) or (norm, sums))
     past = history(guard, [{"loss": 2.0 + at % 3 / 10, "grad_norm": 1.0 + at % 3 / 10, "skipped": 0.0} for at in range(16)])
     run: Any = SimpleNamespace(settings=SimpleNamespace(guard=guard), history=past, engine=engine, events=SimpleNamespace(log=said.append))
     own = [(np.array([4, 7]), torch.tensor(9.0))]
     if action == "fail":
         with pytest.raises(rank_run.TrainingError, match=f"Step 21: {why} .* sequences 4, 7") as caught:
-            training_step._update(run, 20, loss, own)
+            training_step._update(run, 20, work, [4 * loss, 7.0], own)
         assert caught.value.sequences == [4, 7]
     else:
-        assert training_step._update(run, 20, loss, own) == (norm, True) and said[0].startswith(f"skipped: Step 21: {why}")
+        assert training_step._update(run, 20, work, [4 * loss, 7.0], own) == (norm, True, [4 * loss, 7.0])
+        assert said[0].startswith(f"skipped: Step 21: {why}")
     assert refused == [True]
-    engine.update = lambda refuses: refused.append(refuses(1.1)) or 1.1
-    assert training_step._update(run, 20, 2.2, own) == (1.1, False) and refused == [True, False]
+    engine.update = lambda sums, refuses: refused.append(refuses(1.1, sums)) or (1.1, sums)
+    assert training_step._update(run, 20, work, [8.8], own) == (1.1, False, [8.8]) and refused == [True, False]

@@ -146,10 +146,10 @@ def test_a_job_that_does_not_divide_is_refused_before_any_rank_starts(job: RankJ
     monkeypatch.setattr(training_run, "read_metrics", lambda path: [{"step": 1.0, "of": path}])
     listener: Any = SimpleNamespace(child_environment=dict)
     with pytest.raises(JobError, match="global_batch_size 5 is not divisible by 1 ranks × runtime.micro_batch_size 2 = 2"):
-        training_run.run(changed(job, global_batch_size=5), listener)
+        training_run.run(changed(job, global_batch_size=5), listener, training_run.Observers())
     assert not started
     for fits in (job, replace(job, settings=ScoringSettings())):
-        assert training_run.run(fits, listener) == [{"step": 1.0, "of": Path(job.scratch) / "metrics.jsonl"}]
+        assert training_run.run(fits, listener, training_run.Observers()) == [{"step": 1.0, "of": Path(job.scratch) / "metrics.jsonl"}]
     assert len(started) == 2
 
 

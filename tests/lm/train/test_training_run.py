@@ -43,7 +43,7 @@ def test_a_schedule_longer_than_a_budget_in_epochs_is_refused_before_any_rank_st
     monkeypatch.setattr(training_run, "launch", lambda *job: pytest.fail("ranks were started"))
     job = changed(small_job(tmp_path, Machine(1, "cpu", 4, 4), 6), **given)
     with pytest.raises(JobError, match=message):
-        training_run.run(job, None)  # type: ignore[arg-type]
+        training_run.run(job, None, training_run.Observers())  # type: ignore[arg-type]
 
 
 def rows(order: Order, steps: int) -> Any:

@@ -69,7 +69,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(engines, "prepare_deepspeed", lambda: noted.append(("prepare",)))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: noted.append(("device", str(device))))
     monkeypatch.setattr(engines.dist, "barrier", lambda: noted.append(("barrier",)))
-    monkeypatch.setattr(engines.dist, "new_group", lambda timeout: noted.append(("group", timeout)))
+    monkeypatch.setattr(engines.dist, "new_group", lambda timeout, backend=None: noted.append(("group", timeout, backend)))
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     return noted
@@ -89,8 +89,10 @@ def test_a_rank_joins_over_gloo_on_processors_and_over_nccl_on_its_own_gpu(
     job = replace(job, machine=replace(job.machine, device=device))
     engine = start(job, 3)
     settings = deepspeed_config(job, 3)
+    if device == "cuda":
+        assert calls.pop() == ("group", timedelta(days=1), "gloo"), "sums on the host"
     assert calls[:-1] == [
-        ("prepare",), *chosen, ("join", backend, {"timeout": timedelta(days=1), "verbose": False}), ("group", timedelta(days=1)),
+        ("prepare",), *chosen, ("join", backend, {"timeout": timedelta(days=1), "verbose": False}), ("group", timedelta(days=1), None),
         ("zero.Init", {"config_dict_or_path": settings}), ("leaves", [Block]),
     ]  # fmt: skip
     name, given = calls[-1]

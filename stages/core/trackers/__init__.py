@@ -1,0 +1,1 @@
+"""Trackers: programs that show the curves of a training while it runs."""

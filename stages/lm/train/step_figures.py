@@ -1,0 +1,107 @@
+"""What a step computed, and how well it used the machine: bits per byte, share of the peak FLOP/s (MFU), memory.
+
+Guarantee: nothing here changes a weight. Counts are exact sums over all ranks.
+Cost: one pass over the batches of a step, and one read of a small file.
+Source: MFU, appendix B of PaLM (arXiv 2204.02311); bits per byte of all targets, nanochat (nanochat/loss_eval.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stages.lm.data.reader import Batch
+from stages.lm.model import flops
+from stages.lm.model.config import ModelConfig
+from stages.lm.model.peak_flops import peak_flops
+from stages.lm.ranks.events import EventWriter
+from stages.lm.train.job import RankJob
+from stages.lm.train.rank_run import Run
+from stages.lm.zero.engine import Engine
+from stages.processes import resident_bytes
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What batches hold: of one rank, or of all.
+
+    Attributes:
+        units: Units of the loss.
+        tokens: Tokens without padding.
+        attended: Pairs of a token and a token that it attends to.
+        bytes: UTF-8 bytes of the tokens that are labels; 0 if the job names no bytes of tokens.
+    """
+
+    units: float
+    tokens: float
+    attended: float
+    bytes: float
+
+
+def work_of(run: Run, batches: Sequence[Batch]) -> StepWork:
+    """Returns what the batches of all ranks hold. All ranks must call it. The sum is made on the host and waits for no device."""
+    known = run.token_bytes
+    own = [
+        (run.loss.units(b), b.real_tokens, b.attended, 0 if known is None else b.target_bytes(known)) for b in batches
+    ]  # fmt: skip
+    return StepWork(*run.engine.reduce_on_host([float(sum(column)) for column in zip(*own, strict=True)]))
+
+
+def bits_per_byte(run: Run, loss: float, metrics: Mapping[str, float], bytes_: float, trains: bool) -> dict[str, float | None]:
+    """Returns the metric bits_per_byte; nothing where the loss is no likelihood or no target has bytes.
+
+    Args:
+        run: The run.
+        loss: The loss, summed over its units.
+        metrics: Its metrics, summed.
+        bytes_: Bytes of the targets.
+        trains: See Loss.nats.
+    """
+    nats = run.loss.nats(loss, metrics, trains)
+    if nats is None or not bytes_:
+        return {}
+    bits = nats / (math.log(2) * bytes_)
+    return {"bits_per_byte": bits if math.isfinite(bits) else None}
+
+
+def peak_of_ranks(job: RankJob, engine: Engine, events: EventWriter) -> float | None:
+    """Returns the peak FLOP/s of all ranks together; None if it is not known. All ranks must call it, so that they measure at the same time."""
+    precision = job.training.precision
+    found = peak_flops(engine.device, precision)
+    (total,) = engine.reduce_on_host([math.nan if found is None else found])
+    known = total if math.isfinite(total) else None
+    if engine.rank == 0:
+        source = "measured by a matrix product" if engine.device.type == "cpu" else "by its data sheet"
+        how = f"{total / 1e9:,.0f} GFLOP/s in {precision}, {source}" if known else f"not known in {precision}, so mfu is null"
+        events.log(f"peak of the {engine.ranks} ranks: {how}")
+    return known
+
+
+def speed(model: ModelConfig, seq_len: int, peak: float | None, work: StepWork, seconds: float) -> dict[str, float | None]:
+    """Returns the metrics tokens_per_s, mfu and mfu_by_segment of a step.
+
+    Args:
+        model: Shape of the model.
+        seq_len: Tokens of a sequence of the step.
+        peak: The result of `peak_of_ranks`.
+        work: What the batches of all ranks hold.
+        seconds: Duration of the step.
+    """
+    matmuls = 6 * flops.matmul_parameters(model) * work.tokens
+    whole = flops.flops_per_token(model, seq_len) * work.tokens
+    by_segment = matmuls + flops.attention_flops(model, int(work.attended))
+    return {
+        "tokens_per_s": work.tokens / seconds,
+        "mfu": None if peak is None else whole / (seconds * peak),
+        "mfu_by_segment": None if peak is None else by_segment / (seconds * peak),
+    }
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Returns the most memory that this process has used since its start: allocated on its GPU, or resident on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resident_bytes("VmHWM")
