@@ -155,6 +155,7 @@ STAGE = Stage(
         "sequence_spans and steps name sequences and segments, no longer rows and pieces",
         "model.json has head_dim and rope_scaling; attention by segment, loss in chunks and RoPE in fp32 round otherwise",
         "metrics name skipped steps, and have null for a value that is not finite",
+        "milestones/ holds checkpoints before the last step",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

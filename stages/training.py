@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stages.continued_training import EARLIER, new_run, write_earlier
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS
@@ -22,10 +23,12 @@ from stages.core.tables.training_tables import METRICS, SEQUENCE_SPANS, STEPS
 if TYPE_CHECKING:
     import numpy as np
 
+    from stages.continued_training import Trunk
     from stages.lm.data.order import Order, Phase
     from stages.lm.data.pairs import SequenceSegment
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
+    from stages.lm.train.continuation import TrainedRun
     from stages.lm.train.job import Machine, RankJob
     from stages.lm.train.metrics import MetricLine
     from stages.lm.train.training_settings import TrainingSettings
@@ -42,6 +45,7 @@ class Prepared:
         phases: The ranges of training sequences, in the order of training.
         init_from: Folder of the checkpoint to start from; empty starts from the seed.
         sequence_spans: part -> rows of the side table that says which record is in which sequence.
+        trunk: The checkpoint that the training continues, or None.
     """
 
     model: ModelConfig
@@ -50,6 +54,7 @@ class Prepared:
     phases: tuple[Phase, ...]
     init_from: str = ""
     sequence_spans: Mapping[str, Sequence[SequenceSegment]] = field(default_factory=dict)
+    trunk: Trunk | None = None
 
 
 @dataclass(frozen=True)
@@ -61,17 +66,24 @@ class Trained:
         order: The order of the sequences.
         lines: The lines of the metrics file.
         sequence_spans: See `Prepared`.
+        run: What decided its order and learning rates.
     """
 
     job: RankJob
     order: Order
     lines: Sequence[MetricLine]
     sequence_spans: Mapping[str, Sequence[SequenceSegment]]
+    run: TrainedRun
+
+    @property
+    def own_steps(self) -> int:
+        """The number of its own steps, without those of a run that it continues."""
+        return self.job.steps - self.job.continuation.step
 
     @property
     def epochs(self) -> float:
-        """The number of epochs over the training sequences."""
-        return round(self.job.steps / self.order.steps_per_epoch, 3)
+        """The number of epochs over the training sequences in its own steps."""
+        return round(self.own_steps / self.order.steps_per_epoch, 3)
 
     @property
     def tokens(self) -> int:
@@ -121,6 +133,7 @@ def machine(ctx: Context) -> Machine:
         kernels=str(ctx.cache / "kernels") if _compiles(ctx) else "",
         stall_limit_s=runtime.stall_limit_s,
         stop_grace_s=runtime.stop_grace_s,
+        keep_snapshots=runtime.keep_snapshots,
     )
 
 
@@ -175,13 +188,19 @@ def train(
 
     with _refusals(ctx, named):
         order = Order(data.phases, ctx.seed, settings.global_batch_size)
+    identity, trunk = " ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), data.trunk
+    run = new_run(settings, trunk, identity, ctx.seed, data.model.max_position_embeddings, order)
+    if trunk:
+        goes_on = run.continuation.order_start < trunk.step
+        sequences = "goes on" if goes_on else "starts at its first sequence, because data, seed or global_batch_size are others"
+        ctx.log(f"continues {trunk.name} after step {trunk.step:,} of {run.steps:,}; the order of sequences {sequences}")
     job = RankJob(
         model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=ctx.seed,
-        scratch=str(ctx.scratch), out=str(out), phases=data.phases, init_from=data.init_from,
-        steps=settings.budget.in_steps(settings.global_batch_size, data.model.max_position_embeddings, order.steps_per_epoch),
-        data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)),
+        scratch=str(ctx.scratch), out=str(out), phases=data.phases, init_from=str(trunk.checkpoint) if trunk else data.init_from,
+        earlier=str(write_earlier(settings, trunk, ctx.scratch / EARLIER)) if trunk else "", continuation=run.continuation, steps=run.steps,
+        data_identity=f"{identity} {trunk.identity}" if trunk else identity,
     )  # fmt: skip
-    return Trained(job, order, run_ranks(job, ctx, named), data.sequence_spans)
+    return Trained(job, order, run_ranks(job, ctx, named), data.sequence_spans, run)
 
 
 def run_ranks(job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "") -> Sequence[MetricLine]:
@@ -237,14 +256,16 @@ def publish(
 
     job = trained.job
     write_model_config(job.model, out / "model.json")
-    _write_tables(out, trained.lines, training_run.trained_sequences(trained.order, job.steps), trained.sequence_spans)
+    steps = training_run.trained_sequences(trained.order, job.steps, job.continuation)
+    _write_tables(out, trained.lines, steps, trained.sequence_spans)
     spans = ("sequence_spans",) if trained.sequence_spans else ()
+    milestones = ("milestones",) if job.milestones else ()
     return Outcome(
-        rows=job.steps * job.training.global_batch_size,
+        rows=trained.own_steps * job.training.global_batch_size,
         tokens=trained.tokens,
         record_counts=record_counts,
         summary=_with_metrics(summary, trained),
-        identity=("checkpoint", "model.json", "steps", *spans, *identity),
+        identity=("checkpoint", "model.json", "steps", *milestones, *spans, *identity),
     )
 
 

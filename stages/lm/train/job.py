@@ -21,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter
 from stages.lm.data.order import Phase
 from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig, Recompute
+from stages.lm.train.continuation import StartingPoint
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import DECIDES, deciding
 
@@ -43,6 +44,7 @@ class Machine:
         device: "cpu" or "cuda".
         recompute: What the backward pass computes again: "none", "feed_forward" or "block".
         kernels: Folder of compiled kernels; empty does not compile the model.
+        keep_snapshots: How many of the newest snapshots are kept.
     """
 
     ranks: int
@@ -54,6 +56,7 @@ class Machine:
     kernels: str = ""
     stall_limit_s: int = 600
     stop_grace_s: int = 120
+    keep_snapshots: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +77,10 @@ class RankJob:
         phases: The ranges of `train`, in the order of training.
         validation: The validation sequences; None for no evaluation.
         init_from: Folder of the checkpoint whose weights are the start; empty starts from the seed.
+        earlier: File with the metrics lines of the last steps before `continuation.step`, for the guard; empty for none.
+        continuation: Where the job goes on from; by default it starts at step 0. With a step, the optimizer's state is that of `init_from` too.
         data_identity: Digests of the artifacts that the sequences are made of, for the fingerprint.
-        steps: Optimizer steps of the whole training.
+        steps: Optimizer steps of the whole training, with those before `continuation.step`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -90,6 +95,8 @@ class RankJob:
     phases: tuple[Phase, ...] = field(default=(), metadata=DECIDING)
     validation: SequenceFiles | None = field(default=None, metadata=OBSERVING)
     init_from: str = field(default="", metadata=OBSERVING)
+    earlier: str = field(default="", metadata=OBSERVING)
+    continuation: StartingPoint = field(default=StartingPoint(), metadata=DECIDING)
     data_identity: str = field(default="", metadata=DECIDING)
     steps: int = field(default=0, metadata=DECIDING)
 
@@ -98,6 +105,11 @@ class RankJob:
         """The settings of a training job."""
         assert isinstance(self.settings, TrainingSettings), "this job only scores"
         return self.settings
+
+    @property
+    def milestones(self) -> tuple[int, ...]:
+        """The steps after which this job keeps a milestone, in order."""
+        return self.training.milestones(self.steps, self.continuation.step)
 
     def accumulation(self) -> int:
         """Returns the number of micro-batches per step and rank.

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from stages.lm.data.order import Order
@@ -43,7 +45,7 @@ class Run:
     Attributes:
         sequences: Reader of the training sequences.
         metrics: The metrics file; None on ranks other than 0.
-        start: Steps done before this process started.
+        start: Steps done before this process started, with those of the run that the job continues.
         history: Losses and gradient norms of the last updates.
     """
 
@@ -65,7 +67,12 @@ class Run:
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of a step, counted from 0."""
         s = self.settings
-        return s.schedule.rate(step, peak=s.learning_rate, min_frac=s.min_lr_frac, warmup_steps=s.warmup_steps, steps=self.job.steps)
+        rate = s.schedule.rate(step, peak=s.learning_rate, min_frac=s.min_lr_frac, warmup_steps=s.warmup_steps, steps=self.job.steps)
+        return self.job.continuation.rewarmed(step, rate)
+
+    def sequences_of_step(self, step: int) -> np.ndarray:
+        """Returns the sequences of a step, counted from 0: int64 [global_batch_size]."""
+        return self.order.sequences_of_step(step - self.job.continuation.order_start)
 
     @property
     def snapshots(self) -> Path:
@@ -76,7 +83,12 @@ class Run:
 def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: MetricsFile | None, start: int) -> Run:
     """Returns a run after `start` steps; see `Run`. The order, the reader and the history follow from the job and the metrics of those steps."""
     settings = job.training
-    earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
+    own = (
+        (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start)
+        if start > job.continuation.step
+        else ()
+    )
+    earlier = chain(read_metrics(Path(job.earlier)) if job.earlier else (), own)
     order = Order(job.phases, job.seed, settings.global_batch_size)
     return Run(job, engine, settings, order, SequenceReader(job.train), events, metrics, start, history(settings.guard, earlier))
 

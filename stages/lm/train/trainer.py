@@ -1,7 +1,7 @@
 """The training loop of pretraining, SFT and DPO, which differ only in their loss.
 
 Guarantee: a run that was killed at any point continues from its last snapshot with the same curve.
-Cost: see lm/train/training_step.py; between steps, evaluations and snapshots.
+Cost: see lm/train/training_step.py; between steps, evaluations and snapshots. At the end, the first rank reads the milestones once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.forward_only import evaluate
 from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import open_metrics
-from stages.lm.train.rank_run import Run, open_run
+from stages.lm.train.rank_run import Run, TrainingError, open_run
 from stages.lm.train.starting_weights import load
 from stages.lm.train.training_step import train_step
 from stages.lm.zero.engine import Engine, partition_sizes
@@ -25,11 +25,13 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     """Trains from the last snapshot to the end and writes the final checkpoint into job.out."""
     settings = job.training
     start = load(job, engine, events)
+    fresh = start == job.continuation.step  # no snapshot of this job was found
     events.write(partition_sizes(engine))
-    metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", start) if engine.rank == 0 else None
+    metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", 0 if fresh else start) if engine.rank == 0 else None
     run = open_run(job, engine, events, metrics, start)
-    if start == 0:
-        _report(run, Evaluated(0, evaluate(run)))
+    if fresh:
+        _report(run, Evaluated(start, evaluate(run)))
+    milestones = frozenset(job.milestones)
     clock = time.monotonic()
     for step in range(start, job.steps):
         engine.set_learning_rate(run.learning_rate(step))
@@ -42,7 +44,8 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         if job.validation and (last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)):
             _report(run, Evaluated(step + 1, evaluate(run)))
             clock = time.monotonic()
-        if last or stops or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
+        due = settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0
+        if last or stops or due or step + 1 in milestones:
             save(run, step + 1)
             clock = time.monotonic()
         if stops and not last:
@@ -53,26 +56,51 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
 
 
 def save(run: Run, step: int) -> None:
-    """Writes a snapshot and deletes all but the last two."""
+    """Writes a snapshot and deletes all but the milestones and the newest ones."""
     run.events.heartbeat.reach(Activity.SAVING)
     if run.metrics:
         run.metrics.sync()
     checkpoint.save(run.engine, run.snapshots / snapshots.name_of(step), step, run.job.fingerprint(), run.events.heartbeat.tick)
     if run.engine.rank == 0:
-        snapshots.prune(run.snapshots, step)
+        snapshots.prune(run.snapshots, step, run.job.machine.keep_snapshots, run.job.milestones)
 
 
 def finish(run: Run) -> None:
-    """Links the files of the last snapshot into the artifact. Hard links keep the snapshot, so a kill here loses nothing."""
+    """Links the files of the milestones and of the last snapshot into the artifact. Hard links keep the snapshots, so a kill loses nothing.
+
+    A milestone that was damaged after it was written ends in a TrainingError.
+    """
     run.events.heartbeat.reach(Activity.HANDING_OVER)
     if run.engine.rank == 0:
-        source = run.snapshots / snapshots.name_of(run.job.steps)
-        for path in sorted(source.rglob("*")):
-            target = Path(run.job.out) / "checkpoint" / path.relative_to(source)
-            if path.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.hardlink_to(path)
+        out = Path(run.job.out)
+        for step in run.job.milestones:
+            _refuse_damaged(run, step)
+            _link(run.snapshots / snapshots.name_of(step), out / "milestones" / snapshots.name_of(step))
+        _link(run.snapshots / snapshots.name_of(run.job.steps), out / "checkpoint")
     run.engine.barrier()
+
+
+def _refuse_damaged(run: Run, step: int) -> None:
+    """Compares a milestone with its record: it may be days old. A damaged one is deleted with all later snapshots, to be made again.
+
+    Raises:
+        TrainingError: The milestone is damaged.
+    """
+    try:
+        checkpoint.verify(run.snapshots / snapshots.name_of(step), tick=run.events.heartbeat.tick)
+    except checkpoint.CheckpointError as error:
+        snapshots.discard_from(run.snapshots, step)
+        raise TrainingError(
+            f"The milestone of step {step} cannot be published, and it and all later snapshots were deleted: {error}"
+        ) from error
+
+
+def _link(source: Path, target: Path) -> None:
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            linked = target / path.relative_to(source)
+            linked.parent.mkdir(parents=True, exist_ok=True)
+            linked.hardlink_to(path)
 
 
 def _report(run: Run, event: StepDone | Evaluated) -> None:

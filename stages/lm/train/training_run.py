@@ -16,6 +16,7 @@ import numpy as np
 from stages.lm.data.order import Order, OrderError
 from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, SequencesScored, StepDone
 from stages.lm.ranks.launch import LaunchError, launch
+from stages.lm.train.continuation import StartingPoint
 from stages.lm.train.job import JobError, RankJob
 from stages.lm.train.metrics import MetricLine, read_metrics
 from stages.lm.train.training_settings import TrainingSettings
@@ -131,20 +132,21 @@ def metric_rows(lines: Sequence[Mapping[str, float]], declared: Mapping[str, str
     return rows
 
 
-def trained_sequences(order: Order, steps: int) -> Iterator[dict[str, np.ndarray]]:
+def trained_sequences(order: Order, steps: int, continuation: StartingPoint) -> Iterator[dict[str, np.ndarray]]:
     """Yields the columns of the steps side table for at most BLOCK_POSITIONS trained positions at a time, in order.
 
     Args:
         order: The order of the sequences.
-        steps: Optimizer steps of the whole run. In the column `step` they count from 1, as in the metrics.
+        steps: Optimizer steps of the whole training. In the column `step` they count from 1, as in the metrics.
+        continuation: Where the run went on from; only its own steps are in its table.
 
     Yields:
         Column -> int64 [positions]: step, position, sequence, phase, epoch.
     """
-    total = steps * order.global_batch_size
-    for start in range(0, total, BLOCK_POSITIONS):
+    first, total = ((step - continuation.order_start) * order.global_batch_size for step in (continuation.step, steps))
+    for start in range(first, total, BLOCK_POSITIONS):
         places = order.places(start, min(BLOCK_POSITIONS, total - start))
-        yield {"step": places.position // order.global_batch_size + 1, **vars(places)}
+        yield {"step": places.position // order.global_batch_size + 1 + continuation.order_start, **vars(places)}
 
 
 def evaluations(lines: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
@@ -167,7 +169,7 @@ def _pass_on(job: RankJob, listener: Listener, rank: int, event: RankEvent) -> N
         step, metrics = event.step, event.metrics
         note = f"loss {_shown(metrics['loss'], '.4f')}, lr {metrics['lr']:.2e}, {metrics['tokens_per_s']:.0f} tokens/s"
         listener.progress(step, job.steps, "steps", note)
-        if step % LOG_EVERY_STEPS == 0 or step in (1, job.steps):
+        if step % LOG_EVERY_STEPS == 0 or step in (job.continuation.step + 1, job.steps):
             listener.log(
                 f"step {step}/{job.steps}: {note}, gradient norm {_shown(metrics['grad_norm'], '.3f')}"
                 + ("; skipped" if metrics["skipped"] else "")

@@ -41,18 +41,20 @@ class Budget(StageConfig):
             raise ValueError(f"budget needs exactly one of steps, tokens and epochs; {' and '.join(given) or 'none'} is set")
         return self
 
-    def in_steps(self, global_batch_size: int, seq_len: int, steps_per_epoch: int) -> int:
-        """Returns the budget in optimizer steps.
+    def in_steps(self, global_batch_size: int, seq_len: int, steps_per_epoch: int, first_step: int = 0, sequences_before: int = 0) -> int:
+        """Returns the budget in optimizer steps. It counts from the first step of the first run, also where a run continues another.
 
         Args:
             global_batch_size: Sequences per step.
             seq_len: Tokens per sequence.
             steps_per_epoch: Steps of one epoch.
+            first_step: Steps that were finished before this run.
+            sequences_before: Sequences of those steps.
         """
         if self.steps is not None:
             return self.steps
         if self.tokens is not None:
-            return math.ceil(self.tokens / (global_batch_size * seq_len))
+            return first_step + math.ceil((self.tokens - sequences_before * seq_len) / (global_batch_size * seq_len))
         assert self.epochs is not None
         return max(1, int(self.epochs * steps_per_epoch))
 
@@ -97,8 +99,23 @@ class TrainingSettings(StageConfig):
     """Largest number of validation sequences per evaluation, evenly spaced over all. 512 is a guess, for a standard error of about 1 %."""
     checkpoint_every_steps: int = Field(ge=0, decides=False)
     """Steps between snapshots; 0: only after the last step."""
+    milestone_every_steps: int = Field(0, ge=0, decides=False)
+    """Steps between milestones: checkpoints that the artifact holds next to the final one, to continue from (pretrain.continue_from) or to
+    compare. 0: none but the last step before a late decay, as under wsd, which always is one. Each is as large as the final checkpoint."""
     precision: Literal["fp32", "bf16"] = Field("fp32", decides=True)
     """Precision of the forward and backward pass. Master weights and optimizer state are always fp32."""
+
+    def milestones(self, steps: int, first_step: int = 0) -> tuple[int, ...]:
+        """Returns the steps after which a run keeps a milestone, in order. The last step is the final checkpoint and none of them.
+
+        Args:
+            steps: Steps of the whole training.
+            first_step: Steps that were finished before the run.
+        """
+        every = self.milestone_every_steps
+        regular = range(every * (first_step // every + 1), steps, every) if every else ()
+        trunk = self.schedule.steps_before_decay(steps, self.warmup_steps)
+        return tuple(sorted({*regular, *([trunk] if first_step < trunk < steps else [])}))
 
     @model_validator(mode="after")
     def _schedule_fits(self) -> TrainingSettings:

@@ -36,7 +36,7 @@ def train_step(run: Run, step: int) -> tuple[dict[str, float | None], bool]:
     engine = run.engine
     run.events.heartbeat.reach(Activity.READING, step + 1)
     micro = run.job.machine.micro_batch_size
-    dealt = run.order.sequences_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
+    dealt = run.sequences_of_step(step).reshape(-1, engine.ranks, micro)[:, engine.rank]
     batches = []
     for micro_batch in dealt:
         batches.append(run.sequences.batch(micro_batch, run.loss.trim_to))

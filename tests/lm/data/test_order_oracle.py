@@ -9,6 +9,7 @@ import pytest
 
 from stages.lm.data.order import Order, OrderError, Phase, permutation_keys, permute
 from stages.lm.train import training_run
+from stages.lm.train.continuation import StartingPoint
 from tests.golden import oracle
 
 
@@ -37,7 +38,7 @@ def test_phases_one_after_another_in_every_pass(sizes: tuple[int, ...], monkeypa
     assert (order.steps_per_epoch, order.sequences_left_over) == (per_pass, sum(size % 4 for size in sizes))
     expected = list(islice(oracle.batches(phases, 4, 11), 3 * per_pass))
     monkeypatch.setattr(training_run, "BLOCK_POSITIONS", 7)  # no multiple of a batch, a phase or an epoch
-    blocks = list(training_run.trained_sequences(order, 3 * per_pass))
+    blocks = list(training_run.trained_sequences(order, 3 * per_pass, StartingPoint()))
     assert {len(column) for block in blocks[:-1] for column in block.values()} == {7} and len(blocks[-1]["step"]) == (12 * per_pass - 1) % 7 + 1
     table = {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
     numbers = [number for number, size in enumerate(sizes) for _ in range(size // 4 * 4)]

@@ -200,12 +200,13 @@ def test_only_rank_0_deletes_old_snapshots(job: RankJob, tmp_path: Path, monkeyp
     """After the new one is written. If another rank deleted them, a single rank would keep every snapshot."""
     calls: list[str] = []
     monkeypatch.setattr(trainer.checkpoint, "save", lambda *_: calls.append("save"))
-    monkeypatch.setattr(trainer.snapshots, "prune", lambda folder, step: calls.append(f"prune {folder.name} {step}"))
+    monkeypatch.setattr(trainer.snapshots, "prune", lambda folder, *kept: calls.append(f"prune {folder.name} {kept}"))
     engine: Any = SimpleNamespace(rank=rank)
-    own = replace(job, scratch=str(tmp_path))
+    machine = replace(job.machine, keep_snapshots=3)
+    own = changed(replace(job, scratch=str(tmp_path), machine=machine), milestone_every_steps=3)
     run = rank_run.open_run(own, engine, open_events(tmp_path, rank), None, 0)
     trainer.save(run, 4)
-    assert calls == ["save", "prune resume 4"][: 1 + deleted]
+    assert calls == ["save", "prune resume (4, 3, (3, 6))"][: 1 + deleted]
 
 
 def test_a_job_that_is_already_done_only_hands_over(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from stages.core.tables.parquet import schema, write_columns, write_rows
 from stages.core.tables.training_tables import STEPS
 from stages.lm.data.order import Order, Phase
 from stages.lm.train import training_run
+from stages.lm.train.continuation import StartingPoint
 from stages.lm.train.job import JobError, Machine
 from tests.conftest import PROJECT
 from tests.lm.made import changed, small_job
@@ -66,7 +67,7 @@ def test_the_table_has_the_bytes_of_one_that_is_written_row_by_row(
 ) -> None:
     monkeypatch.setattr(training_run, "BLOCK_POSITIONS", 1 << 14)
     order, shape = Order(phases, 5, batch), schema(**STEPS.types)
-    write_columns(tmp_path / "blocks.parquet", shape, training_run.trained_sequences(order, steps))
+    write_columns(tmp_path / "blocks.parquet", shape, training_run.trained_sequences(order, steps, StartingPoint()))
     assert write_rows(tmp_path / "rows.parquet", shape, rows(order, steps)) == steps * batch
     assert (tmp_path / "blocks.parquet").read_bytes() == (tmp_path / "rows.parquet").read_bytes()
 
@@ -84,6 +85,7 @@ from pathlib import Path
 from stages.core.tables.parquet import schema, write_columns
 from stages.core.tables.training_tables import STEPS
 from stages.lm.data.order import Order, Phase
+from stages.lm.train.continuation import StartingPoint
 from stages.lm.train.training_run import trained_sequences
 
 def peak():
@@ -91,7 +93,7 @@ def peak():
 
 def write(positions):
     order = Order((Phase(0, 3_000_000), Phase(3_000_000, 4_000_001)), 1, 100)
-    write_columns(Path(sys.argv[1]) / "steps.parquet", schema(**STEPS.types), trained_sequences(order, positions // 100))
+    write_columns(Path(sys.argv[1]) / "steps.parquet", schema(**STEPS.types), trained_sequences(order, positions // 100, StartingPoint()))
 
 write(1_000)
 before = peak()

@@ -12,6 +12,7 @@ from tests.lm.made import training
 def test_a_budget_in_steps() -> None:
     assert Budget(steps=7).in_steps(8, 100, 5) == 7
     assert Budget(tokens=1601).in_steps(8, 100, 5) == 3
+    assert Budget(tokens=1601).in_steps(4, 100, 5, 1, 8) == 1 + 3, "one step of eight sequences before, then steps of four"
     assert Budget(epochs=2.5).in_steps(8, 100, 5) == 12
     assert Budget(epochs=0.01).in_steps(8, 100, 5) == 1
 
