@@ -61,7 +61,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dpo": {**DPO, "budget": {"steps": 12}},
     "reference": {},
 }
-RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_batch_size": 5, "recompute": "block"})
+RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_batch_size": 5, "recompute": "block", "keep_snapshots": 6})
 
 
 class CapturedError(Exception):
@@ -176,7 +176,7 @@ def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[
             2,
             2,
             5,
-        ) and job.machine.recompute == "block"
+        ) and (job.machine.recompute, job.machine.keep_snapshots) == ("block", 6)
         assert job.seed == 7 and job_of(chain, stage, CONFIGS[stage], tmp_path / stage, seed=8)[0].seed == 8
         assert (job.model.vocab_size, job.model.max_position_embeddings) == (300, 96)
         assert job.train.pad_id == 299 and job.train.dtype == "uint16"  # special tokens have the last ids, and <|pad|> is the last of them

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stages.core.store.manifest_schema import Manifest, RecordCountsEntry
     from stages.core.store.runs import RunRecord
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 TABLES: dict[str, dict[str, str]] = {
     "about": {"schema_version": "INTEGER", "home": "VARCHAR"},
     "run": {
