@@ -20,6 +20,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.runtime import Runtime
 from stages.core.index import database
 from stages.core.run import gc
+from stages.core.run.named_checkpoint import named_checkpoint
 from stages.core.run.node_job import prepare
 from stages.core.run.runner import Event
 from stages.core.store import manifest
@@ -244,7 +245,7 @@ def test_after_the_decay_began_the_rates_are_others(trunks: Trunks) -> None:
 @pytest.mark.parametrize(
     ("given", "message", "where", "do"),
     [
-        ({"continue_from": "pretrain-1@7"}, "pretrain-1 has no checkpoint of step 7", "continue_from", "It has those of 4, 8, 10, 12;"),
+        ({"continue_from": "pretrain-1@7"}, "pretrain-1 has no checkpoint of step 7, but of the steps 4, 8, 10, 12.", "continue_from", "Name one"),
         ({"continue_from": "pretrain-77"}, "There is no artifact 'pretrain-77'", "continue_from", "Name one of this home"),
         ({"continue_from": "mix-1"}, "mix-1 is not a checkpoint: it was made by mix", "continue_from", "Name an artifact of pretrain"),
         ({"budget": {"steps": 10}}, "The budget is 10 steps, .* but pretrain-1 continues after step 10", "budget", "larger budget"),
@@ -298,3 +299,13 @@ def test_only_a_checkpoint_that_pretrain_trained(trunks: Trunks, tmp_path: Path)
 def test_a_rewarm_without_a_trunk_is_refused() -> None:
     with pytest.raises(ValueError, match="rewarm_steps has no effect without continue_from"):
         pretrain.PretrainConfig.model_validate({**WSD, "budget": {"steps": 20}, "rewarm_steps": 2})
+
+
+def test_a_message_names_twenty_steps_at_most(trunks: Trunks) -> None:
+    files = [{"path": f"milestones/step-{step:010d}/trainer.json", "bytes": 1, "sha256": ""} for step in range(1, 31)]
+    many = Artifact(trunks.wsd.path, {**trunks.wsd.manifest, "files": files, "summary": {"steps": 40}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest, "named_artifact", lambda *given: many)
+        with pytest.raises(RecipeError, match=r"of step 35, but of the steps 1, 2, .*, 19, 20 and 11 more up to 40\."):
+            named_checkpoint(trunks.home, "pretrain-1@35", "pretrain.continue_from")
+        assert named_checkpoint(trunks.home, "pretrain-1", "x").identity.endswith(":40")

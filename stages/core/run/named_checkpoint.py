@@ -16,6 +16,7 @@ from stages.core.store import manifest
 from stages.core.store.external import CHECKPOINT
 
 AT_STEP = re.compile(r"(.+)@([0-9]{1,10})")
+SHOWN = 20  # steps that a message names
 MILESTONE = re.compile(r"milestones/step-([0-9]{10})/.+")
 
 
@@ -40,10 +41,11 @@ def named_checkpoint(home: Path, value: str, where: str) -> ExternalFile:
     held = steps_of(artifact)
     step = int(found[2]) if found else held[-1]
     if step not in held:
-        raise RecipeError(
-            f"{alias} has no checkpoint of step {step:,}.",
+        more = f" and {len(held) - SHOWN:,} more up to {held[-1]}" if len(held) > SHOWN else ""
+        raise RecipeError(  # a plan shows only the first sentence, so it holds the steps
+            f"{alias} has no checkpoint of step {step}, but of the steps {', '.join(map(str, held[:SHOWN]))}{more}.",
             where=where,
-            do=f"It has those of {', '.join(map(str, held))}; pretrain.milestone_every_steps keeps more of them.",
+            do="Name one of them. pretrain.milestone_every_steps keeps more of a run.",
         )
     return ExternalFile(str(artifact.path), artifact.manifest["bytes"], f"{CHECKPOINT}{manifest.input_digest(artifact)}:{step}")
 
