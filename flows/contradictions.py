@@ -120,8 +120,8 @@ def _schedules(running: Sections) -> Iterator[Fault]:
     if "mix" not in running:
         return
     for node in models().values():
-        if node not in running or running[node].budget.tokens is None:
-            continue
+        if node not in running or running[node].budget.tokens is None or getattr(running[node], "continue_from", None):
+            continue  # the batches of the steps before a continued run decide how many steps the tokens are; pretrain checks it
         config, seq_len = running[node], running["mix"].seq_len
         steps = config.planned_steps(seq_len)
         if fault := config.schedule.fault(steps, config.warmup_steps):

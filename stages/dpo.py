@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-from stages import training
+from stages import trained_artifact, training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, training_section
@@ -45,7 +45,7 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     """
     machine = training.machine(ctx)
     trained = training.train(config, _prepare(inputs, ctx), machine, inputs, out, ctx)
-    return training.publish(trained, out, _summary(trained))
+    return trained_artifact.publish(trained, out, _summary(trained))
 
 
 def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
@@ -158,9 +158,10 @@ STAGE = Stage(
         "the side table phases; the column phase of steps is its row",
         "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
         "metrics have MFU and memory of every step, and ratios of update to weights",
+        "milestones/ holds checkpoints before the last step",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,
-    importer=training.IMPORT_MODEL,
+    importer=trained_artifact.IMPORT_MODEL,
 )

@@ -9,18 +9,20 @@ Source: Llama 3 (arXiv 2407.21783).
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages import training
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
+from stages import trained_artifact, training
+from stages.continued_training import EARLIER, FIELD, ContinuedTraining, Trunk, read_trunk, refuse_other_data, refuse_unfit
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
 from stages.core.tables.training_tables import METRICS, PHASES, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.model.config import ModelConfig, ModelShape
-from stages.lm.train.training_settings import SequenceTraining
+from stages.lm.train.continuation import write_runs
 from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 NAMED_DOCUMENTS = 8  # maximum number of documents of a bad batch that a message names
 
 
-class PretrainConfig(SequenceTraining):
+class PretrainConfig(ContinuedTraining):
     """Settings of the pretrain stage."""
 
     model: ModelShape
@@ -46,8 +48,16 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
     """
     deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # of the tokenizer, only the vocabulary size counts
     machine = training.machine(ctx)
-    trained = training.train(config, _prepare(config, inputs, ctx), machine, deciding, out, ctx, lambda bad: _documents(inputs, bad))
-    return training.publish(trained, out, _summary(trained, _mix(inputs)))
+    data = _prepare(config, inputs, ctx)
+    trained = training.train(config, data, machine, deciding, out, ctx, lambda bad: _documents(inputs, bad))
+    write_runs([*(data.trunk.runs if data.trunk else ()), trained.run], out / "runs.json")
+    if data.trunk:
+        shutil.copyfile(ctx.scratch / EARLIER, out / EARLIER)
+    return trained_artifact.publish(trained, out, _summary(trained, _mix(inputs), data.trunk), identity=("runs.json",))
+
+
+def _check(config: PretrainConfig, files: Mapping[str, tuple[ExternalFile, ...]]) -> None:
+    refuse_unfit(config, config.model, files, "pretrain")
 
 
 def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
@@ -59,12 +69,15 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     held_out = validation if len(SequenceReader(validation)) else None
     token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
     samples = sampler(config, inputs["tokenizer"], mix.seq_len, ctx, chat=False)
-    return training.Prepared(shape, train, held_out, mix.ranges, token_bytes=token_bytes, sampler=samples)
+    trunk = read_trunk(config, {FIELD: ctx.files(FIELD)} if config.continue_from else {}, ctx.node)
+    if trunk:
+        refuse_other_data(trunk, shape, inputs["tokenizer"])
+    return training.Prepared(shape, train, held_out, mix.ranges, token_bytes=token_bytes, sampler=samples, trunk=trunk)
 
 
-def _summary(trained: training.Trained, mix: Mixture) -> Summary:
+def _summary(trained: training.Trained, mix: Mixture, trunk: Trunk | None) -> Summary:
+    from stages.lm.measures.metrics import bits_per_byte
     from stages.lm.model import flops
-    from stages.lm.train.metrics import bits_per_byte
 
     job, validation_loss = trained.job, trained.last_evaluation("validation_loss")
     held_out = mix.validation
@@ -74,7 +87,9 @@ def _summary(trained: training.Trained, mix: Mixture) -> Summary:
     return {
         "parameters": flops.parameter_count(job.model),
         "steps": job.steps,
+        "first_step": job.continuation.step + 1,
         "tokens": trained.tokens,
+        **({"tokens_before": trunk.tokens} if trunk else {}),
         "epochs": trained.epochs,
         "sequences_left_over_per_epoch": trained.order.sequences_left_over,
         "flops": flops.flops_per_token(job.model, job.train.seq_len) * trained.tokens,
@@ -146,6 +161,9 @@ def report_section(artifact: Artifact) -> Section:
     epochs = (
         f"pretrain read the mixture {figure(summary['epochs'])} times: a source was trained on for so many times its epochs in the mixture."
     )
+    first, before = summary.get("first_step"), summary.get("tokens_before")
+    if isinstance(first, int) and isinstance(before, int):
+        epochs += f" It continued another run after {first - 1:,} steps and {before:,} tokens, which do not count in the figures."
     return replace(found, cards=cards, paragraphs=(epochs,))
 
 
@@ -174,9 +192,11 @@ STAGE = Stage(
         "the side table phases; the column phase of steps is its row",
         "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
         "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
+        "milestones/ holds checkpoints before the last step, runs.json how the weights were trained; a run can continue another",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,
     uses_gpus=True,
-    importer=training.IMPORT_MODEL,
+    importer=trained_artifact.IMPORT_MODEL,
+    check=_check,
 )

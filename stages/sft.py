@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from stages import training
+from stages import trained_artifact, training
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
@@ -80,7 +80,7 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     data = training.Prepared(shape, files["train"], files.get("validation"), ranges, start, spans, token_bytes, samples)
     trained = training.train(config, data, machine, inputs, out, ctx)
     record_counts = _record_counts_and_decisions(train, validation, out)
-    return training.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
+    return trained_artifact.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
 
 
 def _encode(
@@ -221,9 +221,10 @@ STAGE = Stage(
         "the side table phases; the column phase of steps is its row",
         "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
         "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
+        "milestones/ holds checkpoints before the last step",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,
-    importer=training.IMPORT_MODEL,
+    importer=trained_artifact.IMPORT_MODEL,
 )

@@ -1,35 +1,33 @@
 """The common body of the training stages: pretrain, sft and dpo prepare sequences, and this module does the rest.
 
-It makes the job, runs its ranks, publishes the checkpoint with metrics and side tables, and imports models that were trained elsewhere.
-Guarantee: settings and machine are checked before any sequence is prepared. An error of the ranks says what the user can do. The digest
-of a checkpoint covers weights, shape and sequence order. It does not cover the metrics, because they contain clock values.
+It makes the job and runs its ranks. stages/trained_artifact.py publishes the result.
+Guarantee: settings and machine are checked before any sequence is prepared. An error of the ranks says what the user can do.
 Cost: the training itself.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS
+from stages.continued_training import EARLIER, new_run, write_earlier
+from stages.core.contract.declaration import Artifact, Context
+from stages.core.contract.errors import StageError
 from stages.training_texts import Sampler
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from stages.continued_training import Trunk
     from stages.lm.data.order import Order
     from stages.lm.data.pairs import SequenceSegment
     from stages.lm.data.phases import SequenceRange
     from stages.lm.data.reader import SequenceFiles
+    from stages.lm.measures.metrics import MetricLine
     from stages.lm.model.config import ModelConfig
+    from stages.lm.train.continuation import TrainedRun
     from stages.lm.train.job import Machine, RankJob
-    from stages.lm.train.metrics import MetricLine
     from stages.lm.train.training_settings import TrainingSettings
 
 
@@ -46,6 +44,7 @@ class Prepared:
         sequence_spans: part -> rows of the side table that says which record is in which sequence.
         token_bytes: The result of `training_texts.token_bytes_file`; empty records no bits per byte.
         sampler: The prompts that the model continues; None for none.
+        trunk: The checkpoint that the training continues, or None.
     """
 
     model: ModelConfig
@@ -56,6 +55,7 @@ class Prepared:
     sequence_spans: Mapping[str, Sequence[SequenceSegment]] = field(default_factory=dict)
     token_bytes: str = ""
     sampler: Sampler | None = None
+    trunk: Trunk | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Trained:
         lines: The lines of the metrics file.
         sequence_spans: See `Prepared`.
         sampler: See `Prepared`.
+        run: What decided its order and learning rates.
     """
 
     job: RankJob
@@ -75,18 +76,20 @@ class Trained:
     lines: Sequence[MetricLine]
     sequence_spans: Mapping[str, Sequence[SequenceSegment]]
     sampler: Sampler | None
+    run: TrainedRun
 
     @property
     def epochs(self) -> float:
-        """The number of epochs over the training sequences."""
+        """The number of epochs over the training sequences in its own steps."""
         return round(self.sequences / self.order.sequences_per_epoch, 3)
 
     @property
     def sequences(self) -> int:
-        """The number of sequences trained on, every epoch counted."""
+        """The number of sequences that its own steps trained on, every epoch counted; without those of a run that it continues."""
         from stages.lm.data.phases import sequences_before
 
-        return sequences_before(self.job.phases, self.job.steps)
+        until, before = (sequences_before(self.job.phases, step) for step in (self.job.steps, self.job.continuation.step))
+        return until - before
 
     @property
     def tokens(self) -> int:
@@ -137,6 +140,7 @@ def machine(ctx: Context) -> Machine:
         kernels=str(ctx.cache / "kernels") if _compiles(ctx) else "",
         stall_limit_s=runtime.stall_limit_s,
         stop_grace_s=runtime.stop_grace_s,
+        keep_snapshots=runtime.keep_snapshots,
     )
 
 
@@ -186,22 +190,25 @@ def train(
     Returns:
         The finished training, with the lines of its metrics file.
     """
-    from stages.lm.data.order import Order
-    from stages.lm.data.phases import phase_table
     from stages.lm.train.job import RankJob
 
     with _refusals(ctx, named):
-        order = Order(phase_table(data.ranges, settings.batch_sizes), ctx.seed)
-        steps = settings.budget.in_steps(order.phases, order.sequences_per_epoch)
+        identity, trunk = " ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), data.trunk
+        run, order = new_run(settings, trunk, identity, ctx.seed, data.ranges)
         if not settings.budget.partial:
-            order.refuse_early_end(steps)
+            order.refuse_early_end(run.steps)
+    if trunk:
+        goes_on = run.continuation.order_start < trunk.step
+        sequences = "goes on" if goes_on else "starts at its first sequence, because data, seed or batch sizes before it are others"
+        ctx.log(f"continues {trunk.name} after step {trunk.step:,} of {run.steps:,}; the order of sequences {sequences}")
     job = RankJob(
         model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=ctx.seed,
-        scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=data.init_from, steps=steps,
-        data_identity=" ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), token_bytes=data.token_bytes,
+        scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=str(trunk.checkpoint) if trunk else data.init_from,
+        earlier=str(write_earlier(settings, trunk, ctx.scratch / EARLIER)) if trunk else "", continuation=run.continuation, steps=run.steps,
+        data_identity=f"{identity} {trunk.identity}" if trunk else identity, token_bytes=data.token_bytes,
         samples=data.sampler.job if data.sampler else None,
     )  # fmt: skip
-    return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler)
+    return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler, run)
 
 
 def run_ranks(
@@ -244,108 +251,3 @@ def _refusals(ctx: Context, named: Callable[[list[int]], str]) -> Iterator[None]
     except training_run.FAILED as error:
         where = f"node {ctx.node}" + named(getattr(error, "sequences", []))
         raise StageError(str(error), where=where, do=training_run.remedy(error, ctx.scratch)) from error
-
-
-def publish(
-    trained: Trained, out: Path, summary: Summary, record_counts: RecordCounts | None = None, identity: tuple[str, ...] = ()
-) -> Outcome:
-    """Writes model.json, metrics.jsonl, metrics.parquet, steps/, phases.parquet and sequence_spans/ next to the checkpoint.
-
-    Args:
-        trained: The result of `train`.
-        out: The artifact's folder.
-        summary: The stage's own figures. The function adds the metrics of the loss that the summary does not name.
-        record_counts: Record counts, if the stage keeps or drops records.
-        identity: The stage's own files that the digest covers.
-
-    Returns:
-        The stage's outcome. Its rows are the trained sequences.
-    """
-    from stages.lm.model.config import write_model_config
-    from stages.lm.train import training_run
-
-    job = trained.job
-    write_model_config(job.model, out / "model.json")
-    sequences = training_run.trained_sequences(trained.order, job.steps)
-    _write_tables(out, trained.lines, sequences, training_run.phase_rows(job.phases, trained.lines), trained.sequence_spans)
-    if trained.sampler:
-        trained.sampler.write(trained.lines, out)
-    spans = ("sequence_spans",) if trained.sequence_spans else ()
-    return Outcome(
-        rows=trained.sequences,
-        tokens=trained.tokens,
-        record_counts=record_counts,
-        summary=_with_metrics(summary, trained),
-        identity=("checkpoint", "model.json", "steps", "phases.parquet", *spans, *identity),
-    )
-
-
-def _with_metrics(summary: Summary, trained: Trained) -> Summary:
-    """Returns the summary with each metric of the loss that the stage does not report itself.
-
-    With validation sequences, the values are those of the first and the last evaluation; without, that of the last step.
-    """
-    last = [line for line in trained.lines if "loss" in line][-1]
-    added: dict[str, float | None] = {}
-    for name in sorted(last.keys() - METRICS.columns.keys()):
-        after = f"validation_{name}"
-        if after in summary:
-            continue
-        if trained.job.validation is None:
-            added[f"final_{name}"] = last[name]
-        else:
-            added |= {f"{after}_before": trained.first_evaluation(after), after: trained.last_evaluation(after)}
-    return {**summary, **added}
-
-
-def _write_tables(
-    out: Path, lines: Sequence[MetricLine], steps: Iterable[Mapping[str, np.ndarray]], phases: Iterable[Mapping[str, int]],
-    spans: Mapping[str, Sequence[SequenceSegment]],
-) -> None:  # fmt: skip
-    from stages.core.tables.parquet import schema, write_columns, write_rows
-    from stages.lm.train import training_run
-
-    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_rows(
-        out / "metrics.parquet", schema(**training_run.metric_columns(lines, METRICS.types)), training_run.metric_rows(lines, METRICS.types)
-    )
-    write_columns(out / "steps" / "00000.parquet", schema(**STEPS.types), steps)
-    write_rows(out / "phases.parquet", schema(**PHASES.types), phases)
-    for part, rows in spans.items():
-        write_rows(out / "sequence_spans" / f"{part}.parquet", schema(**SEQUENCE_SPANS.types), rows)
-
-
-def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """Imports a model that was trained elsewhere as a checkpoint with empty step and metric tables.
-
-    Returns:
-        The outcome of a checkpoint without training. Its rows are the parameters.
-
-    Raises:
-        RecipeError: The files are not one model that our decoder can represent.
-    """
-    from stages.lm.infer.import_model import import_checkpoint
-
-    found = {file.name: file for file in files}
-    weights = [Path(file.uri) for file in files if file.name.endswith(".safetensors")]
-    if "config.json" not in found or not weights or len(found) < len(files):
-        raise RecipeError(
-            "A model is config.json and safetensors files of one folder.", where=files[0].uri, do="Name the folder of a Hugging Face model."
-        )
-    try:
-        figures = import_checkpoint(Path(found["config.json"].uri), weights, out)
-    except ValueError as error:
-        raise RecipeError(str(error), where=str(Path(found["config.json"].uri).parent), do="Only such a model can be trained on.") from None
-    _write_tables(out, [], [], [], {})
-    tokenizer = {"tokenizer_sha256": found["tokenizer.json"].sha256} if "tokenizer.json" in found else {}
-    none = {"steps": 0, "tokens": 0, "epochs": 0.0, "flops": 0.0, "ranks": 0}
-    return Outcome(
-        rows=figures["parameters"],
-        unit="parameters",
-        summary={**none, **figures, **tokenizer},
-        identity=("checkpoint", "model.json", "steps", "phases.parquet"),
-    )
-
-
-IMPORT_MODEL = Importer(("config.json", "*.safetensors", "tokenizer.json"), _import_model)
-"""Imports a Hugging Face model folder as a checkpoint. It only records the tokenizer's hash, for comparison with the pipeline's."""

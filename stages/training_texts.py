@@ -1,7 +1,7 @@
 """What pretrain and sft need of the tokenizer beside the tokens: the bytes of each token, and the prompts of text samples with their texts.
 
 Guarantee: a row per prompt and step at which samples were written, of every step once. A text ends before its first special token.
-Cost: the forward passes of the ranks (stages/lm/train/greedy_samples.py).
+Cost: the forward passes of the ranks (stages/lm/measures/greedy_samples.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Sampler:
         write_rows(out / f"{TEXT_SAMPLES.name}.parquet", schema(**TEXT_SAMPLES.types), self._rows(lines))
 
     def _rows(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, object]]:
-        from stages.lm.train.metrics import SAMPLED
+        from stages.lm.measures.metrics import SAMPLED
 
         for line in lines:
             for prompt, ids in zip(self.prompts, line.get(SAMPLED, ()), strict=SAMPLED in line):

@@ -46,13 +46,14 @@ def trace(
         RecipeError: the options contradict each other.
     """
     from stages.queries.tracing import trace as tracing
+    from stages.queries.tracing.trace_start import start
 
     if sum(given is not None for given in (url, doc, step)) != 1:
         raise RecipeError("`loam trace` traces one thing at a time.", do="Name exactly one of --url, --doc and --step.")
     if run and checkpoint:
         raise RecipeError("--run and --checkpoint exclude each other.", do="Name the run, or the artifact, that the answer is about.")
     home = common.folder()
-    of = tracing.start(home, run, checkpoint, trained=step is not None)
+    of = start(home, run, checkpoint, trained=step is not None)
     say(f"from {of.alias} ({of.artifact})" + (f" of run {of.run}" if of.run else ""), error=True)
     if step is not None:
         rows = tracing.trace_step(home, of, step)

@@ -27,9 +27,10 @@ from stages.core.contract.errors import VerificationError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.runtime import Runtime
 from stages.core.contract.states import READY, NodeState
+from stages.core.run.named_checkpoint import steps_of
 from stages.core.store import manifest
 from stages.core.store.external import external_fields
-from stages.queries.plan import Plan, Planned, Step, model_shape, newest_folders, rank_memory_bytes
+from stages.queries.plan import Plan, Planned, Step, model_shape, newest_folders, rank_memory_bytes, steps_before
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 RANKS = ("gpus", "cpu_ranks")
 """Settings of runtime that change the time of a training by more than its work does."""
-MODEL_ROLES = ("model", "checkpoint")
-"""Roles of the model that a stage trains or computes with."""
+MODEL_ROLES = ("model", "checkpoint", "continue_from")
+"""Roles of the model that a stage trains or computes with, or goes on training."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class _Task:
         inputs: Role or external field -> bytes.
         shape: The model of the recipe; None if it is not known yet.
         runtime: How the recipe is executed.
+        before: Steps of the checkpoint that the training continues; 0 for none.
     """
 
     step: Step
@@ -84,6 +86,7 @@ class _Task:
     inputs: Mapping[str, float]
     shape: ModelConfig | None
     runtime: Runtime
+    before: int = 0
 
     @property
     def runs_on(self) -> Mapping[str, object]:
@@ -113,7 +116,8 @@ def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan
         estimate = Estimate(step.node)
         if inputs is not None:
             training = config if isinstance(config, TrainingSettings) else None
-            task = _Task(step, config.model_dump(mode="json"), training, inputs, shape, recipe.runtime)
+            before = steps_before(planned[step.node].files)
+            task = _Task(step, config.model_dump(mode="json"), training, inputs, shape, recipe.runtime, before)
             estimate = _from_closest(home, task)
         bytes_of[step.node] = estimate.disk_bytes
         found.append(estimate)
@@ -177,7 +181,7 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
     if task.training is not None:
         if task.shape is None:
             return None
-        trained = _training(task.training, task.shape, earlier, _ratio(*data))
+        trained = _training(task.training, task.shape, earlier, _ratio(*data), task.before)
         if trained is None:
             return None
         work, disk, other = trained
@@ -195,7 +199,9 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
     )
 
 
-def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact, data: float) -> tuple[float, float, ModelConfig] | None:
+def _training(
+    settings: TrainingSettings, shape: ModelConfig, earlier: Artifact, data: float, before: int
+) -> tuple[float, float, ModelConfig] | None:
     """Compares a training with an earlier one.
 
     Args:
@@ -203,11 +209,12 @@ def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact,
         shape: Its model.
         earlier: The earlier training.
         data: Bytes of the training data, as a multiple of the earlier ones.
+        before: Steps of the checkpoint that the training continues.
 
     Returns:
-        (Work as a multiple, parameters as a multiple, the earlier model); None if the earlier training has no model, epochs or the same precision.
+        (Work as a multiple, bytes of all its checkpoints as a multiple, the earlier model); None if the earlier training has no model, epochs or the same precision.
     """
-    from stages.lm.data.phases import planned_phases, sequences_before
+    from stages.lm.data.phases import planned_phases, sequences_before, steps_of_sequences
     from stages.lm.model import flops
     from stages.lm.model.config import read_model_config
 
@@ -222,10 +229,14 @@ def _training(settings: TrainingSettings, shape: ModelConfig, earlier: Artifact,
         ):
             return None
         phases, budget = planned_phases(length, settings.batch_sizes), settings.budget
-        now = sequences_before(phases, budget.in_steps(phases)) if budget.epochs is None else budget.epochs * sequences / epochs * data
+        earlier_sequences = sequences_before(phases, before)
+        now = budget.epochs * sequences / epochs * data - earlier_sequences if budget.epochs is not None else 0.0
+        if budget.epochs is None:
+            now = sequences_before(phases, budget.in_steps(phases)) - earlier_sequences
         work = now * flops.flops_per_token(shape, length) * length
         work /= sequences * flops.flops_per_token(other, other.max_position_embeddings) * other.max_position_embeddings
-        return work, flops.parameter_count(shape) / flops.parameter_count(other), other
+        checkpoints = (1 + len(settings.milestones(steps_of_sequences(phases, earlier_sequences + now), before))) / len(steps_of(earlier))
+        return work, flops.parameter_count(shape) / flops.parameter_count(other) * checkpoints, other
     return None
 
 

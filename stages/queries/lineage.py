@@ -16,7 +16,7 @@ from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.index import database, lookup
 from stages.core.store import integrity, manifest, names, runs
-from stages.queries.tracing.trace import PIPELINE
+from stages.queries.tracing.trace_start import PIPELINE
 
 FOUND = "node, artifact_id, alias, kind, rows, unit, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
 

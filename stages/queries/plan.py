@@ -20,6 +20,7 @@ from stages.core.contract.errors import InputError, LoamError, VerificationError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
 from stages.core.index import database
+from stages.core.run.named_checkpoint import step_of
 from stages.core.run.node_job import NodeJob, prepare, resolve_externals
 from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
@@ -241,7 +242,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     rows = []
     if shape is not None:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
-        rows += _pretraining(recipe, shape) if _is_trained("pretrain", recipe, plan.off) else []
+        rows += _pretraining(recipe, plan, shape) if _is_trained("pretrain", recipe, plan.off) else []
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
     mix = built.get("mix")
@@ -293,7 +294,12 @@ def _state_tensors(recipe: Recipe) -> StateTensors:
     return next(trained, AdamW()).state_tensors()
 
 
-def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
+def steps_before(files: Mapping[str, tuple[ExternalFile, ...]]) -> int:
+    """Returns the steps of the checkpoint that a training continues; 0 if it continues none. files: the external files of its node."""
+    return step_of(files["continue_from"][0]) if "continue_from" in files else 0
+
+
+def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[str, str]]:
     from stages.lm.data.phases import planned_phases, sequences_before
     from stages.lm.model import flops
 
@@ -302,8 +308,14 @@ def _pretraining(recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
     budget, seq_len = pretrain.budget, shape.max_position_embeddings
     rows = []
     if budget.epochs is None:
-        phases = planned_phases(seq_len, pretrain.batch_sizes)
-        tokens = sequences_before(phases, budget.in_steps(phases)) * seq_len
+        before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
+        phases = planned_phases(seq_len, pretrain.batch_sizes)  # as if the steps before had the same batches
+        steps = budget.in_steps(phases)
+        tokens = (sequences_before(phases, steps) - sequences_before(phases, before)) * seq_len
+        rows += [("continues", f"{pretrain.continue_from} after step {before:,}")] if before else []
+        if milestones := len(pretrain.milestones(steps, before)):
+            size = milestones * flops.checkpoint_bytes(shape, _state_tensors(recipe))
+            rows.append(("milestones of pretraining", f"{milestones:,} checkpoints, {size / 1e6:,.1f} MB"))
         work = tokens * flops.flops_per_token(shape, seq_len)
         rows += [("pretraining tokens", f"{tokens:,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]
         if gpus:  # 400 TFLOP/s per H100 in bf16, as reported for Llama 3 (arXiv 2407.21783, table 4)

@@ -205,7 +205,7 @@ def _type(annotation: Any, marks: Sequence[object] = ()) -> str:
     ('number, at least 0, below 1', 'list of text or null')
     """
     external = next((mark for mark in marks if isinstance(mark, External)), None)
-    words = f"list of {EXTERNAL[external.form]}" if external else _plain_type(annotation)
+    words = f"list of {EXTERNAL[external.form]}" if external and external.form in EXTERNAL else _plain_type(annotation)
     found = [f"{word} {_number(getattr(mark, name))}" for mark in marks for kind, name, word in LIMITS if isinstance(mark, kind)]
     entries = "characters" if annotation is str else "entries"
     found += [f"at least {mark.min_length} {entries}" for mark in marks if isinstance(mark, MinLen)]

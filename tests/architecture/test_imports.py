@@ -34,6 +34,7 @@ LEAVES: dict[str, set[str]] = {"stages.settings": {"pydantic", "pydantic_core"},
 """What every room may import, and the libraries that each may import beside the standard library's."""
 
 BODIES = {
+    "stages.continued_training",
     "stages.training",
     "stages.training_texts",
     "stages.signatures",

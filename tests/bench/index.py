@@ -21,7 +21,7 @@ from flows.pipeline import pipeline
 from stages.core.index import database
 from stages.core.store import runs
 from stages.queries import lineage as ask
-from stages.queries.tracing import trace
+from stages.queries.tracing import trace, trace_start
 from tests.bench.made_home import SHARED_BY, artifact_name, document, make_home
 from tests.bench.probe import probe
 
@@ -73,9 +73,9 @@ def measure(home: Path, artifacts: int, rows: int) -> dict[str, str]:
     joined = "SELECT count(*) FROM decisions JOIN current USING (artifact_id, node) WHERE node = 'filter'"
     found["decisions of filter, JOIN current"] = best(lambda: database.query(home, joined), 3)
     doc, url = document(newest, 1)
-    assert len(trace.trace_doc(home, trace.start(home), doc).verdicts) >= 1
-    found["trace of a document"] = best(lambda: trace.trace_doc(home, trace.start(home), doc), 3)
-    found["trace of a step"] = best(lambda: trace.trace_step(home, trace.start(home, trained=True), 3), 3)
+    assert len(trace.trace_doc(home, trace_start.start(home), doc).verdicts) >= 1
+    found["trace of a document"] = best(lambda: trace.trace_doc(home, trace_start.start(home), doc), 3)
+    found["trace of a step"] = best(lambda: trace.trace_step(home, trace_start.start(home, trained=True), 3), 3)
     found["command: loam lineage up report"] = best(lambda: command("lineage", "up", "report", "--home", str(home)), 3)
     found["command: loam lineage down <crawl>"] = best(lambda: command("lineage", "down", crawl, "--home", str(home)), 3)
     found["command: loam plan tiny"] = best(lambda: command("plan", "tiny", "--home", str(home)), 3)

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from stages.lm.checkpoints import checkpoint
+from stages.lm.measures.metrics import read_metrics
 from stages.lm.ranks.events import EventTail, Logged, RankEvent, StepDone, event_path
 from stages.lm.ranks.launch import LaunchError, _is_termination, launch
 from stages.lm.ranks.stop_request import request_stop, stop_path, stop_requested, withdraw_stop
 from stages.lm.train import rank_run, trainer
 from stages.lm.train.job import Machine, RankJob, write_job
-from stages.lm.train.metrics import read_metrics
 from tests.conftest import PROJECT, until
 from tests.lm import plain
 from tests.lm.made import changed, small_job

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from stages.lm.checkpoints import checkpoint
+from stages.lm.measures.metrics import read_metrics
 from stages.lm.ranks.heartbeat import heartbeat_path, read_beat
-from stages.lm.train.metrics import read_metrics
 from tests.chaos.pipeline import MARK, processes, wait_until_gone
 from tests.conftest import PROJECT
 

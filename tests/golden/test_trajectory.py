@@ -23,11 +23,11 @@ import torch
 from stages.lm.checkpoints import checkpoint, snapshots
 from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import SequenceFiles
+from stages.lm.measures.metrics import read_metrics
 from stages.lm.model.config import ModelConfig
 from stages.lm.ranks.events import PartitionSizes
 from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.metrics import read_metrics
 from tests.golden import oracle
 from tests.lm.made import ALONE, changed, training
 

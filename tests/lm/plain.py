@@ -19,11 +19,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from stages.lm.measures.metrics import read_metrics
 from stages.lm.model.llama import Llama
 from stages.lm.ranks.events import open_events
 from stages.lm.train import trainer
 from stages.lm.train.job import RankJob
-from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 from stages.lm.zero.deepspeed_settings import deepspeed_config
 from stages.lm.zero.engine import Engine, build_optimizer

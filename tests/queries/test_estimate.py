@@ -125,7 +125,8 @@ def train(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx
     return Outcome(rows=800, summary={"epochs": 2.0, "steps": 100})
 
 
-TRAIN = dataclasses.replace(WORDS, name="pretrain", config=PretrainConfig, run=train, inputs={"words": "words"}, tables=(), uses_gpus=True)
+TRAIN = dataclasses.replace(WORDS, name="pretrain", config=PretrainConfig, run=train, inputs={"words": "words"}, tables=(), uses_gpus=True,
+                            output="checkpoint")  # fmt: skip
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 64}
 PRETRAIN = {
     "model": SMALL,
@@ -185,6 +186,20 @@ def test_another_model_has_its_own_work_size_and_memory(tmp_path: Path) -> None:
         for model, length in ((larger, 128), (MODEL, 64))
     )
     assert found.memory_bytes == 123_456 + now - then, "what was sampled has Python and its libraries"
+
+
+def test_milestones_are_as_large_as_the_checkpoint(tmp_path: Path) -> None:
+    """Those of the steps 30, 60 and 90 beside that of step 100; the earlier training kept none."""
+    assert training(tmp_path, "pretrain.milestone_every_steps=30").disk_bytes == 4 * 5000.0
+
+
+def test_of_a_continued_training_only_its_own_steps_count(tmp_path: Path) -> None:
+    """The earlier training took 60 s for the steps 1 to 100. Of the milestones 60, 120 and 180, two are its own."""
+    settings = ("pretrain.continue_from=pretrain-1", "pretrain.milestone_every_steps=60", "pretrain.rewarm_steps=0")
+    found = training(tmp_path, *settings, "pretrain.budget.steps=200")
+    assert (found.work, found.seconds, found.disk_bytes) == (1.0, 60.0, 3 * 5000.0)
+    assert training(tmp_path / "tokens", *settings, "pretrain.budget={tokens: 76800}").seconds == 30.0  # 150 steps of 512 tokens
+    assert training(tmp_path / "epochs", *settings, "pretrain.budget={epochs: 3}").seconds == 180.0 - 60.0
 
 
 @pytest.mark.parametrize("setting", ["runtime.cpu_ranks=3", "runtime.gpus=1", "pretrain.precision=bf16"])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stages.core.contract import environment
-from stages.core.contract.declaration import Artifact
+from stages.core.contract.declaration import Artifact, ExternalFile
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import Recipe, load_recipe
 from stages.mix import Mix
@@ -79,6 +79,19 @@ def test_the_size_of_a_training(tmp_path: Path) -> None:
         MEMORY,
         ("one checkpoint", "6.4 MB"),
     ]
+
+
+def test_milestones_and_a_continued_checkpoint_are_shown(tmp_path: Path) -> None:
+    """One step has 64 sequences of 128 tokens, one checkpoint 12 bytes per parameter. The budget counts from the first run's first step."""
+    settings = ("pretrain.budget.steps=50", "pretrain.milestone_every_steps=20")
+    found = dict(size(tmp_path, *settings))
+    assert found["milestones of pretraining"] == "2 checkpoints, 12.8 MB"
+    whole = int(found["pretraining tokens"].split()[0].replace(",", ""))
+    file = ExternalFile("x", 1, f"checkpoint:{'0' * 64}:30")
+    continued = Plan((Planned("pretrain", "missing", files={"continue_from": (file,)}),))
+    found = dict(training_size(recipe(tmp_path, *settings, "pretrain.continue_from=pretrain-2@30"), continued))
+    assert found["continues"] == "pretrain-2@30 after step 30" and found["milestones of pretraining"] == "1 checkpoints, 6.4 MB"
+    assert int(found["pretraining tokens"].split()[0].replace(",", "")) == whole * 20 // 50
 
 
 def test_a_budget_in_tokens_is_rounded_up_to_steps_and_one_in_epochs_has_no_number_yet(tmp_path: Path) -> None:

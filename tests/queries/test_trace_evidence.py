@@ -18,7 +18,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.index import database
 from stages.core.run.import_artifact import import_artifact
 from stages.core.store import manifest
-from stages.queries.tracing import trace
+from stages.queries.tracing import trace, trace_start
 from stages.queries.tracing.drop_evidence import Copy
 from stages.queries.tracing.traced import TracedVerdict
 from tests.conftest import answered, loam, run_stage
@@ -65,7 +65,7 @@ def imported(home: Path, texts: dict[str, str], name: str) -> Artifact:
 
 def asked(home: Path, artifact: Artifact, url: str, node: str = "") -> TracedVerdict:
     """Returns the verdict of the artifact's own node on the one capture of a URL."""
-    (found,) = trace.trace_url(home, trace.start(home, checkpoint=manifest.artifact_id(artifact)), url)
+    (found,) = trace.trace_url(home, trace_start.start(home, checkpoint=manifest.artifact_id(artifact)), url)
     (verdict,) = [v for v in found.verdicts if v.node == (node or artifact.manifest["node"])]
     return verdict
 
@@ -157,7 +157,7 @@ def test_kept_documents_have_no_evidence(judged: tuple[Path, Artifact]) -> None:
 
 def _of(judged: tuple[Path, Artifact]) -> tuple[Path, trace.Start]:
     home, artifact = judged
-    return home, trace.start(home, checkpoint=manifest.artifact_id(artifact))
+    return home, trace_start.start(home, checkpoint=manifest.artifact_id(artifact))
 
 
 def test_the_command_prints_it(judged: tuple[Path, Artifact]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stages.core.index import database
-from stages.queries.tracing import trace
+from stages.queries.tracing import trace, trace_start
 from stages.queries.tracing.drop_evidence import WORDS_CHARS, Copy
 from stages.queries.tracing.rule_thresholds import Measured
 from stages.queries.tracing.trace_lines import MATCHES_SHOWN, STEPS_SHOWN, document_lines
@@ -66,7 +66,7 @@ def test_foreign_text_is_written_out(home: Path) -> None:
 
 def test_long_matches_are_cut_and_say_so(home: Path) -> None:
     """Catches: a cut without its note, a count of the words after the cut."""
-    found = trace.trace_doc(home, trace.start(home), str(doc(1)))
+    found = trace.trace_doc(home, trace_start.start(home), str(doc(1)))
     matches = found.verdicts[3].matches
     assert len(matches) == MATCHES_SHOWN + 2 and [m.start for m in matches] == sorted(m.start for m in matches)
     whole = len(" ".join([STEERS, *(f"word{i}" for i in range(200))]))
@@ -76,7 +76,7 @@ def test_long_matches_are_cut_and_say_so(home: Path) -> None:
 
 def test_what_an_artifact_does_not_record_is_said_and_not_guessed(home: Path) -> None:
     """These manifests have an empty config, the corpus is not in this home. Catches: a default as threshold, a KeyError."""
-    found = trace.trace_doc(home, trace.start(home), str(doc(1)))
+    found = trace.trace_doc(home, trace_start.start(home), str(doc(1)))
     extract, filtered, dedup, clean = found.verdicts
     assert (extract.measured[0].value, extract.measured[0].threshold) == (404, None) and filtered.measured == ()
     assert dedup.copy and replace(dedup.copy, corpus="") == Copy(
@@ -110,7 +110,7 @@ def test_a_value_is_written_as_in_a_recipe(value: object, shown: str) -> None:
 
 
 def test_as_many_matches_as_are_shown_leave_none_to_count(home: Path) -> None:
-    found = trace.trace_doc(home, trace.start(home), str(doc(1)))
+    found = trace.trace_doc(home, trace_start.start(home), str(doc(1)))
     cut = replace(found, verdicts=(replace(found.verdicts[3], matches=found.verdicts[3].matches[:MATCHES_SHOWN]),))
     assert not any("more matches" in line for line in document_lines(cut))
     one_more = replace(found, verdicts=(replace(found.verdicts[3], matches=found.verdicts[3].matches[: MATCHES_SHOWN + 1]),))

@@ -9,7 +9,7 @@ import pytest
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
-from stages.queries.tracing import trace
+from stages.queries.tracing import trace, trace_start
 from stages.queries.tracing.traced import TokenSpan
 from tests.queries.two_runs import DECISION, SITE, SPAN, URLS, Table, doc, make_artifact, make_run
 
@@ -38,7 +38,7 @@ def test_without_any_run_the_newest_number_counts_and_no_run_is_named(tmp_path: 
     for number in (9, 10):
         make_artifact(tmp_path, "extract", number, {}, kept(0))
     database.update(tmp_path)
-    start = trace.start(tmp_path)
+    start = trace_start.start(tmp_path)
     assert (start.alias, start.run) == ("extract-10", "")
 
 
@@ -47,7 +47,7 @@ def test_what_the_newest_run_used_counts_before_a_newer_number(tmp_path: Path) -
     make_run(tmp_path, 1, [second])
     make_run(tmp_path, 2, [first])
     database.update(tmp_path)
-    assert trace.start(tmp_path).alias == "extract-1"
+    assert trace_start.start(tmp_path).alias == "extract-1"
 
 
 def test_of_two_artifacts_of_a_node_the_nearer_counts_though_another_is_newer(tmp_path: Path) -> None:
@@ -57,14 +57,17 @@ def test_of_two_artifacts_of_a_node_the_nearer_counts_though_another_is_newer(tm
     tokens = make_artifact(tmp_path, "encode", 1, {"documents": near, "more": filtered}, {})
     make_artifact(tmp_path, "mix", 1, {"tokens": tokens}, {})
     database.update(tmp_path)
-    assert trace.start(tmp_path, checkpoint="mix-1").of == {("dedup", "decisions"): f"/{near}/", ("filter", "decisions"): f"/{filtered}/"}
+    assert trace_start.start(tmp_path, checkpoint="mix-1").of == {
+        ("dedup", "decisions"): f"/{near}/",
+        ("filter", "decisions"): f"/{filtered}/",
+    }
 
 
 def test_what_is_gone_is_named_in_order_and_in_the_message(tmp_path: Path) -> None:
     gone = [f"encode/{number:012}" for number in range(7)]
     mix = make_artifact(tmp_path, "mix", 1, {f"role{n}": name for n, name in enumerate(reversed(gone))}, {})
     database.update(tmp_path)
-    start = trace.start(tmp_path)
+    start = trace_start.start(tmp_path)
     assert start.gone == tuple(gone)
     with pytest.raises(RecipeError, match="No capture") as caught:
         trace.trace_url(tmp_path, start, f"{SITE}/0")
@@ -87,22 +90,22 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_page_that_no_decision_names_is_in_its_batch_without_a_url(tuned: Path) -> None:
-    rows = trace.trace_step(tuned, trace.start(tuned, checkpoint="pretrain-1"), 1)
+    rows = trace.trace_step(tuned, trace_start.start(tuned, checkpoint="pretrain-1"), 1)
     assert [(row["position"], row["segment"], row["doc_id"], row["url"]) for row in rows] == [
         (0, 0, str(doc(0)), f"{SITE}/0"), (1, 0, str(doc(0)), f"{SITE}/0"), (1, 1, str(doc(8)), None)
     ]  # fmt: skip
 
 
 def test_a_page_in_two_sequences_of_one_step_was_seen_at_one_step_and_has_the_tokens_of_its_own_encode(tuned: Path) -> None:
-    found = trace.trace_doc(tuned, trace.start(tuned, checkpoint="pretrain-1"), str(doc(0)))
+    found = trace.trace_doc(tuned, trace_start.start(tuned, checkpoint="pretrain-1"), str(doc(0)))
     assert found.steps == (1,) and found.tokens == (TokenSpan(shard=0, start=30, length=10),)
     assert [(span.sequence, span.segment) for span in found.sequences] == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("name", ["pretrain-1", "sft-1"])
 def test_steps_are_those_of_the_pretraining_behind_a_checkpoint(tuned: Path, name: str) -> None:
-    of = trace.start(tuned, checkpoint=name)
+    of = trace_start.start(tuned, checkpoint=name)
     assert len(trace.trace_step(tuned, of, 1)) == 3
     with pytest.raises(RecipeError, match="There is no step 2") as caught:
         trace.trace_step(tuned, of, 2)
-    assert caught.value.where == trace.start(tuned, checkpoint="pretrain-1").artifact
+    assert caught.value.where == trace_start.start(tuned, checkpoint="pretrain-1").artifact

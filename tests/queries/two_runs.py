@@ -52,9 +52,18 @@ def make_two_runs(home: Path) -> None:
 
 
 def make_artifact(
-    home: Path, node: str, number: int, inputs: Mapping[str, str], tables: Mapping[str, Table], external: Sequence[str] = ()
+    home: Path,
+    node: str,
+    number: int,
+    inputs: Mapping[str, str],
+    tables: Mapping[str, Table],
+    external: Sequence[str] = (),
+    continues: str = "",
 ) -> str:
-    """Returns a published artifact "<node>-<number>" and its id. tables: path -> (columns, rows); external: artifacts that it compares with."""
+    """Returns a published artifact "<node>-<number>" and its id.
+
+    tables: path -> (columns, rows); external: artifacts that it compares with; continues: the checkpoint that it continues.
+    """
     key = hashlib.sha256(f"{node} {number}".encode()).hexdigest()
     name = f"{node}/{key[:12]}"
     folder = home / "artifacts" / name
@@ -67,7 +76,9 @@ def make_artifact(
         "key": key, "digest": manifest.content_digest(files), "identity": [],
         "version": 1, "version_notes": ["first"], "config": {}, "seed": 1, "key_parts": {"node": node},
         "inputs": {role: {"artifact": parent, "node": parent.split("/")[0], "key": key, "digest": key} for role, parent in inputs.items()},
-        "external": {"against": [{"uri": f"{home}/artifacts/{name}", "bytes": 1, "identity": "artifact:" + "0" * 64, "name": ""} for name in external]},
+        "external": {"against": [{"uri": f"{home}/artifacts/{name}", "bytes": 1, "identity": "artifact:" + "0" * 64, "name": ""} for name in external],
+                     "continue_from": [{"uri": f"{home}/artifacts/{name}", "bytes": 1, "identity": f"checkpoint:{'0' * 64}:2", "name": ""}
+                                       for name in [continues] if name]},
         "rows": 1, "tokens": 0, "record_counts": None, "summary": {}, "files": files, "tables": VIEWS.get(node, {}), "bytes": 1, "run_id": f"run-{number}",
         "code": {"commit": "0" * 40, "dirty": "", "stage": key}, "runtime": {}, "environment": MACHINE,
         "started": STARTED, "ended": STARTED, "alias": f"{node}-{number}",

@@ -11,7 +11,7 @@ import pytest
 from stages import dpo
 from stages.core.contract.errors import StageError
 from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.lm.train.metrics import read_metrics
+from stages.lm.measures.metrics import read_metrics
 from tests.conftest import run_stage
 from tests.stages.conftest import DPO, RUNTIME, Chain
 from tests.stages.made import artifact

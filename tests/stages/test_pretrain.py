@@ -22,9 +22,9 @@ from stages.lm.checkpoints import checkpoint
 from stages.lm.data.order import Order
 from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
 from stages.lm.infer.convert import hugging_face_model
+from stages.lm.measures.metrics import read_metrics
 from stages.lm.model import flops
 from stages.lm.model.config import read_model_config
-from stages.lm.train.metrics import read_metrics
 from tests.conftest import run_stage
 from tests.stages.conftest import PRETRAIN, RUNTIME, TRAINING, Chain
 from tests.stages.made import artifact

@@ -29,8 +29,8 @@ TRAINING: dict[str, Any] = {
     "optimizer.newton_schulz_precision": "bf16", "optimizer.adamw_learning_rate_ratio": 0.7, "optimizer.adamw_betas": (0.5, 0.6), "optimizer.adamw_eps": 0.5,
     "weight_decay": 0.03, "guard.action": "skip", "guard.max_z": 6.5, "guard.window": 17, "guard.max_skips_in_a_row": 3,
     "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
-    "max_validation_sequences": 9, "checkpoint_every_steps": 4, "update_ratio_every_steps": 7, "precision": "bf16", "budget.steps": 5,
-    "budget.tokens": 8 * 96 * 9 - 1,
+    "max_validation_sequences": 9, "checkpoint_every_steps": 4, "update_ratio_every_steps": 7, "milestone_every_steps": 3, "precision": "bf16",
+    "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
     "budget.epochs": 3.0, "budget.partial": True, "batch_ramp": ({"steps": 2, "global_batch_size": 4},),
 }  # fmt: skip
 """setting -> another value. The name of a part keeps its value where there is only one."""
@@ -68,7 +68,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dpo": {**DPO, "budget": {"steps": 12}},
     "reference": {},
 }
-RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_batch_size": 5, "recompute": "block"})
+RUNTIME = Runtime.model_validate({"cpu_ranks": 2, "micro_batch_size": 2, "eval_batch_size": 5, "recompute": "block", "keep_snapshots": 6})
 
 
 class CapturedError(Exception):
@@ -139,7 +139,8 @@ def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_setting_is_listed(stage: str) -> None:
-    assert set(settings_of(STAGES[stage].config)) == OTHER[stage].keys()
+    continued = {"continue_from", "rewarm_steps"} if stage == "pretrain" else set()  # see test_continued_training
+    assert set(settings_of(STAGES[stage].config)) == OTHER[stage].keys() | continued
 
 
 def with_value(section: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[
             2,
             2,
             5,
-        ) and job.machine.recompute == "block"
+        ) and (job.machine.recompute, job.machine.keep_snapshots) == ("block", 6)
         assert job.seed == 7 and job_of(chain, stage, CONFIGS[stage], tmp_path / stage, seed=8)[0].seed == 8
         assert (job.model.vocab_size, job.model.max_position_embeddings) == (300, 96)
         assert job.train.pad_id == 299 and job.train.dtype == "uint16"  # special tokens have the last ids, and <|pad|> is the last of them

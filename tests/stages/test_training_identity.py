@@ -13,7 +13,7 @@ from stages.core.store.manifest import content_digest
 from tests.stages.conftest import Chain
 
 ALWAYS = {"checkpoint", "model.json", "steps", "phases.parquet"}
-IDENTITY = {"pretrained": ALWAYS, "tuned": ALWAYS | {"sequence_spans", "decisions"}, "aligned": ALWAYS | {"sequence_spans"}}
+IDENTITY = {"pretrained": ALWAYS | {"runs.json"}, "tuned": ALWAYS | {"sequence_spans", "decisions"}, "aligned": ALWAYS | {"sequence_spans"}}
 
 
 def files_of(artifact: Artifact) -> list[dict[str, Any]]:

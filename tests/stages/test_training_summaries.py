@@ -10,7 +10,7 @@ import pytest
 
 from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows
-from stages.lm.train.metrics import read_metrics
+from stages.lm.measures.metrics import read_metrics
 from tests.golden import oracle
 from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
 

@@ -35,10 +35,10 @@ class External:
 
     Attributes:
         form: What the values name.
-            "files": paths, globs or fsspec URIs. They resolve to `ExternalFile`s. The key holds the sha256 of each file. For a remote file
-            with a strong ETag it holds ETag and size.
+            "files": paths, globs or fsspec URIs. The key holds the sha256 of each, of a remote file with a strong ETag its ETag and size.
             "packages": installed distributions ("stdlib" is the running Python). The key holds names and versions.
             "artifacts": published artifacts that are not an input of the pipeline, by name ("dedup-3") or folder. The key holds digests.
+            "checkpoint": a published checkpoint that the node continues, as NAME or NAME@STEP for a milestone. The key holds digest and step.
         named: Whether the name enters the key too, because the name also decides the output. A benchmark task is named after its file, and
             a cluster names the corpus that holds the kept document. The name of a file is its base name, the name of an artifact is
             "<node>/<folder>". Fields whose files are read by their extension, or can be named in bad_records.jsonl, are named too.
@@ -46,7 +46,7 @@ class External:
             setting `first_files`: how many of them. Neither the list nor this setting enters the key, because the files do.
     """
 
-    form: Literal["files", "packages", "artifacts"]
+    form: Literal["files", "packages", "artifacts", "checkpoint"]
     named: bool = False
     lists: bool = False
 
@@ -58,6 +58,7 @@ ListedFiles = Annotated[tuple[NotEmpty, ...], External("files", named=True, list
 Packages = Annotated[tuple[NotEmpty, ...], External("packages")]
 Artifacts = Annotated[tuple[NotEmpty, ...], External("artifacts")]
 NamedArtifacts = Annotated[tuple[NotEmpty, ...], External("artifacts", named=True)]
+ContinuedCheckpoint = Annotated[NotEmpty, External("checkpoint")]
 
 
 def _a_name(value: str) -> str:
@@ -79,7 +80,7 @@ class ExternalFile:
     Attributes:
         uri: Path or URI of the file; of an artifact, its folder.
         bytes: Size in bytes.
-        identity: What enters the key: "sha256:…", "etag:…:<bytes>" or "artifact:<digest>".
+        identity: What enters the key: "sha256:…", "etag:…:<bytes>", "artifact:<digest>" or "checkpoint:<digest>:<step>".
         name: Base name of a file, or "<node>/<folder>" of an artifact, where the name enters the key too (`External.named`); else empty.
     """
 
@@ -223,17 +224,15 @@ class Context:
 
     Attributes:
         progress: progress(done, total, unit, note) reports progress. A stage may call it as often as it likes; the runner limits the rate.
-        log: log(line) shows one line to the user. Numbers over time belong into a side table (metrics.parquet), results into
-            `Outcome.summary`.
-        drop: drop(reason, where, record) reports a record that cannot be read. The runner counts it and keeps it in bad_records.jsonl.
-            More than the recipe's `max_bad_records` fail the stage.
+        log: log(line) shows one line to the user. Numbers over time belong into a side table, results into `Outcome.summary`.
+        drop: drop(reason, where, record) reports a record that cannot be read, for bad_records.jsonl. More than `max_bad_records` fail.
         files: files(field) returns the resolved files of an external field ("warcs").
         scratch: A folder that survives a kill. The stage gets it back when it starts again with the same key and code.
         cache: A folder of the home for what can be made again at any time. Runs share it.
         sections: Role -> section function for the report (`Stage.sections`). Empty for a stage that does not read every node.
         off: Node that is off -> why (`Stage.off`). Empty for a stage that does not read every node.
         trackers: Folder of the home for the files of runtime.trackers for this build; None for an import.
-        mapping: For an import: name in `Importer.maps` -> what it is called in the user's files. Empty for a run.
+        mapping: For an import: name in `Importer.maps` -> what it is called in the user's files.
     """
 
     node: str
@@ -301,8 +300,7 @@ class Stage:
             be equal. files: dotted field -> resolved files. `loam plan` and every run call it before any work.
         fault: For a stage whose digest counts a list that the stage makes from the other files. The function gets a folder with the files
             of an artifact of another home. It returns what is wrong with them as a phrase, or "".
-        unit: What `Outcome.rows` counts, in the plural, such as "documents". Where the stage's record counts count the same, their unit is
-            the same word.
+        unit: What `Outcome.rows` counts, in the plural ("documents"). Record counts that count the same have the same word as unit.
         does: What the stage does, as one line of the README's table.
         tables: The stage's side tables, which the index shows as views.
         summary: Value of `Outcome.summary` -> its meaning, with its unit. The dashboard shows these values, in this order.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stages.core.store.manifest_schema import Manifest, RecordCountsEntry
     from stages.core.store.runs import RunRecord
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 TABLES: dict[str, dict[str, str]] = {
     "about": {"schema_version": "INTEGER", "home": "VARCHAR"},
     "run": {
@@ -36,7 +36,8 @@ TABLES: dict[str, dict[str, str]] = {
         "bytes": "BIGINT", "path": "VARCHAR", "run_id": "VARCHAR", "commit": "VARCHAR", "dirty": "VARCHAR", "code": "VARCHAR", "started": "TIMESTAMPTZ",
         "ended": "TIMESTAMPTZ", "config": "JSON", "key_parts": "JSON", "environment": "JSON", "number": "INTEGER", "stamp": "BIGINT",
     },
-    # input: whether the child was made from the parent; dedup only compares documents with the corpora in `against`
+    # input: whether the child was made from the parent, as from the checkpoint that it continues; dedup only compares documents with the
+    # corpora in `against`
     "edge": {"parent": "VARCHAR", "child": "VARCHAR", "role": "VARCHAR", "input": "BOOLEAN"},
     "link": {"parent": "INTEGER", "child": "INTEGER"},  # edge by artifact.number, for queries over many steps
     "current": {"node": "VARCHAR", "artifact_id": "VARCHAR"},  # the artifact of each node's newest run
@@ -113,8 +114,8 @@ def artifact_rows(name: str, m: Manifest, stamp: int, number: int) -> Rows:
     if taken := sorted(TAKEN & set(m["tables"].values())):
         raise ValueError(f"tables names the view {taken[0]!r}, which is a table of the index")
     edges = [(role, parent["artifact"], True) for role, parent in m["inputs"].items()]
-    edges += [(role, file["name"], False) for role, files in m["external"].items() for file in files
-              if file["identity"].startswith("artifact:")]  # fmt: skip
+    edges += [(role, "/".join(file["uri"].split("/")[-2:]), file["identity"].startswith("checkpoint:")) for role, files in m["external"].items()
+              for file in files if file["identity"].startswith(("artifact:", "checkpoint:"))]  # fmt: skip
     found: Rows = {
         "artifact": [
             (

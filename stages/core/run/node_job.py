@@ -14,6 +14,7 @@ from stages.core.contract import source_code
 from stages.core.contract.declaration import Artifact, ExternalFile, Stage
 from stages.core.contract.errors import InputError, RecipeError, StageError
 from stages.core.contract.runtime import Runtime
+from stages.core.run.named_checkpoint import named_checkpoint
 from stages.core.store import external, key, key_record, manifest
 from stages.core.tables.jsonl import base_name
 from stages.settings import StageConfig
@@ -117,6 +118,8 @@ def resolve_externals(
     for name, mark, values in fields:
         if mark.form == "packages":
             packages[name] = external.package_versions(values, f"{node}.{name}")
+        elif mark.form == "checkpoint":
+            files[name] = tuple(named_checkpoint(home, value, f"{node}.{name}") for value in values)
         elif mark.form == "artifacts":
             named = [manifest.named_artifact(home, value, f"{node}.{name}") for value in values]
             files[name] = tuple(

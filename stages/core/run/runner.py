@@ -215,7 +215,7 @@ def _refuse_damaged(home: Path, job: NodeJob, run_id: str, report: Report) -> No
             integrity.refuse_damaged(artifact, wrong, run_id)
     for found in job.files.values():
         for file in found:
-            if file.identity.startswith("artifact:"):  # of another recipe, possibly of another home
+            if external.is_artifact(file):  # of another recipe, possibly of another home
                 artifact = manifest.read_artifact(Path(file.uri))
                 if wrong := integrity.check(home, artifact, say):
                     integrity.refuse_damaged(artifact, wrong, artifact.manifest["run_id"])

@@ -38,6 +38,8 @@ Remembered = dict[str, tuple[list[int], str]]
 FETCHED_BYTES = 1 << 30  # of a remote file without a strong ETag, which one run reads several times
 BLOCK_BYTES = 1 << 20
 CHECK_URI = "Check the URI, the network and your credentials."
+CHECKPOINT = "checkpoint:"
+"""Beginning of the identity of a checkpoint that a node continues: "checkpoint:<digest>:<step>"."""
 GRAIN_NS = 20_000_000  # kernels take file times from a clock that ticks every 1 to 10 ms
 
 
@@ -55,7 +57,7 @@ def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, 
             for key in sorted(value):
                 yield f"{prefix}{name}.{key}", marks[0], value[key]
         elif marks and value is not None:
-            yield prefix + name, marks[0], value
+            yield prefix + name, marks[0], (value,) if isinstance(value, str) else value
         elif isinstance(value, BaseModel):
             yield from external_fields(value, f"{prefix}{name}.")
 
@@ -197,7 +199,7 @@ def changed(file: ExternalFile, memory: Remembered) -> str:
     For a remote file, ETag and size are requested again; a file that is identified by content is read again. An artifact is not checked
     here (see store/integrity.py). A ConnectionError is raised if the network does not answer.
     """
-    if file.identity.startswith("artifact:"):
+    if is_artifact(file):
         return ""
     try:
         if "://" in file.uri:
@@ -209,6 +211,11 @@ def changed(file: ExternalFile, memory: Remembered) -> str:
     except _UnidentifiedError:
         return "changed"
     return "" if now == file.identity else "changed"
+
+
+def is_artifact(file: ExternalFile) -> bool:
+    """Returns whether an external input is a published artifact, which has a manifest."""
+    return file.identity.startswith(("artifact:", CHECKPOINT))
 
 
 def at_rest(mark: list[int]) -> bool:

@@ -80,25 +80,25 @@ class _Writing:
 class SnapshotWriter:
     """Writes snapshots of one job. All ranks call `start` and `finish` together; `complaint` concerns one rank alone."""
 
-    def __init__(self, engine: Engine, root: Path, fingerprint: str, tick: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, root: Path, fingerprint: str, prune: Callable[[int], None], tick: Callable[[], None]) -> None:
         """Creates the writer.
 
         Args:
             engine: The engine whose state is written.
             root: Folder of the snapshots.
             fingerprint: Fingerprint of the job.
+            prune: Called on the first rank with the steps of a snapshot that was committed, to delete older ones.
             tick: Called when the writing made progress while training waits for it.
         """
-        self._engine, self._root, self._fingerprint, self._tick = engine, root, fingerprint, tick
+        self._engine, self._root, self._fingerprint, self._prune, self._tick = engine, root, fingerprint, prune, tick
         self._writing: _Writing | None = None
 
-    def start(self, step: int, sync: Callable[[], None], keep: int = snapshots.KEEP) -> str:
+    def start(self, step: int, sync: Callable[[], None]) -> str:
         """Copies the state after `step` finished steps, and begins to write it. An earlier snapshot is ended before.
 
         Args:
             step: The finished steps.
             sync: Called on the first rank before the commit; what it writes to disk belongs to the snapshot.
-            keep: How many snapshots to keep, after this one is committed.
 
         Returns:
             The complaint about the earlier snapshot.
@@ -112,10 +112,10 @@ class SnapshotWriter:
             (writing.partial / "shards").mkdir(parents=True)
         self._engine.barrier()
         copy = checkpoint.host_copy(self._engine, step, self._fingerprint)
-        rank, trainer = self._engine.rank, copy.trainer
+        rank, trainer, prune = self._engine.rank, copy.trainer, self._prune
         writing.tasks.append(_Task(lambda: _write_part(copy, writing, rank)))
         if rank == 0:
-            writing.tasks.append(_Task(lambda: _commit(trainer, writing, folder, sync, keep)))
+            writing.tasks.append(_Task(lambda: _commit(trainer, writing, folder, sync, prune)))
         self._writing = writing
         return complaint
 
@@ -168,7 +168,7 @@ def _write_part(copy: checkpoint.HostCopy, writing: _Writing, rank: int) -> None
         raise
 
 
-def _commit(trainer: checkpoint.Trainer, writing: _Writing, folder: Path, sync: Callable[[], None], keep: int) -> None:
+def _commit(trainer: checkpoint.Trainer, writing: _Writing, folder: Path, sync: Callable[[], None], prune: Callable[[int], None]) -> None:
     """Commits when the parts of all ranks are on disk; returns without a commit when one will never be."""
     sums = [checkpoint.sum_path(writing.partial, rank) for rank in range(trainer.ranks)]
     while not all(path.exists() for path in sums):
@@ -177,4 +177,4 @@ def _commit(trainer: checkpoint.Trainer, writing: _Writing, folder: Path, sync: 
         time.sleep(POLL_S)
     sync()
     checkpoint.commit(writing.partial, folder, trainer)
-    snapshots.prune(folder.parent, trainer.step, keep)
+    prune(trainer.step)

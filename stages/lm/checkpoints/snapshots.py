@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from stages.lm.checkpoints.checkpoint import CheckpointError, Trainer, no_tick, read_trainer, recorded_files, refuse_other_content, verify
 from stages.lm.zero.engine import Engine
 
 SNAPSHOT = re.compile(r"step-(\d{10})")
-KEEP = 2  # snapshots to keep: the last, and the one before in case the last is damaged
 
 
 def root(scratch: Path) -> Path:
@@ -76,13 +75,27 @@ def _steps_of_job(root: Path, fingerprint: str, say: Callable[[str], None]) -> I
             say(f"Snapshot {folder.name} is of another job (model, data or settings differ); it is not used.")
 
 
-def prune(root: Path, step: int, keep: int = KEEP) -> None:
-    """Deletes all snapshots except the newest `keep` up to `step`, the one that was just saved.
+def prune(root: Path, step: int, keep: int, milestones: Collection[int] = ()) -> None:
+    """Deletes all snapshots except the milestones and the newest `keep` of all up to `step`, the one that was just saved.
 
     A later one was passed over when the job started, because it is damaged or of another job. Kept, it would take the place of a good one.
+
+    Args:
+        root: Folder of the snapshots.
+        step: Steps of the snapshot that was just saved.
+        keep: How many of the newest snapshots stay.
+        milestones: Steps of the snapshots that stay until the artifact is published.
     """
     folders = sorted(path for path in root.glob("step-*") if path.suffix != ".partial")
-    kept = [folder for folder in folders if folder.name <= name_of(step)][-keep:]
+    sound = [folder for folder in folders if folder.name <= name_of(step)]
+    kept = {*(folder.name for folder in sound[-keep:]), *(name_of(one) for one in milestones if one <= step)}
     for folder in folders:
-        if folder not in kept:
+        if folder.name not in kept:
+            shutil.rmtree(folder)
+
+
+def discard_from(root: Path, step: int) -> None:
+    """Deletes the snapshot of a step and all later ones, so that the job continues from one before it."""
+    for folder in root.glob("step-*"):
+        if folder.name >= name_of(step):
             shutil.rmtree(folder)

@@ -94,9 +94,19 @@ def phase_table(ranges: Sequence[SequenceRange], sizes: Sequence[BatchSize], fir
     raise AssertionError("the last range has no end")
 
 
-def planned_phases(seq_len: int, sizes: Sequence[BatchSize]) -> tuple[Phase, ...]:
-    """Returns the phases over one range of sequences whose number is not known yet and counts as endless."""
-    return phase_table([SequenceRange(0, 1 << 60, seq_len)], sizes)
+def planned_phases(seq_len: int, sizes: Sequence[BatchSize], first_step: int = 0) -> tuple[Phase, ...]:
+    """Returns the phases over one range of sequences whose number is not known yet and counts as endless. Arguments: see `phase_table`."""
+    return phase_table([SequenceRange(0, 1 << 60, seq_len)], sizes, first_step)
+
+
+def same_until(some: Sequence[BatchSize], others: Sequence[BatchSize], step: int) -> bool:
+    """Returns whether both give every step below `step` the same number of sequences."""
+
+    def at(sizes: Sequence[BatchSize], step: int) -> int:
+        return [size.sequences for size in sizes if size.first_step <= step][-1]
+
+    changes = {size.first_step for size in (*some, *others) if size.first_step < step}
+    return all(at(some, change) == at(others, change) for change in changes)
 
 
 def sequences_before(phases: Sequence[Phase], step: int) -> int:

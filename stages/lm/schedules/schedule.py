@@ -38,6 +38,17 @@ class Schedule(StageConfig):
         """
         return steps - warmup_steps - 1
 
+    def steps_before_decay(self, steps: int, warmup_steps: int) -> int:
+        """Returns the steps before a decay that begins late, from where runs of other lengths can branch off.
+
+        By default 0: the decay begins right after warm-up, so the steps before it are no trunk.
+
+        Args:
+            steps: Steps of the whole run.
+            warmup_steps: Steps of linear warm-up.
+        """
+        return 0
+
     def fault(self, steps: int, warmup_steps: int) -> str:
         """Returns why a run cannot have this schedule; empty if it can.
 

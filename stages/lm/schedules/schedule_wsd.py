@@ -29,6 +29,11 @@ class WarmupStableDecay(Schedule):
         """Return the length of the decay in steps; see Schedule.decay_steps."""
         return max(1, round(self.decay_frac * steps)) if self.decay_frac else 0
 
+    def steps_before_decay(self, steps: int, warmup_steps: int) -> int:
+        """Return the steps before the decay, 0 without one; see Schedule.steps_before_decay."""
+        decay = self.decay_steps(steps, warmup_steps)
+        return steps - decay if decay else 0
+
     def shape(self, done: float) -> float:
         """Return the rate on a scale from 0 to 1; see Schedule.shape."""
         return 1.0 - (math.sqrt(done) if self.decay_shape == "1-sqrt" else done)

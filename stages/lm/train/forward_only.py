@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stages.lm.data.reader import Batch, SequenceReader
+from stages.lm.measures.step_figures import bits_per_byte
 from stages.lm.model.loss import segment_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.ranks.events import EventWriter, SequencesScored
@@ -22,7 +23,6 @@ from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.job import RankJob
 from stages.lm.train.rank_run import Run, forward
 from stages.lm.train.starting_weights import load
-from stages.lm.train.step_figures import bits_per_byte
 from stages.lm.zero.engine import Engine
 
 

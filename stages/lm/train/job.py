@@ -21,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter
 from stages.lm.data.phases import Phase, SequenceRange, phase_table
 from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig, Recompute
+from stages.lm.train.continuation import StartingPoint
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import DECIDES, deciding
 
@@ -44,6 +45,7 @@ class Machine:
         recompute: What the backward pass computes again: "none", "feed_forward" or "block".
         kernels: Folder of compiled kernels; empty does not compile the model.
         zero_stage: Stage of DeepSpeed's ZeRO, 1 or 3.
+        keep_snapshots: How many of the newest snapshots are kept.
     """
 
     ranks: int
@@ -56,6 +58,7 @@ class Machine:
     stall_limit_s: int = 600
     stop_grace_s: int = 120
     zero_stage: Literal[1, 3] = 3
+    keep_snapshots: int = 2
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,10 @@ class RankJob:
         ranges: The ranges of `train`, in the order of training.
         validation: The validation sequences; None for no evaluation.
         init_from: Folder of the checkpoint whose weights are the start; empty starts from the seed.
+        earlier: File with the metrics lines of the last steps before `continuation.step`, for the guard; empty for none.
+        continuation: Where the job goes on from; by default it starts at step 0. With a step, the optimizer's state is that of `init_from` too.
         data_identity: Digests of the artifacts that the sequences are made of, for the fingerprint.
-        steps: Optimizer steps of the whole training.
+        steps: Optimizer steps of the whole training, with those before `continuation.step`.
         token_bytes: Path of a .npy file, int64 [V]: UTF-8 bytes of each token id; empty records no bits per byte.
         samples: The texts that the model continues; None for none.
     """
@@ -109,6 +114,8 @@ class RankJob:
     ranges: tuple[SequenceRange, ...] = field(default=(), metadata=DECIDING)
     validation: SequenceFiles | None = field(default=None, metadata=OBSERVING)
     init_from: str = field(default="", metadata=OBSERVING)
+    earlier: str = field(default="", metadata=OBSERVING)
+    continuation: StartingPoint = field(default=StartingPoint(), metadata=DECIDING)
     data_identity: str = field(default="", metadata=DECIDING)
     steps: int = field(default=0, metadata=DECIDING)
     token_bytes: str = field(default="", metadata=OBSERVING)
@@ -123,7 +130,12 @@ class RankJob:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Which range is read from which step on, and how many sequences per step."""
-        return phase_table(self.ranges, self.training.batch_sizes)
+        return phase_table(self.ranges, self.training.batch_sizes, self.continuation.order_start)
+
+    @property
+    def milestones(self) -> tuple[int, ...]:
+        """The steps after which this job keeps a milestone, in order."""
+        return self.training.milestones(self.steps, self.continuation.step)
 
     def accumulation(self) -> int:
         """Returns the largest number of micro-batches per step and rank.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,10 @@ from stages.lm.checkpoints.snapshot_writer import SnapshotWriter
 from stages.lm.data.order import Order
 from stages.lm.data.prefetch import StepPrefetch
 from stages.lm.data.reader import Batch, SequenceReader
+from stages.lm.measures.metrics import MetricsFile, read_metrics
 from stages.lm.model.loss import Loss, TorchBatch, on_host
 from stages.lm.ranks.events import EventWriter
 from stages.lm.train.job import RankJob
-from stages.lm.train.metrics import MetricsFile, read_metrics
 from stages.lm.train.step_guard import StepHistory, history
 from stages.lm.train.training_settings import TrainingSettings
 from stages.lm.zero.engine import Engine
@@ -56,7 +57,7 @@ class Run:
 
     Attributes:
         metrics: The metrics file; None on ranks other than 0.
-        start: Steps done before this process started.
+        start: Steps done before this process started, with those of the run that the job continues.
         history: Losses and gradient norms of the last updates.
         writer: Writes the snapshots.
         upcoming: The micro-batches of each step of this rank, read one step ahead.
@@ -83,7 +84,8 @@ class Run:
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of a step, counted from 0."""
         s = self.settings
-        return s.schedule.rate(step, peak=s.learning_rate, min_frac=s.min_lr_frac, warmup_steps=s.warmup_steps, steps=self.job.steps)
+        rate = s.schedule.rate(step, peak=s.learning_rate, min_frac=s.min_lr_frac, warmup_steps=s.warmup_steps, steps=self.job.steps)
+        return self.job.continuation.rewarmed(step, rate)
 
     @property
     def snapshots(self) -> Path:
@@ -94,11 +96,20 @@ class Run:
 def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: MetricsFile | None, start: int) -> Run:
     """Returns a run after `start` steps; see `Run`. The order, the reader and the history follow from the job and the metrics of those steps."""
     settings = job.training
-    earlier = (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start) if start else ()
+    own = (
+        (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start)
+        if start > job.continuation.step
+        else ()
+    )
+    past = history(settings.guard, chain(read_metrics(Path(job.earlier)) if job.earlier else (), own))
     order = Order(job.phases, job.seed)
-    writer = SnapshotWriter(engine, snapshots.root(Path(job.scratch)), job.fingerprint(), events.heartbeat.tick)
+    folder = snapshots.root(Path(job.scratch))
+
+    def prune(step: int) -> None:
+        snapshots.prune(folder, step, job.machine.keep_snapshots, job.milestones)
+
+    writer = SnapshotWriter(engine, folder, job.fingerprint(), prune, events.heartbeat.tick)
     token_bytes = np.load(job.token_bytes) if job.token_bytes else None
-    past = history(settings.guard, earlier)
     return Run(job, engine, settings, order, events, metrics, start, past, writer, _upcoming(job, engine, order), token_bytes)
 
 

@@ -1,4 +1,4 @@
-"""The weights that a job starts with: of its last undamaged snapshot, of a checkpoint, or of the seed.
+"""The weights that a job starts with: of its last undamaged snapshot, of the checkpoint that it continues, of another, or of the seed.
 
 Guarantee: all ranks start from the same weights. What is read was compared with its record.
 Cost: reads the checkpoint once, divided over the ranks.
@@ -23,7 +23,10 @@ from stages.lm.zero.engine_state import assign
 
 
 def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
-    """Returns the finished steps, after setting the weights from the last undamaged snapshot, else from job.init_from, else from the seed."""
+    """Returns the finished steps, after setting the weights from the last undamaged snapshot, else from job.init_from, else from the seed.
+
+    A job that continues another gets the optimizer's state and its count of updates from job.init_from too.
+    """
     events.heartbeat.reach(Activity.LOADING)
     tick = events.heartbeat.tick
     with ExitStack() as stack:
@@ -33,13 +36,16 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
             assign(engine, _ticking(checkpoint.opened(folder, stack, trainer), tick), trainer.optimizer_steps)
             if engine.rank == 0:
                 events.log(f"continues from step {trainer.step} (written by {trainer.ranks} ranks)")
+        elif job.continuation.step:
+            trainer = checkpoint.verify(Path(job.init_from), engine.rank, engine.ranks, tick)
+            assign(engine, _ticking(checkpoint.opened(Path(job.init_from), stack, trainer), tick), trainer.optimizer_steps)
         elif job.init_from:
             assign(engine, _ticking(checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks, tick), tick))
         else:
             shapes = {name: full_shape(param) for name, param in engine.named.items()}
             values = checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed))
             assign(engine, _ticking(values, tick))
-    return found[1].step if found else 0
+    return found[1].step if found else job.continuation.step
 
 
 def _ticking(partition: Callable[[str, str, int, int], Tensor], tick: Callable[[], None]) -> Callable[[str, str, int, int], Tensor]:

@@ -1,7 +1,7 @@
 """The training loop of pretraining, SFT and DPO, which differ only in their loss.
 
 Guarantee: a run that was killed at any point continues from its last snapshot with the same curve.
-Cost: see lm/train/training_step.py; between steps, evaluations and snapshots.
+Cost: see lm/train/training_step.py; between steps, evaluations and snapshots. At the end, the first rank reads the milestones once.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from stages.lm.checkpoints import snapshots
+from stages.lm.checkpoints import checkpoint, snapshots
+from stages.lm.measures.greedy_samples import continued_prompts
+from stages.lm.measures.metrics import SAMPLED, open_metrics
+from stages.lm.measures.step_figures import peak_of_ranks, speed
 from stages.lm.ranks.events import Evaluated, EventWriter, Sampled, StepDone
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.forward_only import evaluate
-from stages.lm.train.greedy_samples import continued_prompts
 from stages.lm.train.job import RankJob, TextSamples
-from stages.lm.train.metrics import SAMPLED, open_metrics
-from stages.lm.train.rank_run import Run, open_run
+from stages.lm.train.rank_run import Run, TrainingError, open_run
 from stages.lm.train.starting_weights import load
-from stages.lm.train.step_figures import peak_of_ranks, speed
 from stages.lm.train.training_step import train_step
 from stages.lm.zero.engine import Engine
 from stages.lm.zero.engine_state import partition_sizes
@@ -28,12 +28,14 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     """Trains from the last snapshot to the end and writes the final checkpoint into job.out."""
     settings = job.training
     start = load(job, engine, events)
+    fresh = start == job.continuation.step  # no snapshot of this job was found
     events.write(partition_sizes(engine))
-    metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", start) if engine.rank == 0 else None
+    metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", 0 if fresh else start) if engine.rank == 0 else None
     run = open_run(job, engine, events, metrics, start)
-    if start == 0:
-        _report(run, Evaluated(0, evaluate(run)))
+    if fresh:
+        _report(run, Evaluated(start, evaluate(run)))
     peak = peak_of_ranks(job, engine, events)
+    milestones = frozenset(job.milestones)
     clock = time.monotonic()
     for step in range(start, job.steps):
         engine.set_learning_rate(run.learning_rate(step))
@@ -52,7 +54,8 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         if job.samples and (last or (step + 1) % job.samples.every_steps == 0):
             _sample(run, job.samples, step + 1)
             clock = time.monotonic()
-        if last or done.stops or (settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0):
+        due = settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0
+        if last or done.stops or due or step + 1 in milestones:
             save(run, step + 1, wait=last or done.stops)
             clock = time.monotonic()
         if done.stops and not last:
@@ -63,7 +66,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
 
 
 def save(run: Run, step: int, wait: bool) -> None:
-    """Begins to write a snapshot; with `wait` it returns when the snapshot is on disk. All but the last two are deleted then."""
+    """Begins to write a snapshot; with `wait` it returns when the snapshot is on disk. All but the milestones and the newest are deleted then."""
     run.events.heartbeat.reach(Activity.SAVING)
     if complaint := run.writer.start(step, run.metrics.sync if run.metrics else lambda: None):
         run.events.log(complaint)
@@ -72,15 +75,17 @@ def save(run: Run, step: int, wait: bool) -> None:
 
 
 def finish(run: Run) -> None:
-    """Links the files of the last snapshot into the artifact. Hard links keep the snapshot, so a kill here loses nothing."""
+    """Links the files of the milestones and of the last snapshot into the artifact. Hard links keep the snapshots, so a kill loses nothing.
+
+    A milestone that was damaged after it was written ends in a TrainingError.
+    """
     run.events.heartbeat.reach(Activity.HANDING_OVER)
     if run.engine.rank == 0:
-        source = run.snapshots / snapshots.name_of(run.job.steps)
-        for path in sorted(source.rglob("*")):
-            target = Path(run.job.out) / "checkpoint" / path.relative_to(source)
-            if path.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.hardlink_to(path)
+        out = Path(run.job.out)
+        for step in run.job.milestones:
+            _refuse_damaged(run, step)
+            _link(run.snapshots / snapshots.name_of(step), out / "milestones" / snapshots.name_of(step))
+        _link(run.snapshots / snapshots.name_of(run.job.steps), out / "checkpoint")
     run.engine.barrier()
 
 
@@ -89,6 +94,29 @@ def _sample(run: Run, asked: TextSamples, step: int) -> None:
     if run.metrics:
         run.metrics.write(step, {SAMPLED: ids})
         run.events.write(Sampled(step, ids))
+
+
+def _refuse_damaged(run: Run, step: int) -> None:
+    """Compares a milestone with its record: it may be days old. A damaged one is deleted with all later snapshots, to be made again.
+
+    Raises:
+        TrainingError: The milestone is damaged.
+    """
+    try:
+        checkpoint.verify(run.snapshots / snapshots.name_of(step), tick=run.events.heartbeat.tick)
+    except checkpoint.CheckpointError as error:
+        snapshots.discard_from(run.snapshots, step)
+        raise TrainingError(
+            f"The milestone of step {step} cannot be published, and it and all later snapshots were deleted: {error}"
+        ) from error
+
+
+def _link(source: Path, target: Path) -> None:
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            linked = target / path.relative_to(source)
+            linked.parent.mkdir(parents=True, exist_ok=True)
+            linked.hardlink_to(path)
 
 
 def _report(run: Run, event: StepDone | Evaluated) -> None:

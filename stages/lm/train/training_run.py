@@ -16,11 +16,12 @@ import numpy as np
 
 from stages.lm.data.order import Order
 from stages.lm.data.phases import OrderError, Phase, sequences_before
+from stages.lm.measures.metrics import SAMPLED, MetricLine, read_metrics
 from stages.lm.ranks.events import Evaluated, Logged, PartitionSizes, RankEvent, Sampled, SequencesScored, StepDone
 from stages.lm.ranks.launch import LaunchError, launch
+from stages.lm.train.continuation import StartingPoint
 from stages.lm.train.job import JobError, RankJob
 from stages.lm.train.machine_memory import refuse_too_little_memory
-from stages.lm.train.metrics import SAMPLED, MetricLine, read_metrics
 from stages.lm.train.training_settings import TrainingSettings
 
 FAILED = (JobError, LaunchError, OrderError)
@@ -150,36 +151,37 @@ def metric_rows(lines: Sequence[Mapping[str, float]], declared: Mapping[str, str
     return rows
 
 
-def trained_sequences(order: Order, steps: int) -> Iterator[dict[str, np.ndarray]]:
+def trained_sequences(order: Order, steps: int, continuation: StartingPoint) -> Iterator[dict[str, np.ndarray]]:
     """Yields the columns of the steps side table for at most BLOCK_POSITIONS trained positions at a time, in order.
 
     Args:
         order: The order of the sequences.
-        steps: Optimizer steps of the whole run. In the column `step` they count from 1, as in the metrics.
+        steps: Optimizer steps of the whole training. In the column `step` they count from 1, as in the metrics.
+        continuation: Where the run went on from; only its own steps are in its table.
 
     Yields:
         Column -> int64 [positions]: step, position, sequence, phase, epoch.
     """
-    total = sequences_before(order.phases, steps)
-    for start in range(0, total, BLOCK_POSITIONS):
+    first, total = (sequences_before(order.phases, step) for step in (continuation.step, steps))
+    for start in range(first, total, BLOCK_POSITIONS):
         yield vars(order.places(start, min(BLOCK_POSITIONS, total - start)))
 
 
 def phase_rows(phases: Sequence[Phase], lines: Sequence[Mapping[str, float]]) -> Iterator[dict[str, int]]:
-    """Yields the rows of the phases side table, for the phases in which a step was made.
+    """Yields the rows of the phases side table, for the phases in which the run made a step.
 
     Args:
         phases: The phases of the training.
         lines: The lines of the metrics file.
     """
     tokens = {int(line["step"]): int(line["tokens"]) for line in lines if "loss" in line}
-    last = max(tokens, default=0)
+    first, last = min(tokens, default=1), max(tokens, default=0)
     ends = [*(phase.first_step for phase in phases[1:]), last]
     for number, (phase, end) in enumerate(zip(phases, ends, strict=True)):
-        made = range(phase.first_step + 1, min(end, last) + 1)
+        made = range(max(first, phase.first_step + 1), min(end, last) + 1)
         if made:
             yield {
-                "phase": number, **vars(phase), "first_step": phase.first_step + 1, "steps": len(made),
+                "phase": number, **vars(phase), "first_step": made.start, "steps": len(made),
                 "tokens": sum(tokens[step] for step in made), "left_over_per_epoch": phase.sequences % phase.global_batch_size,
             }  # fmt: skip
 
@@ -215,7 +217,7 @@ def _pass_on(job: RankJob, listener: Listener, observers: Observers, rank: int, 
         step, metrics = event.step, event.metrics
         note = f"loss {_shown(metrics['loss'], '.4f')}, lr {metrics['lr']:.2e}, {metrics['tokens_per_s']:.0f} tokens/s"
         listener.progress(step, job.steps, "steps", note)
-        if step % LOG_EVERY_STEPS == 0 or step in (1, job.steps):
+        if step % LOG_EVERY_STEPS == 0 or step in (job.continuation.step + 1, job.steps):
             listener.log(
                 f"step {step}/{job.steps}: {note}, gradient norm {_shown(metrics['grad_norm'], '.3f')}"
                 + ("; skipped" if metrics["skipped"] else "")

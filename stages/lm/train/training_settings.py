@@ -45,17 +45,18 @@ class Budget(StageConfig):
             raise ValueError(f"budget needs exactly one of steps, tokens and epochs; {' and '.join(given) or 'none'} is set")
         return self
 
-    def in_steps(self, phases: Sequence[Phase], sequences_per_epoch: int = 0) -> int:
-        """Returns the budget in optimizer steps.
+    def in_steps(self, phases: Sequence[Phase], sequences_per_epoch: int = 0, sequences_before: int = 0) -> int:
+        """Returns the budget in optimizer steps. It counts from the first step of the first run, also where a run continues another.
 
         Args:
             phases: The phases of the training.
             sequences_per_epoch: Sequences trained in one epoch. Only a budget in epochs needs them.
+            sequences_before: Sequences that were trained before the first step of the phases.
         """
         if self.steps is not None:
             return self.steps
         if self.tokens is not None:
-            return steps_of_tokens(phases, self.tokens)
+            return steps_of_tokens(phases, self.tokens - sequences_before * phases[0].seq_len)
         assert self.epochs is not None
         return max(1, steps_of_sequences(phases, self.epochs * sequences_per_epoch))
 
@@ -112,6 +113,9 @@ class TrainingSettings(StageConfig):
     """Largest number of validation sequences per evaluation, evenly spaced over all. 512 is a guess, for a standard error of about 1 %."""
     checkpoint_every_steps: int = Field(ge=0, decides=False)
     """Steps between snapshots; 0: only after the last step."""
+    milestone_every_steps: int = Field(0, ge=0, decides=False)
+    """Steps between milestones: checkpoints that the artifact holds next to the final one, to continue from (pretrain.continue_from) or to
+    compare. 0: none but the last step before a late decay, as under wsd, which always is one. Each is as large as the final checkpoint."""
     update_ratio_every_steps: int = Field(20, ge=0, decides=False)
     """Steps between records of the ratio of update to weights, per group of layers; 0: never. A record takes 4 bytes per parameter of a rank for
     the time of the update, and two passes over the weights. Every 20 steps, as often as a line is logged, that is below 2 % of the updates."""
@@ -130,6 +134,18 @@ class TrainingSettings(StageConfig):
     def planned_steps(self, seq_len: int) -> int:
         """Returns a budget in steps or tokens in optimizer steps, for sequences of seq_len tokens. One in epochs depends on the data."""
         return self.budget.in_steps(planned_phases(seq_len, self.batch_sizes))
+
+    def milestones(self, steps: int, first_step: int = 0) -> tuple[int, ...]:
+        """Returns the steps after which a run keeps a milestone, in order. The last step is the final checkpoint and none of them.
+
+        Args:
+            steps: Steps of the whole training.
+            first_step: Steps that were finished before the run.
+        """
+        every = self.milestone_every_steps
+        regular = range(every * (first_step // every + 1), steps, every) if every else ()
+        trunk = self.schedule.steps_before_decay(steps, self.warmup_steps)
+        return tuple(sorted({*regular, *([trunk] if first_step < trunk < steps else [])}))
 
     @model_validator(mode="after")
     def _schedule_fits(self) -> TrainingSettings:

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stages.lm.measures.step_figures import StepWork, bits_per_byte, peak_memory_bytes, work_of
+from stages.lm.measures.update_ratio import LAYER_GROUPS, copied_weights, update_ratios
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.ranks.stop_request import stop_requested
 from stages.lm.train.rank_run import Run, TrainingError, forward
-from stages.lm.train.step_figures import StepWork, bits_per_byte, peak_memory_bytes, work_of
 from stages.lm.train.step_guard import fault
-from stages.lm.train.update_ratio import LAYER_GROUPS, copied_weights, update_ratios
 
 RESERVED = {
     "step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "units", "skipped", "bits_per_byte", "mfu", "mfu_by_segment",

@@ -162,7 +162,7 @@ def test_a_snapshot_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(os, "replace", noted_replace)
-    writer = SnapshotWriter(FakeEngine(), tmp_path, "job", no_tick)  # type: ignore[arg-type]
+    writer = SnapshotWriter(FakeEngine(), tmp_path, "job", lambda step: None, no_tick)  # type: ignore[arg-type]
     assert writer.start(1, lambda: calls.append(("sync", "metrics"))) == ""
     writer.finish()
     name = "step-0000000001"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from stages.lm.checkpoints import checkpoint, snapshot_writer
+from stages.lm.checkpoints import checkpoint, snapshot_writer, snapshots
 from stages.lm.checkpoints.checkpoint import no_tick
 from stages.lm.checkpoints.snapshot_writer import SnapshotWriter
 from stages.lm.zero.engine_state import LocalPart
@@ -71,8 +71,8 @@ def together(ranks: list[Rank], work: Callable[[int], Any]) -> list[Any]:
         return [task.exception(LIMIT_S) or task.result() for task in tasks]
 
 
-def writers(ranks: list[Rank], root: Path, tick: Callable[[], None] = no_tick) -> list[SnapshotWriter]:
-    return [SnapshotWriter(rank, root, "job", tick) for rank in ranks]  # type: ignore[arg-type]
+def writers(ranks: list[Rank], root: Path, keep: int = 2, tick: Callable[[], None] = no_tick) -> list[SnapshotWriter]:
+    return [SnapshotWriter(rank, root, "job", lambda step: snapshots.prune(root, step, keep), tick) for rank in ranks]  # type: ignore[arg-type]
 
 
 def weights(folder: Path) -> list[float]:
@@ -123,9 +123,9 @@ def test_a_snapshot_replaces_what_a_killed_run_left_under_both_names(ranks: list
 
 
 def test_as_many_are_kept_as_are_wanted(ranks: list[Rank], tmp_path: Path) -> None:
-    both = writers(ranks, tmp_path)
+    both = writers(ranks, tmp_path, keep=3)
     for step in (2, 4, 6, 8):
-        together(ranks, lambda rank, step=step: both[rank].start(step, lambda: None, 3))  # type: ignore[misc]
+        together(ranks, lambda rank, step=step: both[rank].start(step, lambda: None))  # type: ignore[misc]
     together(ranks, lambda rank: both[rank].finish())
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-{step:010d}" for step in (4, 6, 8)]
 
@@ -198,7 +198,7 @@ def test_waiting_ticks_while_blocks_are_hashed(ranks: list[Rank], tmp_path: Path
 
     monkeypatch.setattr(checkpoint, "write_part", slow)
     monkeypatch.setattr(checkpoint, "commit", lambda *_: None)
-    both = [SnapshotWriter(rank, tmp_path, "job", lambda own=rank.rank: ticks.append(own)) for rank in ranks]  # type: ignore[arg-type, misc]
+    both = [SnapshotWriter(rank, tmp_path, "job", lambda step: None, lambda own=rank.rank: ticks.append(own)) for rank in ranks]  # type: ignore[arg-type, misc]
     together(ranks, lambda rank: both[rank].start(4, lambda: None))
     together(ranks, lambda rank: both[rank].finish())
     assert 1 <= ticks.count(1) <= 2 and ticks.count(0) == 0

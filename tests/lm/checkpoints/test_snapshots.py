@@ -192,9 +192,19 @@ def test_pruning_leaves_the_newest_of_any_number(tmp_path: Path, backwards: None
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-{step:010d}" for step in left]
 
 
+def test_milestones_stay_until_the_job_ends_and_a_later_one_does_not(tmp_path: Path) -> None:
+    """Milestones 2 and 4 are not among the newest. Milestone 8 is of a part of the run that is made again."""
+    for step in range(1, 9):
+        (tmp_path / f"step-{step:010d}").mkdir()
+    snapshots.prune(tmp_path, 7, 2, (2, 4, 8))
+    assert sorted(int(path.name[5:]) for path in tmp_path.iterdir()) == [2, 4, 6, 7]
+    snapshots.discard_from(tmp_path, 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000002"]
+
+
 def test_pruning_deletes_what_is_later_than_the_saved_snapshot_and_no_partial_one(tmp_path: Path) -> None:
     """Two damaged snapshots of later steps would otherwise be kept, and every new one deleted as soon as it is saved."""
     for name in ("step-0000000003", "step-0000000009", "step-0000000010", "step-0000000200.partial"):
         (tmp_path / name).mkdir()
-    snapshots.prune(tmp_path, 3)
+    snapshots.prune(tmp_path, 3, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000000003", "step-0000000200.partial"]

@@ -10,6 +10,7 @@ import pytest
 from stages.lm.data.order import Order, permutation_keys, permute
 from stages.lm.data.phases import BatchSize, OrderError, SequenceRange, phase_table
 from stages.lm.train import training_run
+from stages.lm.train.continuation import StartingPoint
 from tests.golden import oracle
 
 
@@ -42,7 +43,7 @@ def test_ranges_one_after_another_and_the_last_again(sizes: tuple[int, ...], mon
     steps = sum(first) + again
     expected = list(islice(oracle.batches(ranges, 4, 11), steps))
     monkeypatch.setattr(training_run, "BLOCK_POSITIONS", 7)  # no multiple of a batch, a phase or an epoch
-    blocks = list(training_run.trained_sequences(order, steps))
+    blocks = list(training_run.trained_sequences(order, steps, StartingPoint()))
     assert {len(column) for block in blocks[:-1] for column in block.values()} == {7} and len(blocks[-1]["step"]) == (4 * steps - 1) % 7 + 1
     table = {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
     numbers = [number for number, count in enumerate(first) for _ in range(4 * count)]

@@ -64,7 +64,7 @@ def test_a_full_disk_during_a_snapshot_is_one_message_and_training_goes_on(tmp_p
         lambda rank, event: heard.append(event),
         os.environ,
     )
-    said = [event.text for event in heard if isinstance(event, Logged)]
+    said = [event.text for event in heard if isinstance(event, Logged) and "peak of" not in event.text]
     assert said == [
         "The snapshot of step 2 cannot be written: [Errno 28] No space left on device: '/disk/shard'. Training goes on; the snapshots before it are kept."
     ]

@@ -138,3 +138,29 @@ def test_a_schedule_that_is_longer_than_the_run_is_refused() -> None:
     with pytest.raises(ValidationError, match="warmup_steps 10 is not below the 10 steps of the run; warm up for less or train for longer"):
         training(budget=Budget(steps=10), warmup_steps=10, **half)
     assert [Cosine().fault(steps, 3) == "" for steps in (3, 4, 5)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "before"),
+    [
+        (WarmupStableDecay(), 12, 10),
+        (WarmupStableDecay(decay_frac=0.5), 100, 50),
+        (WarmupStableDecay(decay_frac=0), 100, 0),
+        (Cosine(), 100, 0),
+    ],
+)
+def test_where_other_lengths_can_branch_off(schedule: Schedule, steps: int, before: int) -> None:
+    """The last step with the peak rate under wsd; nowhere under a decay that begins after warm-up."""
+    assert schedule.steps_before_decay(steps, 2) == before
+    rates = [rate(step, 1.0, 0.1, 2, steps, schedule) for step in range(steps)]
+    assert not before or (rates[before - 1] == 1.0 and rates[before] < 1.0)
+
+
+@pytest.mark.parametrize(
+    ("every", "schedule", "first", "expected"),
+    [(4, "wsd", 0, (4, 8, 10)), (0, "wsd", 0, (10,)), (5, "wsd", 4, (5, 10)), (4, "wsd", 8, (10,)), (4, "wsd", 10, ()), (4, "cosine", 0, (4, 8)),
+     (12, "cosine", 0, ()), (13, "cosine", 0, ()), (11, "cosine", 0, (11,)), (0, "cosine", 0, ())],
+)  # fmt: skip
+def test_the_milestones_of_twelve_steps(every: int, schedule: str, first: int, expected: tuple[int, ...]) -> None:
+    given = training(global_batch_size=4, learning_rate=1e-3, schedule={"name": schedule}, milestone_every_steps=every)
+    assert given.milestones(12, first) == expected

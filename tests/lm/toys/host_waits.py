@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
         Path(path).mkdir()
     started = engine.start(job, job.accumulation())
     last: list[str] = []
-    trainer.save = lambda run, number: last.extend(seen)  # type: ignore[assignment]
+    trainer.save = lambda run, number, wait: last.extend(seen)  # type: ignore[assignment]
     trainer.finish = lambda run: None  # type: ignore[assignment]
     trainer.train(job, started, open_events(Path(job.scratch), 0))
     engine.stop()

@@ -63,7 +63,7 @@ def test_a_run_is_refused_before_its_ranks_start(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(machine_memory, "limit_bytes", lambda: 1)
     monkeypatch.setattr(training_run, "launch", lambda *given: pytest.fail("a rank was started"))
     with pytest.raises(JobError, match="The training needs about"):
-        training_run.run(small_job(tmp_path, Machine(1, "cpu", 2, 2), 1), None)  # type: ignore[arg-type]
+        training_run.run(small_job(tmp_path, Machine(1, "cpu", 2, 2), 1), None, training_run.Observers())  # type: ignore[arg-type]
 
 
 def files(root: Path, cgroup: str, limits: dict[str, str]) -> Path:

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from stages.lm.checkpoints import checkpoint
+from stages.lm.measures.metrics import read_metrics
+from stages.lm.measures.update_ratio import LAYER_GROUPS
 from stages.lm.ranks.launch import LaunchError, launch
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.metrics import read_metrics
 from stages.lm.train.step_guard import Guard
-from stages.lm.train.update_ratio import LAYER_GROUPS
 from tests.lm import plain
 from tests.lm.made import changed
 from tests.lm.train.test_step_guard import batches, job, poisoned

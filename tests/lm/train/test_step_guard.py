@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import write_sequence_files
+from stages.lm.measures.step_figures import StepWork
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train import rank_run, training_step
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.step_figures import StepWork
 from stages.lm.train.step_guard import Guard, StepHistory, fault, history
 from stages.lm.zero.update_gate import UpdateGate
 from stages.settings import deciding

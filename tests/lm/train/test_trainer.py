@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Partition
 from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.ranks.events import EventTail, SequencesScored, event_path, open_events
-from stages.lm.train import forward_only, rank_run, training_run
+from stages.lm.train import forward_only, rank_run, trainer, training_run
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import ScoringSettings
 from stages.lm.zero.engine_state import optimizer_steps
@@ -192,6 +193,26 @@ def test_going_on_takes_the_step_after_the_last(job: RankJob, tmp_path: Path, mo
     assert [line["step"] for line in found.lines] == [5, 6, 7] and found.curve("lr") == whole.curve("lr")[4:]
     order = oracle.batches(((0, SEQUENCES),), 8, 5)
     assert [sum(seen[i : i + 2], []) for i in (0, 2, 4)] == [next(order) for _ in range(7)][4:]
+
+
+@pytest.mark.parametrize(("rank", "metrics"), [(0, ["sync"]), (1, [])])
+def test_a_snapshot_has_the_metrics_and_the_rules_of_the_job(job: RankJob, tmp_path: Path, rank: int, metrics: list[str]) -> None:
+    """The first rank's metrics are written with the snapshot; three snapshots and the milestones are kept."""
+    engine: Any = SimpleNamespace(rank=rank)
+    own = changed(replace(job, scratch=str(tmp_path), machine=replace(job.machine, keep_snapshots=3)), milestone_every_steps=3)
+    calls: list[str] = []
+    file: Any = SimpleNamespace(sync=lambda: calls.append("sync")) if rank == 0 else None
+    run = rank_run.open_run(own, engine, open_events(tmp_path, rank), file, 0)
+    writer = SimpleNamespace(start=lambda step, sync: (sync(), "a complaint")[1], finish=lambda: calls.append("finish"))
+    trainer.save(replace(run, writer=writer), 4, wait=False)
+    assert calls == metrics and [event.text for event in EventTail(event_path(tmp_path, rank)).read()] == ["a complaint"]
+    trainer.save(replace(run, writer=writer), 6, wait=True)
+    assert calls == 2 * metrics + ["finish"]
+    folders = [tmp_path / "resume" / f"step-{step:010d}" for step in range(1, 9)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    run.writer._prune(8)
+    assert [int(folder.name[5:]) for folder in folders if folder.exists()] == [3, 6, 7, 8]
 
 
 def test_a_job_that_is_already_done_only_hands_over(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ import torch
 
 from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import write_sequence_files
+from stages.lm.measures.metrics import open_metrics, read_metrics
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.ranks.events import Evaluated, EventTail, StepDone, event_path, open_events
 from stages.lm.ranks.launch import LaunchError
 from stages.lm.train import forward_only, rank_run, trainer, training_run, training_step
 from stages.lm.train.job import JobError, Machine, RankJob, read_job, write_job
-from stages.lm.train.metrics import open_metrics, read_metrics
 from stages.lm.train.training_run import metric_columns, remedy
 from stages.lm.train.training_settings import ScoringSettings, TrainingSettings
 from stages.settings import deciding

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from stages.lm.checkpoints import checkpoint
+from stages.lm.measures.metrics import read_metrics
 from stages.lm.model.loss import TorchBatch
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.schedules.schedule_cosine import Cosine
-from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
 from stages.lm.train.training_settings import SequenceTraining, TrainingSettings
 from tests.conftest import PROJECT, copy_project

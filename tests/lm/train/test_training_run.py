@@ -15,6 +15,7 @@ from stages.core.tables.training_tables import STEPS
 from stages.lm.data.order import Order
 from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
 from stages.lm.train import training_run
+from stages.lm.train.continuation import StartingPoint
 from stages.lm.train.job import JobError, Machine
 from tests.conftest import PROJECT
 from tests.lm.made import changed, small_job
@@ -68,7 +69,7 @@ def test_the_table_has_the_bytes_of_one_that_is_written_row_by_row(
 ) -> None:
     monkeypatch.setattr(training_run, "BLOCK_POSITIONS", 1 << 14)
     order, shape = Order(phase_table([SequenceRange(*one, 16) for one in ranges], [BatchSize(0, batch)]), 5), schema(**STEPS.types)
-    write_columns(tmp_path / "blocks.parquet", shape, training_run.trained_sequences(order, steps))
+    write_columns(tmp_path / "blocks.parquet", shape, training_run.trained_sequences(order, steps, StartingPoint()))
     assert write_rows(tmp_path / "rows.parquet", shape, rows(order, steps)) == steps * batch
     assert (tmp_path / "blocks.parquet").read_bytes() == (tmp_path / "rows.parquet").read_bytes()
 
@@ -87,6 +88,7 @@ from stages.core.tables.parquet import schema, write_columns
 from stages.core.tables.training_tables import STEPS
 from stages.lm.data.order import Order
 from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
+from stages.lm.train.continuation import StartingPoint
 from stages.lm.train.training_run import trained_sequences
 
 def peak():
@@ -94,7 +96,7 @@ def peak():
 
 def write(positions):
     order = Order(phase_table([SequenceRange(0, 3_000_000, 16), SequenceRange(3_000_000, 4_000_001, 16)], [BatchSize(0, 100)]), 1)
-    write_columns(Path(sys.argv[1]) / "steps.parquet", schema(**STEPS.types), trained_sequences(order, positions // 100))
+    write_columns(Path(sys.argv[1]) / "steps.parquet", schema(**STEPS.types), trained_sequences(order, positions // 100, StartingPoint()))
 
 write(1_000)
 before = peak()

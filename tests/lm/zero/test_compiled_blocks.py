@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from stages.lm.measures.metrics import read_metrics
 from stages.lm.model.config import Recompute
 from stages.lm.model.llama import Llama
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.ranks.launch import compiler, launch
 from stages.lm.train.job import JobError, Machine
-from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_run import metric_rows
 from stages.lm.train.training_settings import ScoringSettings
 from stages.lm.zero.engine import compile_blocks

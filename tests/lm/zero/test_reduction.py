@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from stages.lm.checkpoints import checkpoint
-from stages.lm.data.order import Order, Phase
+from stages.lm.data.order import Order
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import SequenceReader, write_sequence_files
 from stages.lm.model.llama import Llama, initial_value
 from stages.lm.model.loss import to_torch
@@ -31,7 +32,9 @@ def made_job(folder: Path, stage: Literal[1, 3]) -> RankJob:
     draw = np.random.default_rng(4)
     items = [(draw.integers(0, 61, 16), np.ones(16, np.uint8)) for _ in range(4)]
     job = small_job(folder, Machine(2, "cpu", 1, 1, zero_stage=stage), 1)
-    job = replace(job, model=MODEL, train=write_sequence_files(folder / "four", items, np.arange(4), 16, 0), phases=(Phase(0, 4),))
+    job = replace(
+        job, model=MODEL, train=write_sequence_files(folder / "four", items, np.arange(4), 16, 0), ranges=(SequenceRange(0, 4, 16),)
+    )
     optimizer = {"betas": (0.0, 0.0)}
     return changed(job, precision="bf16", global_batch_size=4, max_grad_norm=0.0, optimizer=optimizer, weight_decay=0.0)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from stages.core.tables.training_tables import METRICS
+from stages.lm.measures.metrics import MetricsFile, bits_per_byte, open_metrics, read_metrics
 from stages.lm.ranks.events import EventTail, Logged, event_path, open_events
-from stages.lm.train.metrics import MetricsFile, bits_per_byte, open_metrics, read_metrics
 from stages.lm.train.training_run import evaluations, metric_columns, metric_rows
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from stages.lm.measures.update_ratio import copied_weights, layer_group, update_ratios
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.llama import Llama
 from stages.lm.train import trainer
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.step_guard import Guard
 from stages.lm.train.training_step import train_step
-from stages.lm.train.update_ratio import copied_weights, layer_group, update_ratios
-from stages.lm.zero.engine import UpdateGate
+from stages.lm.zero.partitions import ParameterPart
+from stages.lm.zero.update_gate import UpdateGate
 from tests.lm import plain
 from tests.lm.made import changed, small_job
 
@@ -86,7 +87,8 @@ def test_the_partitions_of_all_ranks_are_one_parameter_and_a_tied_head_has_none(
         other = [0.4**2, 4.0**2, 1.0, 0.0]  # rank 1
         return [float(own) + more for own, more in zip(sums, other, strict=True)]
 
-    engine: Any = SimpleNamespace(weights=lambda: iter(weights.items()), reduce=reduce, device=torch.device("cpu"))
+    partitions = SimpleNamespace(part=lambda name: ParameterPart(0, 1), read=lambda name, what: weights[name])
+    engine: Any = SimpleNamespace(named=weights, partitions=partitions, reduce=reduce, device=torch.device("cpu"))
     before = copied_weights(engine)
     for name, (_, new) in moves.items():
         weights[name] = new

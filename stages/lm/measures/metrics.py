@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -57,6 +57,18 @@ def read_metrics(path: Path) -> list[MetricLine]:
         return []
     text = path.read_text()
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def last_updates(lines: Sequence[MetricLine], updates: int) -> list[MetricLine]:
+    """Returns the lines of the last steps that contain `updates` steps with an update, or all lines of steps, in order."""
+    found: list[MetricLine] = []
+    for line in reversed(lines):
+        if updates == 0:
+            break
+        if "loss" in line:
+            found.append(line)
+            updates -= not line["skipped"]
+    return found[::-1]
 
 
 def bits_per_byte(nats_per_token: float, tokens: int, documents: int, bytes_: int) -> float:

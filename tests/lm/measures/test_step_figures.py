@@ -19,11 +19,12 @@ from torch import Tensor
 
 from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import SequenceReader, write_sequence_files
+from stages.lm.measures import step_figures
+from stages.lm.measures.step_figures import StepWork
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
-from stages.lm.train import step_figures, trainer
+from stages.lm.train import trainer
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.step_figures import StepWork
 from stages.lm.zero.engine import UpdateGate
 from tests.golden import oracle
 from tests.lm import plain

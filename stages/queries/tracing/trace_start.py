@@ -1,0 +1,181 @@
+"""Finds the artifact that an answer of `loam trace` starts from, and all that it was made from.
+
+Guarantee: read-only. Of each node, the nearest artifact counts. A checkpoint that pretraining continues (the trunk) is a start of its own.
+Cost: two queries per distance from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from stages.core.contract.errors import RecipeError
+from stages.core.index import database, lookup
+from stages.queries.tracing.traced import Origin
+
+PIPELINE = ("extract", "boilerplate", "filter", "dedup", "decontaminate")
+CONTINUED = "continue_from"
+"""Role of the checkpoint that a run of pretrain continues: the name of its setting."""
+STARTS = (
+    "pretrain",
+    "mix",
+    "encode",
+    "decontaminate",
+    "dedup",
+    "filter",
+    "boilerplate",
+    "extract",
+)  # an answer starts at the first that exists
+
+
+@dataclass(frozen=True)
+class Start:
+    """The artifact that an answer starts from, and what it was made from.
+
+    Attributes:
+        artifact: its id, "<node>/<folder>".
+        alias: its alias, for example "pretrain-2".
+        node: its node.
+        run: alias of a run that has the artifact; empty if none is recorded.
+        of: (node, kind of side table) -> "/<node>/<folder>/" as in the paths of its files, so that `contains(file, …)` opens only these.
+        gone: ids of artifacts that it was made from and that are not in this home.
+        trunk: the checkpoint that its pretraining continues, with all that it was made from; None if there is none in this home. Only the
+            steps before the own ones count.
+    """
+
+    artifact: str
+    alias: str
+    node: str
+    run: str
+    of: Mapping[tuple[str, str], str]
+    gone: tuple[str, ...]
+    trunk: Start | None = None
+
+    def named(self) -> Origin:
+        """Returns the fields that an answer shows."""
+        return {"artifact": self.artifact, "alias": self.alias, "run": self.run}
+
+    @property
+    def judged(self) -> list[str]:
+        """The path parts of the artifacts with decisions, in pipeline order. Stages before an imported one have none."""
+        return [self.of[node, "decisions"] for node in PIPELINE if (node, "decisions") in self.of]
+
+    @property
+    def chain(self) -> tuple[Start, ...]:
+        """This start, the trunk that it continues, the trunk of that, and so on."""
+        return (self, *(self.trunk.chain if self.trunk else ()))
+
+
+def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = False) -> Start:
+    """Finds the start of an answer.
+
+    Without `run` and `checkpoint`, this is the newest pretrained checkpoint, else the newest artifact of the last node in the pipeline
+    that has one. Artifacts of later nodes than decontaminate that were imported without their inputs are skipped, unless `trained`.
+
+    Args:
+        home: the home folder.
+        run: a run, whose pretrained checkpoint or last artifact is the start.
+        checkpoint: an artifact, by any name; it has precedence over `run`.
+        trained: whether only a checkpoint can answer, as for a training step.
+
+    Returns:
+        The start, with all that it was made from.
+
+    Raises:
+        RecipeError: no document is recorded, or the run or artifact does not exist or has no documents in this home.
+    """
+    if checkpoint:
+        found = str(lookup.latest_artifact(home, checkpoint)["artifact_id"])
+    elif run:
+        found = _of_run(home, lookup.run_id_of(home, run), run)
+    else:
+        found = next((name for node in STARTS if (name := _newest(home, node, made=node not in PIPELINE and not trained))), "")
+        if not found:
+            raise RecipeError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
+    return database.with_connection(home, lambda query: _followed(query, found, run))
+
+
+class _Known(NamedTuple):
+    """An artifact in the index: its alias, its node, its number, and the run that built it."""
+
+    alias: str
+    node: str
+    number: int
+    run_id: str
+
+
+def _newest(home: Path, node: str, made: bool) -> str:
+    """Returns the artifact of a node from the newest run; empty if there is none. made: whether to skip artifacts without recorded inputs."""
+    sql = (
+        "SELECT a.artifact_id FROM artifact a LEFT JOIN node_run n USING (artifact_id) LEFT JOIN run ON run.run_id = n.run_id "
+        "WHERE a.node = $1 AND (NOT $2 OR EXISTS (FROM edge WHERE child = a.artifact_id AND input)) "
+        "ORDER BY coalesce(run.seq, 0) DESC, try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"
+    )
+    found = database.query(home, sql, [node, made])[1]
+    return str(found[0][0]) if found else ""
+
+
+def _of_run(home: Path, run_id: str, name: str) -> str:
+    """Finds the artifact of a run for the first of STARTS that the run has.
+
+    Args:
+        home: the home folder.
+        run_id: the id of the run.
+        name: the name of the run in the message.
+
+    Returns:
+        The id of the artifact.
+
+    Raises:
+        RecipeError: the run has none of them in this home.
+    """
+    sql = "SELECT n.node, artifact_id FROM node_run n JOIN artifact USING (artifact_id) WHERE n.run_id = ? ORDER BY ordinal"
+    there: dict[str, str] = dict(database.query(home, sql, [run_id])[1])
+    for node in STARTS:
+        if node in there:
+            return there[node]
+    raise RecipeError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam runs` lists the runs.")
+
+
+def _followed(query: database.QueryFunction, artifact: str, run: str) -> Start:
+    """Returns the start and all that it was made from. Of each node, the nearest artifact counts; corpora that dedup compared with do not.
+
+    A checkpoint that pretraining continues is a start of its own, because its mixture can be another.
+
+    Args:
+        query: runs a query on one connection to the index.
+        artifact: the id of the artifact to start from.
+        run: the requested run, by any name; empty for none.
+    """
+    distance: dict[str, int] = {}
+    reached = {artifact}
+    while reached:
+        distance |= dict.fromkeys(reached, len(distance))  # only the order of distances counts
+        sql = "SELECT parent FROM edge WHERE input AND role <> $2 AND child IN (SELECT unnest($1::VARCHAR[]))"
+        reached = {parent for (parent,) in query(sql, [list(reached), CONTINUED])[1]} - distance.keys()
+    sql = "SELECT artifact_id, alias, node, number, run_id FROM artifact WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))"
+    known = {row[0]: _Known(*row[1:]) for row in query(sql, [list(distance)])[1]}
+    nearest: dict[str, str] = {}
+    for name in sorted(known, key=lambda name: (distance[name], -known[name].number)):
+        nearest.setdefault(known[name].node, name)
+    tables = query(
+        "SELECT DISTINCT node, kind, artifact_id FROM side_table WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))", [list(known)]
+    )[1]
+    of = {(node, kind): f"/{name}/" for node, kind, name in tables if nearest.get(node) == name}
+    # The requested run, else the run that built the artifact, else the newest run that has it.
+    runs = query(
+        "SELECT alias FROM run LEFT JOIN node_run n ON n.run_id = run.run_id AND n.artifact_id = $1 "
+        "WHERE n.artifact_id IS NOT NULL OR run.run_id = $2 "
+        "ORDER BY run.alias = $3 OR run.run_id = $3 DESC, run.run_id = $2 DESC, seq DESC LIMIT 1",
+        [artifact, known[artifact].run_id, run],
+    )[1]
+    gone = set(distance) - known.keys()
+    trunk = None
+    for (parent,) in query("SELECT parent FROM edge WHERE child = $1 AND role = $2", [nearest.get("pretrain", ""), CONTINUED])[1]:
+        if query("SELECT 1 FROM artifact WHERE artifact_id = $1", [parent])[1]:
+            trunk = _followed(query, parent, "")
+        else:
+            gone.add(parent)
+    return Start(artifact, known[artifact].alias, known[artifact].node, runs[0][0] if runs else "", of, tuple(sorted(gone)), trunk)
