@@ -18,6 +18,8 @@ __all__ = ["unclipped"]
 Stage = Literal[1, 3]
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("stages", [(1, 1, 1, 1), (3, 3, 3, 3), (3, 1, 3, 1), (1, 3, 1, 3)], ids=str)
 def test_a_training_goes_on_at_any_number_of_ranks(unclipped: Case, tmp_path: Path, stages: tuple[Stage, ...]) -> None:
     """Each run continues from the snapshot that the one before made at its own step; the last snapshot is taken away."""
