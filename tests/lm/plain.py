@@ -25,7 +25,8 @@ from stages.lm.train import starting_weights, trainer
 from stages.lm.train.job import RankJob
 from stages.lm.train.metrics import read_metrics
 from stages.lm.train.training_settings import TrainingSettings
-from stages.lm.zero.engine import Engine, UpdateGate, build_optimizer, deepspeed_config
+from stages.lm.zero.engine import Engine, build_optimizer, deepspeed_config
+from stages.lm.zero.update_gate import UpdateGate
 
 
 class PlainDeep:

@@ -47,6 +47,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/checkpoints/snapshots": ("tests/lm/checkpoints/test_snapshots.py",),
     "lm/ranks/stall": ("tests/lm/ranks/test_stall.py",),
     "lm/train/step_guard": ("tests/lm/train/test_step_guard.py",),
+    "lm/zero/update_gate": ("tests/lm/train/test_step_figures.py", "tests/lm/train/test_step_guard.py"),
     "lm/train/step_figures": ("tests/lm/train/test_step_figures.py",),
     "lm/train/update_ratio": ("tests/lm/train/test_update_ratio.py",),
     "lm/train/greedy_samples": ("tests/lm/train/test_greedy_samples.py",),

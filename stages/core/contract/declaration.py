@@ -223,10 +223,8 @@ class Context:
 
     Attributes:
         progress: progress(done, total, unit, note) reports progress. A stage may call it as often as it likes; the runner limits the rate.
-        log: log(line) shows one line to the user. Numbers over time belong into a side table (metrics.parquet), results into
-            `Outcome.summary`.
-        drop: drop(reason, where, record) reports a record that cannot be read. The runner counts it and keeps it in bad_records.jsonl.
-            More than the recipe's `max_bad_records` fail the stage.
+        log: log(line) shows one line to the user. Numbers over time belong into a side table, results into `Outcome.summary`.
+        drop: drop(reason, where, record) counts and keeps a record that cannot be read. More than `max_bad_records` fail the stage.
         files: files(field) returns the resolved files of an external field ("warcs").
         scratch: A folder that survives a kill. The stage gets it back when it starts again with the same key and code.
         cache: A folder of the home for what can be made again at any time. Runs share it.

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -32,6 +31,7 @@ from stages.lm.optimizers.optimizer_adamw import AdamW
 from stages.lm.ranks.events import PartitionSizes
 from stages.lm.train.job import RankJob
 from stages.lm.train.training_settings import TrainingSettings
+from stages.lm.zero.update_gate import UpdateGate
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -74,30 +74,6 @@ class DeepSpeedConfig(TypedDict):
     wall_clock_breakdown: bool
     bf16: NotRequired[dict[str, bool]]
     data_types: NotRequired[dict[str, str]]
-
-
-@dataclass
-class UpdateGate:
-    """Decides between the gradients and the update of a step. Here the host waits for the device, once per step.
-
-    Attributes:
-        refuses: (gradient norm before clipping, sums) -> whether the update is left out.
-        pending: Sums over the ranks that the device still computes, fp64.
-        norm: Gradient norm of the last step; NaN if a gradient was not finite.
-        sums: The values of `pending`.
-    """
-
-    refuses: Callable[[float, list[float]], bool] = lambda norm, sums: math.isnan(norm)
-    pending: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
-    norm: float = math.nan
-    sums: list[float] = field(default_factory=list)
-
-    def closed(self, norm: float | Tensor) -> bool:
-        """Returns whether the update of a step with this gradient norm is left out, and keeps the norm and the sums."""
-        here = torch.as_tensor(norm, dtype=torch.float64, device=self.pending.device).reshape(1)
-        *self.sums, found = torch.cat([self.pending, here]).tolist()
-        self.norm = found if found >= 0 and math.isfinite(found) else math.nan
-        return self.refuses(self.norm, self.sums)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import step_figures, trainer
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.step_figures import StepWork
-from stages.lm.zero.engine import UpdateGate
+from stages.lm.zero.update_gate import UpdateGate
 from tests.golden import oracle
 from tests.lm import plain
 from tests.lm.made import MODEL, changed, training

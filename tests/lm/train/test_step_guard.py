@@ -23,7 +23,7 @@ from stages.lm.train import rank_run, training_step
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.step_figures import StepWork
 from stages.lm.train.step_guard import Guard, StepHistory, fault, history
-from stages.lm.zero.engine import UpdateGate
+from stages.lm.zero.update_gate import UpdateGate
 from stages.settings import deciding
 from tests.golden import oracle
 from tests.lm import plain

@@ -23,7 +23,8 @@ from stages.lm.ranks.events import EventTail, SequencesScored, event_path, open_
 from stages.lm.train import forward_only, rank_run, starting_weights, trainer, training_run
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import ScoringSettings
-from stages.lm.zero.engine import UpdateGate, optimizer_steps
+from stages.lm.zero.engine import optimizer_steps
+from stages.lm.zero.update_gate import UpdateGate
 from tests.golden import oracle
 from tests.lm import plain
 from tests.lm.made import MODEL, changed, training

@@ -16,7 +16,7 @@ from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.step_guard import Guard
 from stages.lm.train.training_step import train_step
 from stages.lm.train.update_ratio import copied_weights, layer_group, update_ratios
-from stages.lm.zero.engine import UpdateGate
+from stages.lm.zero.update_gate import UpdateGate
 from tests.lm import plain
 from tests.lm.made import changed, small_job
 

@@ -21,7 +21,8 @@ from stages.lm.optimizers.optimizer_muon import Muon
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import ScoringSettings
 from stages.lm.zero import engine as engines
-from stages.lm.zero.engine import Engine, UpdateGate, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
+from stages.lm.zero.engine import Engine, assign, build_optimizer, deepspeed_config, refuse_other_precision, start, stop
+from stages.lm.zero.update_gate import UpdateGate
 from tests.lm import plain
 from tests.lm.made import changed, small_job
 

@@ -1,0 +1,38 @@
+"""The gate between the gradients and the update of a step.
+
+Guarantee: all ranks see the same gradient norm and the same sums, so they decide alike.
+Cost: one wait for the device per step, for the norm and the sums together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class UpdateGate:
+    """Decides between the gradients and the update of a step. Here the host waits for the device, once per step.
+
+    Attributes:
+        refuses: (gradient norm before clipping, sums) -> whether the update is left out.
+        pending: Sums over the ranks that the device still computes, fp64.
+        norm: Gradient norm of the last step; NaN if a gradient was not finite.
+        sums: The values of `pending`.
+    """
+
+    refuses: Callable[[float, list[float]], bool] = lambda norm, sums: math.isnan(norm)
+    pending: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    norm: float = math.nan
+    sums: list[float] = field(default_factory=list)
+
+    def closed(self, norm: float | Tensor) -> bool:
+        """Returns whether the update of a step with this gradient norm is left out, and keeps the norm and the sums."""
+        here = torch.as_tensor(norm, dtype=torch.float64, device=self.pending.device).reshape(1)
+        *self.sums, found = torch.cat([self.pending, here]).tolist()
+        self.norm = found if found >= 0 and math.isfinite(found) else math.nan
+        return self.refuses(self.norm, self.sums)
