@@ -6,17 +6,18 @@ Cost: the forward passes of the ranks (stages/lm/measures/greedy_samples.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stages.core.contract.declaration import Artifact, Context
 from stages.core.contract.errors import StageError
 from stages.core.tables.training_tables import TEXT_SAMPLES
 
 if TYPE_CHECKING:
+    from stages.lm.measures.metrics import MetricLine
     from stages.lm.train.job import TextSamples
     from stages.lm.train.training_settings import SequenceTraining
 
@@ -42,13 +43,13 @@ class Sampler:
         for prompt, one in zip(self.prompts, ids, strict=True):
             say(f"step {step}: {prompt!r} -> {self.decode(one)[:SHOWN_CHARACTERS]!r}")
 
-    def write(self, lines: Iterable[Mapping[str, Any]], out: Path) -> None:
+    def write(self, lines: Iterable[MetricLine], out: Path) -> None:
         """Writes the side table. lines: the lines of the metrics file."""
         from stages.core.tables.parquet import schema, write_rows
 
         write_rows(out / f"{TEXT_SAMPLES.name}.parquet", schema(**TEXT_SAMPLES.types), self._rows(lines))
 
-    def _rows(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, object]]:
+    def _rows(self, lines: Iterable[MetricLine]) -> Iterator[dict[str, int | str]]:
         from stages.lm.measures.metrics import SAMPLED
 
         for line in lines:

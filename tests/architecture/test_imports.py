@@ -35,6 +35,7 @@ LEAVES: dict[str, set[str]] = {"stages.settings": {"pydantic", "pydantic_core"},
 
 BODIES = {
     "stages.continued_training",
+    "stages.trained_artifact",
     "stages.training",
     "stages.training_texts",
     "stages.signatures",

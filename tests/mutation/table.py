@@ -57,6 +57,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/checkpoints/snapshots": ("tests/lm/checkpoints/test_snapshots.py",),
     "lm/ranks/stall": ("tests/lm/ranks/test_stall.py",),
     "lm/train/step_guard": ("tests/lm/train/test_step_guard.py",),
+    "lm/zero/update_gate": ("tests/lm/measures/test_step_figures.py", "tests/lm/train/test_step_guard.py"),
     "lm/measures/step_figures": ("tests/lm/measures/test_step_figures.py",),
     "lm/measures/update_ratio": ("tests/lm/measures/test_update_ratio.py",),
     "lm/measures/greedy_samples": ("tests/lm/measures/test_greedy_samples.py",),

@@ -1,7 +1,7 @@
-"""Decides between the gradients and the update of a step.
+"""The gate between the gradients and the update of a step.
 
-Guarantee: a gradient norm that is not finite is NaN for whoever decides, whatever mark DeepSpeed uses for it.
-Cost: none.
+Guarantee: all ranks see the same gradient norm and the same sums, so they decide alike.
+Cost: one wait for the device per step, for the norm and the sums together.
 """
 
 from __future__ import annotations

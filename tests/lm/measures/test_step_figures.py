@@ -25,7 +25,7 @@ from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.train import trainer
 from stages.lm.train.job import Machine, RankJob
-from stages.lm.zero.engine import UpdateGate
+from stages.lm.zero.update_gate import UpdateGate
 from tests.golden import oracle
 from tests.lm import plain
 from tests.lm.made import MODEL, changed, training

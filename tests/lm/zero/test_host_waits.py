@@ -12,7 +12,7 @@ from tests.conftest import PROJECT
 
 
 def test_no_micro_batch_makes_the_host_wait(tmp_path: Path) -> None:
-    """Four micro-batches. On a GPU, only the gate and utils.py wait for the device; the others read tensors that are on the CPU there too."""
+    """Four micro-batches. On a GPU, only update_gate.py and utils.py wait for the device; the others read tensors that are on the CPU there too."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.lm.toys.host_waits", str(tmp_path)], cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)},
         capture_output=True, text=True, timeout=200, check=False,
@@ -21,7 +21,8 @@ def test_no_micro_batch_makes_the_host_wait(tmp_path: Path) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("attention.py") == 2 * 4, "the CPU's operator of attention; a GPU has another"
     assert found == {
-        "engine.py": 1 + 1,  # reduce_on_host, which reads the CPU; the gate, which reads losses and norm
+        "engine.py": 1,  # reduce_on_host, which reads the CPU
+        "update_gate.py": 1,  # losses and norm together
         "stage3.py": 2,  # AdamW's counts, on the CPU
         "utils.py": 1,  # DeepSpeed's own check of the norm, after the gate
     }
