@@ -39,7 +39,6 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/zero/engine": TRAINED,
     "lm/zero/engine_state": ("tests/lm/zero/test_engine_start.py", *TRAINED),
     "lm/zero/deepspeed_settings": ("tests/lm/zero/test_engine_settings.py",),
-    "lm/zero/update_gate": ("tests/lm/train/test_step_guard.py",),
     "lm/zero/stage_one": ("tests/lm/zero/test_stages.py", "tests/golden/test_stage_one.py"),
     "lm/zero/stage_three": ("tests/lm/zero/test_stages.py", *TRAINED),
     "lm/train/machine_memory": ("tests/lm/train/test_machine_memory.py",),
