@@ -35,7 +35,7 @@ OTHER: dict[str, Any] = {
     "seed": 6, "phases": (Phase(1, SEQUENCES - 1),), "steps": 5, "validation": None,
     "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_size": 4, "settings.learning_rate": 4e-3,
     "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_sequences": 2,
-    "settings.checkpoint_every_steps": 3, "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
+    "settings.checkpoint_every_steps": 3, "settings.milestone_every_steps": 3, "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
     "settings.optimizer.eps": 1e-2, "settings.max_grad_norm": 0.01, "settings.decay_embeddings": True,
     "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
     "model.num_key_value_heads": 1, "model.intermediate_size": 40,
@@ -53,20 +53,21 @@ ELSEWHERE = {
     "train": "by its own fields, below", "machine.kernels": "test_compiled_blocks trains with and without",
     **dict.fromkeys(("settings.guard.action", "settings.guard.max_z", "settings.guard.window", "settings.guard.max_skips_in_a_row"), "test_step_guard"),
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
+    "continuation": "test_continuation", "earlier": "test_continuation", "machine.keep_snapshots": "test_trainer and test_snapshots",
     "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
 RESULT = ("lines", "weights")
 SHOWS = {
     "settings.eval_every_steps": ("evaluations",), "settings.max_validation_sequences": ("evaluations",), "validation": ("evaluations",),
-    "settings.checkpoint_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
+    "settings.checkpoint_every_steps": ("saved",), "settings.milestone_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
     "machine.recompute": ("recomputing",), "machine.eval_batch_size": ("evaluated",),
 }  # fmt: skip
 """Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
     "scratch", "out", "init_from", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
-    "settings.checkpoint_every_steps", "settings.budget",
+    "settings.checkpoint_every_steps", "settings.milestone_every_steps", "settings.budget", "earlier",
 }  # fmt: skip
 
 
@@ -281,18 +282,18 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
 class Runtime:
     gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, recompute = 0, 3, 5, 7, True, "feed_forward"
-    stall_limit_s, stop_grace_s = 11, 13
+    stall_limit_s, stop_grace_s, keep_snapshots = 11, 13, 17
     compile: bool | None = False
 
 
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
-    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13)
+    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13, 17)
     monkeypatch.setattr(Runtime, "gpus", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13)
+    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 17)
     monkeypatch.setattr(Runtime, "gpus", 3)
     with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
         stage_training.machine(ctx)
@@ -318,7 +319,7 @@ def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
         (headers / "Python.h").touch()
     said: list[str] = []
     runtime = SimpleNamespace(**{name: getattr(Runtime, name) for name in ("cpu_ranks", "micro_batch_size", "eval_batch_size", "offload_optimizer",
-        "recompute", "stall_limit_s", "stop_grace_s")}, gpus=gpus, compile=wanted)  # fmt: skip
+        "recompute", "stall_limit_s", "stop_grace_s", "keep_snapshots")}, gpus=gpus, compile=wanted)  # fmt: skip
     ctx: Any = SimpleNamespace(runtime=runtime, node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
