@@ -35,7 +35,8 @@ OTHER: dict[str, Any] = {
     "seed": 6, "phases": (Phase(1, SEQUENCES - 1),), "steps": 5, "validation": None,
     "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_size": 4, "settings.learning_rate": 4e-3,
     "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_sequences": 2,
-    "settings.checkpoint_every_steps": 3, "settings.milestone_every_steps": 3, "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
+    "settings.checkpoint_every_steps": 3, "settings.milestone_every_steps": 3,
+    "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
     "settings.optimizer.eps": 1e-2, "settings.max_grad_norm": 0.01, "settings.decay_embeddings": True,
     "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
     "model.num_key_value_heads": 1, "model.intermediate_size": 40,
@@ -60,7 +61,8 @@ ELSEWHERE = {
 RESULT = ("lines", "weights")
 SHOWS = {
     "settings.eval_every_steps": ("evaluations",), "settings.max_validation_sequences": ("evaluations",), "validation": ("evaluations",),
-    "settings.checkpoint_every_steps": ("saved",), "settings.milestone_every_steps": ("saved",), "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
+    "settings.checkpoint_every_steps": ("saved",), "settings.milestone_every_steps": ("saved",),
+    "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
     "machine.recompute": ("recomputing",), "machine.eval_batch_size": ("evaluated",),
 }  # fmt: skip
