@@ -36,7 +36,7 @@ OTHER: dict[str, Any] = {
     "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_size": 4, "settings.learning_rate": 4e-3,
     "settings.batch_ramp": (BatchRampStep(steps=2, global_batch_size=4),),
     "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_sequences": 2,
-    "settings.checkpoint_every_steps": 3, "settings.update_ratio_every_steps": 2,
+    "settings.checkpoint_every_steps": 3, "settings.update_ratio_every_steps": 2, "settings.milestone_every_steps": 3,
     "settings.precision": "bf16", "settings.weight_decay": 0.5, "settings.optimizer.betas": (0.5, 0.6),
     "settings.optimizer.eps": 1e-2, "settings.max_grad_norm": 0.01, "settings.decay_embeddings": True,
     "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
@@ -57,13 +57,14 @@ ELSEWHERE = {
     **dict.fromkeys(("settings.guard.action", "settings.guard.max_z", "settings.guard.window", "settings.guard.max_skips_in_a_row"), "test_step_guard"),
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
     "settings.budget.partial": "the stage refuses, test_early_end",
+    "continuation": "test_continuation", "earlier": "test_continuation", "machine.keep_snapshots": "test_trainer and test_snapshots",
     "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
 RESULT = ("lines", "weights")
 SHOWS = {
     "settings.eval_every_steps": ("evaluations",), "settings.max_validation_sequences": ("evaluations",), "validation": ("evaluations",),
-    "settings.checkpoint_every_steps": ("saved",), "settings.update_ratio_every_steps": ("ratios",),
+    "settings.checkpoint_every_steps": ("saved",), "settings.update_ratio_every_steps": ("ratios",), "settings.milestone_every_steps": ("saved",),
     "settings.precision": ("settings",), "machine.micro_batch_size": ("settings",),
     "machine.offload_optimizer": ("settings",), "machine.device": ("settings",), "machine.ranks": ("accumulation",),
     "machine.recompute": ("recomputing",), "machine.eval_batch_size": ("evaluated",), "machine.zero_stage": ("settings",),
@@ -71,7 +72,7 @@ SHOWS = {
 """Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
     "scratch", "out", "init_from", "token_bytes", "samples", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
-    "settings.checkpoint_every_steps", "settings.update_ratio_every_steps", "settings.budget",
+    "settings.checkpoint_every_steps", "settings.update_ratio_every_steps", "settings.milestone_every_steps", "settings.budget", "earlier",
 }  # fmt: skip
 
 
@@ -298,6 +299,7 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 class Runtime:
     gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, recompute = 0, 3, 5, 7, True, "feed_forward"
     stall_limit_s, stop_grace_s, zero_stage = 11, 13, 1
+    stall_limit_s, stop_grace_s, keep_snapshots = 11, 13, 17
     compile: bool | None = False
 
 
@@ -309,6 +311,11 @@ def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 1)
+    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13, 17)
+    monkeypatch.setattr(Runtime, "gpus", 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 17)
     monkeypatch.setattr(Runtime, "gpus", 3)
     with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
         stage_training.machine(ctx)
@@ -335,6 +342,7 @@ def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
     said: list[str] = []
     runtime = SimpleNamespace(**{name: getattr(Runtime, name) for name in ("cpu_ranks", "micro_batch_size", "eval_batch_size", "offload_optimizer",
         "recompute", "stall_limit_s", "stop_grace_s", "zero_stage")}, gpus=gpus, compile=wanted)  # fmt: skip
+        "recompute", "stall_limit_s", "stop_grace_s", "keep_snapshots")}, gpus=gpus, compile=wanted)  # fmt: skip
     ctx: Any = SimpleNamespace(runtime=runtime, node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
