@@ -298,24 +298,18 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
 class Runtime:
     gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, recompute = 0, 3, 5, 7, True, "feed_forward"
-    stall_limit_s, stop_grace_s, zero_stage = 11, 13, 1
-    stall_limit_s, stop_grace_s, keep_snapshots = 11, 13, 17
+    stall_limit_s, stop_grace_s, zero_stage, keep_snapshots = 11, 13, 1, 17
     compile: bool | None = False
 
 
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
-    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13, 1)
+    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13, 1, 17)
     monkeypatch.setattr(Runtime, "gpus", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 1)
-    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13, 17)
-    monkeypatch.setattr(Runtime, "gpus", 2)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 17)
+    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 1, 17)
     monkeypatch.setattr(Runtime, "gpus", 3)
     with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
         stage_training.machine(ctx)
@@ -341,8 +335,7 @@ def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
         (headers / "Python.h").touch()
     said: list[str] = []
     runtime = SimpleNamespace(**{name: getattr(Runtime, name) for name in ("cpu_ranks", "micro_batch_size", "eval_batch_size", "offload_optimizer",
-        "recompute", "stall_limit_s", "stop_grace_s", "zero_stage")}, gpus=gpus, compile=wanted)  # fmt: skip
-        "recompute", "stall_limit_s", "stop_grace_s", "keep_snapshots")}, gpus=gpus, compile=wanted)  # fmt: skip
+        "recompute", "stall_limit_s", "stop_grace_s", "zero_stage", "keep_snapshots")}, gpus=gpus, compile=wanted)  # fmt: skip
     ctx: Any = SimpleNamespace(runtime=runtime, node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
