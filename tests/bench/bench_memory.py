@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from flows.cli.printing import print_table
-from stages.lm.data.order import Phase
+from stages.lm.data.phases import SequenceRange
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.training_memory import PROCESS_BYTES
@@ -81,7 +81,7 @@ def job_of(name: str, folder: Path, given: dict[str, Any]) -> RankJob:
     scratch.mkdir()
     return RankJob(
         model=chosen.model, settings=training(global_batch_size=batch, learning_rate=1e-3, precision=precision), train=files, machine=machine,
-        seed=1, scratch=str(scratch), out=str(folder / "out"), phases=(Phase(0, batch),), steps=STEPS,
+        seed=1, scratch=str(scratch), out=str(folder / "out"), ranges=(SequenceRange(0, batch, length),), steps=STEPS,
     )  # fmt: skip
 
 

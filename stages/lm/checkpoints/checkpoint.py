@@ -88,13 +88,7 @@ def no_tick() -> None:
 
 @dataclass
 class HostCopy:
-    """A rank's part of a checkpoint in host memory.
-
-    Attributes:
-        tensors: "<parameter>|<what>" -> flat fp32 values. `write_part` empties it.
-        begins: Parameter -> first element of this rank's partition.
-        trainer: The contents of trainer.json.
-    """
+    """A rank's part of a checkpoint in host memory: "<parameter>|<what>" -> flat values, parameter -> first element, trainer.json."""
 
     tensors: dict[str, Tensor]
     begins: dict[str, int]
@@ -112,11 +106,6 @@ def host_copy(engine: Engine, step: int, fingerprint: str) -> HostCopy:
     )
 
 
-def part_path(partial: Path, rank: int) -> Path:
-    """Returns the path of a rank's shard."""
-    return partial / "shards" / f"{rank:05d}.safetensors"
-
-
 def sum_path(partial: Path, rank: int) -> Path:
     """Returns the path of the file that a rank writes when its shard is on disk. It holds the shard's record."""
     return partial / f"{rank:05d}.sum"
@@ -124,7 +113,7 @@ def sum_path(partial: Path, rank: int) -> Path:
 
 def write_part(copy: HostCopy, partial: Path, rank: int, tick: Callable[[], None] = no_tick) -> None:
     """Writes a rank's shard below `partial`, and its sum when it is on disk. The copy is empty afterwards. tick: see `describe`."""
-    path, told = part_path(partial, rank), sum_path(partial, rank)
+    path, told = partial / "shards" / f"{rank:05d}.safetensors", sum_path(partial, rank)
     _save_shard(copy.tensors, copy.begins, path)
     copy.tensors.clear()
     told.with_suffix(".part").write_text(json.dumps(asdict(describe(path, partial, tick))))

@@ -164,7 +164,8 @@ def _write_part(copy: checkpoint.HostCopy, writing: _Writing, rank: int) -> None
     try:
         checkpoint.write_part(copy, writing.partial, rank, writing.count)
     except OSError:
-        checkpoint.part_path(writing.partial, rank).unlink(missing_ok=True)  # frees the space at once, which other files may need
+        for path in (writing.partial / "shards").glob(f"{rank:05d}.*"):
+            path.unlink()  # frees the space at once, which other files may need
         raise
 
 

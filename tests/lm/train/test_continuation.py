@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from stages.lm.checkpoints import checkpoint, snapshots
-from stages.lm.data.order import Phase
-from stages.lm.data.phases import BatchSize
+from stages.lm.data.phases import BatchSize, SequenceRange
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.measures.metrics import last_updates, read_metrics
 from stages.lm.model.loss_next_token import NextTokenLoss
@@ -93,7 +92,7 @@ def small(folder: Path) -> RankJob:
     sequences = write_sequence_files(folder / "train", *plain.items_of(21, 1), 32, 0)
     return RankJob(
         model=MODEL, train=sequences, machine=Machine(2, "cpu", 2, 3, keep_snapshots=1), seed=5, scratch="", out="",
-        phases=(Phase(0, 21),), steps=8,
+        ranges=(SequenceRange(0, 21, 32),), steps=8,
         settings=training(loss=NextTokenLoss(), global_batch_size=4, learning_rate=3e-3, warmup_steps=2,
                           schedule=WarmupStableDecay(), milestone_every_steps=3),
     )  # fmt: skip
@@ -107,7 +106,7 @@ def test_the_guard_compares_with_the_steps_of_the_trunk(tmp_path: Path) -> None:
     job = replace(small(tmp_path), scratch=str(tmp_path), earlier=str(tmp_path / "earlier.jsonl"), continuation=StartingPoint(3))
     engine = plain.engine_of(replace(job, machine=Machine(1, "cpu", 4, 3)))
     for start, expected in ((3, [1, 2, 3]), (5, [1, 2, 3, 4, 5])):
-        run = rank_run.open_run(job, engine, None, None, start)  # type: ignore[arg-type]
+        run = rank_run.open_run(job, engine, open_events(tmp_path, 0), None, start)
         assert list(run.history.losses) == list(run.history.norms) == expected
 
 

@@ -41,7 +41,7 @@ def made_job(folder: Path, stage: Literal[1, 3]) -> RankJob:
 
 def gradients(job: RankJob) -> list[dict[str, Tensor]]:
     """Returns the gradients of each sequence of the first step, in bf16."""
-    reader, sequences = SequenceReader(job.train), Order(job.phases, job.seed, 4).sequences_of_step(0)
+    reader, sequences = SequenceReader(job.train), Order(job.phases, job.seed).sequences_of_step(0)
     batches = [reader.batch(sequences[n : n + 1], job.training.loss.trim_to) for n in range(4)]
     units = sum(job.training.loss.units(batch) for batch in batches)
     found = []
