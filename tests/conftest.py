@@ -15,6 +15,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import hypothesis
 import pytest
 
 from flows.off_nodes import off_nodes
@@ -28,6 +29,9 @@ from tests.made.real import NOT_HERE, real_folder
 from tests.made.variants import Data
 
 PROJECT = Path(__file__).resolve().parents[1]
+
+hypothesis.settings.register_profile("loam", deadline=None)  # no unit test asserts a time
+hypothesis.settings.load_profile("loam")
 
 
 LONGER_S = {"tiny_home": 1800, "server": 900}

@@ -119,12 +119,13 @@ def engine_of(job: RankJob, rank: int = 0, ranks: int = 1) -> PlainEngine:
 
 @dataclass
 class Observed:
-    """The observable results of a run: metrics lines, steps with a snapshot, final weights, DeepSpeed's settings."""
+    """The observable results of a run: metrics lines, steps with a snapshot, final weights, DeepSpeed's settings, snapshots waited for."""
 
     lines: list[dict[str, Any]]
     saved: list[int] = field(default_factory=list)
     weights: dict[str, Tensor] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    awaited: list[int] = field(default_factory=list)
 
     def curve(self, name: str = "loss") -> list[float]:
         return [line[name] for line in self.lines if name in line]
@@ -137,7 +138,13 @@ class Observed:
 def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int | None = None) -> Observed:
     """Trains and returns the results. start: acts as if a snapshot of that many steps existed, with the initial weights of the job."""
     saved: list[int] = []
-    monkeypatch.setattr(trainer, "save", lambda _, step, wait: saved.append(step))
+    awaited: list[int] = []
+
+    def save(_: Any, step: int, wait: bool) -> None:
+        saved.append(step)
+        awaited.extend([step] if wait else [])
+
+    monkeypatch.setattr(trainer, "save", save)
     monkeypatch.setattr(trainer, "finish", lambda _: None)
     if start is not None:
         fresh = trainer.load
@@ -147,7 +154,7 @@ def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int 
     engine = engine_of(job)
     trainer.train(job, engine, open_events(folder, 0))
     weights = {name: p.detach().clone() for name, p in engine.named.items()}
-    return Observed(read_metrics(folder / "metrics.jsonl"), saved, weights, json.loads(json.dumps(engine.deep.settings)))
+    return Observed(read_metrics(folder / "metrics.jsonl"), saved, weights, json.loads(json.dumps(engine.deep.settings)), awaited)
 
 
 def items_of(

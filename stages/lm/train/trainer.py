@@ -56,7 +56,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
             clock = time.monotonic()
         due = settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0
         if last or done.stops or due or step + 1 in milestones:
-            save(run, step + 1, wait=last or done.stops)
+            save(run, step + 1, wait=last or done.stops or step + 1 in milestones)
             clock = time.monotonic()
         if done.stops and not last:
             if engine.rank == 0:

@@ -215,6 +215,13 @@ def test_a_snapshot_has_the_metrics_and_the_rules_of_the_job(job: RankJob, tmp_p
     assert [int(folder.name[5:]) for folder in folders if folder.exists()] == [3, 6, 7, 8]
 
 
+def test_training_waits_only_for_milestones_and_the_last_snapshot(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A milestone that could not be written would be missing in the artifact."""
+    own = changed(replace(job, validation=None), checkpoint_every_steps=2, milestone_every_steps=3)
+    found = plain.run(own, tmp_path, monkeypatch)
+    assert (found.saved, found.awaited) == ([2, 3, 4, 6, 7], [3, 6, 7])
+
+
 def test_a_job_that_is_already_done_only_hands_over(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = plain.run(job, tmp_path, monkeypatch, start=7)
     assert found.lines == [] and found.saved == []
