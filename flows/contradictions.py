@@ -93,7 +93,8 @@ def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
     ranks, device = runtime.gpus or runtime.cpu_ranks, "gpus" if runtime.gpus else "cpu_ranks"
     together = ranks * runtime.micro_batch_size
     for node in training:
-        ramp = (("batch_ramp: global_batch_size", one.global_batch_size) for one in running[node].batch_ramp)
+        continued = getattr(running[node], "continue_from", None)  # then steps of the ramp may be behind; the stage checks those ahead
+        ramp = (("batch_ramp: global_batch_size", one.global_batch_size) for one in (() if continued else running[node].batch_ramp))
         for field, batch in (*ramp, ("global_batch_size", running[node].global_batch_size)):
             if batch % together:
                 yield (

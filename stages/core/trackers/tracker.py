@@ -8,7 +8,6 @@ Cost: one small write per tracker and step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,20 +80,29 @@ class TrackedBuild:
     node: str
     earlier: EarlierSteps
     say: Callable[[str], None]
-    stack: ExitStack = field(default_factory=ExitStack)
-    opened: list[Tracker] = field(default_factory=list)
+    started: bool = False
+    opened: dict[str, Tracker] = field(default_factory=dict)
 
     def record(self, step: int, values: Mapping[str, float | None]) -> None:
         """Passes the metrics after `step` finished steps on to every tracker."""
-        if self.names and not self.opened:
+        if self.names and not self.started:
+            self.started = True
             self._open(TrackerStart(self.folder.absolute(), self.node, step, self.earlier))
         found = {name: float(value) for name, value in values.items() if value is not None}
-        for tracker in self.opened:
-            tracker.record(step, found)
+        for name, tracker in list(self.opened.items()):
+            try:
+                tracker.record(step, found)
+            except OSError as error:  # such as a full disk, which ends a snapshot but not the training
+                del self.opened[name]
+                self.say(f"{name} gets no more metrics: {error}. Training goes on.")
 
     def close(self) -> None:
-        """Closes all trackers."""
-        self.stack.close()
+        """Closes all trackers that still get metrics."""
+        for name, tracker in self.opened.items():
+            try:
+                tracker.close()
+            except OSError as error:
+                self.say(f"{name} lacks the last metrics: {error}.")
 
     def _open(self, start: TrackerStart) -> None:
         from stages.core.trackers.tensorboard_tracker import TensorboardTracker
@@ -104,6 +112,5 @@ class TrackedBuild:
         shows = {"tensorboard": f"tensorboard --logdir {start.folder}", "wandb": f"wandb sync {start.folder}/wandb/offline-run-*"}
         start.folder.mkdir(parents=True, exist_ok=True)
         for name in self.names:
-            self.opened.append(openers[name](start))
-            self.stack.callback(self.opened[-1].close)
+            self.opened[name] = openers[name](start)
             self.say(f"curves for {name} in {start.folder}; to see them: {shows[name]}")

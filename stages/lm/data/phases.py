@@ -99,6 +99,12 @@ def planned_phases(seq_len: int, sizes: Sequence[BatchSize], first_step: int = 0
     return phase_table([SequenceRange(0, 1 << 60, seq_len)], sizes, first_step)
 
 
+def upcoming_sizes(sizes: Sequence[BatchSize], step: int) -> list[int]:
+    """Returns the sequences per step of `step` and the steps after it."""
+    ends = [*(size.first_step for size in sizes[1:]), math.inf]
+    return [size.sequences for size, end in zip(sizes, ends, strict=True) if end > step]
+
+
 def same_until(some: Sequence[BatchSize], others: Sequence[BatchSize], step: int) -> bool:
     """Returns whether both give every step below `step` the same number of sequences."""
 

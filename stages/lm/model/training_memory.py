@@ -27,6 +27,8 @@ HEAP_BLOCKS = 2
 (MALLOC_MMAP_THRESHOLD_=1048576) there is none of it, but a step takes a third more CPU time."""
 BUCKET_ELEMENTS = 200_000_000
 """Largest bucket of gradients: BUCKET_ELEMENTS of lm/zero/deepspeed_settings.py, which imports torch."""
+LIVE_ELEMENTS = 1_000_000_000 + BUCKET_ELEMENTS
+"""Most weights that are gathered at once under stage 3: DeepSpeed's default of stage3_max_live_parameters, and the bucket that is prefetched."""
 LOGIT_CHUNKS = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Logits in memory at once: CHUNK_ELEMENTS of lm/model/linear_cross_entropy.py, which imports torch."""
 
@@ -45,6 +47,7 @@ class TrainingLoad:
         state_tensors: Tensors of optimizer state per parameter.
         device: "cpu" or "cuda".
         offload_optimizer: Whether master weights and optimizer state are in the memory of the host.
+        copies: Whether training goes on while a copy of weights and state in host memory is written as a snapshot.
     """
 
     ranks: int
@@ -56,6 +59,7 @@ class TrainingLoad:
     state_tensors: StateTensors
     device: str = "cpu"
     offload_optimizer: bool = False
+    copies: bool = False
 
     @property
     def width_bytes(self) -> int:
@@ -72,20 +76,20 @@ def weights_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
     """Returns the memory of weights, gradients and optimizer state at the end of a backward pass, in bytes.
 
     Under stage 3 a rank has its part of the weights, fp32 master weights, states, fp32 gradients, and of what is reduced. The weights that
-    were gathered stay for the backward pass (DeepSpeed keeps up to 1e9 elements), and a bucket has the gradients until they are reduced, with
+    were gathered stay for the backward pass (DeepSpeed keeps up to LIVE_ELEMENTS), and a bucket has the gradients until they are reduced, with
     half of it again for copies. Under stage 1 it has all weights and gradients, in bf16 with fp32 sums beside the gradients, and its part of
     master weights and states, in fp32 also of the gradients.
     """
     params, width = parameter_count(config), load.width_bytes
     states = 4 * params + state_bytes(config, load.state_tensors)
     if load.zero_stage == 3:
-        divided, whole = params * (width + 8), params * width + min(params, BUCKET_ELEMENTS) * 6
+        divided, whole = params * (width + 8), min(params, LIVE_ELEMENTS) * width + min(params, BUCKET_ELEMENTS) * 6
     elif load.precision == "bf16":
         divided, whole = 0, params * (2 + 2 + 4)
     else:
         divided, whole = params * 4, params * 8
     if load.device == "cpu":
-        return (states + divided) // load.ranks + whole + HEAP_BYTES_PER_WEIGHT * _small_parameters(config)
+        return (states * (1 + load.copies) + divided) // load.ranks + whole + HEAP_BYTES_PER_WEIGHT * _small_parameters(config)
     return ((0 if load.offload_optimizer else states) + divided) // load.ranks + whole
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from stages.lm.data.phases import Phase, SequenceRange, phase_table
+from stages.lm.data.phases import Phase, SequenceRange, phase_table, upcoming_sizes
 from stages.lm.data.reader import SequenceFiles
 from stages.lm.model.config import ModelConfig, Recompute
 from stages.lm.train.continuation import StartingPoint
@@ -144,7 +144,7 @@ class RankJob:
             JobError: A global batch is not divisible by ranks × micro_batch_size.
         """
         per_pass = self.machine.ranks * self.machine.micro_batch_size
-        sizes = [size.sequences for size in self.training.batch_sizes]
+        sizes = upcoming_sizes(self.training.batch_sizes, self.continuation.step)
         for batch in sizes:
             if batch % per_pass:
                 raise JobError(

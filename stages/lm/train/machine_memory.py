@@ -2,7 +2,8 @@
 
 Guarantee: on CPUs the estimates of all ranks together are compared with the machine's memory and with the limit of the process's cgroup; on
 GPUs that of one rank with the memory of each GPU. Memory that other processes use does not count, because it may be free later.
-Cost: reads a few small files.
+The estimate may be wrong by 15 %, so a training is refused only if it needs more than that above what there is.
+Cost: reads a few small files, and of trimmed sequences their lengths.
 Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.max) and cgroup-v1/memory.html (memory.limit_in_bytes).
 """
 
@@ -12,20 +13,35 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
+from stages.lm.data.reader import SequenceReader
 from stages.lm.model.training_memory import TrainingLoad, rank_memory_bytes
 from stages.lm.train.job import JobError, RankJob
 
 GIB = 1 << 30
+ERROR = 0.15
+"""How far the estimate may be from the true peak (tests/bench/bench_memory.py): only what surely does not fit is refused."""
 
 
 def rank_bytes(job: RankJob) -> int:
     """Returns the estimated memory of one rank of a training job, in bytes."""
     machine, settings = job.machine, job.training
     load = TrainingLoad(
-        machine.ranks, machine.zero_stage, machine.micro_batch_size, job.train.seq_len, settings.precision, machine.recompute,
-        settings.optimizer.state_tensors(), machine.device, machine.offload_optimizer,
+        machine.ranks, machine.zero_stage, machine.micro_batch_size, _longest(job), settings.precision, machine.recompute,
+        settings.optimizer.state_tensors(), machine.device, machine.offload_optimizer, settings.checkpoint_every_steps > 0,
     )  # fmt: skip
     return rank_memory_bytes(job.model, load)
+
+
+def _longest(job: RankJob) -> int:
+    """Returns the tokens to which the longest batch is padded."""
+    seq_len, trim_to = job.train.seq_len, job.training.loss.trim_to
+    if not trim_to:
+        return seq_len
+    reader = SequenceReader(job.train)
+    ends = np.concatenate([[0], np.cumsum(reader.segments[:, 2])])[reader.offsets]
+    return min(seq_len, -(-int(np.diff(ends).max(initial=1)) // trim_to) * trim_to)
 
 
 def refuse_too_little_memory(job: RankJob) -> None:
@@ -42,7 +58,7 @@ def refuse_too_little_memory(job: RankJob) -> None:
         has, needed, where = gpu_bytes(machine.ranks), each, "the GPU with the least memory"
     else:
         has, needed, where = limit_bytes(), each * machine.ranks, "this machine"
-    if needed <= has:
+    if needed <= has * (1 + ERROR):
         return
     other = f", runtime.zero_stage (3 in place of {machine.zero_stage})" if machine.zero_stage != 3 and machine.ranks > 1 else ""
     ranks = "" if machine.device == "cuda" else ", runtime.cpu_ranks"

@@ -117,13 +117,14 @@ def _upcoming(job: RankJob, engine: Engine, order: Order) -> StepPrefetch[Staged
     """Returns the micro-batches of this rank by step. Only the thread uses the reader."""
     reader, trim_to, on_gpu = SequenceReader(job.train), job.training.loss.trim_to, job.machine.device == "cuda"
 
-    def staged(sequences: np.ndarray, seq_len: int) -> StagedBatch:
+    def staged(sequences: np.ndarray, seq_len: int | None) -> StagedBatch:
         batch = reader.batch(sequences, trim_to, seq_len)
         return StagedBatch(batch, on_host(batch, pinned=on_gpu))
 
     def parts_of(step: int) -> list[Callable[[], StagedBatch]]:
         dealt = order.sequences_of_step(step).reshape(-1, engine.ranks, job.machine.micro_batch_size)[:, engine.rank]
-        return [partial(staged, sequences, order.phase_of(step).seq_len) for sequences in dealt]
+        seq_len = None if trim_to else order.phase_of(step).seq_len  # a sequence that is trimmed may be two contexts: a pair of answers
+        return [partial(staged, sequences, seq_len) for sequences in dealt]
 
     def begins() -> None:
         if on_gpu:

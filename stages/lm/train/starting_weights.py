@@ -18,6 +18,7 @@ from stages.lm.optimizers.optimizer import full_shape
 from stages.lm.ranks.events import EventWriter
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.job import RankJob
+from stages.lm.train.training_settings import TrainingSettings
 from stages.lm.zero.engine import Engine
 from stages.lm.zero.engine_state import assign
 
@@ -28,7 +29,7 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
     A job that continues another gets the optimizer's state and its count of updates from job.init_from too.
     """
     events.heartbeat.reach(Activity.LOADING)
-    tick = events.heartbeat.tick
+    tick, fresh = events.heartbeat.tick, 0 if isinstance(job.settings, TrainingSettings) else None
     with ExitStack() as stack:
         found = snapshots.newest_good(engine, snapshots.root(Path(job.scratch)), job.fingerprint(), events.log, tick)
         if found:
@@ -40,11 +41,11 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
             trainer = checkpoint.verify(Path(job.init_from), engine.rank, engine.ranks, tick)
             assign(engine, _ticking(checkpoint.opened(Path(job.init_from), stack, trainer), tick), trainer.optimizer_steps)
         elif job.init_from:
-            assign(engine, _ticking(checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks, tick), tick))
+            assign(engine, _ticking(checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks, tick), tick), fresh)
         else:
             shapes = {name: full_shape(param) for name, param in engine.named.items()}
             values = checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed))
-            assign(engine, _ticking(values, tick))
+            assign(engine, _ticking(values, tick), fresh)
     return found[1].step if found else job.continuation.step
 
 

@@ -73,16 +73,17 @@ def optimizer_steps(engine: Engine, step: int) -> int:
     return counts.pop() if counts else step
 
 
-def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int = 0) -> None:
-    """Sets the weights and, for step > 0, the optimizer's state.
+def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int | None = None) -> None:
+    """Sets the weights and, unless step is None, the optimizer's state.
 
     Args:
         engine: The started engine.
         partition: (parameter name, "weight" or the name of an optimizer state, begin, length) -> flat fp32 slice of the full tensor. Beyond
             the end of the tensor, the slice is zero.
-        step: Updates that the optimizer has made. Every group gets its own state tensors.
+        step: Updates that the optimizer has made; at 0 its state is zero, also before a first update that the guard may leave out. None: no
+            state, for scoring. Every group gets its own state tensors.
     """
-    if step:
+    if step is not None:
         engine.partitions.start_state(step)
     for name in engine.named:
         begin, length = engine.partitions.part(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,28 @@ def test_tensorboard_reads_every_step_once_after_a_kill(tmp_path: Path) -> None:
         "mfu": [(2, 0.25), (3, 0.5), (4, 0.5), (5, 0.5)],
     }
     assert not list(tmp_path.rglob("wandb"))
+
+
+def test_a_full_disk_ends_a_tracker_and_not_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    tracked = build(tmp_path, "tensorboard", said=said)
+    tracked.record(1, {"loss": 1.0})
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise full
+
+    monkeypatch.setattr(tracked.opened["tensorboard"].writer, "flush", refuse)  # type: ignore[attr-defined]
+    tracked.record(2, {"loss": 2.0})
+    assert said[1:] == ["tensorboard gets no more metrics: [Errno 28] No space left on device. Training goes on."]
+    tracked.record(3, {"loss": 3.0})
+    tracked.close()
+    assert len(said) == 2 and not tracked.opened
+    again = build(tmp_path / "again", "tensorboard", said=said)
+    again.record(1, {"loss": 1.0})
+    monkeypatch.setattr(again.opened["tensorboard"].writer, "close", refuse)  # type: ignore[attr-defined]
+    again.close()
+    assert said[-1] == "tensorboard lacks the last metrics: [Errno 28] No space left on device."
 
 
 def test_a_training_that_starts_anew_leaves_nothing_of_an_earlier_one(tmp_path: Path) -> None:

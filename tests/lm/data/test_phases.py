@@ -17,9 +17,11 @@ from stages.lm.data.phases import (
     SequenceRange,
     phase_table,
     planned_phases,
+    same_until,
     sequences_before,
     steps_of_sequences,
     steps_of_tokens,
+    upcoming_sizes,
 )
 from tests.golden import oracle
 
@@ -69,6 +71,17 @@ def test_a_table_that_begins_later_has_the_batch_size_of_its_step() -> None:
     ranges = [SequenceRange(0, 12, 8)]
     assert phase_table(ranges, [BatchSize(0, 3), BatchSize(4, 4), BatchSize(8, 5)], first_step=6) == (Phase(6, 0, 12, 8, 4), Phase(8, 0, 12, 8, 5))
     assert Order(phase_table(ranges, [BatchSize(0, 3)], first_step=6), 1).places(0, 4).step.tolist() == [7, 7, 7, 8]
+
+
+def test_sizes_that_no_step_ahead_has_do_not_count() -> None:
+    sizes = [BatchSize(0, 3), BatchSize(4, 4), BatchSize(8, 5)]
+    assert [upcoming_sizes(sizes, step) for step in (0, 3, 4, 7, 8, 99)] == [[3, 4, 5], [3, 4, 5], [4, 5], [4, 5], [5], [5]]
+
+
+def test_the_order_goes_on_if_all_steps_so_far_had_the_same_sizes() -> None:
+    sizes = [BatchSize(0, 3), BatchSize(4, 4), BatchSize(8, 5)]
+    assert same_until(sizes, [BatchSize(0, 3), BatchSize(4, 4)], 8) and not same_until(sizes, [BatchSize(0, 3), BatchSize(4, 4)], 9)
+    assert not same_until(sizes, [BatchSize(0, 3)], 5) and same_until(sizes, [BatchSize(0, 3), BatchSize(2, 3)], 4)
 
 
 def test_a_smaller_batch_takes_what_the_larger_left() -> None:

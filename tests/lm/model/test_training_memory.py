@@ -66,6 +66,23 @@ def test_a_bucket_of_gradients_has_an_upper_limit() -> None:
     assert weights_memory_bytes(shape, load) == params * (24 + 4) + 6 * 200_000_000
 
 
+def test_gathered_weights_have_an_upper_limit() -> None:
+    """1.6 G parameters in two tables, of which DeepSpeed keeps 1 G gathered and fetches 200 M ahead."""
+    load = replace(LOAD, device="cuda", ranks=4)
+    params = 2 * 50_000_000 * 16 + MATRICES + NORMS
+    shape = ModelConfig(**{**SMALL, "vocab_size": 50_000_000})
+    assert weights_memory_bytes(shape, load) == params * 24 // 4 + 1_200_000_000 * 4 + 6 * 200_000_000
+
+
+def test_a_snapshot_beside_the_training_is_a_copy_of_weights_and_states() -> None:
+    for ranks in (1, 4):
+        load = replace(LOAD, ranks=ranks)
+        more = weights_memory_bytes(MODEL, replace(load, copies=True)) - weights_memory_bytes(MODEL, load)
+        assert more == pytest.approx(12 * ALL / ranks, abs=1)
+        on_gpu = replace(load, device="cuda")
+        assert weights_memory_bytes(MODEL, replace(on_gpu, copies=True)) == weights_memory_bytes(MODEL, on_gpu)
+
+
 @pytest.mark.parametrize(("recompute", "layers"), [("none", 4), ("feed_forward", 4), ("block", 3)])
 def test_activations_grow_with_the_width_of_the_heads(recompute: Recompute, layers: int) -> None:
     """40 more channels of query heads and 20 of key-value heads: queries, keys, values and output, in 16 bit per token.

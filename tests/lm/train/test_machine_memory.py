@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.training_memory import PROCESS_BYTES
 from stages.lm.train import machine_memory, training_run
 from stages.lm.train.job import JobError, Machine
@@ -22,13 +24,13 @@ def test_the_ranks_of_a_cpu_together_must_fit(tmp_path: Path, monkeypatch: pytes
     job = small_job(tmp_path, Machine(3, "cpu", 2, 2, zero_stage=1), 1)
     needed = 3 * rank_bytes(job)
     assert PROCESS_BYTES * 3 < needed < PROCESS_BYTES * 3.1
-    monkeypatch.setattr(machine_memory, "limit_bytes", lambda: needed)
+    monkeypatch.setattr(machine_memory, "limit_bytes", lambda: math.ceil(needed / 1.15))
     refuse_too_little_memory(job)
-    monkeypatch.setattr(machine_memory, "limit_bytes", lambda: needed - 1)
+    monkeypatch.setattr(machine_memory, "limit_bytes", lambda: int(needed / 1.16))
     with pytest.raises(JobError) as caught:
         refuse_too_little_memory(job)
     assert str(caught.value) == (
-        "The training needs about 1.0 GiB of memory (3 ranks with 0.3 GiB each), but this machine has 1.0 GiB. Settings that change it: "
+        "The training needs about 1.0 GiB of memory (3 ranks with 0.3 GiB each), but this machine has 0.9 GiB. Settings that change it: "
         "runtime.micro_batch_size (now 2), runtime.recompute (now none), runtime.zero_stage (3 in place of 1), runtime.cpu_ranks, and the "
         "model's shape."
     )
@@ -38,10 +40,10 @@ def test_the_ranks_of_a_cpu_together_must_fit(tmp_path: Path, monkeypatch: pytes
 
 def test_every_gpu_must_hold_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = small_job(tmp_path, Machine(2, "cuda", 2, 2), 1)
-    sizes = [2 << 30, rank_bytes(job)]
+    sizes = [2 << 30, math.ceil(rank_bytes(job) / 1.15)]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (0, sizes[number]))
     refuse_too_little_memory(job)
-    sizes[1] -= 1
+    sizes[1] = int(rank_bytes(job) / 1.16)
     with pytest.raises(JobError, match=r"but the GPU with the least memory has 0.0 GiB.* none\), runtime.offload_optimizer, and the model"):
         refuse_too_little_memory(job)
     assert rank_bytes(replace(job, machine=replace(job.machine, offload_optimizer=True))) < rank_bytes(job)
@@ -57,6 +59,13 @@ def test_the_estimate_is_that_of_the_job(tmp_path: Path) -> None:
     assert all(rank_bytes(other) > rank_bytes(job) for other in more)
     assert rank_bytes(replace(job, machine=replace(job.machine, ranks=2))) < rank_bytes(job)
     assert rank_bytes(changed(job, optimizer={"name": "muon"})) < rank_bytes(job)
+
+
+def test_batches_that_are_trimmed_count_as_long_as_the_longest_sequence(tmp_path: Path) -> None:
+    """Eight sequences of 16 tokens in files for 64: a loss that trims to multiples of 8 has 16."""
+    job = small_job(tmp_path, Machine(1, "cpu", 2, 2), 1)
+    wide = replace(job, train=replace(job.train, seq_len=64))
+    assert rank_bytes(changed(wide, loss=DpoLoss(beta=0.1))) == rank_bytes(job) < rank_bytes(wide)
 
 
 def test_a_run_is_refused_before_its_ranks_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,15 @@ from tests.lm.train.test_step_guard import batches, job, poisoned
 __all__ = ["job"]
 
 
-@pytest.mark.parametrize(("ranks", "stage"), [(1, 3), (2, 3), (2, 1)])
+@pytest.mark.parametrize(("ranks", "stage", "step"), [(1, 3, 0), (2, 3, 2), (2, 1, 0)])
 def test_deepspeed_skips_as_plain_torch_does(
-    job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, stage: Literal[1, 3]
+    job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, stage: Literal[1, 3], step: int
 ) -> None:
-    """Under ZeRO, and on the rank that has no bad pair too. A snapshot follows each step; the last checkpoint has counted five updates."""
-    bad = batches()[2][1]
+    """Under ZeRO, and on the rank that has no bad pair too. A snapshot follows each step, also a first one without an update.
+
+    The last checkpoint has counted five updates.
+    """
+    bad = batches()[step][1]
     skipping = changed(job, guard=Guard(action="skip"), checkpoint_every_steps=1, update_ratio_every_steps=1)
     skipping = poisoned(skipping, tmp_path / "bad", bad)
     expected = plain.run(skipping, tmp_path / "plain", monkeypatch)
@@ -37,7 +40,7 @@ def test_deepspeed_skips_as_plain_torch_does(
     (tmp_path / "out").mkdir()
     launch(real, lambda rank, event: None, dict(os.environ))
     lines = read_metrics(tmp_path / "scratch" / "metrics.jsonl")
-    assert [line["skipped"] for line in lines] == [0, 0, 1, 0, 0, 0]
+    assert [line["skipped"] for line in lines] == [float(number == step) for number in range(6)]
     ratios = [f"update_ratio_{group}" for group in LAYER_GROUPS]
     for name in ("loss", "grad_norm", *ratios):
         found, plainly = (
@@ -47,7 +50,7 @@ def test_deepspeed_skips_as_plain_torch_does(
     weights = checkpoint.consolidate(tmp_path / "out" / "checkpoint")
     assert all(torch.allclose(weights[name], tensor, atol=1e-6) for name, tensor in expected.weights.items())
     assert checkpoint.read_trainer(tmp_path / "out" / "checkpoint").optimizer_steps == 5
-    with pytest.raises(LaunchError, match=f"Step 3: the loss is not finite; sequences .*{bad}"):
+    with pytest.raises(LaunchError, match=f"Step {step + 1}: the loss is not finite; sequences .*{bad}"):
         launch(replace(changed(real, guard=Guard()), scratch=str(tmp_path / "other")), lambda rank, event: None, dict(os.environ))
 
 

@@ -215,6 +215,12 @@ def test_a_snapshot_has_the_metrics_and_the_rules_of_the_job(job: RankJob, tmp_p
     assert [int(folder.name[5:]) for folder in folders if folder.exists()] == [3, 6, 7, 8]
 
 
+def test_a_pair_may_be_longer_than_a_context(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The range has the length of a context; a pair holds two answers."""
+    found = plain.run(replace(job, ranges=(SequenceRange(0, SEQUENCES, 16),)), tmp_path / "context", monkeypatch)
+    assert found.curve() == plain.run(job, tmp_path / "pair", monkeypatch).curve()
+
+
 def test_training_waits_only_for_milestones_and_the_last_snapshot(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A milestone that could not be written would be missing in the artifact."""
     own = changed(replace(job, validation=None), checkpoint_every_steps=2, milestone_every_steps=3)
