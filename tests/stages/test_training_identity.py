@@ -12,7 +12,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.store.manifest import content_digest
 from tests.stages.conftest import Chain
 
-ALWAYS = {"checkpoint", "model.json", "steps", "phases.parquet"}
+ALWAYS = {"checkpoint", "model.json", "steps", "phases.parquet", "receipt.json"}
 IDENTITY = {"pretrained": ALWAYS | {"runs.json"}, "tuned": ALWAYS | {"sequence_spans", "decisions"}, "aligned": ALWAYS | {"sequence_spans"}}
 
 
