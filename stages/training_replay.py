@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stages import training
 from stages.core.contract.declaration import Artifact, Context
 from stages.core.contract.environment import environment
-from stages.core.contract.replayed import ReplayedWindow
+from stages.core.contract.states import ReplayedWindow, WindowState
 
 if TYPE_CHECKING:
     from stages.lm.checkpoints.receipt import Window
@@ -59,7 +59,7 @@ def replay(
     for number in windows:
         window = told.windows[number]
         if other:
-            found.append(ReplayedWindow(number + 1, window.first_step, window.last_step, "differs", other))
+            found.append(ReplayedWindow(number + 1, window.first_step, window.last_step, WindowState.OTHER, other))
             continue
         ctx.log(f"trains window {number + 1} of {len(told.windows)} again, the steps {window.first_step:,} to {window.last_step:,}")
         found.append(_replayed(replace(job, scratch=str(ctx.scratch / f"window-{number}")), artifact, number, lines, ctx))
@@ -79,14 +79,14 @@ def _replayed(job: RankJob, artifact: Artifact, number: int, lines: Sequence[Met
     before, after = _losses(lines, window), _losses(again, window)
     as_recorded = receipt.losses_digest(before) == window.losses
     if as_recorded and (receipt.losses_digest(after), end) == (window.losses, window.end):
-        return ReplayedWindow(number + 1, window.first_step, window.last_step, "equal")
+        return ReplayedWindow(number + 1, window.first_step, window.last_step, WindowState.EQUAL)
     if far := _far_loss(before, after, LOSS_TOLERANCE if doubt else 0.0):
-        return ReplayedWindow(number + 1, window.first_step, window.last_step, "differs", far)
+        return ReplayedWindow(number + 1, window.first_step, window.last_step, WindowState.OTHER, far)
     what = f"weights and optimizer state after step {window.last_step:,} are {end}, but {window.end} in the receipt"
     if not doubt or not as_recorded:
-        return ReplayedWindow(number + 1, window.first_step, window.last_step, "differs", what)
+        return ReplayedWindow(number + 1, window.first_step, window.last_step, WindowState.OTHER, what)
     what += f"; equal bits are not expected here, because {doubt}; each loss is within {LOSS_TOLERANCE:.0%} of the recorded one"
-    return ReplayedWindow(number + 1, window.first_step, window.last_step, "close", what)
+    return ReplayedWindow(number + 1, window.first_step, window.last_step, WindowState.CLOSE, what)
 
 
 def _far_loss(before: Sequence[MetricLine], after: Sequence[MetricLine], tolerance: float) -> str:

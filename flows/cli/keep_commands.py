@@ -63,14 +63,15 @@ def verify(
         lines += ["nothing was trained again, because the files differ"] if replay else []
         answer(common, {"files": checked, "wrong": wrong, "replay": None}, lambda: say("\n".join(lines)))
         return 3 if wrong else 0
-    from flows.replay import replayed_windows
+    from flows.checkpoint_replay import replayed_windows
+    from stages.core.contract.states import WindowState
 
     found = replayed_windows(home, name, replay, seed)
-    differ = sum(window.state == "differs" for window in found.windows)
+    differ = sum(window.state == WindowState.OTHER for window in found.windows)
 
     def show() -> None:
         print_table([asdict(window) for window in found.windows])
-        close = sum(window.state == "close" for window in found.windows)
+        close = sum(window.state == WindowState.CLOSE for window in found.windows)
         say(f"{checked} files checked, 0 differ")
         say(f"replayed {len(found.windows)} of {found.total} windows (seed {found.seed}): {differ} differ, {close} close")
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field
 
-from stages.core.contract.replayed import ReplayedWindow
 from stages.core.contract.report_section import Section
 from stages.core.contract.runtime import Runtime
 from stages.core.contract.secrets import without_secrets
 from stages.core.contract.side_table import SideTable
+from stages.core.contract.states import ReplayedWindow
 from stages.core.store.names import name_fault
 from stages.settings import StageConfig
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Stage
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import validated
-from stages.core.contract.replayed import ReplayedWindow
 from stages.core.contract.runtime import Runtime
+from stages.core.contract.states import ReplayedWindow
 from stages.core.run.runner import gpu_lease_path, lease_of_scratch
 from stages.core.store import external, integrity, lease, manifest
 
