@@ -10,6 +10,7 @@ Source: DPO (arXiv 2305.18290).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -22,6 +23,7 @@ from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train.training_parts import PAIR_LOSSES
 from stages.lm.train.training_settings import TrainingSettings
 from stages.settings import Field, OneOf
+from stages.training_replay import replay
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,11 +46,11 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
         The outcome. Its rows are the trained pairs.
     """
     machine = training.machine(ctx)
-    trained = training.train(config, _prepare(inputs, ctx), machine, inputs, out, ctx)
+    trained = training.train(config, _prepare(config, inputs, ctx), machine, out, ctx)
     return trained_artifact.publish(trained, out, _summary(trained))
 
 
-def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
+def _prepare(config: DpoConfig, inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
     """Returns what training needs, after writing one training sequence per pair with its reference log-probabilities."""
     import numpy as np
 
@@ -71,7 +73,7 @@ def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
         part: pairs.sequence_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)) for part, (encoded, _) in parts.items()
     }
     ranges = (SequenceRange(0, len(parts["train"][0].records), shape.max_position_embeddings),)
-    return training.Prepared(shape, files["train"], files.get("validation"), ranges, str(checkpoint / "checkpoint"), spans)
+    return training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, str(checkpoint / "checkpoint"), spans)
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> dict[str, tuple[Encoded[PreferenceRecord], np.ndarray]]:
@@ -159,9 +161,11 @@ STAGE = Stage(
         "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
         "metrics have MFU and memory of every step, and ratios of update to weights",
         "milestones/ holds checkpoints before the last step",
+        "receipt.json holds a hash chain over positions, losses and checkpoints",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,
     importer=trained_artifact.IMPORT_MODEL,
+    replay=partial(replay, _prepare),
 )

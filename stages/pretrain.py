@@ -12,6 +12,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from stages.core.contract.report_section import Section, figure
 from stages.core.tables.training_tables import METRICS, PHASES, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.model.config import ModelConfig, ModelShape
 from stages.lm.train.continuation import write_runs
+from stages.training_replay import replay
 from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
@@ -46,10 +48,9 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
     Returns:
         The outcome. Its rows are the trained sequences.
     """
-    deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # of the tokenizer, only the vocabulary size counts
     machine = training.machine(ctx)
     data = _prepare(config, inputs, ctx)
-    trained = training.train(config, data, machine, deciding, out, ctx, lambda bad: _documents(inputs, bad))
+    trained = training.train(config, data, machine, out, ctx, lambda bad: _documents(inputs, bad))
     write_runs([*(data.trunk.runs if data.trunk else ()), trained.run], out / "runs.json")
     if data.trunk:
         shutil.copyfile(ctx.scratch / EARLIER, out / EARLIER)
@@ -72,7 +73,8 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     trunk = read_trunk(config, {FIELD: ctx.files(FIELD)} if config.continue_from else {}, ctx.node)
     if trunk:
         refuse_other_data(trunk, shape, inputs["tokenizer"])
-    return training.Prepared(shape, train, held_out, mix.ranges, token_bytes=token_bytes, sampler=samples, trunk=trunk)
+    deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # of the tokenizer, only the vocabulary size counts
+    return training.Prepared(shape, train, held_out, mix.ranges, deciding, token_bytes=token_bytes, sampler=samples, trunk=trunk)
 
 
 def _summary(trained: training.Trained, mix: Mixture, trunk: Trunk | None) -> Summary:
@@ -193,10 +195,12 @@ STAGE = Stage(
         "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
         "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
         "milestones/ holds checkpoints before the last step, runs.json how the weights were trained; a run can continue another",
+        "receipt.json holds a hash chain over positions, losses and checkpoints",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,
     uses_gpus=True,
     importer=trained_artifact.IMPORT_MODEL,
     check=_check,
+    replay=partial(replay, _prepare),
 )

@@ -10,6 +10,7 @@ Source: the chat format of the tokenizer (stages/text/items/chat.py); packing af
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
@@ -19,6 +20,7 @@ from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.train.training_settings import SequenceTraining
+from stages.training_replay import replay
 from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
@@ -63,11 +65,26 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     Returns:
         The outcome. Its rows are the trained sequences.
     """
+    machine = training.machine(ctx)
+    data, train, validation = _encoded(config, inputs, ctx)
+    trained = training.train(config, data, machine, out, ctx)
+    record_counts = _record_counts_and_decisions(train, validation, out)
+    return trained_artifact.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
+
+
+def _prepare(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
+    return _encoded(config, inputs, ctx)[0]
+
+
+def _encoded(
+    config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context
+) -> tuple[training.Prepared, Encoded[ConversationRecord], Encoded[ConversationRecord]]:
+    """Returns what training needs, and the conversations of the train and validation splits."""
     from stages.lm.data import pairs
     from stages.lm.data.phases import SequenceRange
     from stages.lm.model.config import read_model_config
 
-    machine, checkpoint = training.machine(ctx), inputs["checkpoint"].path
+    checkpoint = inputs["checkpoint"].path
     shape = read_model_config(checkpoint / "model.json")
     train, validation, sequence_of = _encode(inputs, shape, ctx)
     files = _write_sequences(inputs, shape, ctx, train, validation, sequence_of)
@@ -77,10 +94,8 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
     samples = sampler(config, inputs["tokenizer"], shape.max_position_embeddings, ctx, chat=True)
     start = str(checkpoint / "checkpoint")
-    data = training.Prepared(shape, files["train"], files.get("validation"), ranges, start, spans, token_bytes, samples)
-    trained = training.train(config, data, machine, inputs, out, ctx)
-    record_counts = _record_counts_and_decisions(train, validation, out)
-    return trained_artifact.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
+    data = training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, start, spans, token_bytes, samples)
+    return data, train, validation
 
 
 def _encode(
@@ -222,9 +237,11 @@ STAGE = Stage(
         "checkpoints have partitions of any length; gradients of bf16 weights are summed in fp32; the fused AdamW rounds otherwise",
         "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
         "milestones/ holds checkpoints before the last step",
+        "receipt.json holds a hash chain over positions, losses and checkpoints",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
     uses_gpus=True,
     importer=trained_artifact.IMPORT_MODEL,
+    replay=partial(replay, _prepare),
 )

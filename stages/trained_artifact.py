@@ -1,7 +1,7 @@
 """What a training stage publishes, and the import of a model that was trained elsewhere, which publishes the same.
 
-Guarantee: the digest of a checkpoint covers weights, shape and sequence order. It does not cover the metrics, because they contain clock
-values.
+Guarantee: the digest of a checkpoint covers weights, shape, sequence order, and with the receipt the losses. It does not cover the metrics,
+because they contain clock values.
 Cost: beside the tables, the lines of the metrics file in memory.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def publish(
     trained: Trained, out: Path, summary: Summary, record_counts: RecordCounts | None = None, identity: tuple[str, ...] = ()
 ) -> Outcome:
-    """Writes model.json, metrics.jsonl, metrics.parquet, steps/, phases.parquet and sequence_spans/ next to the checkpoint.
+    """Writes model.json, metrics.jsonl, metrics.parquet, steps/, phases.parquet, sequence_spans/ and receipt.json next to the checkpoint.
 
     Args:
         trained: The result of `train`.
@@ -39,6 +39,7 @@ def publish(
     Returns:
         The stage's outcome. Its rows are the trained sequences.
     """
+    from stages.lm.checkpoints import receipt
     from stages.lm.model.config import write_model_config
     from stages.lm.train import training_run
 
@@ -48,14 +49,17 @@ def publish(
     _write_tables(out, trained.lines, sequences, training_run.phase_rows(job.phases, trained.lines), trained.sequence_spans)
     if trained.sampler:
         trained.sampler.write(trained.lines, out)
+    head = job.fingerprint(), job.data_identity, receipt.start_digest(job.init_from, job.seed)
+    told = receipt.new_receipt(out, head, trained.lines, training_run.trained_sequences(trained.order, job.steps, job.continuation))
+    receipt.write_receipt(told, out)
     spans = ("sequence_spans",) if trained.sequence_spans else ()
     milestones = ("milestones",) if job.milestones else ()
     return Outcome(
         rows=trained.sequences,
         tokens=trained.tokens,
         record_counts=record_counts,
-        summary=_with_metrics(summary, trained),
-        identity=("checkpoint", "model.json", "steps", "phases.parquet", *milestones, *spans, *identity),
+        summary={**_with_metrics(summary, trained), "receipt": told.link},
+        identity=("checkpoint", "model.json", "steps", "phases.parquet", receipt.NAME, *milestones, *spans, *identity),
     )
 
 

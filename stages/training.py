@@ -40,6 +40,7 @@ class Prepared:
         train: The training sequences.
         validation: The validation sequences; None for no evaluation.
         ranges: The ranges of training sequences, in the order of training.
+        deciding: The artifacts that decide the sequences. Their digests are part of the fingerprint of snapshots.
         init_from: Folder of the checkpoint to start from; empty starts from the seed.
         sequence_spans: part -> rows of the side table that says which record is in which sequence.
         token_bytes: The result of `training_texts.token_bytes_file`; empty records no bits per byte.
@@ -51,6 +52,7 @@ class Prepared:
     train: SequenceFiles
     validation: SequenceFiles | None
     ranges: tuple[SequenceRange, ...]
+    deciding: Mapping[str, Artifact]
     init_from: str = ""
     sequence_spans: Mapping[str, Sequence[SequenceSegment]] = field(default_factory=dict)
     token_bytes: str = ""
@@ -173,7 +175,7 @@ def _compiles(ctx: Context) -> bool:
 
 
 def train(
-    settings: TrainingSettings, data: Prepared, machine: Machine, inputs: Mapping[str, Artifact], out: Path, ctx: Context,
+    settings: TrainingSettings, data: Prepared, machine: Machine, out: Path, ctx: Context,
     named: Callable[[list[int]], str] = lambda sequences: "",
 ) -> Trained:  # fmt: skip
     """Trains on prepared sequences. Without a full global batch, and when a rank fails, it ends in a StageError that says what to do.
@@ -182,7 +184,6 @@ def train(
         settings: The stage's section of the recipe.
         data: The sequences, the model and the checkpoint to start from.
         machine: The result of `machine`.
-        inputs: The artifacts that decide the sequences. Their digests are part of the fingerprint of snapshots.
         out: Folder in which `checkpoint/` is written.
         ctx: The stage's context.
         named: Numbers of sequences that cannot be trained on -> text that the error message adds after the node.
@@ -190,10 +191,16 @@ def train(
     Returns:
         The finished training, with the lines of its metrics file.
     """
+    job, order, run = new_job(settings, data, machine, out, ctx)
+    return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler, run)
+
+
+def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: Path, ctx: Context) -> tuple[RankJob, Order, TrainedRun]:
+    """Returns the job of a training, its order, and what decided order and learning rates. The arguments are those of `train`."""
     from stages.lm.train.job import RankJob
 
-    with _refusals(ctx, named):
-        identity, trunk = " ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), data.trunk
+    with _refusals(ctx, lambda sequences: ""):
+        identity, trunk = " ".join(data.deciding[role].manifest["digest"] for role in sorted(data.deciding)), data.trunk
         run, order = new_run(settings, trunk, identity, ctx.seed, data.ranges)
         if not settings.budget.partial:
             order.refuse_early_end(run.steps)
@@ -208,7 +215,7 @@ def train(
         data_identity=f"{identity} {trunk.identity}" if trunk else identity, token_bytes=data.token_bytes,
         samples=data.sampler.job if data.sampler else None,
     )  # fmt: skip
-    return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler, run)
+    return job, order, run
 
 
 def run_ranks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -38,18 +39,44 @@ def verify(
     name: Annotated[str, Parameter(help=f"{ANY_NAME}, or a run (default: all)", completer=completers.artifacts_and_runs)] = "",
     /,
     *,
+    replay: Annotated[
+        int, whole(), Parameter(metavar="N", help="train N windows of this checkpoint again and compare (default: none)")
+    ] = 0,
+    seed: Annotated[int | None, whole(0), Parameter(help="draws the windows (default: one that nobody knows before)")] = None,
     common: Common = COMMON,
 ) -> int:
-    """Compare files with their recorded sha256.
+    """Compare files with their recorded sha256, and trained checkpoints with their receipts.
+
+    The receipt of a checkpoint is a hash chain over the windows of its training, from one milestone to the next: positions, losses, weights
+    and optimizer state. --replay trains windows again, with the settings, inputs and runtime of the record. On the same kind of CPU every
+    bit must be equal; elsewhere only losses are compared, within 1 %.
 
     Returns:
-        The exit code: 3 if a file differs.
+        The exit code: 3 if a file or a window differs.
     """
     from stages.queries import lineage
 
-    checked, wrong = lineage.verify(common.folder(), name)
-    answer(common, {"files": checked, "wrong": wrong}, lambda: say("\n".join([*wrong, f"{checked} files checked, {len(wrong)} differ"])))
-    return 3 if wrong else 0
+    home = common.folder()
+    checked, wrong = lineage.verify(home, name)
+    if not replay or wrong:
+        lines = [*wrong, f"{checked} files checked, {len(wrong)} differ"]
+        lines += ["nothing was trained again, because the files differ"] if replay else []
+        answer(common, {"files": checked, "wrong": wrong, "replay": None}, lambda: say("\n".join(lines)))
+        return 3 if wrong else 0
+    from flows.checkpoint_replay import replayed_windows
+    from stages.core.contract.states import WindowState
+
+    found = replayed_windows(home, name, replay, seed)
+    differ = sum(window.state == WindowState.OTHER for window in found.windows)
+
+    def show() -> None:
+        print_table([asdict(window) for window in found.windows])
+        close = sum(window.state == WindowState.CLOSE for window in found.windows)
+        say(f"{checked} files checked, 0 differ")
+        say(f"replayed {len(found.windows)} of {found.total} windows (seed {found.seed}): {differ} differ, {close} close")
+
+    answer(common, {"files": checked, "wrong": wrong, "replay": asdict(found)}, show)
+    return 3 if differ else 0
 
 
 def reindex(*, common: Common = COMMON) -> None:
@@ -138,7 +165,7 @@ def gc(
 
 COMMANDS = (
     Command(name, ("loam lineage name dpo-4 best", "loam lineage name dpo-5 best --move")),
-    Command(verify, ("loam lineage verify", "loam lineage verify dedup-3")),
+    Command(verify, ("loam lineage verify", "loam lineage verify dedup-3", "loam lineage verify pretrain-1 --replay 2")),
     Command(reindex, ("loam lineage reindex",)),
     Command(
         import_command,

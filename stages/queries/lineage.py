@@ -16,6 +16,7 @@ from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.index import database, lookup
 from stages.core.store import integrity, manifest, names, runs
+from stages.queries.receipts import receipt_faults
 from stages.queries.tracing.trace_start import PIPELINE
 
 FOUND = "node, artifact_id, alias, kind, rows, unit, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
@@ -266,7 +267,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
-    """Compares files with their recorded sha256. An unknown name is a RecipeError.
+    """Compares files with their recorded sha256, and trained checkpoints with their receipts. An unknown name is a RecipeError.
 
     Args:
         home: the home folder.
@@ -295,7 +296,8 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
     for one in sorted(wanted):
         try:
             artifact = manifest.read_artifact(home / "artifacts" / one)
-            wrong += integrity.check_anew(home, artifact)
+            differ = integrity.check_anew(home, artifact)
+            wrong += [*differ, *receipt_faults(artifact, not differ)]
             checked += len(artifact.manifest["files"])
         except FileNotFoundError:
             wrong.append(f"{home / 'artifacts' / one}: missing")

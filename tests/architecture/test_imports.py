@@ -37,6 +37,7 @@ BODIES = {
     "stages.continued_training",
     "stages.trained_artifact",
     "stages.training",
+    "stages.training_replay",
     "stages.training_texts",
     "stages.signatures",
     "stages.dedup_rulings",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stages.core.contract import states
-from stages.core.contract.states import ENDS, NodeState, RunState
+from stages.core.contract.states import ENDS, NodeState, RunState, WindowState
 from stages.core.tables.dedup_tables import REPEATS_CUT, DedupReason
 from stages.core.tables.jsonl import BAD_RECORD
 from stages.decontaminate import SPANS_CUT, DecontaminateReason
@@ -108,7 +108,7 @@ def test_a_reason_by_hand_is_seen() -> None:
 
 
 def test_states_are_compared_by_words_of_the_vocabulary() -> None:
-    known = {*NodeState, *RunState, "", "start"}
+    known = {*NodeState, *RunState, *WindowState, "", "start"}
     found = {path.name: states_by_hand(ast.parse(path.read_bytes())) for path in sources()}
     assert {name: words for name, words in found.items() if set(words) - known} == {}
     assert states_by_hand(ast.parse('x = step.state == "hit"; y = row["state"] in ("miss", "waits")')) == ["hit", "miss", "waits"]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stages.core.contract.declaration import Artifact
+from stages import dpo, sft
+from stages.core.contract.declaration import Artifact, Context, Stage
+from stages.core.contract.runtime import Runtime
 from stages.core.store.manifest import content_digest
+from stages.lm.checkpoints.receipt import read_receipt
+from stages.queries.receipts import receipt_faults, windows_of
 from tests.stages.conftest import Chain
 
-ALWAYS = {"checkpoint", "model.json", "steps", "phases.parquet"}
+ALWAYS = {"checkpoint", "model.json", "steps", "phases.parquet", "receipt.json"}
 IDENTITY = {"pretrained": ALWAYS | {"runs.json"}, "tuned": ALWAYS | {"sequence_spans", "decisions"}, "aligned": ALWAYS | {"sequence_spans"}}
 
 
@@ -59,3 +64,31 @@ def test_no_deciding_file_holds_a_clock(chain: Chain, name: str) -> None:
 
 def test_of_logprobs_every_file_counts(chain: Chain) -> None:
     assert chain.logprobs.manifest["identity"] == []
+
+
+def replayed_as_recorded(chain: Chain, name: str, stage: Stage, inputs: Mapping[str, Artifact], scratch: Path) -> None:
+    artifact: Artifact = getattr(chain, name)
+    assert receipt_faults(artifact, False) == [] and windows_of(artifact) == 1
+    before = {path: path.stat().st_mtime_ns for path in artifact.path.rglob("*")}
+    runtime = Runtime.model_validate(artifact.manifest["runtime"])
+    ctx = Context(
+        node=stage.name, seed=7, runtime=runtime, scratch=scratch, cache=scratch, progress=lambda *values: None, log=lambda line: None,
+        drop=lambda *values: None, files=lambda field: (),
+    )  # fmt: skip
+    assert stage.replay
+    found = stage.replay(stage.config.model_validate(artifact.manifest["config"]), inputs, ctx, artifact, [0])
+    assert [(window.state, window.what) for window in found] == [("equal", "")]
+    assert {path: path.stat().st_mtime_ns for path in artifact.path.rglob("*")} == before
+
+
+def test_the_training_of_a_receipt_can_be_repeated(chain: Chain, tmp_path: Path) -> None:
+    """Sft starts from weights of another artifact and has sequences of its own. The start is where that artifact's receipt ends."""
+    inputs = {"checkpoint": chain.pretrained, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
+    replayed_as_recorded(chain, "tuned", sft.STAGE, inputs, tmp_path)
+    assert read_receipt(chain.tuned.path).windows[0].start == read_receipt(chain.pretrained.path).windows[-1].end
+
+
+@pytest.mark.chaos
+def test_so_can_that_of_dpo(chain: Chain, tmp_path: Path) -> None:
+    inputs = {"checkpoint": chain.tuned, "logprobs": chain.logprobs, "preferences": chain.preferences, "tokenizer": chain.tokenizer}
+    replayed_as_recorded(chain, "aligned", dpo.STAGE, inputs, tmp_path)

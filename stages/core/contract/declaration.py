@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field
 
@@ -22,6 +22,7 @@ from stages.core.contract.report_section import Section
 from stages.core.contract.runtime import Runtime
 from stages.core.contract.secrets import without_secrets
 from stages.core.contract.side_table import SideTable
+from stages.core.contract.states import ReplayedWindow
 from stages.core.store.names import name_fault
 from stages.settings import StageConfig
 
@@ -136,17 +137,10 @@ class RecordCounts:
 
     def as_json(self) -> RecordCountsEntry:
         """Returns the fields in the order of their declaration."""
-        return {
-            "unit": self.unit,
-            "rows_in": self.rows_in,
-            "kept": self.kept,
-            "changed": self.changed,
-            "dropped": dict(self.dropped),
-            "chars_in": self.chars_in,
-            "chars_out": self.chars_out,
-            "chars_removed": self.chars_removed,
-            "chars_dropped": dict(self.chars_dropped),
-        }
+        return cast(
+            "RecordCountsEntry",
+            {f.name: dict(value) if isinstance(value := getattr(self, f.name), Mapping) else value for f in fields(self)},
+        )
 
     def __add__(self, other: RecordCounts) -> RecordCounts:
         """Returns the sums of the fields, with this unit."""
@@ -309,6 +303,7 @@ class Stage:
         per_model: Whether the stage runs once for every model, as node "<stage>@<model>".
         sections: Role -> section function, for a stage that reads every node. flows/pipeline.py fills it in; a module does not set it.
         off: Node that is off -> why, for a stage that reads every node. It is in the key. flows/pipeline.py fills it in.
+        replay: replay(config, inputs, ctx, artifact, windows) trains windows of an artifact's receipt again, by number from 0, and compares.
     """
 
     name: str
@@ -334,6 +329,7 @@ class Stage:
     per_model: bool = False
     sections: Mapping[str, SectionOf] = field(default_factory=dict)
     off: Mapping[str, str] = field(default_factory=dict)
+    replay: Callable[[Any, Mapping[str, Artifact], Context, Artifact, Sequence[int]], list[ReplayedWindow]] | None = None
 
     @property
     def version(self) -> int:

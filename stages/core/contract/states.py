@@ -1,4 +1,4 @@
-"""Defines the states of a node and of a run: one vocabulary for plan, run records, index, dashboard, Prefect and messages.
+"""Defines the states of a node, of a run and of a replayed window: one vocabulary for plan, run records, index, dashboard, Prefect and messages.
 
 A node's state is what a plan expects of the node (cached, damaged, missing, waiting, imported) or what a run made of it (cached, built,
 identical, differs, imported, failed, interrupted). Records and tables hold the string values.
@@ -6,6 +6,7 @@ identical, differs, imported, failed, interrupted). Records and tables hold the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -58,3 +59,33 @@ class RunState(StrEnum):
 
 
 ENDS = (RunState.DONE, RunState.FAILED, RunState.INTERRUPTED)
+
+
+class WindowState(StrEnum):
+    """What training a window of a receipt again showed."""
+
+    EQUAL = "equal"
+    """Losses, weights and optimizer state are equal bit by bit."""
+    CLOSE = "close"
+    """Rounding may differ on this machine, and the losses are equal within the tolerance."""
+    OTHER = "other"
+    """The receipt is not that of a training with the manifest's settings and inputs."""
+
+
+@dataclass(frozen=True)
+class ReplayedWindow:
+    """A window of a receipt that was trained again.
+
+    Attributes:
+        number: Its number, from 1.
+        first_step: Its first step.
+        last_step: Its last step.
+        state: What it showed.
+        what: What differs; "" if nothing does.
+    """
+
+    number: int
+    first_step: int
+    last_step: int
+    state: WindowState
+    what: str = ""

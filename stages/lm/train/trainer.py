@@ -25,7 +25,7 @@ from stages.lm.zero.engine_state import partition_sizes
 
 
 def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
-    """Trains from the last snapshot to the end and writes the final checkpoint into job.out."""
+    """Trains from the last snapshot to the end and writes the final checkpoint into job.out, or stops after `job.stop_after`."""
     settings = job.training
     start = load(job, engine, events)
     fresh = start == job.continuation.step  # no snapshot of this job was found
@@ -46,7 +46,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
         clock = now
         if complaint := run.writer.complaint():
             events.log(complaint)
-        last = step + 1 == job.steps
+        last, stops = step + 1 == job.steps, done.stops or step + 1 == job.stop_after
         _report(run, StepDone(step + 1, values))
         if job.validation and (last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)):
             _report(run, Evaluated(step + 1, evaluate(run)))
@@ -55,10 +55,10 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
             _sample(run, job.samples, step + 1)
             clock = time.monotonic()
         due = settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0
-        if last or done.stops or due or step + 1 in milestones:
-            save(run, step + 1, wait=last or done.stops or step + 1 in milestones)
+        if last or stops or due or step + 1 in milestones:
+            save(run, step + 1, wait=last or stops or step + 1 in milestones)
             clock = time.monotonic()
-        if done.stops and not last:
+        if step + 1 == job.stop_after or (done.stops and not last):
             if engine.rank == 0:
                 events.log(f"stops after step {step + 1}, with a snapshot")
             return
