@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from stages import trained_artifact, training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, Blame, BlameRequest, training_section
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train.training_parts import PAIR_LOSSES
@@ -46,6 +46,11 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     machine = training.machine(ctx)
     trained = training.train(config, _prepare(inputs, ctx), machine, inputs, out, ctx)
     return trained_artifact.publish(trained, out, _summary(trained))
+
+
+def _blame(config: DpoConfig, inputs: Mapping[str, Artifact], request: BlameRequest, ctx: Context) -> Blame:
+    data = _prepare(inputs, ctx)
+    return training.blame(config, data, inputs, request, ctx, lambda sequences: data.sequence_spans["train"])
 
 
 def _prepare(inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
@@ -164,4 +169,5 @@ STAGE = Stage(
     deterministic=False,
     uses_gpus=True,
     importer=trained_artifact.IMPORT_MODEL,
+    blame=_blame,
 )

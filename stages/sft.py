@@ -17,7 +17,7 @@ from stages import trained_artifact, training
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
 from stages.lm.train.training_settings import SequenceTraining
 from stages.training_texts import sampler, token_bytes_file
 
@@ -63,11 +63,27 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     Returns:
         The outcome. Its rows are the trained sequences.
     """
+    machine = training.machine(ctx)
+    data, train, validation = _prepare(config, inputs, ctx)
+    trained = training.train(config, data, machine, inputs, out, ctx)
+    record_counts = _record_counts_and_decisions(train, validation, out)
+    return trained_artifact.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
+
+
+def _blame(config: SftConfig, inputs: Mapping[str, Artifact], request: BlameRequest, ctx: Context) -> Blame:
+    data, _, _ = _prepare(config, inputs, ctx)
+    return training.blame(config, data, inputs, request, ctx, lambda sequences: data.sequence_spans["train"])
+
+
+def _prepare(
+    config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context
+) -> tuple[training.Prepared, Encoded[ConversationRecord], Encoded[ConversationRecord]]:
+    """Returns what training needs, after writing the sequences, and the encoded conversations of both splits."""
     from stages.lm.data import pairs
     from stages.lm.data.phases import SequenceRange
     from stages.lm.model.config import read_model_config
 
-    machine, checkpoint = training.machine(ctx), inputs["checkpoint"].path
+    checkpoint = inputs["checkpoint"].path
     shape = read_model_config(checkpoint / "model.json")
     train, validation, sequence_of = _encode(inputs, shape, ctx)
     files = _write_sequences(inputs, shape, ctx, train, validation, sequence_of)
@@ -78,9 +94,7 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     samples = sampler(config, inputs["tokenizer"], shape.max_position_embeddings, ctx, chat=True)
     start = str(checkpoint / "checkpoint")
     data = training.Prepared(shape, files["train"], files.get("validation"), ranges, start, spans, token_bytes, samples)
-    trained = training.train(config, data, machine, inputs, out, ctx)
-    record_counts = _record_counts_and_decisions(train, validation, out)
-    return trained_artifact.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
+    return data, train, validation
 
 
 def _encode(
@@ -227,4 +241,5 @@ STAGE = Stage(
     deterministic=False,
     uses_gpus=True,
     importer=trained_artifact.IMPORT_MODEL,
+    blame=_blame,
 )

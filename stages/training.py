@@ -7,15 +7,16 @@ Cost: the training itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stages.continued_training import EARLIER, new_run, write_earlier
 from stages.core.contract.declaration import Artifact, Context
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables.training_tables import Blame, BlamedPart, BlameRequest
 from stages.training_texts import Sampler
 
 if TYPE_CHECKING:
@@ -190,9 +191,66 @@ def train(
     Returns:
         The finished training, with the lines of its metrics file.
     """
+    job, order, run = _job(settings, data, machine, inputs, out, ctx)
+    return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler, run)
+
+
+def blame(
+    settings: TrainingSettings, data: Prepared, inputs: Mapping[str, Artifact], request: BlameRequest, ctx: Context,
+    spans: Callable[[Collection[int]], Iterable[Mapping[str, Any]]],
+) -> Blame:  # fmt: skip
+    """Replays a training up to a step, and returns what each document adds to the gradient of that step's batch.
+
+    Args:
+        settings: The stage's section of the recipe.
+        data: As for `train`.
+        inputs: As for `train`.
+        request: The step, and what earlier runs left.
+        ctx: The stage's context. Its scratch folder is empty, and is not that of the training.
+        spans: Numbers of sequences -> rows of sequence_spans of these sequences, in any order.
+
+    Returns:
+        The answer, without URLs.
+
+    Raises:
+        RecipeError: The training does not have the step.
+    """
+    from dataclasses import replace
+
+    from stages.lm.train import replay, training_run
+
+    job = replace(_job(settings, data, machine(ctx), inputs, ctx.scratch / "out", ctx)[0], samples=None)
+    first = job.continuation.step + 1
+    if not first <= request.step <= job.steps:
+        what = f"Step {request.step:,} is none of this training: its steps are {first:,} to {job.steps:,}."
+        raise RecipeError(what, where=f"node {ctx.node}", do="Name one of them.")
+    replayed = replay.replayed(job, request.left, request.step)
+    if not replay.found_snapshot(replayed):
+        ctx.log(f"no snapshot from before step {request.step:,} is left: replays all steps from step {first:,} on")
+    with _refusals(ctx, lambda sequences: ""):
+        training_run.run(replayed, ctx, training_run.Observers())
+    judged = replay.read_judged(ctx.scratch)
+    rows = {(row["sequence"], row["segment"]): row for row in spans({piece.sequence for piece in judged.judged})}
+    total = judged.grad_norm
+    parts = []
+    for piece in judged.judged:
+        row = rows[piece.sequence, max(piece.segment, 0)]
+        part = BlamedPart(
+            sequence=piece.sequence, segment=max(piece.segment, 0), doc_id=str(row["doc_id"]), source=str(row["source"]), url="",
+            tokens=piece.tokens, loss=None if piece.loss is None else piece.loss / piece.units, grad_norm=piece.grad_norm,
+            share=piece.grad_norm / total if total and piece.grad_norm is not None else None,
+        )  # fmt: skip
+        parts.append(part)
+    return Blame(judged.step, judged.replayed_from, judged.loss, total, judged.pieces, tuple(parts))
+
+
+def _job(
+    settings: TrainingSettings, data: Prepared, machine: Machine, inputs: Mapping[str, Artifact], out: Path, ctx: Context
+) -> tuple[RankJob, Order, TrainedRun]:
+    """Returns the job of a training, its order, and what decides both and the learning rates. For arguments see `train`."""
     from stages.lm.train.job import RankJob
 
-    with _refusals(ctx, named):
+    with _refusals(ctx, lambda sequences: ""):
         identity, trunk = " ".join(inputs[role].manifest["digest"] for role in sorted(inputs)), data.trunk
         run, order = new_run(settings, trunk, identity, ctx.seed, data.ranges)
         if not settings.budget.partial:
@@ -208,7 +266,7 @@ def train(
         data_identity=f"{identity} {trunk.identity}" if trunk else identity, token_bytes=data.token_bytes,
         samples=data.sampler.job if data.sampler else None,
     )  # fmt: skip
-    return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler, run)
+    return job, order, run
 
 
 def run_ranks(

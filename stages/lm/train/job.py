@@ -100,6 +100,7 @@ class RankJob:
         steps: Optimizer steps of the whole training, with those before `continuation.step`.
         token_bytes: Path of a .npy file, int64 [V]: UTF-8 bytes of each token id; empty records no bits per byte.
         samples: The texts that the model continues; None for none.
+        blame: Step whose batch is judged after a replay of those before (lm/train/replay.py); 0 trains to the end.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -120,6 +121,7 @@ class RankJob:
     steps: int = field(default=0, metadata=DECIDING)
     token_bytes: str = field(default="", metadata=OBSERVING)
     samples: TextSamples | None = field(default=None, metadata=OBSERVING)
+    blame: int = field(default=0, metadata=OBSERVING)
 
     @property
     def training(self) -> TrainingSettings:
