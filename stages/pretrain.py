@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from stages import trained_artifact, training
 from stages.continued_training import EARLIER, FIELD, ContinuedTraining, Trunk, read_trunk, refuse_other_data, refuse_unfit
@@ -27,6 +27,7 @@ from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
     from stages.lm.data.mixture import Mixture
+    from stages.lm.data.pairs import SequenceSegment
     from stages.lm.data.reader import SequenceFiles
 
 
@@ -115,14 +116,14 @@ def _documents(inputs: Mapping[str, Artifact], sequences: list[int]) -> str:
     return f", documents {', '.join(documents[:NAMED_DOCUMENTS])}" + (" …" if len(documents) > NAMED_DOCUMENTS else "")
 
 
-def _spans(inputs: Mapping[str, Artifact], sequences: Collection[int], columns: list[str]) -> list[dict[str, Any]]:
+def _spans(inputs: Mapping[str, Artifact], sequences: Collection[int], columns: list[str]) -> list[SequenceSegment]:
     """Returns the rows of sequence_spans of some training sequences."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     path = inputs["mixture"].path / "sequence_spans" / "train.parquet"
-    found: list[dict[str, Any]] = pq.read_table(path, columns=columns, filters=pc.field("sequence").isin(list(sequences))).to_pylist()
-    return found
+    rows = pq.read_table(path, columns=columns, filters=pc.field("sequence").isin(list(sequences))).to_pylist()
+    return cast("list[SequenceSegment]", rows)
 
 
 def _mix(inputs: Mapping[str, Artifact]) -> Mixture:

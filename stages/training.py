@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stages.continued_training import EARLIER, new_run, write_earlier
 from stages.core.contract.declaration import Artifact, Context
@@ -197,7 +197,7 @@ def train(
 
 def blame(
     settings: TrainingSettings, data: Prepared, inputs: Mapping[str, Artifact], request: BlameRequest, ctx: Context,
-    spans: Callable[[Collection[int]], Iterable[Mapping[str, Any]]],
+    spans: Callable[[Collection[int]], Iterable[SequenceSegment]],
 ) -> Blame:  # fmt: skip
     """Replays a training up to a step, and returns what each document adds to the gradient of that step's batch.
 
