@@ -104,17 +104,6 @@ def test_a_step_is_traced_to_pages_and_a_page_to_steps(tiny_home: Path) -> None:
     assert beyond.returncode == 2 and "The steps are 1 to" in beyond.stderr
 
 
-def test_a_step_is_blamed_on_the_pages_that_it_trained_on(tiny_home: Path) -> None:
-    """A snapshot is not left, so the replay begins at the seed. What it compares are the rows of `loam trace --step`."""
-    found = answered(loam("stage", "pretrain", TINY, "--blame", "3", "--json", home=tiny_home).stdout)
-    traced = answered(loam("trace", "--step", "3", "--json", home=tiny_home).stdout)["rows"]
-    names = ("sequence", "segment", "doc_id", "source", "url", "tokens")
-    rows = [tuple(row[name] for name in names) for row in traced if row["tokens"] > 1]
-    assert sorted(tuple(part[name] for name in names) for part in found["parts"]) == sorted(rows)
-    norms = [part["grad_norm"] for part in found["parts"]]
-    assert norms == sorted(norms, reverse=True) and norms[-1] > 0 and found["replayed_from"] == 0
-
-
 def test_two_checkpoints_are_compared_by_their_weights(tiny_home: Path) -> None:
     found = answered(loam("compare", "pretrain", "dpo", "--json", home=tiny_home).stdout)
     assert found["config"] == found["alone"] == [] and 0 < found["groups"][-1]["relative_change"] < 1
