@@ -12,7 +12,7 @@ from flows.cli.printing import say
 from flows.pipeline import stage_of, upstream
 from stages.core.contract.errors import RecipeError
 from stages.core.index import lookup
-from stages.core.run.replay_run import Replay, replay_windows
+from stages.core.replays.replay_run import Replay, replay_windows
 from stages.core.store import manifest
 from stages.queries.receipts import windows_of
 

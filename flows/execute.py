@@ -12,22 +12,26 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.opened_recipe import Session, refuse_unbuilt
+from flows.pipeline import pipeline, stage_of
 from flows.progress import recorded
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import LoamError, StageError
+from stages.core.contract.errors import LoamError, RecipeError, StageError
 from stages.core.contract.secrets import redact, redacted
 from stages.core.contract.states import NodeState, RunState
 from stages.core.index import database
+from stages.core.replays.blame_node import blame_node
 from stages.core.run import openlineage
 from stages.core.run.node_job import NodeJob, prepare
 from stages.core.run.run_log import Write, log_path, run_log
 from stages.core.run.runner import Report, Result, run_node
 from stages.core.store import manifest, names, runs
+from stages.core.tables.training_tables import Blame
 from stages.queries.plan import Step
+from stages.queries.tracing.trace import urls_of
 
 Perform = Callable[[str, Callable[[Report], Result]], Result]
 
@@ -102,15 +106,52 @@ def run_one(session: Session, node: str, perform: Perform, command: Mapping[str,
         command: the command and its options, for the record of the run.
         force: whether to build the node again although it is cached.
 
+    An input of the node that is not built is a StageError.
+
     Returns:
         The run id.
+    """
+    target, ready = _target(session, node)
+    return run_nodes(session, [target], perform, command, [node] if force else [], ready)
+
+
+def blame(session: Session, node: str, step: int, report: Report) -> Blame:
+    """Finds the documents that cause what a training step showed. Changes nothing in the home; makes no run.
+
+    Args:
+        session: the recipe and the home.
+        node: the node.
+        step: the training step, from 1.
+        report: receives the events of the replay.
+
+    Returns:
+        The documents of the step, worst first, with their URLs.
+
+    Raises:
+        RecipeError: the node trains no model.
+    """
+    refuse_unbuilt(session, [node])
+    if (stage := session.steps(node)[-1].stage).blame is None:
+        train = ", ".join(one.name for one in pipeline() if stage_of(one).blame)
+        raise RecipeError(f"--blame judges a step of a training, but {node} does not train.", do=f"Name one of these nodes: {train}.")
+    target, ready = _target(session, node)
+    recipe, inputs = session.recipe, {role: ready[read] for role, read in target.reads.items() if read in ready}
+    job = prepare(session.home, node, stage, recipe.sections[node], recipe.seed, recipe.runtime, inputs)
+    found = blame_node(session.home, job, step, report)
+    database.update(session.home)
+    made_from = [manifest.artifact_id(artifact) for artifact in inputs.values()]
+    urls = urls_of(session.home, made_from, sorted({part.doc_id for part in found.parts}))
+    return replace(found, parts=tuple(replace(part, url=urls.get(part.doc_id, "")) for part in found.parts))
+
+
+def _target(session: Session, node: str) -> tuple[Step, dict[str, Artifact]]:
+    """Returns the step of one node, and the artifacts of the nodes before it.
 
     Raises:
         StageError: an input of the node is not built.
     """
     refuse_unbuilt(session, [node])
-    steps = session.steps(node)
-    target = steps[-1]
+    target = session.steps(node)[-1]
     ready = {p.node: p.artifact for p in session.plan(node).steps if p.artifact is not None}
     missing = sorted(set(target.reads.values()) - set(ready))
     if missing:
@@ -119,7 +160,7 @@ def run_one(session: Session, node: str, perform: Perform, command: Mapping[str,
             where=f"home {session.home}",
             do=f"Run `loam run {session.recipe.name} --until {node}` first.",
         )
-    return run_nodes(session, [target], perform, command, [node] if force else [], ready)
+    return target, ready
 
 
 def _one(

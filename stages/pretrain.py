@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from stages import trained_artifact, training
 from stages.continued_training import EARLIER, FIELD, ContinuedTraining, Trunk, read_trunk, refuse_other_data, refuse_unfit
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
-from stages.core.tables.training_tables import METRICS, PHASES, STEPS, TEXT_SAMPLES, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
 from stages.lm.model.config import ModelConfig, ModelShape
 from stages.lm.train.continuation import write_runs
 from stages.training_replay import replay
@@ -29,6 +29,7 @@ from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
     from stages.lm.data.mixture import Mixture
+    from stages.lm.data.pairs import SequenceSegment
     from stages.lm.data.reader import SequenceFiles
 
 
@@ -55,6 +56,11 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
     if data.trunk:
         shutil.copyfile(ctx.scratch / EARLIER, out / EARLIER)
     return trained_artifact.publish(trained, out, _summary(trained, _mix(inputs), data.trunk), identity=("runs.json",))
+
+
+def _blame(config: PretrainConfig, inputs: Mapping[str, Artifact], request: BlameRequest, ctx: Context) -> Blame:
+    spans = lambda sequences: _spans(inputs, sequences, ["sequence", "segment", "doc_id", "source"])  # noqa: E731
+    return training.blame(config, _prepare(config, inputs, ctx), request, ctx, spans)
 
 
 def _check(config: PretrainConfig, files: Mapping[str, tuple[ExternalFile, ...]]) -> None:
@@ -105,17 +111,20 @@ def _summary(trained: training.Trained, mix: Mixture, trunk: Trunk | None) -> Su
 
 def _documents(inputs: Mapping[str, Artifact], sequences: list[int]) -> str:
     """Returns a phrase that names the documents of a bad batch, or "" without sequences."""
+    if not sequences:
+        return ""
+    documents = sorted({str(row["doc_id"]) for row in _spans(inputs, sequences, ["sequence", "doc_id"])})
+    return f", documents {', '.join(documents[:NAMED_DOCUMENTS])}" + (" …" if len(documents) > NAMED_DOCUMENTS else "")
+
+
+def _spans(inputs: Mapping[str, Artifact], sequences: Collection[int], columns: list[str]) -> list[SequenceSegment]:
+    """Returns the rows of sequence_spans of some training sequences."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    if not sequences:
-        return ""
-    columns = ["sequence", "doc_id"]
-    found = pq.read_table(
-        inputs["mixture"].path / "sequence_spans" / "train.parquet", columns=columns, filters=pc.field("sequence").isin(sequences)
-    )
-    documents = sorted({str(doc_id) for doc_id in found["doc_id"].to_pylist()})
-    return f", documents {', '.join(documents[:NAMED_DOCUMENTS])}" + (" …" if len(documents) > NAMED_DOCUMENTS else "")
+    path = inputs["mixture"].path / "sequence_spans" / "train.parquet"
+    rows = pq.read_table(path, columns=columns, filters=pc.field("sequence").isin(list(sequences))).to_pylist()
+    return cast("list[SequenceSegment]", rows)
 
 
 def _mix(inputs: Mapping[str, Artifact]) -> Mixture:
@@ -203,4 +212,5 @@ STAGE = Stage(
     importer=trained_artifact.IMPORT_MODEL,
     check=_check,
     replay=partial(replay, _prepare),
+    blame=_blame,
 )

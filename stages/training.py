@@ -7,7 +7,7 @@ Cost: the training itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from stages.continued_training import EARLIER, new_run, write_earlier
 from stages.core.contract.declaration import Artifact, Context
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.tables.training_tables import Blame, BlamedPart, BlameRequest
 from stages.training_texts import Sampler
 
 if TYPE_CHECKING:
@@ -193,6 +194,55 @@ def train(
     """
     job, order, run = new_job(settings, data, machine, out, ctx)
     return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler, run)
+
+
+def blame(
+    settings: TrainingSettings, data: Prepared, request: BlameRequest, ctx: Context,
+    spans: Callable[[Collection[int]], Iterable[SequenceSegment]],
+) -> Blame:  # fmt: skip
+    """Replays a training up to a step, and returns what each document adds to the gradient of that step's batch.
+
+    Args:
+        settings: The stage's section of the recipe.
+        data: As for `train`.
+        request: The step, and what earlier runs left.
+        ctx: The stage's context. Its scratch folder is empty, and is not that of the training.
+        spans: Numbers of sequences -> rows of sequence_spans of these sequences, in any order.
+
+    Returns:
+        The answer, without URLs.
+
+    Raises:
+        RecipeError: The training does not have the step.
+    """
+    from dataclasses import replace
+
+    from stages.lm.measures import judged_step
+    from stages.lm.train import training_run
+
+    job = replace(new_job(settings, data, machine(ctx), ctx.scratch / "out", ctx)[0], samples=None)
+    first = job.continuation.step + 1
+    if not first <= request.step <= job.steps:
+        what = f"Step {request.step:,} is none of this training: its steps are {first:,} to {job.steps:,}."
+        raise RecipeError(what, where=f"node {ctx.node}", do="Name one of them.")
+    replayed = judged_step.judging(job, request.left, request.step)
+    if not judged_step.found_snapshot(replayed):
+        ctx.log(f"no snapshot from before step {request.step:,} is left: replays all steps from step {first:,} on")
+    with _refusals(ctx, lambda sequences: ""):
+        training_run.run(replayed, ctx, training_run.Observers())
+    judged = judged_step.read_judged(ctx.scratch)
+    rows = {(row["sequence"], row["segment"]): row for row in spans({piece.sequence for piece in judged.judged})}
+    total = judged.grad_norm
+    parts = []
+    for piece in judged.judged:
+        row = rows[piece.sequence, max(piece.segment, 0)]
+        part = BlamedPart(
+            sequence=piece.sequence, segment=max(piece.segment, 0), doc_id=str(row["doc_id"]), source=str(row["source"]), url="",
+            tokens=piece.tokens, loss=None if piece.loss is None else piece.loss / piece.units, grad_norm=piece.grad_norm,
+            share=piece.grad_norm / total if total and piece.grad_norm is not None else None,
+        )  # fmt: skip
+        parts.append(part)
+    return Blame(judged.step, judged.replayed_from, judged.loss, total, judged.pieces, tuple(parts))
 
 
 def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: Path, ctx: Context) -> tuple[RankJob, Order, TrainedRun]:

@@ -11,18 +11,21 @@ import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import Parameter
 
 from flows.cli import completers
-from flows.cli.options import COMMON, Command, Common, Node, Recipe, Settings
+from flows.cli.options import COMMON, Command, Common, Node, Recipe, Settings, whole
 from flows.cli.printing import answer, print_table, say
 from flows.cli.run_end import answer_run
 from flows.progress import duration_text, size_text
+from stages.core.contract.errors import RecipeError
 
 if TYPE_CHECKING:
+    from flows.opened_recipe import Session
     from stages.queries.estimate import Estimate
 
 
@@ -31,6 +34,7 @@ class TerminatedError(BaseException):
 
 
 NAMED = 6  # maximum number of nodes without an estimate that are named
+SHOWN = 20  # documents of a step that --blame prints
 
 
 def run(
@@ -189,6 +193,15 @@ def stage(
     /,
     *,
     force: Annotated[bool, Parameter(help="build although the artifact exists, and compare")] = False,
+    blame: Annotated[
+        int | None,
+        whole(),
+        Parameter(
+            metavar="STEP",
+            show_default=False,
+            help="build nothing: replay a training (pretrain, sft, dpo) up to this step, and show which documents cause its loss or gradient",
+        ),
+    ] = None,
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
@@ -196,13 +209,20 @@ def stage(
 
     Returns:
         The exit code.
+
+    Raises:
+        RecipeError: the options exclude each other.
     """
     from flows.opened_recipe import open_session, refuse_unbuilt
     from flows.pipeline import upstream
 
+    if force and blame is not None:
+        raise RecipeError("--force and --blame exclude each other.", do="--blame builds nothing; leave out one of them.")
     upstream([node])
     session = open_session(recipe, settings, common.home)
     refuse_unbuilt(session, [node])
+    if blame is not None:
+        return _blame(session, node, blame, common)
     with _termination_raised():
         _start_prefect(session.home)
         from flows import stage_flow
@@ -212,6 +232,30 @@ def stage(
             run_id = stage_flow.stage(node=node, recipe=recipe, set=shlex.join(settings), force=force, home=str(session.home))
     answer_run(common, session.home, run_id)
     return 0
+
+
+def _blame(session: Session, node: str, step: int, common: Common) -> int:
+    from flows.execute import blame
+    from flows.progress import WATCHER, watching
+
+    with _termination_raised(), watching():
+        found = blame(session, node, step, WATCHER.get())
+
+    def show() -> None:
+        of_batch = f"of its {found.parts_of_batch:,} segments, those that were judged alone: {len(found.parts):,}"
+        say(f"step {found.step:,}, replayed from step {found.replayed_from:,}; {of_batch}")
+        say(f"loss {_value(found.loss)}, gradient norm {_value(found.grad_norm)}\n")
+        rows = [asdict(part) for part in found.parts[:SHOWN]]
+        print_table([row | {name: _value(row[name]) for name in ("loss", "grad_norm", "share")} for row in rows])
+        if len(found.parts) > SHOWN:
+            say(f"({len(found.parts) - SHOWN:,} more with --json)")
+
+    answer(common, found, show)
+    return 0
+
+
+def _value(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
 
 
 @contextmanager
@@ -245,5 +289,5 @@ def _start_prefect(home: Path) -> None:
 COMMANDS = (
     Command(run, ("loam run tiny", "loam run tiny --from dedup", "loam run tiny --set dedup.threshold=0.7 --as looser")),
     Command(plan, ("loam plan full", "loam plan small --set 'crawl.warcs=[/data/crawl/*.warc.gz]'")),
-    Command(stage, ("loam stage dedup tiny --force",)),
+    Command(stage, ("loam stage dedup tiny --force", "loam stage pretrain small --blame 1200")),
 )

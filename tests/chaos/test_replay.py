@@ -17,7 +17,7 @@ from flows.cli import main
 from stages import encode, mix, pretrain, train_tokenizer
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError
-from stages.core.run.replay_run import replay_windows
+from stages.core.replays.replay_run import replay_windows
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_batches
 from stages.lm.checkpoints import receipt

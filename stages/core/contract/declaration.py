@@ -1,9 +1,8 @@
 """Defines the contract between a stage and the runner: config, inputs, outcome, context, and the record that declares a stage.
 
 A stage is a plain function `run(config, inputs, out, ctx) -> Outcome`. It reads published artifacts (`inputs`, by role) and writes files
-into the folder `out`. It writes nowhere else except into `ctx.scratch`. The runner does the rest: it computes the key, finds a cached
-artifact, checks the record counts, writes the manifest, publishes the artifact and updates the index. The bytes of an artifact follow from
-config, seed, inputs and the named distributions. Nothing in `ctx.runtime` may change the bytes of a data stage.
+into the folder `out`, and nowhere else except into `ctx.scratch`. The runner does the rest: key, cache, check of the record counts, manifest,
+publication and index. The bytes of a data stage follow from config, seed, inputs and the named distributions, not from `ctx.runtime`.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from stages.settings import StageConfig
 
 if TYPE_CHECKING:
     from stages.core.store.manifest_schema import Manifest, RecordCountsEntry
+    from stages.core.tables.training_tables import Blame, BlameRequest
 
 
 @dataclass(frozen=True)
@@ -286,14 +286,13 @@ class Stage:
         distributions: Installed distributions whose version decides the output's bytes.
         deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
         uses_gpus: Whether the stage computes on the GPUs that runtime.gpus gives it. Such stages run one at a time on a machine.
-        optional: Roles whose node may be off or, for a stage that reads every node, may not run. The stage then gets `inputs` without the
-            role, and the key does not name it.
+        optional: Roles whose node may be off or, of a stage that reads every node, may not run: `inputs` and key are then without them.
         one_of: Groups of optional roles. The stage gets only whole groups, and its node is off if no group is whole.
         importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
-        check: check(config, files) raises a RecipeError for what the external files show without being read, such as two names that may not
-            be equal. files: dotted field -> resolved files. `loam plan` and every run call it before any work.
-        fault: For a stage whose digest counts a list that the stage makes from the other files. The function gets a folder with the files
-            of an artifact of another home. It returns what is wrong with them as a phrase, or "".
+        check: check(config, files) raises a RecipeError for what the external files show without being read. files: dotted field ->
+            resolved files. `loam plan` and every run call it before any work.
+        fault: fault(folder), where the digest counts a list of the other files: what is wrong with the files of another home, or "".
+        blame: blame(config, inputs, request, ctx), where the stage trains: what each document adds to the gradient of a step.
         unit: What `Outcome.rows` counts, in the plural ("documents"). Record counts that count the same have the same word as unit.
         does: What the stage does, as one line of the README's table.
         tables: The stage's side tables, which the index shows as views.
@@ -320,6 +319,7 @@ class Stage:
     importer: Importer | None = None
     check: Callable[[Any, Mapping[str, tuple[ExternalFile, ...]]], None] | None = None
     fault: Callable[[Path], str] | None = None
+    blame: Callable[[Any, Mapping[str, Artifact], BlameRequest, Context], Blame] | None = None
     unit: str = ROWS
     does: str = ""
     tables: tuple[SideTable, ...] = ()

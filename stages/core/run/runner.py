@@ -33,6 +33,7 @@ from stages.core.store.manifest_schema import UsageEntry
 
 PROGRESS_EVERY_S = 0.5
 FORCED = "-force"  # the end of the scratch folder of a forced build
+BLAMED = "-blame"  # and of a replay
 
 
 class EventValues(TypedDict, total=False):
@@ -106,7 +107,7 @@ def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool 
     if cached := _usable_cached(home, job, run_id, force):
         return Result(NodeState.CACHED, cached)
     try:
-        with _held(home, job, run_id, report):
+        with held(home, job, run_id, report):
             if cached := _usable_cached(home, job, run_id, force):
                 return Result(NodeState.CACHED, cached)
             return _build(home, job, run_id, report, force)
@@ -130,7 +131,7 @@ def _usable_cached(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifa
 
 
 @contextmanager
-def _held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[None]:
+def held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[None]:
     """Holds the lease on the job's key and, for a stage that computes on GPUs, the lease on this machine's GPUs."""
 
     def say(text: str) -> None:
@@ -158,7 +159,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     started = time.monotonic()
     old = find_cached(home, job)
     broken = bool(old and integrity.check(home, old))  # a damaged artifact says nothing about determinism, so it is replaced
-    _refuse_damaged(home, job, run_id, report)
+    refuse_damaged_inputs(home, job, run_id, report)
     scratch = _scratch(home, job, force)
     out, work = scratch / "out", scratch / "work"
     shutil.rmtree(out, ignore_errors=True)
@@ -172,10 +173,10 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     except (OSError, StageError, ValueError):
         shutil.rmtree(out, ignore_errors=True)  # on a full disk, the next run needs this space first
         _refuse_changed(home, job, scratch)
-        _refuse_damaged(home, job, run_id, report)
+        refuse_damaged_inputs(home, job, run_id, report)
         raise
     _refuse_changed(home, job, scratch)
-    _refuse_damaged(home, job, run_id, report)
+    refuse_damaged_inputs(home, job, run_id, report)
     marks: dict[str, list[int]] = {}
     files = manifest.list_files(out, marks)
     digest = manifest.content_digest(files, outcome.identity)
@@ -204,7 +205,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     return Result(state, artifact, time.monotonic() - started)
 
 
-def _refuse_damaged(home: Path, job: NodeJob, run_id: str, report: Report) -> None:
+def refuse_damaged_inputs(home: Path, job: NodeJob, run_id: str, report: Report) -> None:
     """Raises VerificationError when the files of an artifact that the job reads differ from its manifest."""
 
     def say(line: str) -> None:
@@ -244,24 +245,53 @@ def scratch_path(home: Path, job: NodeJob, force: bool = False) -> Path:
     return home / "scratch" / f"{job.node}-{job.key[:12]}{FORCED if force else ''}"
 
 
+def blame_path(home: Path, job: NodeJob) -> Path:
+    """Returns the folder in which a training is replayed."""
+    return home / "scratch" / f"{job.node}-{job.key[:12]}{BLAMED}"
+
+
 def lease_of_scratch(folder: Path) -> Path:
-    """Returns the path of the lease that whoever works in a scratch folder holds. folder: a path that `scratch_path` returned."""
-    return folder.parent.parent / "leases" / folder.name.removesuffix(FORCED)
+    """Returns the path of the lease that whoever works in a scratch folder holds. folder: a path of `scratch_path` or `blame_path`."""
+    return folder.parent.parent / "leases" / folder.name.removesuffix(FORCED).removesuffix(BLAMED)
 
 
 def _scratch(home: Path, job: NodeJob, force: bool) -> Path:
     """Returns the job's scratch folder. Discards its content if other code left it."""
     folder = scratch_path(home, job, force)
-    mark = {"key": job.key, "code": source_code.code_digest(*job.stage.modules)}
-    try:
-        same = json.loads((folder / "job.json").read_text()) == mark
-    except (FileNotFoundError, json.JSONDecodeError):
-        same = False
-    if not same:
+    if not is_of_this_code(job, folder):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        (folder / "job.json").write_text(json.dumps(mark))
+        (folder / "job.json").write_text(json.dumps(_mark(job)))
     return folder
+
+
+def is_of_this_code(job: NodeJob, folder: Path) -> bool:
+    """Returns whether a scratch folder is of the job and was written by the code that runs now."""
+    try:
+        return bool(json.loads((folder / "job.json").read_text()) == _mark(job))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+
+
+def _mark(job: NodeJob) -> dict[str, str]:
+    return {"key": job.key, "code": source_code.code_digest(*job.stage.modules)}
+
+
+def make_context(home: Path, job: NodeJob, work: Path, report: Report, drop: Callable[[str, str, str], None]) -> Context:
+    """Returns the context of a stage that works in the folder `work`. drop: see `Context`."""
+    last = [0.0]
+
+    def progress(done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
+        now = time.monotonic()
+        if now - last[0] >= PROGRESS_EVERY_S or (total is not None and done >= total):
+            last[0] = now
+            report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": redact(note)}))
+
+    return Context(
+        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, cache=home / "cache", progress=progress, drop=drop,
+        log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
+        sections=job.stage.sections, off=job.stage.off, trackers=home / "trackers" / job.node / work.parent.name.removeprefix(f"{job.node}-"),
+    )  # fmt: skip
 
 
 def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
@@ -273,15 +303,8 @@ def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> Ou
     Raises:
         StageError: The stage found more bad records than the recipe allows, or the record counts do not balance.
     """
-    last = [0.0]
     bad: list[dict[str, str]] = []
     limit = getattr(job.config, "max_bad_records", 0)
-
-    def progress(done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
-        now = time.monotonic()
-        if now - last[0] >= PROGRESS_EVERY_S or (total is not None and done >= total):
-            last[0] = now
-            report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": redact(note)}))
 
     def drop(reason: str, where: str, record: str) -> None:
         reason, where = redact(reason), redact(where)
@@ -295,12 +318,7 @@ def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> Ou
                 do=f"Correct the record, or raise {job.node}.max_bad_records to leave such records out. They are kept in {kept}.",
             )
 
-    context = Context(
-        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, cache=home / "cache", progress=progress, drop=drop,
-        log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
-        sections=job.stage.sections, off=job.stage.off, trackers=home / "trackers" / job.node / work.parent.name.removeprefix(f"{job.node}-"),
-    )  # fmt: skip
-    outcome = job.stage.run(job.config, job.inputs, out, context)
+    outcome = job.stage.run(job.config, job.inputs, out, make_context(home, job, work, report, drop))
     if bad:
         _write_lines(out / "bad_records.jsonl", bad)
     if outcome.record_counts and (fault := outcome.record_counts.imbalance()):

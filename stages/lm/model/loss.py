@@ -66,6 +66,9 @@ class Loss(StageConfig):
     trim_to: ClassVar[int] = 0
     """Batches are cut to the smallest multiple of this many tokens that holds their longest sequence. 0: always seq_len."""
 
+    by_segment: ClassVar[bool] = True
+    """Whether the loss of a sequence is the sum of the losses of its segments, so that each has a gradient of its own."""
+
     @abstractmethod
     def units(self, batch: Batch) -> int:
         """Returns the number of units (tokens, pairs or others) of a batch. The loss and its metrics are means over units."""

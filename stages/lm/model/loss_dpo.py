@@ -26,6 +26,7 @@ class DpoLoss(Loss):
     """Strength of the pull towards the reference model. Source of 0.1: DPO paper, section 6; also TRL's default."""
 
     trim_to: ClassVar[int] = 16
+    by_segment: ClassVar[bool] = False
 
     def units(self, batch: Batch) -> int:
         """Returns the number of pairs, without the padding sequences of the batch."""

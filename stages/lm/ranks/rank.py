@@ -43,13 +43,13 @@ def main(argv: list[str]) -> int:
 
 
 def work(job: RankJob, events: EventWriter) -> int:
-    """Returns the exit code, after training or scoring."""
+    """Returns the exit code, after training, scoring or a replay."""
     import torch
 
     from stages.lm.checkpoints import checkpoint
     from stages.lm.data import phases, reader
     from stages.lm.ranks.events import RankFailed
-    from stages.lm.train import forward_only, rank_run, trainer
+    from stages.lm.train import blame, forward_only, rank_run, trainer
     from stages.lm.train.job import JobError
     from stages.lm.train.training_settings import TrainingSettings
     from stages.lm.zero import engine
@@ -58,7 +58,8 @@ def work(job: RankJob, events: EventWriter) -> int:
     try:
         trains = isinstance(job.settings, TrainingSettings)
         started = engine.start(job, job.accumulation() if trains else 1)
-        (trainer.train if trains else forward_only.score)(job, started, events)
+        does = blame.blame if job.blame else trainer.train if trains else forward_only.score
+        does(job, started, events)
     except refused as error:
         events.write(RankFailed(str(error), getattr(error, "sequences", [])))
         return 1

@@ -101,6 +101,7 @@ class RankJob:
         token_bytes: Path of a .npy file, int64 [V]: UTF-8 bytes of each token id; empty records no bits per byte.
         samples: The texts that the model continues; None for none.
         stop_after: The step after which the ranks stop with a snapshot and publish nothing; 0 trains to the end (lm/train/replay.py).
+        blame: Step whose batch is judged after a replay of those before (lm/measures/judged_step.py); 0 trains to the end.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -122,6 +123,7 @@ class RankJob:
     token_bytes: str = field(default="", metadata=OBSERVING)
     samples: TextSamples | None = field(default=None, metadata=OBSERVING)
     stop_after: int = field(default=0, metadata=OBSERVING)
+    blame: int = field(default=0, metadata=OBSERVING)
 
     @property
     def training(self) -> TrainingSettings:

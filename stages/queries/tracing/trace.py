@@ -9,6 +9,7 @@ other runs are left out. The default start is the newest pretrained checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -18,7 +19,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.queries.tracing.decision import Decision
 from stages.queries.tracing.drop_evidence import evidence
-from stages.queries.tracing.trace_start import PIPELINE, Start
+from stages.queries.tracing.trace_start import PIPELINE, Start, start
 from stages.queries.tracing.traced import BatchRow, SequenceSpan, TokenSpan, TracedDocument, TracedVerdict
 
 
@@ -114,6 +115,24 @@ def trace_step(home: Path, of: Start, step: int) -> list[BatchRow]:
         [of.of["mix", "sequence_spans"], *of.judged, pretrain, step],
     )
     return cast(list[BatchRow], found)
+
+
+def urls_of(home: Path, artifacts: Sequence[str], doc_ids: Sequence[str]) -> dict[str, str]:
+    """Finds the URLs of documents.
+
+    Args:
+        home: the home folder.
+        artifacts: ids of the artifacts that were made from the documents.
+        doc_ids: the documents.
+
+    Returns:
+        doc_id -> URL, without those of which no URL is recorded.
+    """
+    judged = list(dict.fromkeys(path for one in artifacts for path in start(home, checkpoint=one).judged))
+    if not judged or not doc_ids:
+        return {}
+    sql = f"SELECT DISTINCT doc_id::VARCHAR, url FROM decisions WHERE {_any(judged)} AND url IS NOT NULL AND list_contains(?, doc_id::VARCHAR)"
+    return {str(doc_id): str(url) for doc_id, url in database.query(home, sql, [*judged, list(doc_ids)])[1]}
 
 
 def _trained(of: Start) -> str:

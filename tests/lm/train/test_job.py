@@ -49,7 +49,7 @@ OTHER: dict[str, Any] = {
 """Another value for every field whose change is visible in a run."""
 ELSEWHERE = {
     "scratch": "a place", "out": "a place", "token_bytes": "test_step_figures has bytes of tokens",
-    "samples": "test_greedy_samples has samples", "stop_after": "test_training_identity stops a replay",
+    "samples": "test_greedy_samples has samples", "stop_after": "test_training_identity stops a replay", "blame": "test_blame",
     "init_from": "test_trainer and test_trajectory begin with given weights",
     "data_identity": "only in the fingerprint, below",
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
@@ -71,7 +71,7 @@ SHOWS = {
 }  # fmt: skip
 """Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
-    "scratch", "out", "init_from", "token_bytes", "samples", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
+    "scratch", "out", "init_from", "token_bytes", "samples", "blame", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
     "settings.checkpoint_every_steps", "settings.update_ratio_every_steps", "settings.milestone_every_steps", "settings.budget", "earlier", "stop_after",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.states import ReplayedWindow, WindowState
-from stages.core.run.replay_run import replay_windows
+from stages.core.replays.replay_run import replay_windows
 from stages.settings import StageConfig
 from tests.conftest import run_stage
 

@@ -1,0 +1,1 @@
+"""Trainings that are made again: to compare them with their record, and to find the documents that cause what a step showed."""
