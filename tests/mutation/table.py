@@ -35,7 +35,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/checkpoints/receipt": ("tests/lm/checkpoints/test_receipt.py", "tests/queries/test_receipts.py"),
     "lm/train/replay": ("tests/stages/test_training_identity.py",),
     "training_replay": ("tests/stages/test_training_replay.py", "tests/stages/test_training_identity.py"),
-    "core/replays/replay_run": ("tests/core/run/test_replay_run.py",),
+    "core/replays/replay_run": ("tests/core/replays/test_replay_run.py",),
     "queries/receipts": ("tests/queries/test_receipts.py",),
     "core/run/named_checkpoint": ("tests/stages/test_continued_training.py",),
     "lm/train/training_step": (*TRAINED, "tests/lm/train/test_step_guard.py"),
