@@ -48,7 +48,11 @@ def test_the_keys_at_the_top_are_those_that_a_recipe_may_have(tmp_path: Path) ->
     ("wanted", "section", "found"),
     [
         ("dedup.threshold", "dedup", ["dedup.threshold"]),
-        ("pretrain.budget", "pretrain", ["pretrain.budget", "pretrain.budget.steps", "pretrain.budget.tokens", "pretrain.budget.epochs"]),
+        (
+            "pretrain.budget",
+            "pretrain",
+            ["pretrain.budget", "pretrain.budget.steps", "pretrain.budget.tokens", "pretrain.budget.epochs", "pretrain.budget.partial"],
+        ),
         ("evaluate@sft.chat", "evaluate@sft", ["evaluate@sft.chat"]),
         ("evaluate@base.chat", "evaluate@base", ["evaluate@base.chat"]),
         ("evaluate.chat", "evaluate@base", ["evaluate@base.chat"]),

@@ -190,12 +190,12 @@ def test_another_mixture_starts_at_its_first_sequence(trunks: Trunks) -> None:
     config = {**WSD, "budget": {"tokens": 14 * 8 * 96}, "continue_from": "pretrain-1@10"}
     found = run_stage(pretrain.STAGE, config, trunks.other, trunks.home, runtime=RUNTIME, events=events)
     rows = list(read_rows(found.path / "steps" / "00000.parquet"))
-    phases = read_mixture(trunks.other["mixture"].path / "mix.json").phases
-    order = oracle.batches(tuple((phase.start_sequence, phase.sequences) for phase in phases), 8, 7)
+    ranges = read_mixture(trunks.other["mixture"].path / "mix.json").ranges
+    order = oracle.batches(tuple((one.start_sequence, one.sequences) for one in ranges), 8, 7)
     assert [row["sequence"] for row in rows] == [sequence for _ in range(4) for sequence in next(order)]
     assert [row["step"] for row in rows] == [step for step in (11, 12, 13, 14) for _ in range(8)]
     assert [row["position"] for row in rows] == list(range(32))
-    assert any("its first sequence, because data, seed or global_batch_size are others" in e.values.get("line", "") for e in events)
+    assert any("its first sequence, because data, seed or batch sizes before it are others" in e.values.get("line", "") for e in events)
     steps = list(read_rows(run_further(trunks, found).path / "steps" / "00000.parquet"))
     assert [row["position"] for row in steps] == list(range(8 * 2, 8 * 5)), "the order of the new mixture goes on"
     error = trunks.refused("budget.epochs does not say how long to train: the 10 steps before", budget={"epochs": 3}, inputs=trunks.other)
