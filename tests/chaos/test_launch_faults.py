@@ -259,7 +259,11 @@ def test_a_stop_is_a_snapshot_after_the_step_and_its_evaluation(
     found = plain.run(job, tmp_path / "run", monkeypatch)
     assert found.saved == saved and found.lines[-1]["step"] == saved[-1]
     assert [step for step, _ in found.evaluations] == [step for step in (0, 3, 6) if step <= saved[-1]]
-    logged = [event.text for event in EventTail(event_path(tmp_path / "run", 0)).read() if isinstance(event, Logged) and "peak of" not in event.text]
+    logged = [
+        event.text
+        for event in EventTail(event_path(tmp_path / "run", 0)).read()
+        if isinstance(event, Logged) and "peak of" not in event.text
+    ]
     assert logged == ([f"stops after step {at}, with a snapshot"] if 0 < at < 6 else [])
     withdraw_stop(tmp_path / "run")
     assert not stop_requested(tmp_path / "run")
