@@ -21,6 +21,7 @@ from stages.core.contract.declaration import Artifact, ContinuedCheckpoint, Exte
 from stages.core.contract.errors import RecipeError
 from stages.core.run.named_checkpoint import step_of, steps_of
 from stages.core.store import manifest
+from stages.lm.checkpoints.snapshot_folders import milestones, name_of
 from stages.lm.data.phases import planned_phases
 from stages.lm.measures.metrics import last_updates, read_metrics
 from stages.lm.model.config import ModelConfig, ModelShape, read_model_config
@@ -91,7 +92,7 @@ class Trunk:
     def checkpoint(self) -> Path:
         """The folder with weights and optimizer state."""
         final = self.step == steps_of(self.artifact)[-1]
-        return self.artifact.path / ("checkpoint" if final else f"milestones/step-{self.step:010d}")
+        return self.artifact.path / "checkpoint" if final else milestones(self.artifact.path) / name_of(self.step)
 
     @property
     def shape(self) -> ModelConfig:

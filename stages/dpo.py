@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from stages import trained_artifact, training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, Blame, BlameRequest, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, training_section
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train.training_parts import PAIR_LOSSES
@@ -48,11 +48,6 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     machine = training.machine(ctx)
     trained = training.train(config, _prepare(config, inputs, ctx), machine, out, ctx)
     return trained_artifact.publish(trained, out, _summary(trained))
-
-
-def _blame(config: DpoConfig, inputs: Mapping[str, Artifact], request: BlameRequest, ctx: Context) -> Blame:
-    data = _prepare(config, inputs, ctx)
-    return training.blame(config, data, request, ctx, lambda sequences: data.sequence_spans["train"])
 
 
 def _prepare(config: DpoConfig, inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
@@ -173,5 +168,5 @@ STAGE = Stage(
     uses_gpus=True,
     importer=trained_artifact.IMPORT_MODEL,
     replay=partial(replay, _prepare),
-    blame=_blame,
+    blame=partial(training.blame, _prepare),
 )

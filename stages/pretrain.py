@@ -59,8 +59,8 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 
 def _blame(config: PretrainConfig, inputs: Mapping[str, Artifact], request: BlameRequest, ctx: Context) -> Blame:
-    spans = lambda sequences: _spans(inputs, sequences, ["sequence", "segment", "doc_id", "source"])  # noqa: E731
-    return training.blame(config, _prepare(config, inputs, ctx), request, ctx, spans)
+    spans = partial(_spans, inputs, ["sequence", "segment", "doc_id", "source"])
+    return training.blame(_prepare, config, inputs, request, ctx, spans)
 
 
 def _check(config: PretrainConfig, files: Mapping[str, tuple[ExternalFile, ...]]) -> None:
@@ -113,11 +113,11 @@ def _documents(inputs: Mapping[str, Artifact], sequences: list[int]) -> str:
     """Returns a phrase that names the documents of a bad batch, or "" without sequences."""
     if not sequences:
         return ""
-    documents = sorted({str(row["doc_id"]) for row in _spans(inputs, sequences, ["sequence", "doc_id"])})
+    documents = sorted({str(row["doc_id"]) for row in _spans(inputs, ["sequence", "doc_id"], sequences)})
     return f", documents {', '.join(documents[:NAMED_DOCUMENTS])}" + (" …" if len(documents) > NAMED_DOCUMENTS else "")
 
 
-def _spans(inputs: Mapping[str, Artifact], sequences: Collection[int], columns: list[str]) -> list[SequenceSegment]:
+def _spans(inputs: Mapping[str, Artifact], columns: list[str], sequences: Collection[int]) -> list[SequenceSegment]:
     """Returns the rows of sequence_spans of some training sequences."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -18,7 +18,7 @@ from stages import trained_artifact, training
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.train.training_settings import SequenceTraining
 from stages.training_replay import replay
 from stages.training_texts import sampler, token_bytes_file
@@ -70,11 +70,6 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     trained = training.train(config, data, machine, out, ctx)
     record_counts = _record_counts_and_decisions(train, validation, out)
     return trained_artifact.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
-
-
-def _blame(config: SftConfig, inputs: Mapping[str, Artifact], request: BlameRequest, ctx: Context) -> Blame:
-    data = _prepare(config, inputs, ctx)
-    return training.blame(config, data, request, ctx, lambda sequences: data.sequence_spans["train"])
 
 
 def _prepare(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
@@ -249,5 +244,5 @@ STAGE = Stage(
     uses_gpus=True,
     importer=trained_artifact.IMPORT_MODEL,
     replay=partial(replay, _prepare),
-    blame=_blame,
+    blame=partial(training.blame, _prepare),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stages.continued_training import EARLIER, new_run, write_earlier
 from stages.core.contract.declaration import Artifact, Context
@@ -197,17 +197,18 @@ def train(
 
 
 def blame(
-    settings: TrainingSettings, data: Prepared, request: BlameRequest, ctx: Context,
-    spans: Callable[[Collection[int]], Iterable[SequenceSegment]],
+    prepare: Callable[[Any, Mapping[str, Artifact], Context], Prepared], config: Any, inputs: Mapping[str, Artifact], request: BlameRequest,
+    ctx: Context, spans: Callable[[Collection[int]], Iterable[SequenceSegment]] | None = None,
 ) -> Blame:  # fmt: skip
     """Replays a training up to a step, and returns what each document adds to the gradient of that step's batch.
 
     Args:
-        settings: The stage's section of the recipe.
-        data: As for `train`.
+        prepare: The stage's function that prepares its sequences.
+        config: The stage's section of the recipe.
+        inputs: The stage's inputs.
         request: The step, and what earlier runs left.
         ctx: The stage's context. Its scratch folder is empty, and is not that of the training.
-        spans: Numbers of sequences -> rows of sequence_spans of these sequences, in any order.
+        spans: Numbers of sequences -> rows of sequence_spans of these sequences, in any order. None: all that the stage prepared.
 
     Returns:
         The answer, without URLs.
@@ -217,21 +218,23 @@ def blame(
     """
     from dataclasses import replace
 
-    from stages.lm.measures import judged_step
-    from stages.lm.train import training_run
+    from stages.lm.measures.judged_step import read_judged
+    from stages.lm.train import replay, training_run
 
-    job = replace(new_job(settings, data, machine(ctx), ctx.scratch / "out", ctx)[0], samples=None)
+    data = prepare(config, inputs, ctx)
+    job = replace(new_job(config, data, machine(ctx), ctx.scratch / "out", ctx)[0], samples=None)
     first = job.continuation.step + 1
     if not first <= request.step <= job.steps:
         what = f"Step {request.step:,} is none of this training: its steps are {first:,} to {job.steps:,}."
         raise RecipeError(what, where=f"node {ctx.node}", do="Name one of them.")
-    replayed = judged_step.judging(job, request.left, request.step)
-    if not judged_step.found_snapshot(replayed):
+    replayed = replay.judging(job, request.left, request.step)
+    if not replay.found_snapshot(replayed):
         ctx.log(f"no snapshot from before step {request.step:,} is left: replays all steps from step {first:,} on")
     with _refusals(ctx, lambda sequences: ""):
         training_run.run(replayed, ctx, training_run.Observers())
-    judged = judged_step.read_judged(ctx.scratch)
-    rows = {(row["sequence"], row["segment"]): row for row in spans({piece.sequence for piece in judged.judged})}
+    judged = read_judged(ctx.scratch)
+    known = spans({piece.sequence for piece in judged.judged}) if spans else data.sequence_spans["train"]
+    rows = {(row["sequence"], row["segment"]): row for row in known}
     total = judged.grad_norm
     parts = []
     for piece in judged.judged:

@@ -17,7 +17,7 @@ from pathlib import Path
 from shutil import rmtree
 from threading import Event, Thread
 
-from stages.lm.checkpoints import checkpoint, snapshots
+from stages.lm.checkpoints import checkpoint, snapshot_folders
 from stages.lm.zero.engine import Engine
 
 POLL_S = 0.05
@@ -105,7 +105,7 @@ class SnapshotWriter:
         """
         self._end()
         complaint = self.complaint()
-        folder = self._root / snapshots.name_of(step)
+        folder = self._root / snapshot_folders.name_of(step)
         writing = _Writing(step, folder.with_name(folder.name + ".partial"))
         if self._engine.rank == 0:
             rmtree(writing.partial, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The snapshots of a training job in its scratch folder: their names, the newest one that all ranks find undamaged, and the deletion of old ones.
+"""The snapshots of a training job in its scratch folder: the newest one that all ranks find undamaged, and the deletion of old ones.
 
 Guarantee: all ranks continue from the same snapshot, or all start anew. Every byte of it was compared with its record.
 Cost: of the snapshot that is used, each rank reads its share once; of another job's snapshot, only trainer.json is read. Two sums over the
@@ -7,25 +7,13 @@ ranks per snapshot.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from stages.lm.checkpoints.checkpoint import CheckpointError, Trainer, no_tick, read_trainer, recorded_files, refuse_other_content, verify
+from stages.lm.checkpoints.snapshot_folders import name_of, steps_in
 from stages.lm.zero.engine import Engine
-
-SNAPSHOT = re.compile(r"step-(\d{10})")
-
-
-def root(scratch: Path) -> Path:
-    """Returns the folder of the snapshots of a job."""
-    return scratch / "resume"
-
-
-def name_of(step: int) -> str:
-    """Returns the folder name of a snapshot. Names sort by step."""
-    return f"step-{step:010d}"
 
 
 def newest_good(
@@ -60,7 +48,7 @@ def newest_good(
 
 def _steps_of_job(root: Path, fingerprint: str, say: Callable[[str], None]) -> Iterator[int]:
     """Yields the steps of this job's snapshots below root, the newest first. Of a snapshot it hashes only trainer.json."""
-    for step in sorted((int(found[1]) for path in root.glob("step-*") if (found := SNAPSHOT.fullmatch(path.name))), reverse=True):
+    for step in reversed(steps_in(root)):
         folder = root / name_of(step)
         try:
             entry = next(entry for entry in recorded_files(folder) if entry.path == "trainer.json")

@@ -151,8 +151,7 @@ class SequenceReader:
             DataError: A sequence is longer than seq_len, or a segment reaches beyond its shard.
         """
         sequences = np.asarray(sequences, np.int64)
-        most = self.files.seq_len if seq_len is None else seq_len
-        length = most if not trim_to else min(most, self._trimmed(sequences, trim_to))
+        length = self._trimmed(sequences, trim_to) if trim_to else self.files.seq_len if seq_len is None else seq_len
         shape = (len(sequences), length)
         batch = Batch(
             tokens=np.full(shape, self.files.pad_id, np.int64),
@@ -175,7 +174,7 @@ class SequenceReader:
     def _trimmed(self, sequences: np.ndarray, multiple: int) -> int:
         real = sequences[sequences >= 0]
         longest = int(self.sequence_tokens(real).max()) if len(real) else 1
-        return -(-longest // multiple) * multiple
+        return min(self.files.seq_len, -(-longest // multiple) * multiple)
 
     def _fill(self, batch: Batch, slot: int, sequence: int) -> None:
         at, dtype = 0, np.dtype(self.files.dtype).newbyteorder("<")
@@ -207,6 +206,13 @@ def segment_bounds(begins: Sequence[int] | np.ndarray, tokens: int) -> np.ndarra
     bounds = np.full(max(16, 1 << (len(begins) - 1).bit_length()) + 1, tokens, np.int32)
     bounds[: len(begins)] = begins
     return bounds
+
+
+def padded_passes(sequences: Sequence[int] | np.ndarray, ranks: int, size: int) -> np.ndarray:
+    """Returns the sequences of each pass, rank and slot: int64 [passes, ranks, size]. -1, a sequence of padding, fills the last pass up."""
+    padded = np.full(-(-len(sequences) // (ranks * size)) * ranks * size, -1, np.int64)
+    padded[: len(sequences)] = sequences
+    return padded.reshape(-1, ranks, size)
 
 
 def write_sequence_files(

@@ -1,27 +1,15 @@
-"""Replays the steps of a training from a snapshot: the job of it, and what a replay to a spike finds.
+"""What a replay to a step found: how much each piece of its batch adds to the gradient (lm/train/blame.py).
 
-A job with `blame` set trains up to the step before that one, writes no snapshot, and judges the batch of the step (lm/train/blame.py).
-Guarantee: the job's own folders are only read. Snapshots are linked into the folder of the replay, so nothing deletes them meanwhile.
-Cost: the steps from the snapshot on.
+Guarantee: `read_judged` gives what `write_judged` got.
 The module does not import torch.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter
-
-from stages.lm.measures.metrics import read_metrics
-from stages.lm.train.job import RankJob
-
-FOLDERS = ("resume", "milestones")
-"""Where snapshots are: in the scratch folder of a run, and in a published checkpoint."""
-METRICS = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -66,35 +54,6 @@ class JudgedStep:
     judged: tuple[PieceGradient, ...]
 
 
-def judging(job: RankJob, left: Sequence[Path], step: int) -> RankJob:
-    """Returns the job that replays another up to a step, after linking the snapshots that it can start from into its scratch folder.
-
-    Args:
-        job: The job. Its scratch folder is that of the replay, and empty.
-        left: Folders that earlier runs of the job left: scratch folders and the published checkpoint.
-        step: The step to judge, from 1; one of the job's own.
-    """
-    newest, fingerprint = -1, job.fingerprint()
-    source: tuple[Path, list[Path]] | None = None
-    for folder in left:
-        usable = {number: path for number, path in _snapshots(folder, fingerprint) if job.continuation.step < number < step}
-        if max(usable, default=-1) > newest:
-            newest, source = max(usable), (folder, list(usable.values()))
-    if source:
-        folder, found = source
-        own = Path(job.scratch)
-        for path in found:
-            shutil.copytree(path, own / FOLDERS[0] / path.name, copy_function=_link)
-        kept = [line for line in read_metrics(folder / METRICS) if line["step"] <= newest]
-        (own / METRICS).write_text("".join(json.dumps(line) + "\n" for line in kept))
-    return replace(job, blame=step)
-
-
-def found_snapshot(job: RankJob) -> bool:
-    """Returns whether a job that `judging` returned starts from a snapshot, and not where the training began."""
-    return (Path(job.scratch) / FOLDERS[0]).is_dir()
-
-
 def write_judged(judged: JudgedStep, scratch: Path) -> None:
     """Writes what a replay found."""
     (scratch / "judged.json").write_bytes(_adapter().dump_json(judged))
@@ -103,22 +62,6 @@ def write_judged(judged: JudgedStep, scratch: Path) -> None:
 def read_judged(scratch: Path) -> JudgedStep:
     """Returns what a replay found."""
     return _adapter().validate_json((scratch / "judged.json").read_bytes())
-
-
-def _snapshots(folder: Path, fingerprint: str) -> Iterator[tuple[int, Path]]:
-    """Yields (finished steps, folder) of the job's snapshots below a folder. Their files are verified when they are read."""
-    for place in FOLDERS:
-        for path in sorted((folder / place).glob("step-*")):
-            try:
-                trainer = json.loads((path / "trainer.json").read_bytes())
-                if path.suffix != ".partial" and trainer["fingerprint"] == fingerprint:
-                    yield int(trainer["step"]), path
-            except (OSError, ValueError, KeyError):
-                continue  # damaged: an older one does
-
-
-def _link(source: str, target: str) -> None:
-    Path(target).hardlink_to(source)
 
 
 def _adapter() -> TypeAdapter[JudgedStep]:

@@ -59,6 +59,11 @@ def read_metrics(path: Path) -> list[MetricLine]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+def finite(value: float) -> float | None:
+    """Returns the value as the metrics file has it: None if it is not finite."""
+    return value if math.isfinite(value) else None
+
+
 def last_updates(lines: Sequence[MetricLine], updates: int) -> list[MetricLine]:
     """Returns the lines of the last steps that contain `updates` steps with an update, or all lines of steps, in order."""
     found: list[MetricLine] = []

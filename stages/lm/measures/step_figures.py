@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from stages.lm.data.reader import Batch
+from stages.lm.measures.metrics import finite
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.peak_flops import peak_flops
@@ -64,7 +65,7 @@ def bits_per_byte(run: Run, loss: float, metrics: Mapping[str, float], bytes_: f
     if nats is None or not bytes_:
         return {}
     bits = nats / (math.log(2) * bytes_)
-    return {"bits_per_byte": bits if math.isfinite(bits) else None}
+    return {"bits_per_byte": finite(bits)}
 
 
 def peak_of_ranks(job: RankJob, engine: Engine, events: EventWriter) -> float | None:
@@ -72,7 +73,7 @@ def peak_of_ranks(job: RankJob, engine: Engine, events: EventWriter) -> float | 
     precision = job.training.precision
     found = peak_flops(engine.device, precision)
     (total,) = engine.reduce_on_host([math.nan if found is None else found])
-    known = total if math.isfinite(total) else None
+    known = finite(total)
     if engine.rank == 0:
         source = "measured by a matrix product" if engine.device.type == "cpu" else "by its data sheet"
         how = f"{total / 1e9:,.0f} GFLOP/s in {precision}, {source}" if known else f"not known in {precision}, so mfu is null"

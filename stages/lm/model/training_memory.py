@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stages.lm.model.config import ModelConfig, Recompute
-from stages.lm.model.flops import StateTensors, block_matmuls, parameter_count, state_bytes
+from stages.lm.model.flops import StateTensors, block_matmuls, checkpoint_bytes, parameter_count
 
 PROCESS_BYTES = 370_000_000
 """Resident memory of a rank on a CPU that has imported everything and trains a model of almost no size, pages of shared libraries included.
@@ -81,7 +81,7 @@ def weights_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
     master weights and states, in fp32 also of the gradients.
     """
     params, width = parameter_count(config), load.width_bytes
-    states = 4 * params + state_bytes(config, load.state_tensors)
+    states = checkpoint_bytes(config, load.state_tensors)
     if load.zero_stage == 3:
         divided, whole = params * (width + 8), min(params, LIVE_ELEMENTS) * width + min(params, BUCKET_ELEMENTS) * 6
     elif load.precision == "bf16":

@@ -1,7 +1,6 @@
 """AdamW in torch's fused implementation, because DeepSpeed's CPU Adam needs a compiler.
 
-Cost: one pass over weight, gradient and moments, without temporaries. On one CPU thread a step of 10 M parameters takes 8 ms; torch's loop
-over whole tensors takes 70 ms.
+Cost: one pass over weight, gradient and moments, without temporaries.
 Source: Loshchilov and Hutter (arXiv 1711.05101).
 """
 

@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from stages.lm.data.reader import IGNORE, PADDING_DOC, Batch, SequenceReader
+from stages.lm.data.reader import IGNORE, PADDING_DOC, Batch, SequenceReader, padded_passes
 from stages.lm.measures.judged_step import JudgedStep, PieceGradient, write_judged
+from stages.lm.measures.metrics import finite
 from stages.lm.model.loss import to_torch
 from stages.lm.ranks.events import EventWriter, StepDone
 from stages.lm.ranks.heartbeat import Activity
@@ -91,10 +92,10 @@ def judge(run: Run, number: int) -> JudgedStep:
     judged = []
     for piece in _suspects(step, pieces):
         own_loss, own_norm = _gradient(step, [piece])
-        judged.append((_severity(own_loss, own_norm), PieceGradient(**vars(piece), loss=_finite(own_loss), grad_norm=_finite(own_norm))))
+        judged.append((_severity(own_loss, own_norm), PieceGradient(**vars(piece), loss=finite(own_loss), grad_norm=finite(own_norm))))
     judged.sort(key=lambda found: -found[0])
-    mean = _finite(loss / max(step.units, 1))
-    return JudgedStep(number + 1, run.start, mean, _finite(norm), len(pieces), tuple(piece for _, piece in judged))
+    mean = finite(loss / max(step.units, 1))
+    return JudgedStep(number + 1, run.start, mean, finite(norm), len(pieces), tuple(piece for _, piece in judged))
 
 
 def _pieces(run: Run, reader: SequenceReader, number: int) -> list[_Piece]:
@@ -126,7 +127,7 @@ def _gradient(step: _Step, pieces: Sequence[_Piece]) -> tuple[float, float]:
     for piece in pieces:
         wanted.setdefault(piece.sequence, []).append(piece.segment)
     alone = len(pieces) == 1
-    dealt = _dealt(list(wanted), engine.ranks, 1 if alone else run.job.machine.micro_batch_size)[:, engine.rank]
+    dealt = padded_passes(list(wanted), engine.ranks, 1 if alone else run.job.machine.micro_batch_size)[:, engine.rank]
     engine.deep.train()
     total = torch.zeros((), device=engine.device)
     for number, sequences in enumerate(dealt):
@@ -144,13 +145,6 @@ def _gradient(step: _Step, pieces: Sequence[_Piece]) -> tuple[float, float]:
         total = total + loss.detach()
     norm, (loss_sum,) = engine.update([total], lambda norm, sums: True)
     return loss_sum, norm
-
-
-def _dealt(sequences: Sequence[int], ranks: int, size: int) -> np.ndarray:
-    """Returns the sequences of each pass, rank and slot, as a step deals them: int64 [passes, ranks, size]. -1 is a sequence of padding."""
-    padded = np.full(-(-len(sequences) // (ranks * size)) * ranks * size, -1, np.int64)
-    padded[: len(sequences)] = sequences
-    return padded.reshape(-1, ranks, size)
 
 
 def _only(batch: Batch, wanted: dict[int, list[int]]) -> Batch:
@@ -186,7 +180,3 @@ def _cut(batch: Batch, segment: int) -> Batch:
 
 def _severity(loss: float, norm: float) -> float:
     return norm if math.isfinite(loss) and math.isfinite(norm) else math.inf
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.lm.data.reader import Batch, SequenceReader
+from stages.lm.data.reader import Batch, SequenceReader, padded_passes
 from stages.lm.measures.step_figures import bits_per_byte
 from stages.lm.model.loss import segment_log_probs, to_torch
 from stages.lm.model.loss_dpo import DpoLoss
@@ -82,8 +82,5 @@ def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
 
 def _own_batches(reader: SequenceReader, sequences: np.ndarray, engine: Engine, batch_size: int, trim_to: int) -> Iterator[Batch]:
     """Yields this rank's batches of the sequences, in order. Padding (sequence -1) gives all ranks the same number of batches."""
-    per_pass = batch_size * engine.ranks
-    padded = np.full(-(-len(sequences) // per_pass) * per_pass, -1, np.int64)
-    padded[: len(sequences)] = sequences
-    for block in padded.reshape(-1, engine.ranks, batch_size):
+    for block in padded_passes(sequences, engine.ranks, batch_size):
         yield reader.batch(block[engine.rank], trim_to)

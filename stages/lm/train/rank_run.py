@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.lm.checkpoints import snapshots
+from stages.lm.checkpoints import snapshot_folders, snapshots
 from stages.lm.checkpoints.snapshot_writer import SnapshotWriter
 from stages.lm.data.order import Order
 from stages.lm.data.prefetch import StepPrefetch
@@ -90,7 +90,7 @@ class Run:
     @property
     def snapshots(self) -> Path:
         """The folder of the snapshots."""
-        return snapshots.root(Path(self.job.scratch))
+        return snapshot_folders.root(Path(self.job.scratch))
 
 
 def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: MetricsFile | None, start: int) -> Run:
@@ -103,7 +103,7 @@ def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: Metrics
     )
     past = history(settings.guard, chain(read_metrics(Path(job.earlier)) if job.earlier else (), own))
     order = Order(job.phases, job.seed)
-    folder = snapshots.root(Path(job.scratch))
+    folder = snapshot_folders.root(Path(job.scratch))
 
     def prune(step: int) -> None:
         snapshots.prune(folder, step, job.machine.keep_snapshots, job.milestones)
@@ -117,14 +117,13 @@ def _upcoming(job: RankJob, engine: Engine, order: Order) -> StepPrefetch[Staged
     """Returns the micro-batches of this rank by step. Only the thread uses the reader."""
     reader, trim_to, on_gpu = SequenceReader(job.train), job.training.loss.trim_to, job.machine.device == "cuda"
 
-    def staged(sequences: np.ndarray, seq_len: int | None) -> StagedBatch:
+    def staged(sequences: np.ndarray, seq_len: int) -> StagedBatch:
         batch = reader.batch(sequences, trim_to, seq_len)
         return StagedBatch(batch, on_host(batch, pinned=on_gpu))
 
     def parts_of(step: int) -> list[Callable[[], StagedBatch]]:
         dealt = order.sequences_of_step(step).reshape(-1, engine.ranks, job.machine.micro_batch_size)[:, engine.rank]
-        seq_len = None if trim_to else order.phase_of(step).seq_len  # a sequence that is trimmed may be two contexts: a pair of answers
-        return [partial(staged, sequences, seq_len) for sequences in dealt]
+        return [partial(staged, sequences, order.phase_of(step).seq_len) for sequences in dealt]
 
     def begins() -> None:
         if on_gpu:

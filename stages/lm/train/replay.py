@@ -1,26 +1,28 @@
-"""Makes of a training job one that trains some of its steps again, from a checkpoint of the training to a later step.
+"""Makes of a training job one that trains some of its steps again: to compare them with their record, or to judge the batch of a step.
 
 Guarantee: the job has the fingerprint of the training, so its learning rates, its order and its guard are those of the training. It goes on as
-a training that was killed after the checkpoint. It publishes nothing: the ranks stop after the last step, with a snapshot.
+a training that was killed after a checkpoint. It publishes nothing. What the training left is only read: its checkpoints are linked into the
+scratch folder of the replay, so nothing deletes them meanwhile.
 Cost: copies the metrics lines up to the checkpoint.
-The module imports torch only when a job is made.
+The module does not import torch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stages.lm.measures.metrics import MetricLine
+from stages.lm.checkpoints import snapshot_folders
+from stages.lm.measures.metrics import MetricLine, read_metrics
 from stages.lm.train.job import RankJob
 
 
 def replayed(job: RankJob, checkpoint: Path | None, first_step: int, last_step: int, lines: Sequence[MetricLine]) -> RankJob:
     """Returns the job that trains the steps `first_step` to `last_step` (both included, from 1), after preparing its scratch folder.
 
-    After it ran, the checkpoint of the last step is in the snapshot of that step.
+    After it ran, the checkpoint of the last step is in the snapshot of that step: the ranks stop after it.
 
     Args:
         job: The job of the whole training. Its scratch folder must be the replay's own, and empty of snapshots.
@@ -29,12 +31,57 @@ def replayed(job: RankJob, checkpoint: Path | None, first_step: int, last_step: 
         last_step: The last step.
         lines: The lines of the training's metrics file.
     """
-    from stages.lm.checkpoints import snapshots
-
-    scratch = Path(job.scratch)
     if checkpoint:
-        snapshots.root(scratch).mkdir(parents=True, exist_ok=True)
-        (snapshots.root(scratch) / snapshots.name_of(first_step - 1)).symlink_to(checkpoint.absolute(), target_is_directory=True)
-        before = (json.dumps(line) + "\n" for line in lines if line["step"] < first_step)
-        (scratch / "metrics.jsonl").write_text("".join(before))
+        _start_after(Path(job.scratch), [checkpoint], first_step - 1, lines)
     return replace(job, validation=None, samples=None, stop_after=last_step)
+
+
+def judging(job: RankJob, left: Sequence[Path], step: int) -> RankJob:
+    """Returns the job that replays another up to a step, after linking the snapshots that it can start from into its scratch folder.
+
+    Args:
+        job: The job. Its scratch folder is that of the replay, and empty.
+        left: Folders that earlier runs of the job left: scratch folders and the published checkpoint.
+        step: The step to judge, from 1; one of the job's own.
+    """
+    newest, fingerprint = -1, job.fingerprint()
+    source: tuple[Path, list[Path]] | None = None
+    for folder in left:
+        usable = {number: path for number, path in _snapshots(folder, fingerprint) if job.continuation.step < number < step}
+        if max(usable, default=-1) > newest:
+            newest, source = max(usable), (folder, list(usable.values()))
+    if source:
+        folder, found = source
+        _start_after(Path(job.scratch), found, newest, read_metrics(folder / "metrics.jsonl"))
+    return replace(job, blame=step)
+
+
+def found_snapshot(job: RankJob) -> bool:
+    """Returns whether a job that `judging` returned starts from a snapshot, and not where the training began."""
+    return snapshot_folders.root(Path(job.scratch)).is_dir()
+
+
+def _start_after(scratch: Path, checkpoints: Iterable[Path], step: int, lines: Iterable[MetricLine]) -> None:
+    """Makes a scratch folder what a training leaves that is killed after a step.
+
+    Args:
+        scratch: The folder.
+        checkpoints: Snapshots or milestones of the training, the newest of them of the step.
+        step: The step.
+        lines: The lines of the training's metrics file.
+    """
+    for path in checkpoints:
+        snapshot_folders.link_tree(path, snapshot_folders.root(scratch) / path.name)
+    (scratch / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
+
+
+def _snapshots(folder: Path, fingerprint: str) -> Iterator[tuple[int, Path]]:
+    """Yields (finished steps, folder) of the job's snapshots below a folder. Their files are verified when they are read."""
+    for place in (snapshot_folders.root(folder), snapshot_folders.milestones(folder)):
+        for step in snapshot_folders.steps_in(place):
+            path = place / snapshot_folders.name_of(step)
+            try:
+                if json.loads((path / "trainer.json").read_bytes())["fingerprint"] == fingerprint:
+                    yield step, path
+            except (OSError, ValueError, KeyError):
+                continue  # damaged: an older one does

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from stages.lm.checkpoints import checkpoint, snapshots
+from stages.lm.checkpoints import checkpoint, snapshot_folders, snapshots
 from stages.lm.model.llama import initial_value
 from stages.lm.optimizers.optimizer import full_shape
 from stages.lm.ranks.events import EventWriter
@@ -31,7 +31,7 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
     events.heartbeat.reach(Activity.LOADING)
     tick, fresh = events.heartbeat.tick, 0 if isinstance(job.settings, TrainingSettings) else None
     with ExitStack() as stack:
-        found = snapshots.newest_good(engine, snapshots.root(Path(job.scratch)), job.fingerprint(), events.log, tick)
+        found = snapshots.newest_good(engine, snapshot_folders.root(Path(job.scratch)), job.fingerprint(), events.log, tick)
         if found:
             folder, trainer = found
             assign(engine, _ticking(checkpoint.opened(folder, stack, trainer), tick), trainer.optimizer_steps)

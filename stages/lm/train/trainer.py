@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from stages.lm.checkpoints import checkpoint, snapshots
+from stages.lm.checkpoints import checkpoint, snapshot_folders, snapshots
 from stages.lm.measures.greedy_samples import continued_prompts
 from stages.lm.measures.metrics import SAMPLED, open_metrics
 from stages.lm.measures.step_figures import peak_of_ranks, speed
@@ -84,8 +84,9 @@ def finish(run: Run) -> None:
         out = Path(run.job.out)
         for step in run.job.milestones:
             _refuse_damaged(run, step)
-            _link(run.snapshots / snapshots.name_of(step), out / "milestones" / snapshots.name_of(step))
-        _link(run.snapshots / snapshots.name_of(run.job.steps), out / "checkpoint")
+            name = snapshot_folders.name_of(step)
+            snapshot_folders.link_tree(run.snapshots / name, snapshot_folders.milestones(out) / name)
+        snapshot_folders.link_tree(run.snapshots / snapshot_folders.name_of(run.job.steps), out / "checkpoint")
     run.engine.barrier()
 
 
@@ -103,20 +104,12 @@ def _refuse_damaged(run: Run, step: int) -> None:
         TrainingError: The milestone is damaged.
     """
     try:
-        checkpoint.verify(run.snapshots / snapshots.name_of(step), tick=run.events.heartbeat.tick)
+        checkpoint.verify(run.snapshots / snapshot_folders.name_of(step), tick=run.events.heartbeat.tick)
     except checkpoint.CheckpointError as error:
         snapshots.discard_from(run.snapshots, step)
         raise TrainingError(
             f"The milestone of step {step} cannot be published, and it and all later snapshots were deleted: {error}"
         ) from error
-
-
-def _link(source: Path, target: Path) -> None:
-    for path in sorted(source.rglob("*")):
-        if path.is_file():
-            linked = target / path.relative_to(source)
-            linked.parent.mkdir(parents=True, exist_ok=True)
-            linked.hardlink_to(path)
 
 
 def _report(run: Run, event: StepDone | Evaluated) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stages.lm.measures.metrics import finite
 from stages.lm.measures.step_figures import StepWork, bits_per_byte, peak_memory_bytes, work_of
 from stages.lm.measures.update_ratio import LAYER_GROUPS, copied_weights, update_ratios
 from stages.lm.ranks.heartbeat import Activity
@@ -86,12 +87,12 @@ def train_step(run: Run, step: int) -> FinishedStep:
     before = copied_weights(engine) if every and (step + 1) % every == 0 else None
     norm, skipped, found = _update(run, step, work, together, list(zip(dealt, losses, strict=True)))
     loss, totals, (stops, *memory) = found[0], dict(zip(names, found[1:], strict=False)), found[1 + len(names) :]
-    values = {"loss": _finite(loss / work.units), "grad_norm": _finite(norm), "skipped": float(skipped)}
+    values = {"loss": finite(loss / work.units), "grad_norm": finite(norm), "skipped": float(skipped)}
     run.history.add(values["loss"], values["grad_norm"], skipped)
     values |= {"tokens": work.tokens, "peak_memory_bytes": max(memory), **bits_per_byte(run, loss, totals, work.bytes, trains=True)}
     if before is not None and not skipped:
         values |= update_ratios(engine, before)
-    return FinishedStep(values | {n: _finite(v / work.units) for n, v in totals.items()}, work, stops > 0)
+    return FinishedStep(values | {n: finite(v / work.units) for n, v in totals.items()}, work, stops > 0)
 
 
 def _update(
@@ -130,10 +131,6 @@ def _update(
         raise TrainingError(f"{where} {before}", named)
     run.events.log(f"skipped: {where}")
     return norm, True, found
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _some(sequences: np.ndarray) -> str:

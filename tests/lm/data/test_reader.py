@@ -56,6 +56,7 @@ def test_trimmed_and_filled_up_batches(tmp_path: Path) -> None:
     reader = SequenceReader(write_sequence_files(tmp_path, items_of([5, 9]), np.array([0, 1]), 64, 0))
     assert reader.batch([0], trim_to=8).tokens.shape == (1, 8)
     assert reader.batch([0, 1], trim_to=8).tokens.shape == (2, 16)
+    assert reader.batch([0, 1], trim_to=8, seq_len=8).tokens.shape == (2, 16), "a trimmed pair may be longer than a context"
     assert reader.batch([-1], trim_to=1).tokens.shape == (1, 1), "padding alone takes one token"
     empty = reader.batch([-1, -1], trim_to=8)
     assert empty.targets == 0 and (empty.docs == PADDING_DOC).all()

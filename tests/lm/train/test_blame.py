@@ -24,7 +24,7 @@ from stages.lm.measures.judged_step import JudgedStep, PieceGradient
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.ranks.events import open_events
 from stages.lm.ranks.launch import launch
-from stages.lm.train import blame
+from stages.lm.train import blame, replay
 from stages.lm.train.job import Machine, RankJob, read_job, write_job
 from stages.lm.train.rank_run import open_run
 from stages.lm.train.starting_weights import load
@@ -68,7 +68,7 @@ def batches(seed: int) -> list[list[int]]:
 def judged(job: RankJob, step: int) -> JudgedStep:
     """Replays a job from its start in this process and returns what it finds."""
     Path(job.scratch).mkdir(parents=True)
-    job = judged_step.judging(job, (), step)
+    job = replay.judging(job, (), step)
     blame.blame(job, plain.engine_of(job), open_events(Path(job.scratch), 0))
     return judged_step.read_judged(Path(job.scratch))
 
@@ -109,8 +109,8 @@ def test_gradients_are_those_of_the_segment_alone(tmp_path: Path, ranks: int, st
     Path(job.out).mkdir()
     launch(job, lambda rank, event: None, dict(os.environ))
     before = digests(tmp_path)
-    own = judged_step.judging(replace(job, scratch=str(tmp_path / "replay")), (tmp_path / "none", Path(job.scratch), Path(job.out)), 7)
-    assert judged_step.found_snapshot(own) and own.fingerprint() == job.fingerprint()
+    own = replay.judging(replace(job, scratch=str(tmp_path / "replay")), (tmp_path / "none", Path(job.scratch), Path(job.out)), 7)
+    assert replay.found_snapshot(own) and own.fingerprint() == job.fingerprint()
     launch(own, lambda rank, event: None, dict(os.environ))
     found = judged_step.read_judged(tmp_path / "replay")
     assert {path: digest for path, digest in digests(tmp_path).items() if not path.startswith("replay")} == before
@@ -186,9 +186,9 @@ def test_a_replay_starts_from_the_newest_snapshot_of_the_job_before_the_step(tmp
     snapshot("out/milestones", 3, job.fingerprint())
     (tmp_path / "left/metrics.jsonl").write_text("".join(f'{{"step": {step}, "loss": 1.0}}\n' for step in range(1, 8)))
     for name, step, wanted, lines in (("a", 7, {2, 4}, 4), ("b", 4, {3}, 0), ("c", 2, set(), None)):
-        own = judged_step.judging(replace(job, scratch=str(tmp_path / name)), (tmp_path / "left", tmp_path / "out"), step)
+        own = replay.judging(replace(job, scratch=str(tmp_path / name)), (tmp_path / "left", tmp_path / "out"), step)
         assert {int(path.name[5:]) for path in (tmp_path / name / "resume").glob("*")} == wanted and own.blame == step
-        assert judged_step.found_snapshot(own) == bool(wanted) and own == read_job(write_job(own, tmp_path / "job.json"))
+        assert replay.found_snapshot(own) == bool(wanted) and own == read_job(write_job(own, tmp_path / "job.json"))
         metrics = tmp_path / name / "metrics.jsonl"
         assert (len(metrics.read_text().splitlines()) if metrics.exists() else None) == lines
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.lm.checkpoints import checkpoint, snapshots
+from stages.lm.checkpoints import checkpoint, snapshot_folders
 from stages.lm.data.phases import BatchSize, SequenceRange
 from stages.lm.data.reader import write_sequence_files
 from stages.lm.measures.metrics import last_updates, read_metrics
@@ -115,7 +115,7 @@ def test_a_damaged_milestone_is_not_published_but_made_again(tmp_path: Path) -> 
     job = replace(small(tmp_path), scratch=str(tmp_path), out=str(tmp_path / "out"))
     engine: Any = SimpleNamespace(rank=0, barrier=lambda: None)
     for step in (3, 6, 8):
-        written(tmp_path / "resume" / snapshots.name_of(step), 2, step)
+        written(tmp_path / "resume" / snapshot_folders.name_of(step), 2, step)
     run = rank_run.open_run(job, engine, open_events(tmp_path, 0), None, 8)
     trainer.finish(run)
     assert [checkpoint.verify(tmp_path / "out" / name).step for name in ("milestones/step-0000000003", "checkpoint")] == [3, 8]

@@ -1,0 +1,40 @@
+"""Where the snapshots of a training and the milestones of an artifact are, and how a tree of such files is linked.
+
+Guarantee: names sort by step. A linked tree shares its files with the source, and stays when the source is deleted.
+Cost: one hard link per file.
+The module does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+SNAPSHOT = re.compile(r"step-(\d{10})")
+
+
+def root(scratch: Path) -> Path:
+    """Returns the folder of the snapshots of a job."""
+    return scratch / "resume"
+
+
+def milestones(artifact: Path) -> Path:
+    """Returns the folder of the milestones of an artifact."""
+    return artifact / "milestones"
+
+
+def name_of(step: int) -> str:
+    """Returns the folder name of a snapshot or milestone."""
+    return f"step-{step:010d}"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Returns the steps of the snapshots or milestones in a folder, in order; those that are being written do not count."""
+    return sorted(int(found[1]) for path in folder.glob("step-*") if (found := SNAPSHOT.fullmatch(path.name)))
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """Makes `target`, which must not exist, a folder with hard links to the files of `source`."""
+    shutil.copytree(source, target, copy_function=os.link)
