@@ -57,7 +57,7 @@ def _prepare(config: DpoConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     from stages.lm.data import pairs
     from stages.lm.data.phases import SequenceRange
     from stages.lm.model.config import read_model_config
-    from stages.text.tokens.bpe import load_chat_format
+    from stages.text.tokenizer.bpe import load_chat_format
 
     checkpoint = inputs["checkpoint"].path
     shape = read_model_config(checkpoint / "model.json")
@@ -87,7 +87,7 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     from stages.core.tables import parquet
     from stages.lm.data import pairs
     from stages.text.items import chat
-    from stages.text.tokens.bpe import load_chat_format
+    from stages.text.tokenizer.bpe import load_chat_format
 
     form = load_chat_format(inputs["tokenizer"].path)
     known = {row["doc_id"]: row for row in parquet.read_rows(inputs["logprobs"].path / "logprobs.parquet")}

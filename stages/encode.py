@@ -94,7 +94,7 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     Raises:
         StageError: There are no documents.
     """
-    from stages.text.tokens.bpe import load_chat, load_chat_format
+    from stages.text.tokenizer.bpe import load_chat, load_chat_format
 
     path = inputs["tokenizer"].path / "tokenizer.json"
     vocab_size = load_chat(path).get_vocab_size()
@@ -130,7 +130,7 @@ def encode_shard(folder: Path, task: EncodeTask, meter: Meter) -> EncodedShard:
     import numpy as np
 
     from stages.core.tables.parquet import count_rows, schema, write_rows
-    from stages.text.tokens.bpe import encode_texts, load_plain
+    from stages.text.tokenizer.bpe import encode_texts, load_plain
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # several worker processes already run in parallel
     tokenizer = load_plain(task.tokenizer)

@@ -109,7 +109,7 @@ def _compare(shape: ModelConfig, weights: dict[str, Tensor], config: ExportConfi
 def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, int]:
     from tokenizers import Tokenizer
 
-    from stages.text.tokens.bpe import load_chat_format
+    from stages.text.tokenizer.bpe import load_chat_format
 
     loaded = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     if loaded.get_vocab_size() != vocab_size:

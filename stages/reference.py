@@ -68,7 +68,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     from stages.lm.train import training_run
     from stages.lm.train.job import RankJob
     from stages.text.items import chat
-    from stages.text.tokens.bpe import load_chat_format
+    from stages.text.tokenizer.bpe import load_chat_format
 
     shape = read_model_config(inputs["checkpoint"].path / "model.json")
     form = load_chat_format(inputs["tokenizer"].path)

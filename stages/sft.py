@@ -112,7 +112,7 @@ def _encode(
     from stages.core.tables import parquet
     from stages.lm.data import pairs
     from stages.text.items import chat
-    from stages.text.tokens.bpe import load_chat_format
+    from stages.text.tokenizer.bpe import load_chat_format
     from stages.text.tokens.packing import pack
 
     tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
@@ -156,7 +156,7 @@ def _write_sequences(
     sequence_of: dict[str, np.ndarray],
 ) -> dict[str, SequenceFiles]:
     from stages.lm.data.reader import write_sequence_files
-    from stages.text.tokens.bpe import load_chat_format
+    from stages.text.tokenizer.bpe import load_chat_format
 
     form = load_chat_format(inputs["tokenizer"].path)
     pad = form.ids[form.tokens.pad]

@@ -3,7 +3,7 @@
 Guarantee: the same documents give the same files, whatever the number of threads or the order of files in the file system. If the
 documents exceed `max_train_bytes`, a hash of doc_id chooses the sample.
 Cost: one pass over doc_ids and text lengths, then one pass over the texts. Memory grows with the number of distinct words.
-Source: stages/text/tokens/bpe.py.
+Source: stages/text/tokenizer/bpe.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
     Raises:
         StageError: There are no documents, or too few for the vocabulary.
     """
-    from stages.text.tokens.bpe import CorpusTooSmallError, encode_texts, load_plain, save, train_bpe
+    from stages.text.tokenizer.bpe import CorpusTooSmallError, encode_texts, load_plain, save, train_bpe
 
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
     chosen, train_bytes, available_bytes = _sample(files, config.max_train_bytes, ctx.seed)
@@ -97,8 +97,8 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
     """
     from stages.core.run.confined import ConfinedError, confined
     from stages.text.items.chat import ChatTokens
-    from stages.text.tokens import tokenizer_check
-    from stages.text.tokens.bpe import write_config
+    from stages.text.tokenizer import tokenizer_check
+    from stages.text.tokenizer.bpe import write_config
 
     found = {file.name: Path(file.uri) for file in files}
     if "tokenizer.json" not in found:

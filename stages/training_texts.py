@@ -72,8 +72,8 @@ def sampler(config: SequenceTraining, tokenizer: Artifact, context: int, ctx: Co
     """
     from stages.lm.train.job import TextSamples
     from stages.text.items import chat as chats
-    from stages.text.tokens.bpe import load_chat_format, load_plain
-    from stages.text.tokens.token_bytes import token_bytes
+    from stages.text.tokenizer.bpe import load_chat_format, load_plain
+    from stages.text.tokenizer.token_bytes import token_bytes
 
     if not config.sample_every_steps:
         return None
@@ -102,8 +102,8 @@ def token_bytes_file(tokenizer: Artifact, ctx: Context) -> str:
     """Returns the path of a file with the UTF-8 bytes of each token id, which the ranks read for bits per byte."""
     import numpy as np
 
-    from stages.text.tokens.bpe import load_plain
-    from stages.text.tokens.token_bytes import token_bytes
+    from stages.text.tokenizer.bpe import load_plain
+    from stages.text.tokenizer.token_bytes import token_bytes
 
     path = ctx.scratch / "token_bytes.npy"
     np.save(path, token_bytes(load_plain(tokenizer.path / "tokenizer.json")))

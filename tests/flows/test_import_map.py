@@ -8,9 +8,9 @@ import pytest
 
 from flows.cli import main
 from stages.text.items.chat import TOKEN_ROLES
-from stages.text.tokens.bpe import load_chat_format
+from stages.text.tokenizer.bpe import load_chat_format
 from tests.conftest import answered
-from tests.text.tokens.test_tokenizer_mend import like_llama2
+from tests.text.tokenizer.test_tokenizer_mend import like_llama2
 
 
 def test_a_mapping_is_given_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

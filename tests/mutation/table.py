@@ -74,7 +74,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/trackers/tracker": ("tests/core/trackers/test_trackers.py",),
     "core/trackers/tensorboard_tracker": ("tests/core/trackers/test_trackers.py",),
     "core/trackers/wandb_tracker": ("tests/core/trackers/test_trackers.py",),
-    "text/tokens/token_bytes": ("tests/text/tokens/test_token_bytes.py",),
+    "text/tokenizer/token_bytes": ("tests/text/tokenizer/test_token_bytes.py",),
     "training_texts": ("tests/stages/test_pretrain.py", "tests/stages/test_sft.py"),
     "lm/schedules/schedule": ("tests/lm/schedules/test_schedule.py", "tests/lm/test_formulas.py"),
     "lm/schedules/schedule_wsd": ("tests/lm/schedules/test_schedule.py",),

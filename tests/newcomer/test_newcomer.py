@@ -22,7 +22,7 @@ import pytest
 from tests.conftest import PROJECT, answered
 from tests.made.prose import sentences
 from tests.made.variants import Data
-from tests.text.tokens.test_tokenizer_mend import like_llama2
+from tests.text.tokenizer.test_tokenizer_mend import like_llama2
 
 pytestmark = [pytest.mark.newcomer, pytest.mark.timeout(1500)]
 FEW = [f"{node}.{key}" for node in ("pretrain", "sft", "dpo")

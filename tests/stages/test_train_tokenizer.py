@@ -14,12 +14,12 @@ from stages import dedup, encode
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.run.import_artifact import import_artifact
-from stages.text.tokens.bpe import load_chat, load_chat_format, load_plain
+from stages.text.tokenizer.bpe import load_chat, load_chat_format, load_plain
 from stages.text.tokens.validation import open_tokens
 from stages.train_tokenizer import STAGE
 from tests.conftest import run_stage
 from tests.stages import made
-from tests.text.tokens.test_tokenizer_mend import like_gpt2, like_llama2
+from tests.text.tokenizer.test_tokenizer_mend import like_gpt2, like_llama2
 
 TEXTS = [f"Word number {i} is {chr(97 + i % 26) * 3} and it returns the length of the argument." for i in range(400)]
 

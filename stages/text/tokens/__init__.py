@@ -1,1 +1,1 @@
-"""The tokenizer, and token spans packed into sequences."""
+"""Token spans, packed into sequences."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stages.text.items.chat import LLAMA3, TEMPLATE
-from stages.text.tokens.bpe import tokenizer_config, train_bpe
-from stages.text.tokens.tokenizer_check import judge_tokenizer
-from stages.text.tokens.tokenizer_mend import MendedTokenizer
+from stages.text.tokenizer.bpe import tokenizer_config, train_bpe
+from stages.text.tokenizer.tokenizer_check import judge_tokenizer
+from stages.text.tokenizer.tokenizer_mend import MendedTokenizer
 
 TEXTS = [f"The function {word} returns the {word} of its argument." for word in ("length", "sum", "copy")] * 4
 LLAMA3_TEMPLATE = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stages.text.items.chat import LLAMA3, TOKEN_ROLES, ChatTokens, render
-from stages.text.tokens.bpe import chat_format
+from stages.text.tokenizer.bpe import chat_format
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

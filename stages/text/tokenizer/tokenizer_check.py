@@ -5,7 +5,7 @@ back unchanged, but for U+2581 in a tokenizer that writes blanks so (SentencePie
 text. Chats render as in stages/text/items/chat.py. The ids of the vocabulary have no gap.
 Cost: under a second, 15 s for 262,000 ids. Hostile files could use all memory or run without end, so call `judge_files` in a confined
 process.
-Source: the requirements of stages/text/tokens/bpe.py, stages/text/items/chat.py and the stages that read a tokenizer.
+Source: the requirements of stages/text/tokenizer/bpe.py, stages/text/items/chat.py and the stages that read a tokenizer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from stages.text.items.chat import ChatTokens, template
-from stages.text.tokens.bpe import encode_texts
-from stages.text.tokens.tokenizer_mend import MendedTokenizer, choose_tokens, mend, renders_alike, special_tokens
+from stages.text.tokenizer.bpe import encode_texts
+from stages.text.tokenizer.tokenizer_mend import MendedTokenizer, choose_tokens, mend, renders_alike, special_tokens
 
 if TYPE_CHECKING:
     from jinja2.sandbox import SandboxedEnvironment

@@ -9,9 +9,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from stages.text.items.chat import LLAMA3, ChatTokens, render, render_prompt
-from stages.text.tokens.bpe import encode_texts, load_chat_format, load_plain, train_bpe, write_config
-from stages.text.tokens.tokenizer_check import PROBES, MappingFaults, judge_tokenizer
-from stages.text.tokens.tokenizer_mend import MendedTokenizer
+from stages.text.tokenizer.bpe import encode_texts, load_chat_format, load_plain, train_bpe, write_config
+from stages.text.tokenizer.tokenizer_check import PROBES, MappingFaults, judge_tokenizer
+from stages.text.tokenizer.tokenizer_mend import MendedTokenizer
 
 TEXTS = [f"The function {word} returns the {word} of its argument.\n\nIt raises an error." for word in ("length", "sum", "copy")] * 4
 MESSAGES = [

@@ -1,0 +1,1 @@
+"""Training, checking and loading of tokenizers."""
