@@ -11,7 +11,7 @@ Data-Constrained Language Models".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ ROW_GROUP = 1 << 17
 
 
 @dataclass(frozen=True)
-class PackedPart:
+class PackedSequences:
     """The sequences of a part: the document of each segment, segments [n, 3] (shard, start, length) and offsets [sequences + 1] into them."""
 
     document: np.ndarray
@@ -66,12 +66,12 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
     except MixtureError as error:
         raise StageError(str(error), where=error.where, do=error.do) from error
     spans = plan.spans
-    packed, ranges = _packed_phases(plan, ctx)
+    packed, ranges = _packed_phases(plan, ctx.seed, ctx.progress)
     shares = _shares(plan, packed, ranges)
     train = TrainPart(**_write_part(out, "train", spans, packed))
     documents = np.flatnonzero(plan.held_out)
     whole = np.stack([documents, np.zeros_like(documents), spans.length[documents]], axis=1)
-    held_out = _write_part(out, "validation", spans, PackedPart(*pack_sequences(spans, whole, config.seq_len)))
+    held_out = _write_part(out, "validation", spans, PackedSequences(*pack_sequences(spans, whole, config.seq_len)))
     validation = ValidationPart(len(documents), int(spans.bytes[documents].sum()), **held_out)
     sources = _sources(plan, shares)
     write_mixture(Mixture(max(one.seq_len for one in ranges), ranges, sources, shares, train, validation), out / "mix.json")
@@ -90,7 +90,7 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
     )
 
 
-def _packed_phases(plan: MixturePlan, ctx: Context) -> tuple[PackedPart, tuple[SequenceRange, ...]]:
+def _packed_phases(plan: MixturePlan, seed: int, progress: Callable[..., None]) -> tuple[PackedSequences, tuple[SequenceRange, ...]]:
     """Packs every block of every phase on its own.
 
     Returns:
@@ -102,22 +102,22 @@ def _packed_phases(plan: MixturePlan, ctx: Context) -> tuple[PackedPart, tuple[S
     from stages.text.tokens.blocks import cut_blocks
     from stages.text.tokens.spans import pack_sequences
 
-    streams = _ordered(plan, ctx.seed)
-    parts, ranges = [PackedPart(np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(1, np.int64))], []
+    streams = _ordered(plan, seed)
+    parts, ranges = [PackedSequences(np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(1, np.int64))], []
     start, blocks = 0, sum(phase.blocks for phase in plan.phases)
     for phase, begins in zip(plan.phases, plan.begins, strict=True):
         sizes = []
         for taken in cut_blocks(streams, begins, phase.tokens, phase.blocks):
-            part = PackedPart(*pack_sequences(plan.spans, taken, phase.seq_len))
+            part = PackedSequences(*pack_sequences(plan.spans, taken, phase.seq_len))
             sizes.append(len(part.offsets) - 1)
             parts.append(part)
-            ctx.progress(len(parts) - 1, blocks, "blocks", "packing")
+            progress(len(parts) - 1, blocks, "blocks", "packing")
         sizes = [size for size in sizes if size]
         ranges.append(SequenceRange(start, sum(sizes), phase.seq_len, tuple(sizes) if len(sizes) > 1 else ()))
         start += sum(sizes)
     before = np.cumsum([len(part.segments) for part in parts[:-1]]).tolist()
     offsets = [parts[0].offsets, *(part.offsets[1:] + shift for part, shift in zip(parts[1:], before, strict=True))]
-    packed = PackedPart(
+    packed = PackedSequences(
         np.concatenate([part.document for part in parts]), np.concatenate([part.segments for part in parts]), np.concatenate(offsets)
     )
     return packed, tuple(ranges)
@@ -138,7 +138,7 @@ def _ordered(plan: MixturePlan, seed: int) -> list[Stream]:
     ]
 
 
-def _shares(plan: MixturePlan, packed: PackedPart, ranges: tuple[SequenceRange, ...]) -> tuple[PhaseShare, ...]:
+def _shares(plan: MixturePlan, packed: PackedSequences, ranges: tuple[SequenceRange, ...]) -> tuple[PhaseShare, ...]:
     """Returns planned and delivered tokens per phase, source and bucket. The delivered ones are counted in the packed sequences."""
     import numpy as np
 
@@ -176,7 +176,7 @@ def _sources(plan: MixturePlan, shares: tuple[PhaseShare, ...]) -> dict[str, Sou
     }
 
 
-def _write_part(out: Path, part: str, spans: Spans, packed: PackedPart) -> dict[str, int]:
+def _write_part(out: Path, part: str, spans: Spans, packed: PackedSequences) -> dict[str, int]:
     """Writes <part>/*.npy and sequence_spans/<part>.parquet.
 
     Returns:
@@ -192,7 +192,7 @@ def _write_part(out: Path, part: str, spans: Spans, packed: PackedPart) -> dict[
     return {"sequences": len(packed.offsets) - 1, "segments": len(packed.segments), "tokens": int(packed.segments[:, 2].sum())}
 
 
-def _write_sequence_spans(path: Path, part: str, spans: Spans, packed: PackedPart) -> None:
+def _write_sequence_spans(path: Path, part: str, spans: Spans, packed: PackedSequences) -> None:
     import pyarrow.parquet as pq
 
     from stages.core.tables.parquet import schema
@@ -204,7 +204,7 @@ def _write_sequence_spans(path: Path, part: str, spans: Spans, packed: PackedPar
             writer.write_table(table, row_group_size=ROW_GROUP)
 
 
-def _span_tables(part: str, spans: Spans, packed: PackedPart, shape: pa.Schema) -> Iterator[pa.Table]:
+def _span_tables(part: str, spans: Spans, packed: PackedSequences, shape: pa.Schema) -> Iterator[pa.Table]:
     """Yields the rows of sequence_spans, ROW_GROUP at a time."""
     import numpy as np
     import pyarrow as pa

@@ -143,14 +143,14 @@ def test_spans_are_written_in_groups_of_131072(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from stages.mix import PackedPart, _write_sequence_spans
+    from stages.mix import PackedSequences, _write_sequence_spans
     from stages.text.tokens.spans import Spans
 
     count = (1 << 17) + 1
     one = np.zeros(1, np.int64)
     spans = Spans(pa.array([bytes(16)], pa.binary(16)), one, ("web",), one, one, one + count, one)
     segments = np.stack([np.zeros(count, np.int64), np.arange(count), np.ones(count, np.int64)], axis=1)
-    packed = PackedPart(np.zeros(count, np.int64), segments, np.array([0, 3, count]))
+    packed = PackedSequences(np.zeros(count, np.int64), segments, np.array([0, 3, count]))
     _write_sequence_spans(tmp_path / "train.parquet", "train", spans, packed)
     written = pq.ParquetFile(tmp_path / "train.parquet")
     assert [written.metadata.row_group(i).num_rows for i in range(written.num_row_groups)] == [1 << 17, 1]

@@ -21,6 +21,7 @@ class Weighting(StageConfig):
     """Base class: how the sizes of the sources give their weights."""
 
     name: str
+    """The name of the weighting."""
 
     @property
     def redistributes(self) -> bool:
