@@ -103,7 +103,8 @@ def _packed_phases(plan: MixturePlan, seed: int, progress: Callable[..., None]) 
     from stages.text.tokens.spans import pack_sequences
 
     streams = _ordered(plan, seed)
-    parts, ranges = [PackedSequences(np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(1, np.int64))], []
+    parts: list[PackedSequences] = []
+    ranges: list[SequenceRange] = []
     start, blocks = 0, sum(phase.blocks for phase in plan.phases)
     for phase, begins in zip(plan.phases, plan.begins, strict=True):
         sizes = []
@@ -111,10 +112,12 @@ def _packed_phases(plan: MixturePlan, seed: int, progress: Callable[..., None]) 
             part = PackedSequences(*pack_sequences(plan.spans, taken, phase.seq_len))
             sizes.append(len(part.offsets) - 1)
             parts.append(part)
-            progress(len(parts) - 1, blocks, "blocks", "packing")
+            progress(len(parts), blocks, "blocks", "packing")
         sizes = [size for size in sizes if size]
         ranges.append(SequenceRange(start, sum(sizes), phase.seq_len, tuple(sizes) if len(sizes) > 1 else ()))
         start += sum(sizes)
+    if len(parts) == 1:
+        return parts[0], tuple(ranges)
     before = np.cumsum([len(part.segments) for part in parts[:-1]]).tolist()
     offsets = [parts[0].offsets, *(part.offsets[1:] + shift for part, shift in zip(parts[1:], before, strict=True))]
     packed = PackedSequences(

@@ -147,6 +147,11 @@ class Order:
         """Returns the sequences of a step, counted from 0: int64 [global_batch_size of its phase]."""
         return self.places(sequences_before(self.phases, step), self.phase_of(step).global_batch_size).sequence
 
+    def readings(self, steps: int) -> int:
+        """Returns how many times a training of so many steps reads sequences of the last range that it reaches; 1 if it repeats none."""
+        last = sequences_before(self.phases, steps) - 1
+        return int(self.places(last, 1).epoch[0]) + 1 if last >= 0 else 1
+
     def refuse_early_end(self, steps: int) -> None:
         """Checks that a training reaches the last phase.
 

@@ -60,23 +60,24 @@ def stream_of(spans: Spans, documents: np.ndarray, seed: int) -> Stream:
 def cut_stream(stream: Stream, begin: int, end: int) -> np.ndarray:
     """Returns the slices (document, offset, length) from token `begin` to token `end` of a stream, epoch after epoch, int64 [n, 3]."""
     epoch = int(stream.ends[-1]) if len(stream.ends) else 0
-    parts = [np.zeros((0, 3), np.int64)]
+    parts = []
     while begin < end:
         base = begin // epoch * epoch
         low, high = begin - base, min(end - base, epoch)
         first, last = int(np.searchsorted(stream.ends, low, side="right")), int(np.searchsorted(stream.ends, high, side="left"))
-        starts = np.concatenate([[low], stream.ends[first:last]])
-        ends = np.minimum(stream.ends[first : last + 1], high)
-        before = int(stream.ends[first - 1]) if first else 0
-        part = np.stack([stream.documents[first : last + 1], np.zeros(last + 1 - first, np.int64), ends - starts], axis=1)
-        part[0, 1] = low - before
+        part = np.zeros((last + 1 - first, 3), np.int64)
+        part[:, 0] = stream.documents[first : last + 1]
+        np.minimum(stream.ends[first : last + 1], high, out=part[:, 2])
+        part[1:, 2] -= stream.ends[first:last]
+        part[0, 1] = low - (int(stream.ends[first - 1]) if first else 0)
+        part[0, 2] -= low
         parts.append(part)
         begin = base + high
-    return np.concatenate(parts)
+    return _joined(parts)
 
 
 def cut_blocks(streams: Sequence[Stream], begins: Sequence[int], tokens: Sequence[int], blocks: int) -> Iterator[np.ndarray]:
-    """Yields the slices of each block of a phase, int64 [n, 3], in the order of the documents.
+    """Yields the slices of each block of a phase, int64 [n, 3], stream by stream.
 
     Args:
         streams: The streams.
@@ -88,5 +89,9 @@ def cut_blocks(streams: Sequence[Stream], begins: Sequence[int], tokens: Sequenc
         cuts = [
             (begin + count * block // blocks, begin + count * (block + 1) // blocks) for begin, count in zip(begins, tokens, strict=True)
         ]
-        taken = np.concatenate([cut_stream(stream, *cut) for stream, cut in zip(streams, cuts, strict=True)])
-        yield taken[np.argsort(taken[:, 0], kind="stable")]
+        yield _joined([cut_stream(stream, *cut) for stream, cut in zip(streams, cuts, strict=True)])
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """Returns the rows of all parts, without a copy of a single one."""
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros((0, 3), np.int64), *parts])

@@ -22,6 +22,7 @@ import numpy as np
 from stages.text.tokens.blocks import blocks_needed
 from stages.text.tokens.buckets import BucketError, DocumentBuckets, bucket_documents, read_columns
 from stages.text.tokens.mix_settings import CurriculumPhase, Mix
+from stages.text.tokens.packing import stable_order
 from stages.text.tokens.source_weights import apportion, apportion_within
 from stages.text.tokens.spans import Spans, read_spans, select_validation
 
@@ -197,7 +198,7 @@ def _streams(spans: Spans, pool: np.ndarray, divided: Sequence[DocumentBuckets])
     combined = spans.source[pool]
     for one in distinct:
         combined = combined * len(one.names) + one.number[pool]
-    order = np.argsort(combined, kind="stable") if (np.diff(combined) < 0).any() else np.arange(len(pool))
+    order = stable_order(combined, int(combined.max(initial=0)) + 1)
     starts = np.flatnonzero(np.diff(combined[order], prepend=-1))
     streams: list[StreamKey] = []
     factors: list[list[float]] = [[] for _ in divided]

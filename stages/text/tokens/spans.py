@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stages.text.basics.hash_sampling import hash_values, key_bytes
-from stages.text.tokens.packing import pack
+from stages.text.basics.native import compiled
+from stages.text.tokens.packing import pack, stable_order
 from stages.text.tokens.source_weights import apportion
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def select_validation(spans: Spans, share: float, at_most: int, seed: int) -> np
     wanted = [max(int(share * size), 1) if size > 1 else 0 for size in sizes]
     if sum(wanted) > at_most:
         wanted = apportion(at_most, wanted)
-    order = np.argsort(source, kind="stable") if len(sizes) > 1 else np.arange(number.size)
+    order = stable_order(source, len(sizes)) if len(sizes) > 1 else np.arange(number.size)
     start = 0
     for size, lowest in zip(sizes, wanted, strict=True):
         documents = order[start : start + size]
@@ -98,16 +99,55 @@ def pack_sequences(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.nd
         seq_len: Tokens per sequence.
 
     Returns:
-        (document [n], segments [n, 3] of shard, start and length, offsets [sequences + 1] of each sequence's first segment).
+        (document int32 [n], segments [n, 3] of shard, start and length, offsets [sequences + 1] of each sequence's first segment).
     """
+    if not taken[:, 2].all():
+        taken = taken[taken[:, 2] > 0]
     chunks = -(-taken[:, 2] // seq_len)
-    owner = np.repeat(np.arange(len(taken)), chunks)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
-    offset = taken[owner, 1] + number * seq_len
-    length = np.minimum(seq_len, taken[owner, 2] - number * seq_len)
-    sequence = pack(length, seq_len)
-    order = np.argsort(sequence, kind="stable")  # stable: within a sequence the order of the slices
-    document = taken[owner, 0][order]
-    segments = np.stack([spans.shard[document], spans.start[document] + offset[order], length[order]], axis=1).astype(np.int64)
-    offsets = np.searchsorted(sequence[order], np.arange(int(sequence.max(initial=-1)) + 2)).astype(np.int64)
+    whole = np.cumsum(chunks)
+    length = np.full(int(whole[-1]) if len(whole) else 0, seq_len, np.int64)
+    length[whole - 1] = taken[:, 2] - (chunks - 1) * seq_len
+    sequence = pack(length, seq_len).astype(np.int32)
+    del length
+    offsets = np.zeros(int(sequence.max(initial=-1)) + 2, np.int64)
+    document, segments = np.empty(len(sequence), np.int32), np.empty((len(sequence), 3), np.int64)
+    compiled(_place)(taken, seq_len, sequence, spans.shard, spans.start, offsets, document, segments)
     return document, segments, offsets
+
+
+def _place(
+    taken: np.ndarray, seq_len: int, sequence: np.ndarray, shard: np.ndarray, start: np.ndarray, offsets: np.ndarray,
+    document: np.ndarray, segments: np.ndarray,
+) -> None:  # fmt: skip
+    """Writes the segments by sequence; within a sequence they are in the order of the slices. A counting sort: three passes over the slices.
+
+    Args:
+        taken: Slices (document, offset, length).
+        seq_len: Tokens of a chunk of a longer slice.
+        sequence: Sequence of each chunk.
+        shard: Shard of each document.
+        start: First token of each document.
+        offsets: Zeros, [sequences + 1]; becomes the first segment of each sequence.
+        document: Becomes the document of each segment.
+        segments: Becomes shard, start and length of each segment.
+    """
+    sequences = len(offsets) - 1
+    for chunk in range(len(sequence)):
+        offsets[sequence[chunk] + 1] += 1
+    for number in range(sequences):
+        offsets[number + 1] += offsets[number]
+    chunk = 0
+    for slice_number in range(len(taken)):
+        owner, done, tokens = taken[slice_number, 0], 0, taken[slice_number, 2]
+        while done < tokens:
+            at = offsets[sequence[chunk]]
+            offsets[sequence[chunk]] += 1  # until the end of this pass: the place of the next segment
+            document[at] = owner
+            segments[at, 0] = shard[owner]
+            segments[at, 1] = start[owner] + taken[slice_number, 1] + done
+            segments[at, 2] = min(seq_len, tokens - done)
+            done += seq_len
+            chunk += 1
+    for number in range(sequences, 0, -1):
+        offsets[number] = offsets[number - 1]
+    offsets[0] = 0

@@ -123,6 +123,12 @@ def test_sources_keep_their_whole_names(tmp_path: Path) -> None:
     assert spans.names == ("books", "web", "web\0") and spans.source.tolist() == [2, 0, 1]
 
 
+def test_slices_without_tokens_have_no_segment() -> None:
+    document, segments, offsets = pack_sequences(spans_of([5, 6, 9]), np.array([[0, 0, 0], [2, 1, 8], [1, 0, 0], [0, 2, 3], [1, 6, 0]]), 5)
+    assert sorted(document.tolist()) == [0, 2, 2]
+    assert sorted(segments.tolist()) == [[0, 2, 3], [0, 12, 5], [0, 17, 3]] and offsets[-1] == 3
+
+
 def of_sources(counts: list[int]) -> Spans:
     """Documents of five tokens; counts: documents of each source, alternating where they can."""
     source = sorted((at, number) for number, count in enumerate(counts) for at in range(count))
