@@ -269,6 +269,7 @@ STAGE = Stage(
     run=run,
     inputs={"tokens": "encode", "documents": "decontaminate", "filtered": "filter"},
     optional=("documents", "filtered"),
+    ancestors=("documents", "filtered"),
     summary={
         "train_tokens": "tokens for training",
         "train_documents": "documents for training",

@@ -126,7 +126,7 @@ def test_settings_have_limits(setting: str, least: float, most: float, refused: 
 def test_the_defaults() -> None:
     assert Mix().model_dump() == {
         "seq_len": 4096, "weights": {}, "weighting": {"name": "proportional"}, "total_tokens": None, "max_epochs": 4.0,
-        "over_max_epochs": "refuse", "buckets": [], "phases": [], "validation_frac": 0.005, "max_validation_documents": 2000,
+        "over_max_epochs": "refuse", "buckets": (), "phases": (), "validation_frac": 0.005, "max_validation_documents": 2000,
     }  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def _divided(division: Buckets, column: pa.Array, pool: np.ndarray) -> tuple[np.
     """Returns (bucket of each document, names, factors) of one division; the last bucket is that of all other documents.
 
     Raises:
-        BucketError: The division is for numbers and its column has texts, or the other way round.
+        BucketError: The division is for numbers and its column has texts, or the other way round, or no document has a value.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -103,6 +103,8 @@ def _divided(division: Buckets, column: pa.Array, pool: np.ndarray) -> tuple[np.
     if text != bool(division.factors):
         kind, needed = ("texts", "factors") if text else ("numbers", "upsampling")
         raise BucketError(f"The column {division.by!r} has {kind}, so its buckets need {needed}.")
+    if column.take(pa.array(pool)).null_count == len(pool):
+        raise BucketError(f"No document has a value in the column {division.by!r} (quality_score needs a classifier: train_quality).")
     if text:
         values = list(division.factors)
         number = pc.fill_null(pc.index_in(column, pa.array(values, column.type)), len(values)).to_numpy(zero_copy_only=False)

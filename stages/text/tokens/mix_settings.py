@@ -86,10 +86,10 @@ class Buckets(StageConfig):
 
     by: str = Field(min_length=1, max_length=64)
     """Column: one of the documents (lang, lang_score, date), host (of the URL), or a signal that the filter stored (quality_score)."""
-    edges: list[float] = Field(default_factory=list)
+    edges: tuple[float, ...] = ()
     """Bounds between the buckets of a number, rising; a value on a bound is in the upper bucket. Without bounds, the buckets have equally
     many documents, equal values together."""
-    upsampling: list[float] = Field(default_factory=list)
+    upsampling: tuple[float, ...] = ()
     """Factor of each bucket of a number, lowest values first."""
     factors: dict[str, float] = Field(default_factory=dict)
     """Factor of each value of a text column."""
@@ -121,7 +121,7 @@ class CurriculumPhase(StageConfig):
     """Training tokens of this phase."""
     weights: dict[str, float] | None = None
     """Relative weight of each source, instead of mix.weights."""
-    buckets: list[Buckets] | None = Field(None, max_length=4)
+    buckets: tuple[Buckets, ...] | None = Field(None, max_length=4)
     """Buckets, instead of mix.buckets."""
     seq_len: int | None = Field(None, ge=8, le=1 << 24)
     """Tokens per packed sequence, instead of mix.seq_len, and not more."""
@@ -142,9 +142,9 @@ class Mix(StageConfig):
     """Maximum number of epochs of a source and bucket, over all phases. More than four epochs add little (Muennighoff et al. 2023)."""
     over_max_epochs: Literal["refuse", "redistribute"] = "refuse"
     """What happens to tokens beyond max_epochs: the mixture is refused, or the other sources get them in proportion to their weights."""
-    buckets: list[Buckets] = Field(default_factory=list, max_length=4)
+    buckets: tuple[Buckets, ...] = Field((), max_length=4)
     """Buckets of documents, by language, host or any stored signal, with factors that multiply the weight."""
-    phases: list[CurriculumPhase] = Field(default_factory=list, max_length=100)
+    phases: tuple[CurriculumPhase, ...] = Field((), max_length=100)
     """The phases of a curriculum, in the order of training (main, then annealing). Without phases, the mixture is one."""
     validation_frac: float = Field(0.005, gt=0, lt=0.5)
     """Share of the documents of each source held out for validation, chosen by hash of doc_id and seed; at least one document of a source
@@ -159,7 +159,7 @@ class Mix(StageConfig):
             raise ValueError(
                 "weights decide shares of total_tokens: set mix.total_tokens, or leave mix.weights empty to take every source once"
             )
-        if self.weighting.name != "proportional" and any(chosen):
+        if self.weighting.name != "proportional" and self.weights:
             raise ValueError(f"mix.weights give the weights, so mix.weighting {self.weighting.name} has nothing to decide: leave one out")
         for weights in chosen:
             if any(weight < 0 for weight in weights.values()) or (weights and not sum(weights.values())):
@@ -174,7 +174,7 @@ class Mix(StageConfig):
             raise ValueError("the phases give the tokens: leave mix.total_tokens out")
         if any((phase.seq_len or 0) > self.seq_len for phase in self.phases):
             raise ValueError("no phase has longer sequences than mix.seq_len, which is the context of the model")
-        for buckets in (self.buckets, *(phase.buckets or [] for phase in self.phases)):
+        for buckets in (self.buckets, *(phase.buckets or () for phase in self.phases)):
             if math.prod(one.size for one in buckets) > MAX_BUCKETS:
                 raise ValueError(f"a mixture has at most {MAX_BUCKETS:,} buckets, with those of all other documents")
         return self

@@ -23,12 +23,16 @@ from stages.text.tokens.mix_settings import Buckets, Mix
 def test_equal_parts_by_number_of_documents_and_equal_values_together(values: list[float | None], parts: int) -> None:
     division = Buckets(by="score", upsampling=[float(n) for n in range(parts)], other=7.0)
     pool = np.arange(0, len(values), 2)
+    if all(values[i] is None for i in pool):
+        with pytest.raises(BucketError, match=r"No document has a value in the column 'score' \(quality_score needs a classifier"):
+            bucket_documents([division], {"score": pa.array(values, pa.float64())}, pool, len(values))
+        return
     found = bucket_documents([division], {"score": pa.array(values, pa.float64())}, pool, len(values))
     known = sorted(v for v in (values[i] for i in pool) if v is not None)
     for number, value in zip(found.number.tolist(), values, strict=True):
         if value is None:
             assert number == parts and found.factors[number] == 7.0
-        elif known:
+        else:
             assert number == sum(known[len(known) * part // parts] <= value for part in range(1, parts))
             assert found.factors[number] == number
     of_value = dict(zip(values, found.number.tolist(), strict=True))
@@ -105,8 +109,8 @@ def test_impossible_buckets_are_refused(buckets: dict[str, object], message: str
 
 
 def test_the_number_of_buckets_is_limited() -> None:
-    by = [Buckets(by=name, upsampling=[1.0] * n) for name, n in (("topic", 24), ("score", 39))]
+    by = tuple(Buckets(by=name, upsampling=(1.0,) * n) for name, n in (("topic", 24), ("score", 39)))
     assert math.prod(one.size for one in by) == 1000 and Mix(buckets=by).buckets == by
     with pytest.raises(ValidationError, match="at most 1,000 buckets"):
-        Mix(buckets=[by[0], Buckets(by="score", upsampling=[1.0] * 40)])
+        Mix(buckets=(by[0], Buckets(by="score", upsampling=(1.0,) * 40)))
     assert Counter(one.size for one in by) == {25: 1, 40: 1}
