@@ -111,25 +111,22 @@ def pack_sequences(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.nd
     del length
     offsets = np.zeros(int(sequence.max(initial=-1)) + 2, np.int64)
     document, segments = np.empty(len(sequence), np.int32), np.empty((len(sequence), 3), np.int64)
-    compiled(_place)(taken, seq_len, sequence, spans.shard, spans.start, offsets, document, segments)
+    compiled(_place)(taken, seq_len, sequence, offsets, document, segments)
+    segments[:, 0] = spans.shard[document]
+    segments[:, 1] += spans.start[document]
     return document, segments, offsets
 
 
-def _place(
-    taken: np.ndarray, seq_len: int, sequence: np.ndarray, shard: np.ndarray, start: np.ndarray, offsets: np.ndarray,
-    document: np.ndarray, segments: np.ndarray,
-) -> None:  # fmt: skip
+def _place(taken: np.ndarray, seq_len: int, sequence: np.ndarray, offsets: np.ndarray, document: np.ndarray, segments: np.ndarray) -> None:
     """Writes the segments by sequence; within a sequence they are in the order of the slices. A counting sort: three passes over the slices.
 
     Args:
         taken: Slices (document, offset, length).
         seq_len: Tokens of a chunk of a longer slice.
         sequence: Sequence of each chunk.
-        shard: Shard of each document.
-        start: First token of each document.
         offsets: Zeros, [sequences + 1]; becomes the first segment of each sequence.
         document: Becomes the document of each segment.
-        segments: Becomes shard, start and length of each segment.
+        segments: Columns 1 and 2 become the start in its document and the length of each segment.
     """
     sequences = len(offsets) - 1
     for chunk in range(len(sequence)):
@@ -143,8 +140,7 @@ def _place(
             at = offsets[sequence[chunk]]
             offsets[sequence[chunk]] += 1  # until the end of this pass: the place of the next segment
             document[at] = owner
-            segments[at, 0] = shard[owner]
-            segments[at, 1] = start[owner] + taken[slice_number, 1] + done
+            segments[at, 1] = taken[slice_number, 1] + done
             segments[at, 2] = min(seq_len, tokens - done)
             done += seq_len
             chunk += 1
