@@ -159,3 +159,14 @@ def test_every_source_holds_its_own_documents_out(counts: list[int], share: floa
         own = np.flatnonzero(spans.source == number).tolist()
         hashed = sorted(own, key=lambda at: blake2b(keys[at], digest_size=8, key=b"9:validation").digest())
         assert {at for at in own if chosen[at]} == set(hashed[:count])
+
+
+def test_the_lognormal_set_fills_its_sequences_and_loses_no_token() -> None:
+    lengths = np.maximum(np.random.default_rng(1).lognormal(6, 1, 200_000).astype(np.int64), 2)
+    spans = replace(spans_of([1]), length=lengths, start=np.cumsum(lengths) - lengths, shard=np.zeros_like(lengths))
+    taken = np.stack([np.arange(len(lengths)), np.zeros_like(lengths), lengths], axis=1)
+    _, segments, offsets = pack_sequences(spans, taken, 2048)
+    fill = np.add.reduceat(segments[:, 2], offsets[:-1])
+    assert fill.max() <= 2048 and fill.sum() == lengths.sum() and fill.mean() / 2048 > 0.999
+    ordered = segments[np.argsort(segments[:, 1])]
+    assert (ordered[:, 1] + ordered[:, 2] == np.append(ordered[1:, 1], lengths.sum())).all(), "every token once"
