@@ -154,7 +154,7 @@ def _unknown_sources(running: Sections) -> Iterator[Fault]:
     known = crawl.source_names
     named = []
     if "mix" in running:
-        named.append(("mix.weights", running["mix"].weights))
+        named.append(("mix.weights", running["mix"].named_sources))
     if "dedup" in running and not running["dedup"].against:
         named.append(("dedup.source_priority", running["dedup"].source_priority))
     for setting, sources in named:

@@ -258,12 +258,32 @@ def upstream(names: Sequence[str], imported: Collection[str] = (), off: Collecti
         if name in reporting():
             queue += [read for read in (*_dag().named[name], *_unread(imported, off)) if read not in off]
         elif name not in imported:
-            queue += read_by(by_name[name], off).values()
+            queue += _needed_by(by_name[name], off)
     return tuple(
         replace(node, inputs={role: read for role, read in read_by(node, off).items() if read in needed and node.name not in imported})
+        if node.name in reporting()
+        else replace(node, inputs={} if node.name in imported else _inputs_of(node, imported, off))
         for node in pipeline()
         if node.name in needed
     )
+
+
+def _needed_by(node: Node, off: Collection[str]) -> list[str]:
+    """Returns the nodes that a node reads, without the ancestors (`Stage.ancestors`)."""
+    return [read for role, read in read_by(node, off).items() if role not in stage_of(node).ancestors]
+
+
+def _inputs_of(node: Node, imported: Collection[str], off: Collection[str]) -> dict[str, str]:
+    """Returns role -> node of the inputs of a node; of its ancestors those that its other inputs are made from, not cut off by an import."""
+    by_name = {one.name: one for one in pipeline()}
+    made_from: set[str] = set()
+    queue = _needed_by(node, off)
+    while queue:
+        name = queue.pop()
+        if name not in made_from:
+            made_from.add(name)
+            queue += [] if name in imported else _needed_by(by_name[name], off)
+    return {role: read for role, read in read_by(node, off).items() if read in made_from}
 
 
 def _unread(imported: Collection[str], off: Collection[str]) -> list[str]:

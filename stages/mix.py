@@ -1,7 +1,8 @@
 """mix: plans the packed sequences: which tokens to train on, how often, in which sequence, and which documents are for validation.
 
-Guarantee: the token count of every source is exact. Every chosen token occurs exactly once per epoch. A segment lies in one document, and a
-sequence has at most seq_len tokens. A document is in the train part or in the validation part, never in both.
+Guarantee: the token count of every phase, source and bucket is exact. A segment lies in one document, and a sequence has at most seq_len
+tokens. A document is in the train part or in the validation part, never in both. Copies of a repeated document are at least half an epoch of
+their source apart and share no sequence (stages/text/tokens/blocks.py).
 Cost: about 300 bytes of memory and 3 µs per document; no second copy of the tokens.
 Source: best-fit packing, Ding et al. 2024 (stages/text/tokens/packing.py); the limit of four epochs, Muennighoff et al. 2023, "Scaling
 Data-Constrained Language Models".
@@ -10,52 +11,38 @@ Data-Constrained Language Models".
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from pydantic import Field, model_validator
 
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, SectionTable
 from stages.core.tables.training_tables import SEQUENCE_SPANS
-from stages.settings import StageConfig
+from stages.text.tokens.mix_settings import Mix
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from stages.lm.data.mixture import PhaseShare, SourceShare
+    from stages.lm.data.phases import SequenceRange
+    from stages.text.tokens.blocks import Stream
+    from stages.text.tokens.mixture_plan import MixturePlan
     from stages.text.tokens.spans import Spans
 
+ROW_GROUP = 1 << 17
+"""Rows that the table sequence_spans has in one group and in memory: a reader of one document's spans skips groups."""
 
-class Mix(StageConfig):
-    """Settings of the mix stage: weights per source, token counts, packing and the validation part."""
 
-    seq_len: int = Field(4096, ge=8, le=1 << 24)
-    """Tokens per packed sequence: the context length of pre-training."""
-    weights: dict[str, float] = Field(default_factory=dict)
-    """Relative weight of each source in the training tokens. Without weights, every source counts in proportion to its size."""
-    total_tokens: int | None = Field(None, ge=1, le=10**16)
-    """Training tokens over all sources; null uses every source exactly once."""
-    max_epochs: float = Field(4.0, gt=0)
-    """Maximum number of epochs of a source. More than four epochs add little (Muennighoff et al. 2023)."""
-    validation_frac: float = Field(0.005, gt=0, lt=0.5)
-    """Share of documents held out for validation, chosen by hash of doc_id and seed."""
-    max_validation_documents: int = Field(2_000, ge=1)
-    """Maximum number of held-out documents."""
+@dataclass(frozen=True)
+class PackedSequences:
+    """The sequences of a part: the document of each segment, segments [n, 3] (shard, start, length) and offsets [sequences + 1] into them."""
 
-    @model_validator(mode="after")
-    def _weights_need_a_total(self) -> Mix:
-        if self.weights and self.total_tokens is None:
-            raise ValueError(
-                "weights decide shares of total_tokens: set mix.total_tokens, or leave mix.weights empty to take every source once"
-            )
-        if any(weight < 0 for weight in self.weights.values()) or (self.weights and not sum(self.weights.values())):
-            raise ValueError("mix.weights are not negative, and at least one is above 0")
-        if sum(self.weights.values()) > 1e12 or any(0 < weight < 1e-12 for weight in self.weights.values()):
-            raise ValueError("mix.weights lie between 1e-12 and 1e12, in all too; only their ratios count")
-        return self
+    document: np.ndarray
+    segments: np.ndarray
+    offsets: np.ndarray
 
 
 def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -65,159 +52,224 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
         The outcome. Its rows are the training sequences.
 
     Raises:
-        StageError: There are too few documents, or the settings do not fit the sources.
+        StageError: There are too few documents, or the settings do not fit the documents.
     """
     import numpy as np
 
-    from stages.lm.data.mixture import Mixture, SourceShare, TrainPart, ValidationPart, write_mixture
-    from stages.lm.data.phases import SequenceRange
-    from stages.text.tokens.spans import cut_to_tokens, read_spans, select_validation
+    from stages.lm.data.mixture import Mixture, TrainPart, ValidationPart, write_mixture
+    from stages.text.tokens.mixture_plan import MixtureError, read_plan
+    from stages.text.tokens.spans import pack_sequences
 
-    spans = read_spans(sorted((inputs["tokens"].path / "spans").glob("*.parquet")))
-    held_out = select_validation(spans, config.validation_frac, config.max_validation_documents, ctx.seed)
-    if held_out.all():
-        raise StageError(
-            f"{held_out.size} documents are too few to hold one out for validation and train on the rest.",
-            where="mix",
-            do="Give the crawl more pages, or loosen the filters.",
-        )
-    pool = np.flatnonzero(~held_out)
-    counts = _train_tokens(config, spans, pool)
-    slices: list[np.ndarray] = []
-    sources: dict[str, SourceShare] = {}
-    for source, (number, wanted, available) in counts.items():
-        documents = pool[spans.source[pool] == number]
-        slices.append(cut_to_tokens(spans, documents, wanted, ctx.seed))
-        weight = config.weights.get(source, available / int(spans.length[pool].sum()))
-        sources[source] = SourceShare(weight, available, wanted, wanted / available if available else 0.0)
-        ctx.progress(len(sources), len(counts), "sources", source)
-    train = TrainPart(**_write_part(out, "train", spans, np.concatenate(slices), config.seq_len))
-    validation_documents = np.flatnonzero(held_out)
-    whole = np.stack([validation_documents, np.zeros_like(validation_documents), spans.length[validation_documents]], axis=1)
-    counts_of_validation = _write_part(out, "validation", spans, whole, config.seq_len)
-    validation = ValidationPart(int(held_out.sum()), int(spans.bytes[held_out].sum()), **counts_of_validation)
-    write_mixture(
-        Mixture(config.seq_len, (SequenceRange(0, train.sequences, config.seq_len),), sources, train, validation), out / "mix.json"
-    )
-    documents_trained = int(np.unique(np.concatenate(slices)[:, 0]).size)
+    tables = [inputs[role].path / folder for role, folder in COLUMNS.items() if role in inputs]
+    try:
+        plan = read_plan(config, inputs["tokens"].path, tables, ctx.seed)
+    except MixtureError as error:
+        raise StageError(str(error), where=error.where, do=error.do) from error
+    spans = plan.spans
+    packed, ranges = _packed_phases(plan, ctx.seed, ctx.progress)
+    shares = _shares(plan, packed, ranges)
+    train = TrainPart(**_write_part(out, "train", spans, packed))
+    documents = np.flatnonzero(plan.held_out)
+    whole = np.stack([documents, np.zeros_like(documents), spans.length[documents]], axis=1)
+    held_out = _write_part(out, "validation", spans, PackedSequences(*pack_sequences(spans, whole, config.seq_len)))
+    validation = ValidationPart(len(documents), int(spans.bytes[documents].sum()), **held_out)
+    sources = _sources(plan, shares)
+    write_mixture(Mixture(max(one.seq_len for one in ranges), ranges, sources, shares, train, validation), out / "mix.json")
     return Outcome(
         rows=train.sequences,
         tokens=train.tokens,
         summary={
             "train_sequences": train.sequences,
             "train_tokens": train.tokens,
-            "train_documents": documents_trained,
-            "sequence_fill_frac": round(train.tokens / (train.sequences * config.seq_len), 6),
-            "validation_documents": int(held_out.sum()),
+            "train_documents": int(np.count_nonzero(np.bincount(packed.document, minlength=1))),
+            "sequence_fill_frac": round(train.tokens / sum(one.sequences * one.seq_len for one in ranges), 6),
+            "validation_documents": len(documents),
             "validation_tokens": validation.tokens,
             "epochs_most_repeated": round(max(s.epochs for s in sources.values()), 6),
         },
     )
 
 
-def _train_tokens(config: Mix, spans: Spans, pool: np.ndarray) -> dict[str, tuple[int, int, int]]:
-    """Returns source -> (its number, training tokens, available tokens) for every source with training tokens.
+def _packed_phases(plan: MixturePlan, seed: int, progress: Callable[..., None]) -> tuple[PackedSequences, tuple[SequenceRange, ...]]:
+    """Packs every block of every phase on its own.
 
-    Raises:
-        StageError: When a weight names an unknown source, or a source would need more than max_epochs.
+    Returns:
+        (all training sequences, the range of each phase).
     """
     import numpy as np
 
-    from stages.text.tokens.spans import apportion
+    from stages.lm.data.phases import SequenceRange
+    from stages.text.tokens.blocks import cut_blocks
+    from stages.text.tokens.spans import pack_sequences
 
-    available = np.bincount(spans.source[pool], weights=spans.length[pool], minlength=len(spans.names)).astype(np.int64)
-    unknown = sorted(set(config.weights) - set(spans.names))
-    if unknown:
-        raise StageError(
-            f"mix.weights names {unknown[0]!r}, which is not a source of the documents.",
-            where="mix.weights",
-            do=f"The sources are: {', '.join(spans.names)}. A crawl names them in its settings (crawl.source, crawl.sources, "
-            "crawl.site.source, crawl.docs.source), imported documents in the field source of a record or else by the name of their file.",
-        )
-    if config.total_tokens is None:
-        wanted = available.tolist()
-    else:
-        weights = [config.weights.get(name, 0.0) for name in spans.names] if config.weights else available.tolist()
-        wanted = apportion(config.total_tokens, weights)
-    for name, tokens, most in zip(spans.names, wanted, available.tolist(), strict=True):
-        if tokens > most * config.max_epochs:
-            raise StageError(
-                f"The mixture takes {tokens:,} tokens of source {name!r}, which has {most:,}: {tokens / max(most, 1):.2f} epochs, "
-                f"more than mix.max_epochs = {config.max_epochs:g}.",
-                where="mix.total_tokens",
-                do="Lower mix.total_tokens or the weight of this source, crawl more of it, or raise mix.max_epochs.",
-            )
+    streams = _ordered(plan, seed)
+    parts: list[PackedSequences] = []
+    ranges: list[SequenceRange] = []
+    start, blocks = 0, sum(phase.blocks for phase in plan.phases)
+    for phase, begins in zip(plan.phases, plan.begins, strict=True):
+        sizes = []
+        for taken in cut_blocks(streams, begins, phase.tokens, phase.blocks):
+            part = PackedSequences(*pack_sequences(plan.spans, taken, phase.seq_len))
+            sizes.append(len(part.offsets) - 1)
+            parts.append(part)
+            progress(len(parts), blocks, "blocks", "packing")
+        sizes = [size for size in sizes if size]
+        ranges.append(SequenceRange(start, sum(sizes), phase.seq_len, tuple(sizes) if len(sizes) > 1 else ()))
+        start += sum(sizes)
+    if len(parts) == 1:
+        return parts[0], tuple(ranges)
+    before = np.cumsum([len(part.segments) for part in parts[:-1]]).tolist()
+    offsets = [parts[0].offsets, *(part.offsets[1:] + shift for part, shift in zip(parts[1:], before, strict=True))]
+    packed = PackedSequences(
+        np.concatenate([part.document for part in parts]), np.concatenate([part.segments for part in parts]), np.concatenate(offsets)
+    )
+    return packed, tuple(ranges)
+
+
+def _ordered(plan: MixturePlan, seed: int) -> list[Stream]:
+    """Returns the documents of each stream in the order in which they are taken. One that is taken exactly once needs no order."""
+    import numpy as np
+
+    from stages.text.tokens.blocks import Stream, stream_of
+
+    whole = len(plan.phases) == 1 and plan.phases[0].blocks == 1
+    return [
+        Stream(one.documents, np.cumsum(plan.spans.length[one.documents]))
+        if whole and plan.phases[0].tokens[number] in (0, one.available)
+        else stream_of(plan.spans, one.documents, seed)
+        for number, one in enumerate(plan.streams)
+    ]
+
+
+def _shares(plan: MixturePlan, packed: PackedSequences, ranges: tuple[SequenceRange, ...]) -> tuple[PhaseShare, ...]:
+    """Returns planned and delivered tokens per phase, source and bucket. The delivered ones are counted in the packed sequences."""
+    import numpy as np
+
+    from stages.lm.data.mixture import PhaseShare
+    from stages.text.tokens.mixture_plan import mixture_rows
+
+    stream = np.zeros(len(plan.spans.length), np.int32)
+    for number, key in enumerate(plan.streams):
+        stream[key.documents] = number
+    delivered: list[int] = []
+    for one, phase in zip(ranges, plan.phases, strict=True):
+        first, last = packed.offsets[one.start_sequence], packed.offsets[one.start_sequence + one.sequences]
+        counts = np.zeros(len(plan.streams), np.int64)
+        np.add.at(counts, stream[packed.document[first:last]], packed.segments[first:last, 2])
+        delivered += [tokens for tokens, planned in zip(counts.tolist(), phase.tokens, strict=True) if planned]
+    shares = []
+    for row, tokens in zip(mixture_rows(plan), delivered, strict=True):
+        assert tokens == row.planned_tokens, f"{row} has {tokens} tokens in the sequences"
+        shares.append(PhaseShare(row.phase, row.source, row.bucket, row.available_tokens, row.planned_tokens, tokens, row.epochs))
+    return tuple(shares)
+
+
+def _sources(plan: MixturePlan, shares: tuple[PhaseShare, ...]) -> dict[str, SourceShare]:
+    """Returns the sources with training tokens, over all phases and buckets."""
+    from stages.lm.data.mixture import SourceShare
+
+    total = sum(share.train_tokens for share in shares)
+    available: dict[str, int] = {}
+    for stream in plan.streams:
+        name = plan.spans.names[stream.source]
+        available[name] = available.get(name, 0) + stream.available
+    taken = {name: sum(share.train_tokens for share in shares if share.source == name) for name in available}
     return {
-        name: (number, tokens, int(most))
-        for number, (name, tokens, most) in enumerate(zip(spans.names, wanted, available, strict=True))
-        if tokens
+        name: SourceShare(tokens / total, available[name], tokens, tokens / available[name]) for name, tokens in taken.items() if tokens
     }
 
 
-def _write_part(out: Path, part: str, spans: Spans, taken: np.ndarray, seq_len: int) -> dict[str, int]:
-    """Packs (document, offset, length) slices into sequences, and writes <part>/*.npy and sequence_spans/<part>.parquet.
+def _write_part(out: Path, part: str, spans: Spans, packed: PackedSequences) -> dict[str, int]:
+    """Writes <part>/*.npy and sequence_spans/<part>.parquet.
 
     Returns:
         The number of sequences, segments and tokens.
     """
     import numpy as np
 
-    from stages.text.tokens.spans import pack_sequences
-
-    document, segments, offsets = pack_sequences(spans, taken, seq_len)
     folder = out / part
     folder.mkdir(parents=True)
-    np.save(folder / "segments.npy", segments)
-    np.save(folder / "sequences.npy", offsets)
-    _write_sequence_spans(out / "sequence_spans" / f"{part}.parquet", part, spans, document, segments, offsets)
-    return {"sequences": len(offsets) - 1, "segments": len(segments), "tokens": int(segments[:, 2].sum())}
+    np.save(folder / "segments.npy", packed.segments)
+    np.save(folder / "sequences.npy", packed.offsets)
+    _write_sequence_spans(out / "sequence_spans" / f"{part}.parquet", part, spans, packed)
+    return {"sequences": len(packed.offsets) - 1, "segments": len(packed.segments), "tokens": int(packed.segments[:, 2].sum())}
 
 
-def _write_sequence_spans(path: Path, part: str, spans: Spans, document: np.ndarray, segments: np.ndarray, offsets: np.ndarray) -> None:
-    import numpy as np
-    import pyarrow as pa
+def _write_sequence_spans(path: Path, part: str, spans: Spans, packed: PackedSequences) -> None:
     import pyarrow.parquet as pq
 
     from stages.core.tables.parquet import schema
 
     shape = schema(**SEQUENCE_SPANS.types)
-    per_sequence = np.diff(offsets)
-    columns: dict[str, np.ndarray | pa.Array] = {
-        "part": pa.repeat(pa.scalar(part, pa.string()), len(segments)),
-        "sequence": np.repeat(np.arange(len(per_sequence)), per_sequence),
-        "segment": (np.arange(len(segments)) - np.repeat(offsets[:-1], per_sequence)).astype(np.int32),
-        "doc_id": pa.ExtensionArray.from_storage(pa.uuid(), spans.doc_id.take(pa.array(document))),
-        "source": pa.array(spans.names, pa.string()).take(pa.array(spans.source[document])),
-        "shard": segments[:, 0].astype(np.int32),
-        "start": segments[:, 1],
-        "length": segments[:, 2],
-    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table([columns[name] for name in shape.names], schema=shape)
-    pq.write_table(table, path, compression="zstd", row_group_size=1 << 17)
+    with pq.ParquetWriter(path, shape, compression="zstd") as writer:
+        for table in _span_tables(part, spans, packed, shape):
+            writer.write_table(table, row_group_size=ROW_GROUP)
+
+
+def _span_tables(part: str, spans: Spans, packed: PackedSequences, shape: pa.Schema) -> Iterator[pa.Table]:
+    """Yields the rows of sequence_spans, ROW_GROUP at a time."""
+    import numpy as np
+    import pyarrow as pa
+
+    names, numbers = pa.array(spans.names, pa.string()), np.arange(ROW_GROUP)
+    for begin in range(0, len(packed.segments), ROW_GROUP):
+        segments, document = packed.segments[begin : begin + ROW_GROUP], packed.document[begin : begin + ROW_GROUP]
+        row = begin + numbers[: len(segments)]
+        sequence = np.searchsorted(packed.offsets, row, side="right") - 1
+        columns: dict[str, np.ndarray | pa.Array] = {
+            "part": pa.repeat(pa.scalar(part, pa.string()), len(segments)),
+            "sequence": sequence,
+            "segment": (row - packed.offsets[sequence]).astype(np.int32),
+            "doc_id": pa.ExtensionArray.from_storage(pa.uuid(), spans.doc_id.take(pa.array(document))),
+            "source": names.take(pa.array(spans.source[document])),
+            "shard": segments[:, 0].astype(np.int32),
+            "start": segments[:, 1],
+            "length": segments[:, 2],
+        }
+        yield pa.table([columns[name] for name in shape.names], schema=shape)
 
 
 def report_section(artifact: Artifact) -> Section:
-    """Returns the weight, tokens and epochs of each source."""
-    sources = json.loads((artifact.path / "mix.json").read_text(encoding="utf-8"))["sources"]
-    rows = tuple(
+    """Returns the share, tokens and epochs of each source, and those per phase and bucket if the mixture has several."""
+    mixture = json.loads((artifact.path / "mix.json").read_text(encoding="utf-8"))
+    sources = tuple({"source": source, **_figures(numbers)} for source, numbers in mixture["sources"].items())
+    tables = [SectionTable(sources, numeric=tuple(sources[0])[1:] if sources else ())]
+    shares = tuple(
         {
-            "source": source,
-            "weight": f"{numbers['weight']:.3f}",
-            "tokens available": f"{numbers['available_tokens']:,}",
-            "tokens in the mixture": f"{numbers['train_tokens']:,}",
-            "epochs in the mixture": f"{numbers['epochs']:.2f}",
+            "phase": str(share["phase"] + 1),
+            "source": share["source"],
+            "bucket": share["bucket"],
+            "tokens available": f"{share['available_tokens']:,}",
+            "tokens planned": f"{share['planned_tokens']:,}",
+            "tokens in the phase": f"{share['train_tokens']:,}",
+            "epochs in the phase": f"{share['epochs']:.2f}",
         }
-        for source, numbers in sources.items()
+        for share in mixture["shares"]
     )
-    return Section("Mixture", tables=(SectionTable(rows, numeric=tuple(rows[0])[1:] if rows else ()),))
+    if len(shares) > len(sources):
+        tables.append(SectionTable(shares, numeric=tuple(shares[0])[3:]))
+    return Section("Mixture", tables=tuple(tables))
 
 
+def _figures(numbers: Mapping[str, float]) -> dict[str, str]:
+    return {
+        "weight": f"{numbers['weight']:.3f}",
+        "tokens available": f"{numbers['available_tokens']:,}",
+        "tokens in the mixture": f"{numbers['train_tokens']:,}",
+        "epochs in the mixture": f"{numbers['epochs']:.2f}",
+    }
+
+
+COLUMNS = {"documents": "documents", "filtered": "decisions"}
+"""Role -> folder with columns of the documents for the buckets, the later stage first."""
 STAGE = Stage(
     name="mix",
     config=Mix,
     run=run,
-    inputs={"tokens": "encode"},
+    inputs={"tokens": "encode", "documents": "decontaminate", "filtered": "filter"},
+    optional=("documents", "filtered"),
+    ancestors=("documents", "filtered"),
     summary={
         "train_tokens": "tokens for training",
         "train_documents": "documents for training",
@@ -232,6 +284,7 @@ STAGE = Stage(
         "first version",
         "sequences.npy, segments.npy and sequence_spans name sequences and segments, no longer rows and pieces",
         "mix.json names ranges of sequences with their seq_len",
+        "every source has validation documents; repeated documents are cut into blocks that are packed on their own; buckets and phases",
     ),
     distributions=("numpy", "pyarrow"),
 )

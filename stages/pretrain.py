@@ -205,6 +205,7 @@ STAGE = Stage(
         "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
         "milestones/ holds checkpoints before the last step, runs.json how the weights were trained; a run can continue another",
         "receipt.json holds a hash chain over positions, losses and checkpoints",
+        "ranges of sequences have blocks, which the fingerprint in receipt.json covers; the order inside one block is as before",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

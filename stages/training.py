@@ -257,6 +257,11 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
         run, order = new_run(settings, trunk, identity, ctx.seed, data.ranges)
         if not settings.budget.partial:
             order.refuse_early_end(run.steps)
+    if settings.budget.epochs is None and (readings := order.readings(run.steps)) > 1:
+        ctx.log(
+            f"the budget of {run.steps:,} steps reads the last range of sequences {readings} times, each time in another order; "
+            f"{order.sequences_per_epoch:,} sequences are read once"
+        )
     if trunk:
         goes_on = run.continuation.order_start < trunk.step
         sequences = "goes on" if goes_on else "starts at its first sequence, because data, seed or batch sizes before it are others"

@@ -1,7 +1,7 @@
 """Plans a run: the state of each node and its reasons, missing files and GPUs, and the size of the training.
 
 Guarantee: read-only. Of a cached artifact, only the names and sizes of its files are checked.
-Cost: less than 2 s if the hashes of external files are remembered; no heavy imports.
+Cost: less than 2 s if the hashes of external files are remembered, and the cost of planned_mixture; no heavy imports.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from stages.core.run.node_job import NodeJob, prepare, resolve_externals
 from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
 from stages.queries.imported import CHECKPOINTS
+from stages.queries.planned_mixture import mixture_table
 
 if TYPE_CHECKING:
     from stages.core.contract.runtime import Runtime
@@ -226,7 +227,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     """Describes the size of the training.
 
     Parameters, tokens, FLOPs, memory per rank and bytes of a checkpoint follow from the recipe. What was built adds its time and size,
-    and the artifact of mix adds tokens and epochs per source.
+    and the artifact of mix, or the tokens that it will read, add tokens and epochs per phase, source and bucket.
 
     Args:
         recipe: the recipe.
@@ -245,15 +246,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         rows += _pretraining(recipe, plan, shape) if _is_trained("pretrain", recipe, plan.off) else []
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
-    mix = built.get("mix")
-    if mix is not None:
-        for source, numbers in json.loads((mix.path / "mix.json").read_text())["sources"].items():
-            rows.append(
-                (
-                    f"source {source}",
-                    f"{numbers['train_tokens']:,} of {numbers['available_tokens']:,} tokens, {numbers['epochs']:.2f} epochs",
-                )
-            )
+    rows += mixture_table(recipe, built)
     return rows
 
 

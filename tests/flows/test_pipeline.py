@@ -33,6 +33,7 @@ def test_roles_fit_the_stage(node) -> None:
     stage = stage_of(node)
     assert stage.name == node.stage_name and dict(stage.inputs) == dict(node.inputs)
     assert stage.version == len(stage.versions) >= 1 and set(stage.optional) <= set(stage.inputs)
+    assert set(stage.ancestors) <= set(stage.optional)
     assert {role for group in stage.one_of for role in group} <= set(stage.optional)
 
 
@@ -95,6 +96,23 @@ def test_upstream_of_a_node_is_what_it_needs() -> None:
     with pytest.raises(RecipeError, match="There is no node 'dedpu'") as caught:
         upstream(["dedpu"])
     assert "decontaminate" in str(caught.value)
+
+
+def test_an_ancestor_is_read_only_where_the_other_inputs_are_made_from_it() -> None:
+    """The stage mix reads the columns of documents that its tokens are made of, and an import of tokens does not make the crawl run for them."""
+
+    def mix(names: list[str], *imported: str, off: tuple[str, ...] = ()) -> tuple[dict[str, str], set[str]]:
+        nodes = upstream(names, imported, off)
+        return next(dict(node.inputs) for node in nodes if node.name == "mix"), {node.name for node in nodes}
+
+    whole = {"tokens": "encode", "documents": "decontaminate", "filtered": "filter"}
+    for names in (["mix"], ["pretrain"], ["report"]):
+        assert mix(names)[0] == whole
+        assert mix(names, "dedup")[0] == {"tokens": "encode", "documents": "decontaminate"}
+        assert mix(names, "encode")[0] == {"tokens": "encode"}
+        assert mix(names, "filter")[0] == whole
+        assert mix(names, "dedup", off=("filter",))[0] == {"tokens": "encode", "documents": "decontaminate"}
+    assert mix(["mix"], "encode")[1] == {"encode", "mix"} and "filter" not in mix(["mix"], "dedup")[1]
 
 
 def test_downstream_is_what_upstream_says_from_the_other_end() -> None:

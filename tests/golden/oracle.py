@@ -127,9 +127,10 @@ def rate(step: int, peak: float, floor_frac: float, warmup: int, steps: int) -> 
     return peak * floor_frac + peak * (1 - floor_frac) * (1 + math.cos(turned)) / 2
 
 
-def shuffled(index: int, size: int, seed: int, phase: int, epoch: int) -> int:
+def shuffled(index: int, size: int, seed: int, phase: int, epoch: int, block: int = 0) -> int:
     """Returns the image of one index: six Feistel rounds on an even number of bits, repeated until the result is below size."""
-    digest = hashlib.sha512(f"loam row order {seed} {phase} {epoch}".encode()).digest()
+    named = [seed, phase, epoch, *([block] if block else [])]
+    digest = hashlib.sha512(f"loam row order {' '.join(map(str, named))}".encode()).digest()
     keys = [int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(6)]
     half = 1
     while 1 << (2 * half) < size:
@@ -148,17 +149,23 @@ def shuffled(index: int, size: int, seed: int, phase: int, epoch: int) -> int:
             return value
 
 
-def batches(ranges: Sequence[tuple[int, int]], batch: int, seed: int, ramp: Sequence[tuple[int, int]] = ()) -> Iterator[list[int]]:
+def batches(
+    ranges: Sequence[tuple[int, int]], batch: int, seed: int, ramp: Sequence[tuple[int, int]] = (), blocks: Sequence[Sequence[int]] = ()
+) -> Iterator[list[int]]:
     """Yields the sequences of each global batch, without end.
 
     The ranges are read one after another, and the last again and again. Each epoch shuffles a range as a whole and leaves out the sequences
-    after its last full batch. ramp: (steps, batch size), one after another, before `batch`.
+    after its last full batch. ramp: (steps, batch size), one after another, before `batch`. blocks: for each range the sizes of blocks that are
+    shuffled on their own, one behind the other; by default a range is one.
     """
     sizes = chain((size for steps, size in ramp for _ in range(steps)), repeat(batch))
     size = next(sizes)
     for number, (first, sequences) in enumerate(ranges):
         for epoch in count() if number + 1 == len(ranges) else (0,):
-            order = [first + shuffled(i, sequences, seed, number, epoch) for i in range(sequences)]
+            order, start = [], first
+            for block, length in enumerate(blocks[number] if blocks else (sequences,)):
+                order += [start + shuffled(i, length, seed, number, epoch, block) for i in range(length)]
+                start += length
             while len(order) >= size:
                 yield order[:size]
                 order, size = order[size:], next(sizes)

@@ -122,7 +122,7 @@ def test_what_is_built_is_summed_up_and_a_mixture_gives_its_sources(tmp_path: Pa
         "web": {"train_tokens": 12_345, "available_tokens": 50_000, "epochs": 0.2469},
         "code": {"train_tokens": 9, "available_tokens": 3, "epochs": 3},
     }
-    mixed = artifact(tmp_path / "mix", 7, 2_500_000, mix={"sources": sources})
+    mixed = artifact(tmp_path / "mix", 7, 2_500_000, mix={"sources": sources, "shares": []})
     found = size(tmp_path, mix=mixed, train_tokenizer=artifact(tmp_path / "tokenizer", 30))
     assert found[-3:] == [
         ("built so far", "2 of 3 nodes in 37 s, 4.0 MB"),
@@ -137,7 +137,7 @@ def test_an_imported_part_gives_its_own_numbers(tmp_path: Path) -> None:
     tokenizer = artifact(tmp_path / "tokenizer")
     found = dict(size(tmp_path, "import.train_tokenizer=x", train_tokenizer=tokenizer))
     assert found["parameters"] == "276,032 (211,456 in matrix products)"
-    mixed = artifact(tmp_path / "mix", mix={"seq_len": 256, "sources": {}})
+    mixed = artifact(tmp_path / "mix", mix={"seq_len": 256, "sources": {}, "shares": []})
     found = dict(size(tmp_path, "import.mix=x", mix=mixed))
     assert found["parameters"].startswith("532,032") and found["pretraining tokens"] == "204,800 (at most)"
 

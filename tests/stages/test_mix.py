@@ -47,7 +47,7 @@ def test_once_over_everything_covers_train_and_validation_without_overlap(tokens
     for doc_id, span in spans.items():
         covered = sorted((r["start"], r["length"]) for r in [*train, *validation] if r["doc_id"] == doc_id)
         assert covered[0][0] == span["start"] and sum(length for _, length in covered) == span["length"]
-    assert mix["ranges"] == [{"start_sequence": 0, "sequences": mix["train"]["sequences"], "seq_len": mix["seq_len"]}]
+    assert mix["ranges"] == [{"start_sequence": 0, "sequences": mix["train"]["sequences"], "seq_len": mix["seq_len"], "blocks": []}]
     assert mix["validation"]["bytes"] == sum(spans[d]["bytes"] for d in {r["doc_id"] for r in validation})
     assert all(s["epochs"] == 1 for s in mix["sources"].values())
     assert abs(sum(s["weight"] for s in mix["sources"].values()) - 1) < 1e-12
@@ -111,7 +111,7 @@ def test_one_document_is_too_few(tmp_path: Path) -> None:
     [
         ("seq_len", 8, 1 << 24, (7, (1 << 24) + 1)),
         ("total_tokens", 1, 10**16, (0, 10**16 + 1)),
-        ("max_epochs", 1e-9, 1e9, (0.0,)),
+        ("max_epochs", 1e-9, 1000.0, (0.0, 1001.0)),
         ("validation_frac", 1e-9, 0.499, (0.0, 0.5)),
         ("max_validation_documents", 1, 10**9, (0,)),
     ],
@@ -125,7 +125,8 @@ def test_settings_have_limits(setting: str, least: float, most: float, refused: 
 
 def test_the_defaults() -> None:
     assert Mix().model_dump() == {
-        "seq_len": 4096, "weights": {}, "total_tokens": None, "max_epochs": 4.0, "validation_frac": 0.005, "max_validation_documents": 2000
+        "seq_len": 4096, "weights": {}, "weighting": {"name": "proportional"}, "total_tokens": None, "max_epochs": 4.0,
+        "over_max_epochs": "refuse", "buckets": (), "phases": (), "validation_frac": 0.005, "max_validation_documents": 2000,
     }  # fmt: skip
 
 
@@ -142,14 +143,16 @@ def test_spans_are_written_in_groups_of_131072(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from stages.mix import _write_sequence_spans
+    from stages.mix import PackedSequences, _write_sequence_spans
     from stages.text.tokens.spans import Spans
 
     count = (1 << 17) + 1
     one = np.zeros(1, np.int64)
     spans = Spans(pa.array([bytes(16)], pa.binary(16)), one, ("web",), one, one, one + count, one)
     segments = np.stack([np.zeros(count, np.int64), np.arange(count), np.ones(count, np.int64)], axis=1)
-    _write_sequence_spans(tmp_path / "train.parquet", "train", spans, np.zeros(count, np.int64), segments, np.array([0, count]))
+    packed = PackedSequences(np.zeros(count, np.int64), segments, np.array([0, 3, count]))
+    _write_sequence_spans(tmp_path / "train.parquet", "train", spans, packed)
     written = pq.ParquetFile(tmp_path / "train.parquet")
     assert [written.metadata.row_group(i).num_rows for i in range(written.num_row_groups)] == [1 << 17, 1]
-    assert written.read(["segment"]).column("segment").to_pylist()[-2:] == [count - 2, count - 1]
+    assert written.read(["segment"]).column("segment").to_pylist()[-2:] == [count - 5, count - 4]
+    assert written.read(["sequence"]).column("sequence").to_pylist()[:5] == [0, 0, 0, 1, 1]

@@ -38,13 +38,12 @@ def test_a_source_without_a_weight_is_left_out_where_others_have_one(tokens: Art
     assert {row["source"] for row in read_rows(artifact.path / "sequence_spans" / "train.parquet")} == {"wiki"}
 
 
-def test_the_last_source_may_be_held_out_whole(tmp_path: Path) -> None:
-    """Its number is still that of a source, which has no tokens."""
+def test_the_only_document_of_a_source_is_never_held_out(tmp_path: Path) -> None:
     given = tokens_of(tmp_path / "tokens", {"web": [9] * 30, "zoo": [9]})
     ids, alone = list(spans_by_id(given)), made.uuid5(made.SPACE, "zoo0")
     seed = next(seed for seed in range(1000) if alone in lowest(seed, "validation", ids)[:3])
     artifact = run_stage(STAGE, {"seq_len": 16, "validation_frac": 0.1}, {"tokens": given}, tmp_path / "home", seed=seed)
-    assert list(json.loads((artifact.path / "mix.json").read_text())["sources"]) == ["web"]
+    assert list(json.loads((artifact.path / "mix.json").read_text())["sources"]) == ["web", "zoo"]
 
 
 def test_the_summary_counts_sequences_tokens_and_documents(tokens: Artifact, tmp_path: Path) -> None:
@@ -97,6 +96,6 @@ def test_all_columns_of_the_report_but_the_source_are_numbers(tmp_path: Path) ->
         ({"web": numbers}, ("weight", "tokens available", "tokens in the mixture", "epochs in the mixture")),
         ({}, ()),
     ):  # fmt: skip
-        (tmp_path / "mix.json").write_text(json.dumps({"sources": sources}))
+        (tmp_path / "mix.json").write_text(json.dumps({"sources": sources, "shares": []}))
         (table,) = report_section(Artifact(tmp_path, {})).tables  # type: ignore[arg-type]
         assert table.numeric == numeric and len(table.rows) == len(sources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from fractions import Fraction
 from hashlib import blake2b
@@ -17,7 +18,7 @@ from stages import mix
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
 from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.text.tokens.spans import cut_to_tokens, read_spans, select_validation
+from stages.text.tokens.spans import read_spans, select_validation
 from tests.conftest import run_stage
 from tests.stages import made
 
@@ -74,7 +75,8 @@ def tokens(tmp_path: Path) -> Artifact:
 @pytest.mark.parametrize("epochs", [0.4, 1.0, 2.0, 3.3])
 def test_repeats_token_by_token(tokens: Artifact, tmp_path: Path, epochs: float) -> None:
     spans = spans_by_id(tokens)
-    held = set(lowest(7, "validation", list(spans))[:6])
+    by_source = {s: [i for i in spans if spans[i]["source"] == s] for s in LENGTHS}
+    held = {*lowest(7, "validation", by_source["web"])[:4], *lowest(7, "validation", by_source["wiki"])[:2]}
     pool = {s: [i for i in spans if spans[i]["source"] == s and i not in held] for s in LENGTHS}
     available = {s: sum(spans[i]["length"] for i in ids) for s, ids in pool.items()}
     total = int(epochs * (available["web"] + available["wiki"]))
@@ -89,7 +91,7 @@ def test_repeats_token_by_token(tokens: Artifact, tmp_path: Path, epochs: float)
         wanted = described["sources"][source]["train_tokens"]
         assert abs(wanted - Fraction(total * available[source], sum(available.values()))) < 1
         whole, rest = divmod(wanted, available[source])
-        for doc_id in lowest(7, f"epoch {whole}", ids):  # whole epochs, then the documents with the lowest hashes; the last one is cut
+        for doc_id in lowest(7, "stream", ids):  # whole epochs, then the documents with the lowest hashes; the last one is cut
             span = spans[doc_id]
             more = min(rest, span["length"])
             rest -= more
@@ -97,6 +99,13 @@ def test_repeats_token_by_token(tokens: Artifact, tmp_path: Path, epochs: float)
                 if whole + (at < more):
                     expected[span["shard"], span["start"] + at] = whole + (at < more)
     assert counted(train) == expected and sum(expected.values()) == total
+    by_sequence: dict[int, list[dict[str, Any]]] = {}
+    for row in train:
+        by_sequence.setdefault(row["sequence"], []).append(row)
+    assert all(max(counted(rows).values()) == 1 for rows in by_sequence.values()), "no copy of a token in the same sequence"
+    (found,) = described["ranges"]
+    most = max(Fraction(s["train_tokens"], s["available_tokens"]) for s in described["sources"].values())
+    assert len(found["blocks"]) == (0 if most <= 1 else math.ceil(4 * most)) and sum(found["blocks"]) in (0, found["sequences"])
     assert described["validation"]["documents"] == 6 and described["validation"]["tokens"] == sum(spans[i]["length"] for i in held)
     assert described["validation"]["bytes"] == 2 * described["validation"]["tokens"]
     for source in LENGTHS:
@@ -135,29 +144,34 @@ def apportioned(total: int, weights: dict[str, float]) -> dict[str, int]:
     return shares
 
 
-def test_a_source_whose_documents_are_all_held_out_is_refused(tmp_path: Path) -> None:
-    tokens = tokens_of(tmp_path / "tokens", {"rare": [9], "web": [9] * 30})
-    ids = list(spans_by_id(tokens))
-    rare = made.uuid5(made.SPACE, "rare0")
-    seed = next(s for s in range(1000) if rare in lowest(s, "validation", ids)[:3])
-    with pytest.raises(
-        StageError, match="The mixture takes 50 tokens of source 'rare', which has 0: 50.00 epochs, more than mix.max_epochs = 4"
-    ):
-        mixed(tokens, tmp_path / "home", seed=seed, total_tokens=100, weights={"rare": 1, "web": 1})
-    _, described = mixed(tokens, tmp_path / "home", seed=seed)
-    assert set(described["sources"]) == {"web"}
+def test_a_source_without_a_document_to_train_on_is_refused_if_it_has_a_weight(tmp_path: Path) -> None:
+    """Only where no source has two documents may the one of a source be held out."""
+    tokens = tokens_of(tmp_path / "tokens", {"rare": [9], "web": [9]})
+    held, other = (
+        row["source"]
+        for row in sorted(
+            spans_by_id(tokens).values(), key=lambda row: lowest(7, "validation", list(spans_by_id(tokens))).index(row["doc_id"])
+        )
+    )
+    with pytest.raises(StageError, match=f"mix.weights gives source '{held}' a weight, but its only document is held out"):
+        mixed(tokens, tmp_path / "home", total_tokens=10, weights={"rare": 1, "web": 1})
+    _, described = mixed(tokens, tmp_path / "home")
+    assert set(described["sources"]) == {other}
 
 
 @pytest.mark.parametrize(
-    ("share", "at_most", "expected"), [(0.1, 99, 6), (0.499, 99, 29), (0.1, 4, 4), (0.001, 9, 1), (0.2, 12, 12), (1 / 60, 9, 1)]
+    ("share", "at_most", "web", "wiki"),
+    [(0.1, 99, 4, 2), (0.499, 99, 19, 9), (0.1, 4, 3, 1), (0.001, 9, 1, 1), (0.2, 12, 8, 4), (0.001, 1, 1, 0)],
 )
-def test_the_documents_held_out_have_the_lowest_hash_values(tokens: Artifact, share: float, at_most: int, expected: int) -> None:
+def test_the_documents_held_out_have_the_lowest_hash_values(tokens: Artifact, share: float, at_most: int, web: int, wiki: int) -> None:
     spans = read_spans(sorted((tokens.path / "spans").glob("*.parquet")))
     ids = [UUID(bytes=i) for i in spans.doc_id.to_pylist()]
+    of_source = {name: [ids[i] for i in np.flatnonzero(spans.source == number)] for number, name in enumerate(spans.names)}
     for seed in (0, 7):
         chosen = select_validation(spans, share, at_most, seed)
-        assert {ids[i] for i in np.flatnonzero(chosen)} == set(lowest(seed, "validation", ids)[:expected])
-    assert set(lowest(0, "validation", ids)[:6]) != set(lowest(7, "validation", ids)[:6]) != set(lowest(7, "epoch 0", ids)[:6])
+        expected = {*lowest(seed, "validation", of_source["web"])[:web], *lowest(seed, "validation", of_source["wiki"])[:wiki]}
+        assert {ids[i] for i in np.flatnonzero(chosen)} == expected
+    assert set(lowest(0, "validation", ids)[:6]) != set(lowest(7, "validation", ids)[:6]) != set(lowest(7, "stream", ids)[:6])
 
 
 def test_where_a_document_stands_does_not_decide_whether_it_is_held_out(tmp_path: Path) -> None:
@@ -167,13 +181,3 @@ def test_where_a_document_stands_does_not_decide_whether_it_is_held_out(tmp_path
         artifact, _ = mixed(tokens_of(tmp_path / name, lengths), tmp_path / "home")
         held.append({row["doc_id"] for row in segments(artifact, "validation")})
     assert held[0] == held[1] and len(held[0]) == 6
-
-
-def test_a_part_of_an_epoch_is_cut_from_the_documents_that_are_given(tokens: Artifact) -> None:
-    """Documents outside the pool are never used, whatever the number of tokens."""
-    spans = read_spans(sorted((tokens.path / "spans").glob("*.parquet")))
-    pool = np.flatnonzero(np.arange(len(spans.length)) % 3 > 0)
-    for asked in (1, 17, int(spans.length[pool].sum()) - 1, int(spans.length[pool].sum()) * 2 + 5):
-        taken = cut_to_tokens(spans, pool, asked, 3)
-        assert set(taken[:, 0].tolist()) <= set(pool.tolist()) and taken[:, 2].sum() == asked and (taken[:, 1] == 0).all()
-    assert len(cut_to_tokens(spans, pool, 0, 3)) == 0

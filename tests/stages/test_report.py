@@ -94,7 +94,7 @@ def whole_pipeline(home: Path) -> dict[str, Artifact]:
             rows = [{"step": i, "loss": 5.0 / i, "validation_loss": 4.0 if i == 2 else None} for i in (1, 2, 3)]
             write_rows(folder / "metrics.parquet", schema(step="int64", loss="float64", validation_loss="float64"), rows)
     source = {"weight": 1.0, "available_tokens": 10, "train_tokens": 9, "epochs": 0.9}
-    (found["mix"].path / "mix.json").write_text(json.dumps({"sources": {"a <source>": source}}))
+    (found["mix"].path / "mix.json").write_text(json.dumps({"sources": {"a <source>": source}, "shares": []}))
     subset = {"model": "sft", "task": "t", "metric": "acc", "subset": "flagged", "value": None, "stderr": None, "n": 0}
     (found["contamination"].path / "scores.json").write_text(json.dumps([subset]))
     return {node: relisted(artifact) for node, artifact in found.items()}

@@ -109,7 +109,7 @@ def test_the_mixture_and_how_often_it_was_trained_on(
         "web": {"weight": 0.25, "available_tokens": 1_000, "train_tokens": 2_500, "epochs": 2.5},
         "code": {"weight": 0.75, "available_tokens": 10_000, "train_tokens": 7_500, "epochs": 0.75},
     }
-    (pipeline["mix"].path / "mix.json").write_text(json.dumps({"sources": sources}))
+    (pipeline["mix"].path / "mix.json").write_text(json.dumps({"sources": sources, "shares": []}))
     seen = page(pipeline, tmp_path, monkeypatch)
     assert rows(seen, "Mixture") == [
         {"source": "web", "weight": "0.250", "tokens available": "1,000", "tokens in the mixture": "2,500", "epochs in the mixture": "2.50"},

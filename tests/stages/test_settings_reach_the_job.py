@@ -208,6 +208,7 @@ MIXTURE = {
     "total_tokens": 3000,
     "max_epochs": 4.0,
     "max_validation_documents": 99,
+    "phases": [],
 }
 
 
@@ -220,13 +221,22 @@ MIXTURE = {
         ("total_tokens", 2999),
         ("max_epochs", 0.01),
         ("max_validation_documents", 3),
+        ("phases", [{"tokens": 2000}, {"tokens": 1000}]),
     ],
 )
 def test_every_setting_of_the_mixture(chain: Chain, tmp_path: Path, setting: str, value: Any) -> None:
-    assert set(settings_of(mix.Mix)) == MIXTURE.keys()
+    elsewhere = {
+        "weighting.name",
+        "weighting.alpha",
+        "over_max_epochs",
+        "buckets",
+    }  # tests/text/tokens/test_mixture_plan.py, several sources
+    assert set(settings_of(mix.Mix)) == MIXTURE.keys() | elsewhere
 
     def mixed(config: Mapping[str, Any], out: Path) -> dict[str, bytes]:
         out.mkdir()
+        if config["phases"]:
+            config = {**config, "total_tokens": None}
         mix.STAGE.run(mix.Mix.model_validate(config), {"tokens": chain.tokens}, out, context("mix", tmp_path / "scratch"))
         return {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 

@@ -287,6 +287,7 @@ class Stage:
         deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
         uses_gpus: Whether the stage computes on the GPUs that runtime.gpus gives it. Such stages run one at a time on a machine.
         optional: Roles whose node may be off or, of a stage that reads every node, may not run: `inputs` and key are then without them.
+        ancestors: Optional roles that the stage has only if the node's other inputs are made from their nodes; they make no node run.
         one_of: Groups of optional roles. The stage gets only whole groups, and its node is off if no group is whole.
         importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
         check: check(config, files) raises a RecipeError for what the external files show without being read. files: dotted field ->
@@ -315,6 +316,7 @@ class Stage:
     deterministic: bool = True
     uses_gpus: bool = False
     optional: tuple[str, ...] = ()
+    ancestors: tuple[str, ...] = ()
     one_of: tuple[tuple[str, ...], ...] = ()
     importer: Importer | None = None
     check: Callable[[Any, Mapping[str, tuple[ExternalFile, ...]]], None] | None = None

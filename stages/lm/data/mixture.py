@@ -21,7 +21,7 @@ class SourceShare:
     """The share of one source in the training tokens.
 
     Attributes:
-        weight: Relative weight of the source.
+        weight: Its part of all training tokens, 0 to 1.
         available_tokens: Tokens of its training documents.
         train_tokens: Tokens in the mixture.
         epochs: How often each of its tokens is in the mixture, on average.
@@ -29,6 +29,29 @@ class SourceShare:
 
     weight: float
     available_tokens: int
+    train_tokens: int
+    epochs: float
+
+
+@dataclass(frozen=True)
+class PhaseShare:
+    """The tokens of one source and bucket in one phase of the mixture. The number of the phase is that of its range.
+
+    Attributes:
+        phase: Number of the phase, from 0.
+        source: The source.
+        bucket: The bucket; empty without buckets.
+        available_tokens: Tokens of its training documents.
+        planned_tokens: Tokens that the settings give it.
+        train_tokens: Tokens of it in the sequences of the phase; always as many as planned.
+        epochs: train_tokens over available_tokens.
+    """
+
+    phase: int
+    source: str
+    bucket: str
+    available_tokens: int
+    planned_tokens: int
     train_tokens: int
     epochs: float
 
@@ -61,6 +84,7 @@ class Mixture:
         seq_len: Largest number of tokens per sequence.
         ranges: The ranges of training sequences, in the order of training.
         sources: Source -> its share.
+        shares: The same per phase, source and bucket.
         train: Counts of the training part.
         validation: Counts of the validation part.
     """
@@ -68,6 +92,7 @@ class Mixture:
     seq_len: int
     ranges: tuple[SequenceRange, ...]
     sources: Mapping[str, SourceShare]
+    shares: tuple[PhaseShare, ...]
     train: TrainPart
     validation: ValidationPart
 

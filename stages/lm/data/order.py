@@ -2,11 +2,13 @@
 
 Positions count the trained sequences. Step s of a phase trains the next global_batch_size positions. The sequence at a position is
 start_sequence + permutation(seed, range, epoch)(offset of the position in its epoch over the phase's range), for every number of ranks.
+A range may have blocks. They are read one after another, and each has a permutation of its own; a batch may hold the end of one block and
+the beginning of the next.
 A phase goes on in its range where an earlier phase with the same range ended. The sequences after the last full global batch of an epoch
 are not trained in that epoch; another epoch has another permutation and leaves out others. Therefore no batch crosses a phase or an epoch.
 
-Guarantee: no sequence comes twice within one epoch over its range.
-Cost: about 0.2 µs per sequence, and 50 µs per phase and epoch; memory only for the result.
+Guarantee: no sequence comes twice within one epoch over its range, and every sequence of a block comes before those of later blocks.
+Cost: about 0.2 µs per sequence, and 50 µs per phase, epoch and block; memory only for the result.
 Source: Black and Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002): a Feistel network on the next even number of bits, applied
 again until the result is in range (known as cycle walking).
 """
@@ -17,6 +19,7 @@ import hashlib
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -119,17 +122,35 @@ class Order:
             following = self._first_positions[index + 1 : index + 2]
             until = min([count, done + stretch.length, *(first - start for first in following)])
             length = until - done
-            keys = permutation_keys(self.seed, self._ranges.index((phase.start_sequence, phase.sequences)), stretch.epoch)
-            offsets = np.arange(stretch.offset, stretch.offset + length, dtype=np.int64)
+            number = self._ranges.index((phase.start_sequence, phase.sequences))
             places.step[done:until] = phase.first_step + np.arange(within, within + length) // phase.global_batch_size + 1
-            places.sequence[done:until] = phase.start_sequence + permute(offsets, phase.sequences, keys)
+            places.sequence[done:until] = self._sequences(phase, number, stretch, length)
             places.phase[done:until], places.epoch[done:until] = index, stretch.epoch
             done = until
         return places
 
+    def _sequences(self, phase: Phase, number: int, stretch: _Stretch, length: int) -> np.ndarray:
+        """Returns the sequences of the first `length` positions of a stretch, int64 [length]. number: that of the phase's range."""
+        sizes = phase.blocks or (phase.sequences,)
+        starts = [0, *accumulate(sizes)]
+        offset, end, parts = stretch.offset, stretch.offset + length, [np.empty(0, np.int64)]
+        while offset < end:
+            block = bisect_right(starts, offset) - 1
+            until = min(end, starts[block + 1])
+            keys = permutation_keys(self.seed, number, stretch.epoch, block)
+            inside = np.arange(offset - starts[block], until - starts[block], dtype=np.int64)
+            parts.append(phase.start_sequence + starts[block] + permute(inside, sizes[block], keys))
+            offset = until
+        return np.concatenate(parts)
+
     def sequences_of_step(self, step: int) -> np.ndarray:
         """Returns the sequences of a step, counted from 0: int64 [global_batch_size of its phase]."""
         return self.places(sequences_before(self.phases, step), self.phase_of(step).global_batch_size).sequence
+
+    def readings(self, steps: int) -> int:
+        """Returns how many times a training of so many steps reads sequences of the last range that it reaches; 1 if it repeats none."""
+        last = sequences_before(self.phases, steps) - 1
+        return int(self.places(last, 1).epoch[0]) + 1 if last >= 0 else 1
 
     def refuse_early_end(self, steps: int) -> None:
         """Checks that a training reaches the last phase.
@@ -166,10 +187,12 @@ def _stretch(phase: Phase, begin: tuple[int, int], within: int) -> _Stretch:
     return _Stretch(epoch + 1 + epochs, rest, whole - rest)
 
 
-def permutation_keys(seed: int, phase: int, epoch: int) -> np.ndarray:
-    """Returns the round keys of one permutation: uint64 [ROUNDS], from the sha512 of seed, phase and epoch."""
-    # The text decides the order of every training. It keeps its old word "row", so that the order stays the same.
-    digest = hashlib.sha512(f"loam row order {seed} {phase} {epoch}".encode()).digest()
+def permutation_keys(seed: int, phase: int, epoch: int, block: int = 0) -> np.ndarray:
+    """Returns the round keys of one permutation: uint64 [ROUNDS], from the sha512 of seed, range, epoch and block."""
+    # The text decides the order of every training. It keeps its old word "row", so that the order stays the same. The first block is not
+    # named, so the order of a range of one block does not depend on whether ranges have blocks.
+    text = f"loam row order {seed} {phase} {epoch}" + (f" {block}" if block else "")
+    digest = hashlib.sha512(text.encode()).digest()
     return np.frombuffer(digest, dtype="<u8")[:ROUNDS].astype(np.uint64)
 
 

@@ -20,11 +20,19 @@ class OrderError(ValueError):
 
 @dataclass(frozen=True)
 class SequenceRange:
-    """`sequences` consecutive sequences of a mixture, from `start_sequence` on, none with more than seq_len tokens."""
+    """Consecutive sequences of a mixture.
+
+    Attributes:
+        start_sequence: The first of them.
+        sequences: Their number.
+        seq_len: No sequence has more tokens.
+        blocks: Sizes of the blocks that are read one after another, each in an order of its own; empty: the range is one block.
+    """
 
     start_sequence: int
     sequences: int
     seq_len: int
+    blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class Phase:
         sequences: Sequences of its range.
         seq_len: Tokens to which its sequences are padded.
         global_batch_size: Sequences per step, over all ranks.
+        blocks: Sizes of the blocks of its range; see `SequenceRange`.
     """
 
     first_step: int
@@ -52,6 +61,7 @@ class Phase:
     sequences: int
     seq_len: int
     global_batch_size: int
+    blocks: tuple[int, ...] = ()
 
 
 def phase_table(ranges: Sequence[SequenceRange], sizes: Sequence[BatchSize], first_step: int = 0) -> tuple[Phase, ...]:
@@ -63,7 +73,7 @@ def phase_table(ranges: Sequence[SequenceRange], sizes: Sequence[BatchSize], fir
         first_step: The step at which the training begins.
 
     Raises:
-        OrderError: There is no range, or one that has fewer sequences than the largest global batch.
+        OrderError: There is no range, one that has fewer sequences than the largest global batch, or one whose blocks do not add up.
     """
     largest = max(size.sequences for size in sizes)
     if not ranges:
@@ -73,6 +83,11 @@ def phase_table(ranges: Sequence[SequenceRange], sizes: Sequence[BatchSize], fir
             raise OrderError(
                 f"Sequences to train on from number {one.start_sequence} on: {one.sequences}, less than one global batch of {largest}. "
                 "Use more data or a smaller global_batch_size."
+            )
+        if one.blocks and (sum(one.blocks) != one.sequences or min(one.blocks) < 1):
+            raise OrderError(
+                f"The blocks of the range from sequence {one.start_sequence} on have {sum(one.blocks)} sequences, the range has {one.sequences}, "
+                "and no block may be empty. Build the mixture again."
             )
     phases: list[Phase] = []
     step, upcoming = first_step, [size for size in sizes if size.first_step > first_step]
@@ -84,7 +99,7 @@ def phase_table(ranges: Sequence[SequenceRange], sizes: Sequence[BatchSize], fir
             fit = math.inf if last else (one.sequences - read) // size.sequences
             steps = min(left, fit)
             if steps:
-                phases.append(Phase(step, one.start_sequence, one.sequences, one.seq_len, size.sequences))
+                phases.append(Phase(step, one.start_sequence, one.sequences, one.seq_len, size.sequences, one.blocks))
             if steps == math.inf:
                 return tuple(phases)
             step, read = step + int(steps), read + int(steps) * size.sequences

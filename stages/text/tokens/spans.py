@@ -1,23 +1,23 @@
-"""Turns document spans into packed sequences, as arrays: selects, repeats, cuts and packs them.
+"""Turns document spans into packed sequences, as arrays: reads them, holds documents out and packs slices of them.
 
-Guarantee: exact. `cut_to_tokens` returns exactly the requested number of tokens: whole epochs first, then documents in order of their hash,
-the last one cut. `pack_sequences` puts every token of its slices into exactly one sequence.
+Guarantee: exact. `pack_sequences` puts every token of its slices into exactly one sequence.
 Cost: a few numpy operations over the spans: half a second and 130 MB per million documents to read them.
-Source: best-fit packing with whole chunks kept, Ding et al. 2024; largest-remainder apportionment (Hamilton) for the counts.
+Source: best-fit packing with whole chunks kept, Ding et al. 2024.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stages.text.basics.hash_sampling import hash_values, key_bytes
-from stages.text.tokens.packing import pack
+from stages.text.basics.native import compiled
+from stages.text.tokens.packing import pack, stable_order
+from stages.text.tokens.source_weights import apportion
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,49 +60,32 @@ def read_spans(files: Sequence[Path]) -> Spans:
 
 
 def select_validation(spans: Spans, share: float, at_most: int, seed: int) -> np.ndarray:
-    """Returns which documents are held out, bool [documents]: those with the lowest hash values.
+    """Returns which documents are held out, bool [documents]: of each source those with the lowest hash values.
 
-    Their number is `share` of all documents, but at least one and at most `at_most`.
+    Their number is `share` of the documents of a source, but at least one if it has two. If that is more than `at_most` in all, the sources
+    get parts of `at_most` in proportion. If no source has two documents, all documents count as one source.
+    Duplicates need no rule here: of the documents that dedup found to be the same, one is left.
     """
     number = hash_values(seed, "validation", key_bytes(spans.doc_id))
-    wanted = min(max(int(share * number.size), 1), at_most, number.size)
     chosen = np.zeros(number.size, dtype=bool)
-    chosen[np.argsort(number, kind="stable")[:wanted]] = True
+    source = spans.source
+    sizes = np.bincount(source, minlength=len(spans.names)).tolist()
+    if max(sizes, default=0) < 2:
+        source, sizes = np.zeros_like(source), [number.size]
+    wanted = [max(int(share * size), 1) if size > 1 else 0 for size in sizes]
+    if sum(wanted) > at_most:
+        wanted = apportion(at_most, wanted)
+    order = stable_order(source, len(sizes)) if len(sizes) > 1 else np.arange(number.size)
+    start = 0
+    for size, lowest in zip(sizes, wanted, strict=True):
+        documents = order[start : start + size]
+        start += size
+        if lowest:
+            values = number[documents]
+            limit = np.partition(values, lowest - 1)[lowest - 1]
+            below, equal = documents[values < limit], documents[values == limit]
+            chosen[below] = chosen[equal[: lowest - len(below)]] = True
     return chosen
-
-
-def apportion(total: int, weights: Sequence[float]) -> list[int]:
-    """Returns whole numbers in proportion to weights. Their sum is exactly `total`; the largest remainders are rounded up first."""
-    exact = [Fraction(weight) * total / sum(map(Fraction, weights)) for weight in weights]
-    shares = [int(value) for value in exact]
-    order = sorted(range(len(weights)), key=lambda i: (shares[i] - exact[i], i))
-    for i in order[: total - sum(shares)]:
-        shares[i] += 1
-    return shares
-
-
-def cut_to_tokens(spans: Spans, documents: np.ndarray, tokens: int, seed: int) -> np.ndarray:
-    """Returns slices (document, offset, length), int64 [n, 3], of exactly `tokens` tokens: whole epochs, then a partial epoch.
-
-    The partial epoch takes documents in order of their hash, and the document that crosses the limit is cut there.
-
-    Args:
-        spans: All documents.
-        documents: Indexes of the documents to use.
-        tokens: Number of tokens.
-        seed: Seed of the hash.
-    """
-    length = spans.length[documents]
-    epochs, rest = divmod(tokens, int(length.sum()))
-    whole = np.stack([documents, np.zeros_like(documents), length], axis=1)
-    slices = [whole] * epochs
-    if rest:
-        order = np.argsort(hash_values(seed, f"epoch {epochs}", key_bytes(spans.doc_id)[documents]), kind="stable")
-        before = np.cumsum(length[order]) - length[order]
-        part = whole[order[before < rest]]
-        part[-1, 2] = rest - before[before < rest][-1]
-        slices.append(part[np.argsort(part[:, 0], kind="stable")])
-    return np.concatenate(slices) if slices else np.zeros((0, 3), np.int64)
 
 
 def pack_sequences(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -116,16 +99,51 @@ def pack_sequences(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.nd
         seq_len: Tokens per sequence.
 
     Returns:
-        (document [n], segments [n, 3] of shard, start and length, offsets [sequences + 1] of each sequence's first segment).
+        (document int32 [n], segments [n, 3] of shard, start and length, offsets [sequences + 1] of each sequence's first segment).
     """
+    if not taken[:, 2].all():
+        taken = taken[taken[:, 2] > 0]
     chunks = -(-taken[:, 2] // seq_len)
-    owner = np.repeat(np.arange(len(taken)), chunks)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
-    offset = taken[owner, 1] + number * seq_len
-    length = np.minimum(seq_len, taken[owner, 2] - number * seq_len)
-    sequence = pack(length, seq_len)
-    order = np.argsort(sequence, kind="stable")  # stable: within a sequence the order of the slices
-    document = taken[owner, 0][order]
-    segments = np.stack([spans.shard[document], spans.start[document] + offset[order], length[order]], axis=1).astype(np.int64)
-    offsets = np.searchsorted(sequence[order], np.arange(int(sequence.max(initial=-1)) + 2)).astype(np.int64)
+    whole = np.cumsum(chunks)
+    length = np.full(int(whole[-1]) if len(whole) else 0, seq_len, np.int64)
+    length[whole - 1] = taken[:, 2] - (chunks - 1) * seq_len
+    sequence = pack(length, seq_len).astype(np.int32)
+    del length
+    offsets = np.zeros(int(sequence.max(initial=-1)) + 2, np.int64)
+    document, segments = np.empty(len(sequence), np.int32), np.empty((len(sequence), 3), np.int64)
+    compiled(_place)(taken, seq_len, sequence, offsets, document, segments)
+    segments[:, 0] = spans.shard[document]
+    segments[:, 1] += spans.start[document]
     return document, segments, offsets
+
+
+def _place(taken: np.ndarray, seq_len: int, sequence: np.ndarray, offsets: np.ndarray, document: np.ndarray, segments: np.ndarray) -> None:
+    """Writes the segments by sequence; within a sequence they are in the order of the slices. A counting sort: three passes over the slices.
+
+    Args:
+        taken: Slices (document, offset, length).
+        seq_len: Tokens of a chunk of a longer slice.
+        sequence: Sequence of each chunk.
+        offsets: Zeros, [sequences + 1]; becomes the first segment of each sequence.
+        document: Becomes the document of each segment.
+        segments: Columns 1 and 2 become the start in its document and the length of each segment.
+    """
+    sequences = len(offsets) - 1
+    for chunk in range(len(sequence)):
+        offsets[sequence[chunk] + 1] += 1
+    for number in range(sequences):
+        offsets[number + 1] += offsets[number]
+    chunk = 0
+    for slice_number in range(len(taken)):
+        owner, done, tokens = taken[slice_number, 0], 0, taken[slice_number, 2]
+        while done < tokens:
+            at = offsets[sequence[chunk]]
+            offsets[sequence[chunk]] += 1  # until the end of this pass: the place of the next segment
+            document[at] = owner
+            segments[at, 1] = taken[slice_number, 1] + done
+            segments[at, 2] = min(seq_len, tokens - done)
+            done += seq_len
+            chunk += 1
+    for number in range(sequences, 0, -1):
+        offsets[number] = offsets[number - 1]
+    offsets[0] = 0

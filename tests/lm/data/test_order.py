@@ -63,6 +63,12 @@ def test_ranges_of_the_same_size_have_different_orders() -> None:
     assert not np.array_equal(places.sequence[:1000], places.sequence[1000:] - 1000)
 
 
+@pytest.mark.parametrize(("steps", "readings"), [(0, 1), (1, 1), (7, 1), (11, 1), (12, 2), (15, 2), (16, 3), (18, 3)])
+def test_how_often_the_last_range_is_read(steps: int, readings: int) -> None:
+    """Ranges of 7 and 4 full batches; in the first, nothing is repeated."""
+    assert order_of(30, 17, batch=4).readings(steps) == readings
+
+
 def test_the_order_looks_random() -> None:
     """Mean displacement and neighbours of a permutation of 10,000 are within five standard errors of a random permutation."""
     image = permute(np.arange(10_000), 10_000, permutation_keys(7, 0, 0))

@@ -56,6 +56,20 @@ def test_ranges_one_after_another_and_the_last_again(sizes: tuple[int, ...], mon
     }
 
 
+@pytest.mark.parametrize("blocks", [((3, 1, 7), (5, 4)), ((2, 2), (1, 1, 1, 9, 1)), ((9,), (4, 13))])
+@pytest.mark.parametrize("batch", [1, 3, 4])
+def test_blocks_are_shuffled_on_their_own_and_batches_run_across_them(blocks: tuple[tuple[int, ...], ...], batch: int) -> None:
+    sizes = [sum(one) for one in blocks]
+    starts = np.cumsum([2, *sizes])[:-1].tolist()
+    ranges = [SequenceRange(start, size, 16, one) for start, size, one in zip(starts, sizes, blocks, strict=True)]
+    order = Order(phase_table(ranges, [BatchSize(0, batch)]), 5)
+    steps = sum(size // batch for size in sizes) + 2 * (sizes[-1] // batch)
+    expected = list(islice(oracle.batches(list(zip(starts, sizes, strict=True)), batch, 5, blocks=blocks), steps))
+    assert [order.sequences_of_step(step).tolist() for step in range(steps)] == expected
+    for start, count in ((0, steps * batch), (1, 2), (2, steps * batch - 3)):  # from anywhere, as a resume does
+        assert order.places(start, count).sequence.tolist() == sum(expected, [])[start : start + count]
+
+
 def test_over_many_passes_every_sequence_has_its_turn() -> None:
     """Each epoch trains seven of ten sequences. If the permutation covered only the trained ones, the others would never be seen."""
     order = order_of((0, 10), batch=7, seed=1)

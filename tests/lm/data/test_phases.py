@@ -103,6 +103,8 @@ def test_a_range_that_is_read_again_goes_on_where_it_ended() -> None:
         ([], "There is no sequence to train on. Use more data."),
         ([SequenceRange(0, 3, 8)], "from number 0 on: 3, less than one global batch of 4. Use more data or a smaller"),
         ([SequenceRange(0, 9, 8), SequenceRange(9, 2, 8)], "from number 9 on: 2, less than one global batch of 4."),
+        ([SequenceRange(5, 9, 8, (4, 4))], "The blocks of the range from sequence 5 on have 8 sequences, the range has 9, and no block may"),
+        ([SequenceRange(5, 9, 8, (9, 0))], "The blocks of the range from sequence 5 on have 9 sequences, the range has 9, and no block may"),
     ],
 )
 def test_ranges_without_a_batch_are_refused(ranges: list[SequenceRange], message: str) -> None:

@@ -180,7 +180,7 @@ def test_the_fingerprint_is_the_digest_of_the_deciding_values_in_the_order_of_th
     """A snapshot of an earlier version is found again only while the same values give the same digest."""
     given = replace(
         job,
-        ranges=(SequenceRange(2, 6, 16),),
+        ranges=(SequenceRange(2, 6, 16, (4, 2)),),
         data_identity="d",
         seed=9,
         steps=3,
@@ -188,7 +188,7 @@ def test_the_fingerprint_is_the_digest_of_the_deciding_values_in_the_order_of_th
     )
     values = {
         "data_identity": "d", "model": given.model.model_dump(mode="json"), "seed": 9,
-        "ranges": [{"seq_len": 16, "sequences": 6, "start_sequence": 2}],
+        "ranges": [{"seq_len": 16, "sequences": 6, "start_sequence": 2, "blocks": [4, 2]}],
         "settings": deciding(given.settings, TrainingSettings), "steps": 3,
         "continuation": {"step": 0, "order_start": 0, "rewarm_steps": 0, "rewarm_from": 0.0},
     }  # fmt: skip

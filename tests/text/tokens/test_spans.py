@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from uuid import UUID
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.core.tables.parquet import schema, write_rows
-from stages.text.tokens.spans import Spans, apportion, cut_to_tokens, pack_sequences, read_spans, select_validation
+from stages.text.tokens.spans import Spans, pack_sequences, read_spans, select_validation
 
 
 def spans_of(lengths: list[int], shards: list[int] | None = None) -> Spans:
@@ -33,12 +34,12 @@ documents = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 2)), min_size=
 
 @settings(max_examples=200, deadline=None)
 @given(documents, st.integers(8, 40), st.integers(1, 4))
-def test_every_token_exactly_once_per_epoch_and_no_segment_crosses_a_document(
+def test_every_token_of_the_slices_exactly_once_and_no_segment_crosses_a_document(
     docs: tuple[list[int], list[int]], seq_len: int, epochs: int
 ) -> None:
     spans = spans_of(*docs)
     everything = np.arange(len(docs[0]))
-    taken = cut_to_tokens(spans, everything, epochs * sum(docs[0]), seed=3)
+    taken = np.tile(np.stack([everything, 0 * everything, spans.length], axis=1), (epochs, 1))
     document, segments, offsets = pack_sequences(spans, taken, seq_len)
     counted: Counter[tuple[int, int]] = Counter()
     for d, (shard, start, length) in zip(document.tolist(), segments.tolist(), strict=True):
@@ -51,33 +52,6 @@ def test_every_token_exactly_once_per_epoch_and_no_segment_crosses_a_document(
     assert sum(f == seq_len for f in fill) >= long_rows
 
 
-@settings(max_examples=200, deadline=None)
-@given(documents, st.data())
-def test_counts_are_exact_and_no_document_is_repeated_more_than_one_epoch_ahead(
-    docs: tuple[list[int], list[int]], data: st.DataObject
-) -> None:
-    lengths = docs[0]
-    tokens = data.draw(st.integers(1, 3 * sum(lengths)))
-    spans = spans_of(*docs)
-    taken = cut_to_tokens(spans, np.arange(len(lengths)), tokens, seed=1)
-    assert int(taken[:, 2].sum()) == tokens and (taken[:, 2] > 0).all()
-    seen = Counter(taken[:, 0].tolist())
-    epochs, rest = divmod(tokens, sum(lengths))
-    assert all(epochs <= seen[d] <= epochs + (rest > 0) for d in range(len(lengths)))
-    assert sum(length < spans.length[d] for d, _, length in taken.tolist()) <= 1  # one document is cut at most
-
-
-@settings(deadline=None)
-@given(st.integers(0, 10**12), st.lists(st.floats(0, 1e6), min_size=1, max_size=6).filter(sum))
-def test_apportion_is_exact_and_within_one_of_proportion(total: int, weights: list[float]) -> None:
-    from fractions import Fraction
-
-    shares = apportion(total, weights)
-    assert sum(shares) == total
-    for share, weight in zip(shares, weights, strict=True):
-        assert abs(share - Fraction(weight) * total / sum(map(Fraction, weights))) < 1
-
-
 @pytest.mark.parametrize(("share", "at_most"), [(0.1, 1000), (0.3, 7), (0.001, 1000), (0.5, 1)])
 def test_validation_takes_the_lowest_hash_values(share: float, at_most: int) -> None:
     """Document by document with hashlib."""
@@ -86,16 +60,6 @@ def test_validation_takes_the_lowest_hash_values(share: float, at_most: int) -> 
     wanted = min(max(int(share * 300), 1), at_most)
     lowest = sorted(range(300), key=lambda document: number[document])[:wanted]
     assert np.flatnonzero(select_validation(spans, share, at_most, seed=9)).tolist() == sorted(lowest)
-
-
-def test_the_last_epoch_takes_documents_in_order_of_their_hash() -> None:
-    """Of the documents named, not of all: document by document with hashlib."""
-    spans, documents = spans_of([5] * 40), np.arange(3, 40, 2)
-    keys = spans.doc_id.to_pylist()
-    order = sorted(documents.tolist(), key=lambda at: blake2b(keys[at], digest_size=8, key=b"2:epoch 1").digest())
-    taken = cut_to_tokens(spans, documents, 5 * len(documents) + 23, seed=2)
-    assert taken[: len(documents), 0].tolist() == documents.tolist()
-    assert sorted(taken[len(documents) :, [0, 2]].tolist()) == sorted([[at, 5] for at in order[:4]] + [[order[4], 3]])
 
 
 def test_spans_are_read_in_the_order_of_the_files_and_sources_are_numbered_by_name(tmp_path: Path) -> None:
@@ -141,25 +105,9 @@ def test_a_span_index_without_documents_has_no_source(tmp_path: Path) -> None:
     assert spans.names == () and spans.source.size == spans.length.size == len(spans.doc_id) == 0
 
 
-def test_the_largest_remainders_are_rounded_up_first_and_the_first_of_equal_ones() -> None:
-    assert apportion(1, [1, 2, 1]) == [0, 1, 0]
-    assert apportion(5, [1, 1, 1]) == [2, 2, 1] and apportion(2, [5, 3, 3]) == [1, 1, 0]
-    assert apportion(10, [0.55, 0.25, 0.2]) == [6, 2, 2]
-
-
-def test_a_limit_between_two_documents_cuts_none_and_a_partial_epoch_keeps_the_order_of_the_documents() -> None:
-    spans = spans_of([5] * 40)
-    taken = cut_to_tokens(spans, np.arange(40), 20 * 5, seed=1)
-    assert taken[:, 2].tolist() == [5] * 20 and taken[:, 0].tolist() == sorted(set(taken[:, 0].tolist()))
-    cut = cut_to_tokens(spans, np.arange(40), 20 * 5 + 2, seed=1)
-    assert sorted(cut[:, 2].tolist()) == [2] + [5] * 20 and set(taken[:, 0].tolist()) < set(cut[:, 0].tolist())
-
-
 def test_no_tokens_are_no_slices_and_no_sequences() -> None:
     spans = spans_of([5, 6])
-    taken = cut_to_tokens(spans, np.arange(2), 0, seed=1)
-    assert taken.shape == (0, 3)
-    document, segments, offsets = pack_sequences(spans, taken, 8)
+    document, segments, offsets = pack_sequences(spans, np.zeros((0, 3), np.int64), 8)
     assert document.size == 0 and segments.shape == (0, 3) and offsets.tolist() == [0]
 
 
@@ -173,3 +121,52 @@ def test_sources_keep_their_whole_names(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "spans.parquet")
     spans = read_spans([tmp_path / "spans.parquet"])
     assert spans.names == ("books", "web", "web\0") and spans.source.tolist() == [2, 0, 1]
+
+
+def test_slices_without_tokens_have_no_segment() -> None:
+    document, segments, offsets = pack_sequences(spans_of([5, 6, 9]), np.array([[0, 0, 0], [2, 1, 8], [1, 0, 0], [0, 2, 3], [1, 6, 0]]), 5)
+    assert sorted(document.tolist()) == [0, 2, 2]
+    assert sorted(segments.tolist()) == [[0, 2, 3], [0, 12, 5], [0, 17, 3]] and offsets[-1] == 3
+
+
+def of_sources(counts: list[int]) -> Spans:
+    """Documents of five tokens; counts: documents of each source, alternating where they can."""
+    source = sorted((at, number) for number, count in enumerate(counts) for at in range(count))
+    found = spans_of([5] * len(source))
+    return replace(found, source=np.array([number for _, number in source], np.int64), names=tuple(f"s{n}" for n in range(len(counts))))
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "at_most", "expected"),
+    [
+        ([40, 20, 2, 1], 0.1, 99, [4, 2, 1, 0]),  # a source of two gives one, a source of one none
+        ([40, 20, 20], 0.1, 4, [2, 1, 1]),
+        ([30, 0, 300], 0.1, 11, [1, 0, 10]),
+        ([1, 1, 1], 0.4, 99, None),  # no source has two: all count as one
+        ([1], 0.4, 99, [0]),
+        ([], 0.4, 99, []),
+    ],
+)  # fmt: skip
+def test_every_source_holds_its_own_documents_out(counts: list[int], share: float, at_most: int, expected: list[int] | None) -> None:
+    spans = of_sources(counts)
+    chosen = select_validation(spans, share, at_most, seed=9)
+    if expected is None:
+        assert chosen.sum() == 1
+        return
+    assert np.bincount(spans.source[chosen], minlength=len(counts)).tolist() == expected
+    keys = spans.doc_id.to_pylist()
+    for number, count in enumerate(expected):
+        own = np.flatnonzero(spans.source == number).tolist()
+        hashed = sorted(own, key=lambda at: blake2b(keys[at], digest_size=8, key=b"9:validation").digest())
+        assert {at for at in own if chosen[at]} == set(hashed[:count])
+
+
+def test_the_lognormal_set_fills_its_sequences_and_loses_no_token() -> None:
+    lengths = np.maximum(np.random.default_rng(1).lognormal(6, 1, 200_000).astype(np.int64), 2)
+    spans = replace(spans_of([1]), length=lengths, start=np.cumsum(lengths) - lengths, shard=np.zeros_like(lengths))
+    taken = np.stack([np.arange(len(lengths)), np.zeros_like(lengths), lengths], axis=1)
+    _, segments, offsets = pack_sequences(spans, taken, 2048)
+    fill = np.add.reduceat(segments[:, 2], offsets[:-1])
+    assert fill.max() <= 2048 and fill.sum() == lengths.sum() and fill.mean() / 2048 > 0.999
+    ordered = segments[np.argsort(segments[:, 1])]
+    assert (ordered[:, 1] + ordered[:, 2] == np.append(ordered[1:, 1], lengths.sum())).all(), "every token once"

@@ -1,0 +1,97 @@
+"""Cuts the documents of a mixture into blocks of time, so that the copies of a repeated document are far apart.
+
+The documents of a source and bucket are a stream: in the order of their hash, epoch after epoch, in the same order each time. A phase of the
+curriculum takes the next tokens of each stream. Its time is cut into blocks, and each block gets an equal part of the tokens that the phase
+takes of a stream. A block is packed on its own, and a training reads the blocks one after another (stages/lm/data/order.py).
+
+Guarantee: exact. Every stream gives exactly its tokens: whole epochs and the beginning of one more.
+Two copies of a token of a stream with E tokens per epoch are E apart in the stream. No block holds more than E/4 of a stream that is
+repeated, rounded up, so b <= (E + 3) / 4 tokens. A block that begins at s holds s to s + b - 1. If one copy is in the block that ends before
+position p and the other in the block that begins at q, then q - p >= E - 2b + 1 >= (E - 1) / 2: at least half an epoch of the source is
+trained between the two, whatever the order inside blocks. So they never share a block, and no sequence. Of a document, this holds for copies
+of each of its tokens: two different parts of a document longer than 3/4 of its source's epoch may share a sequence.
+Cost: one sort of the hashes of a stream that is not taken as a whole; 40 bytes per document of the stream.
+Source: the distance is Loam's own; four epochs at most, Muennighoff et al. 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stages.text.basics.hash_sampling import hash_values, key_bytes
+from stages.text.tokens.spans import Spans
+
+BLOCKS_PER_EPOCH = 4
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The documents of a source and bucket in the order in which they are taken.
+
+    Attributes:
+        documents: Their indexes, int64 [n].
+        ends: Tokens of the stream up to the end of each document, int64 [n].
+    """
+
+    documents: np.ndarray
+    ends: np.ndarray
+
+
+def blocks_needed(phases: Sequence[Sequence[int]], available: Sequence[int]) -> list[int]:
+    """Returns the number of blocks of each phase: one if no stream is repeated, else so many that none has more than 1/4 of an epoch.
+
+    Args:
+        phases: Tokens of each stream, for each phase.
+        available: Tokens that each stream has.
+    """
+    repeated = [i for i, tokens in enumerate(available) if sum(phase[i] for phase in phases) > tokens]
+    return [max([1, *(-(-BLOCKS_PER_EPOCH * phase[i] // available[i]) for i in repeated)]) for phase in phases]
+
+
+def stream_of(spans: Spans, documents: np.ndarray, seed: int) -> Stream:
+    """Returns the stream of documents, in the order of their hash. Arguments: all documents, the indexes of those to use, the seed."""
+    order = documents[np.argsort(hash_values(seed, "stream", key_bytes(spans.doc_id)[documents]), kind="stable")]
+    return Stream(order, np.cumsum(spans.length[order]))
+
+
+def cut_stream(stream: Stream, begin: int, end: int) -> np.ndarray:
+    """Returns the slices (document, offset, length) from token `begin` to token `end` of a stream, epoch after epoch, int64 [n, 3]."""
+    epoch = int(stream.ends[-1]) if len(stream.ends) else 0
+    parts = []
+    while begin < end:
+        base = begin // epoch * epoch
+        low, high = begin - base, min(end - base, epoch)
+        first, last = int(np.searchsorted(stream.ends, low, side="right")), int(np.searchsorted(stream.ends, high, side="left"))
+        part = np.zeros((last + 1 - first, 3), np.int64)
+        part[:, 0] = stream.documents[first : last + 1]
+        np.minimum(stream.ends[first : last + 1], high, out=part[:, 2])
+        part[1:, 2] -= stream.ends[first:last]
+        part[0, 1] = low - (int(stream.ends[first - 1]) if first else 0)
+        part[0, 2] -= low
+        parts.append(part)
+        begin = base + high
+    return _joined(parts)
+
+
+def cut_blocks(streams: Sequence[Stream], begins: Sequence[int], tokens: Sequence[int], blocks: int) -> Iterator[np.ndarray]:
+    """Yields the slices of each block of a phase, int64 [n, 3], stream by stream.
+
+    Args:
+        streams: The streams.
+        begins: Where the phase begins in each stream.
+        tokens: Tokens that it takes of each stream.
+        blocks: Number of blocks. The tokens of each stream are divided among them equally, to the token.
+    """
+    for block in range(blocks):
+        cuts = [
+            (begin + count * block // blocks, begin + count * (block + 1) // blocks) for begin, count in zip(begins, tokens, strict=True)
+        ]
+        yield _joined([cut_stream(stream, *cut) for stream, cut in zip(streams, cuts, strict=True)])
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """Returns the rows of all parts, without a copy of a single one."""
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros((0, 3), np.int64), *parts])

@@ -1,0 +1,132 @@
+"""Mixtures with buckets and phases, from the artifacts of encode, decontaminate and filter to the order that is trained."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import dedup, mix
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError
+from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.lm.data.mixture import read_mixture
+from stages.lm.data.order import Order
+from stages.lm.data.phases import BatchSize, phase_table
+from tests.conftest import run_stage
+from tests.stages import made
+from tests.stages.test_mix_repeats import spans_by_id, tokens_of
+
+LENGTHS = {"web": [3 + (i * 7) % 23 for i in range(60)], "wiki": [5 + (i * 5) % 17 for i in range(40)]}
+BUCKETS = [{"by": "score", "upsampling": [0.0, 1.0, 3.0]}, {"by": "lang", "factors": {"de": 2.0}}]
+PHASES = [
+    {"tokens": 700},
+    {"tokens": 900, "weights": {"web": 1, "wiki": 2}, "seq_len": 16},
+    {"tokens": 150, "buckets": [], "weights": {"wiki": 1}},
+]
+SETTINGS = {"seq_len": 32, "validation_frac": 0.05, "buckets": BUCKETS, "phases": PHASES, "max_epochs": 9.0}
+Token = tuple[int, int]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    root = tmp_path_factory.mktemp("phases")
+    tokens = tokens_of(root / "tokens", LENGTHS)
+    ids = list(spans_by_id(tokens))
+    lang = schema(doc_id="uuid", lang="string", text="string")
+    write_rows(root / "documents" / "documents" / "0.parquet", lang, [
+        {"doc_id": one, "lang": ["de", "en", None][n % 3], "text": ""} for n, one in enumerate(ids)
+    ])  # fmt: skip
+    signals = schema(doc_id="uuid", score="float64", verdict="string")
+    write_rows(root / "filtered" / "decisions" / "0.parquet", signals, [
+        {"doc_id": one, "score": (n * 13) % 10 / 10, "verdict": "kept"} for n, one in enumerate(reversed(ids))
+    ])  # fmt: skip
+    return {"tokens": tokens, **{role: made.artifact(root / role, "documents") for role in ("documents", "filtered")}}
+
+
+@pytest.fixture(scope="module")
+def mixed(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return run_stage(mix.STAGE, SETTINGS, inputs, tmp_path_factory.mktemp("home"))
+
+
+def test_every_phase_has_its_tokens_of_every_source_and_bucket(inputs: dict[str, Artifact], mixed: Artifact) -> None:
+    """Counts the segments of each range, document by document, with the columns as written above."""
+    described = read_mixture(mixed.path / "mix.json")
+    rows = list(read_rows(mixed.path / "sequence_spans" / "train.parquet"))
+    held = {row["doc_id"] for row in read_rows(mixed.path / "sequence_spans" / "validation.parquet")}
+    ids = list(spans_by_id(inputs["tokens"]))
+    score = {one: (n * 13) % 10 / 10 for n, one in enumerate(reversed(ids))}
+    lang = {one: ["de", "other", "other"][n % 3] for n, one in enumerate(ids)}
+    known = sorted(score[one] for one in ids if one not in held)
+    edges = [known[len(known) // 3], known[2 * len(known) // 3]]
+    for number, (found, given) in enumerate(zip(described.ranges, PHASES, strict=True)):
+        inside = [row for row in rows if found.start_sequence <= row["sequence"] < found.start_sequence + found.sequences]
+        assert sum(row["length"] for row in inside) == given["tokens"] and found.seq_len == given.get("seq_len", 32)
+        filled = Counter[int]()
+        delivered = Counter[tuple[str, str, int]]()
+        for row in inside:
+            filled[row["sequence"]] += row["length"]
+            delivered[row["source"], lang[row["doc_id"]], sum(edge <= score[row["doc_id"]] for edge in edges)] += row["length"]
+        assert max(filled.values()) <= found.seq_len and sum(found.blocks) in (0, found.sequences)
+        shares = [share for share in described.shares if share.phase == number]
+        assert Counter(delivered.values()) == Counter(share.train_tokens for share in shares)
+        assert all(share.train_tokens == share.planned_tokens for share in shares)
+        assert number == 2 or not any(part == 0 for _, _, part in delivered), "the lowest third has the factor 0"
+        assert number != 2 or {source for source, _, _ in delivered} == {"wiki"}
+    assert described.seq_len == 32 and described.train.tokens == 1750
+    fill = 1750 / sum(one.sequences * one.seq_len for one in described.ranges)
+    assert mixed.summary["sequence_fill_frac"] == pytest.approx(fill, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_in_the_trained_order_copies_are_half_an_epoch_apart(mixed: Artifact, seed: int) -> None:
+    """Over all phases, for every source and bucket, in tokens of that source and bucket; batches of two sequences are read one by one."""
+    described = read_mixture(mixed.path / "mix.json")
+    sequences: dict[int, list[Token]] = {}
+    for row in read_rows(mixed.path / "sequence_spans" / "train.parquet"):
+        for at in range(row["start"], row["start"] + row["length"]):
+            sequences.setdefault(row["sequence"], []).append((row["shard"], at))
+    order = Order(phase_table(described.ranges, [BatchSize(0, 2)]), seed)
+    trained = [token for number in order.places(0, order.sequences_per_epoch).sequence.tolist() for token in sequences[number]]
+    assert any(one.blocks for one in described.ranges) and max(Counter(trained).values()) > 2
+    least = min(share.available_tokens for share in described.shares)
+    last: dict[Token, int] = {}
+    for at, token in enumerate(trained):
+        assert at - last.get(token, -(10**9)) >= least / 2 - 2 * 32, "sequences after the last full batch of a phase are not trained"
+        last[token] = at
+    assert all(len(set(one)) == len(one) for one in sequences.values())
+
+
+def test_a_column_that_nothing_stores_is_refused(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    buckets = {"by": "topic", "upsampling": [1, 2]}
+    with pytest.raises(StageError, match="The documents have no column 'topic'. Columns that are stored: lang, score.") as caught:
+        run_stage(mix.STAGE, {"buckets": buckets}, inputs, tmp_path)
+    assert caught.value.where == "mix.buckets"
+    with pytest.raises(StageError, match="Columns that are stored: none."):
+        run_stage(mix.STAGE, {"buckets": buckets}, {"tokens": inputs["tokens"]}, tmp_path)
+
+
+def test_the_report_shows_phases_and_buckets(mixed: Artifact) -> None:
+    sources, shares = mix.report_section(mixed).tables
+    described = json.loads((mixed.path / "mix.json").read_text())["shares"]
+    assert [row["source"] for row in sources.rows] == ["web", "wiki"]
+    assert [(row["phase"], row["source"], row["bucket"], row["tokens planned"], row["tokens in the phase"]) for row in shares.rows] == [
+        (str(one["phase"] + 1), one["source"], one["bucket"], f"{one['planned_tokens']:,}", f"{one['train_tokens']:,}") for one in described
+    ]
+    assert shares.numeric == ("tokens available", "tokens planned", "tokens in the phase", "epochs in the phase")
+
+
+def test_of_duplicates_that_dedup_knows_at_most_one_comes_to_the_mixture(tmp_path: Path) -> None:
+    """So a held-out document has no duplicate to train on, and mix needs no rule for it."""
+    words = [f"word{n}" for n in range(80)]
+    texts = [" ".join(words[i % 7 :]) for i in range(21)] + [" ".join([*words, "more", "at", "the", "end"])] + ["alone " * 30]
+    found = run_stage(dedup.STAGE, {}, {"documents": made.documents(tmp_path / "docs", [texts[:9], texts[9:]])}, tmp_path / "home")
+    kept = {row["doc_id"] for shard in sorted((found.path / "documents").iterdir()) for row in read_rows(shard)}
+    clusters: dict[int, list[Any]] = {}
+    for row in read_rows(found.path / "clusters.parquet"):
+        clusters.setdefault(row["cluster"], []).append(row["doc_id"])
+    assert clusters and len(kept) < len(texts)
+    assert all(len(kept & set(members)) == 1 for members in clusters.values())
