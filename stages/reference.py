@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from stages import training
+from stages.canary_files import check_canaries, write_canaries
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
@@ -70,6 +71,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     from stages.text.items import chat
     from stages.text.tokenizer.bpe import load_chat_format
 
+    check_canaries(inputs["checkpoint"], inputs["tokenizer"], ctx)
     shape = read_model_config(inputs["checkpoint"].path / "model.json")
     form = load_chat_format(inputs["tokenizer"].path)
 
@@ -104,6 +106,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         }
         for record, values in zip(encoded.records, found.tolist(), strict=True)
     ]
+    write_canaries(out, inputs["tokenizer"])
     parquet.write_rows(out / "logprobs.parquet", parquet.schema(**LOGPROBS.types), rows)
     higher = sum(row["chosen_logp"] > row["rejected_logp"] for row in rows)
     return Outcome(
@@ -146,6 +149,7 @@ STAGE = Stage(
     versions=(
         "sum over the answer and its end-of-turn token",
         "attention by segment, log-probabilities in chunks and RoPE in fp32 round otherwise",
+        "canaries.json: texts and chats with their ids and loss masks",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
