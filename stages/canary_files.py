@@ -18,21 +18,23 @@ from stages.core.contract.errors import StageError
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-TOKENIZERS = "tokenizers"
-"""The engine of chats."""
+    from stages.text.tokenizer.token_engine import TokenEngine
 
 
-def write_canaries(out: Path, tokenizer: Artifact, engine: str = TOKENIZERS) -> None:
+def write_canaries(out: Path, tokenizer: Artifact, engine: TokenEngine | None = None) -> None:
     """Writes canaries.json.
 
     Args:
         out: The folder of the artifact that is made.
         tokenizer: The tokenizer's artifact.
-        engine: Name of the engine that encodes texts.
+        engine: The engine that encoded the texts; None for chats, which Hugging Face tokenizers encodes.
     """
     from stages.text.tokenizer.canaries import NAME, make_canaries
+    from stages.text.tokenizer.token_engine import TOKENIZERS, open_engine
 
-    text = json.dumps(make_canaries(tokenizer.path, engine), ensure_ascii=False)
+    text = json.dumps(
+        make_canaries(tokenizer.path, engine or open_engine(TOKENIZERS, tokenizer.path / "tokenizer.json")), ensure_ascii=False
+    )
     (out / NAME).write_text(text + "\n", encoding="utf-8")
 
 
@@ -67,11 +69,12 @@ def check_canaries(artifact: Artifact, tokenizer: Artifact, ctx: Context) -> Non
 def _difference(path: Path, artifact: Artifact, tokenizer: Artifact) -> str:
     """Returns what differs first; empty if nothing does."""
     from stages.text.tokenizer.canaries import difference, make_canaries
+    from stages.text.tokenizer.token_engine import TOKENIZERS, open_engine
 
     recorded: dict[str, JsonValue] = json.loads(path.read_text(encoding="utf-8"))
     engine = str(artifact.summary.get("engine", TOKENIZERS))
     try:
-        computed = make_canaries(tokenizer.path, engine)
+        computed = make_canaries(tokenizer.path, open_engine(engine, tokenizer.path / "tokenizer.json"))
     except (ValueError, RuntimeError) as error:
         return str(error)
     return difference(recorded, json.loads(json.dumps(computed))) or _described(artifact.path / "tokens.json", recorded)

@@ -106,16 +106,17 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
         StageError: There are no documents, or the engine gives other ids than Hugging Face tokenizers.
     """
     from stages.canary_files import write_canaries
-    from stages.text.tokenizer.bpe import load_chat, load_chat_format
+    from stages.text.tokenizer.bpe import chat_format, read_chat_tokens
     from stages.text.tokenizer.token_engine import id_dtype
 
     path = inputs["tokenizer"].path / "tokenizer.json"
-    vocab_size = load_chat(path).get_vocab_size()
-    form = load_chat_format(path.parent)
+    engine = _engine(config, path, ctx)
+    vocab_size = engine.definition.get_vocab_size()
+    form = chat_format(engine.definition, read_chat_tokens(path.parent))
     bos, eos, pad = (form.ids[token] for token in (form.tokens.bos, form.tokens.eos, form.tokens.pad))
-    dtype, engine = id_dtype(vocab_size), _engine(config, path, ctx)
+    dtype = id_dtype(vocab_size)
     documents = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
-    tasks = [EncodeTask(p, path, engine, n, dtype, bos, eos, ctx.seed) for n, p in enumerate(documents)]
+    tasks = [EncodeTask(p, path, engine.name, n, dtype, bos, eos, ctx.seed) for n, p in enumerate(documents)]
     try:
         shards = run_shards(encode_shard, tasks, ctx, "encode")
     finally:
@@ -132,19 +133,23 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     write_canaries(out, inputs["tokenizer"], engine)
     text_bytes = sum(shard.result["bytes"] for shard in shards)
     sizes: Summary = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
-    summary = {**sizes, "bytes_per_token": round(text_bytes / sum(counts), 4), "engine": engine}
+    summary = {**sizes, "bytes_per_token": round(text_bytes / sum(counts), 4), "engine": engine.name}
     return Outcome(rows=record_counts.rows_in, tokens=sum(counts), record_counts=record_counts, summary=summary)
 
 
-def _engine(config: Encode, tokenizer: Path, ctx: Context) -> str:
-    """Returns the name of the engine for a tokenizer, after saying it."""
+def _engine(config: Encode, tokenizer: Path, ctx: Context) -> TokenEngine:
+    """Returns the engine for a tokenizer, after saying its name."""
     from importlib.metadata import version
 
     from stages.text.tokenizer.engine_check import EngineChoice, choose_engine
 
-    chosen = choose_engine(tokenizer) if config.engine == "auto" else EngineChoice(config.engine)
-    ctx.log(f"encoded by {chosen.name} {version(chosen.name)}{f': {chosen.reason}' if chosen.reason else ''}")
-    return chosen.name
+    def opened(name: str) -> TokenEngine:
+        return _opened(name, tokenizer)
+
+    chosen = choose_engine(tokenizer, opened) if config.engine == "auto" else EngineChoice(opened(config.engine))
+    name = chosen.engine.name
+    ctx.log(f"encoded by {name} {version(name)}{f': {chosen.reason}' if chosen.reason else ''}")
+    return chosen.engine
 
 
 @lru_cache(maxsize=1)

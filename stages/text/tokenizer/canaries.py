@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from stages.text.items.chat import ChatFormat, render, render_prompt, template
-from stages.text.tokenizer.token_engine import TOKENIZERS, bounded, id_dtype, open_engine
+from stages.text.tokenizer.token_engine import TOKENIZERS, TokenEngine, bounded, id_dtype
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -77,33 +77,32 @@ class Canaries(TypedDict):
     tokenizer: str
 
 
-def make_canaries(tokenizer: Path, engine: str) -> Canaries:
+def make_canaries(tokenizer: Path, engine: TokenEngine) -> Canaries:
     """Returns the canaries by this code.
 
     Args:
         tokenizer: The tokenizer's folder.
-        engine: Name of the engine that encodes texts: "gigatoken" or "tokenizers". ValueError and RuntimeError of the libraries say what the
-            tokenizer lacks.
+        engine: What encodes texts, with this tokenizer.
     """
     from importlib.metadata import version
 
     import pyarrow as pa
 
-    from stages.text.tokenizer.bpe import load_chat_format
+    from stages.text.tokenizer.bpe import chat_format, read_chat_tokens
 
-    form = load_chat_format(tokenizer)
+    form = chat_format(engine.definition, read_chat_tokens(tokenizer))
     special = {role: form.ids[token] for role, token in form.tokens.by_role().items()}
     spelt = [f"A {token} spelt out.{token}" for token in form.ids]
-    texts, opened = [*PLAIN, *spelt], open_engine(engine, tokenizer / "tokenizer.json")
-    dtype = id_dtype(opened.definition.get_vocab_size())
-    encoded = opened.encode(pa.array(texts, pa.string()))
+    texts = [*PLAIN, *spelt]
+    dtype = id_dtype(engine.definition.get_vocab_size())
+    encoded = engine.encode(pa.array(texts, pa.string()))
     flat = bounded(encoded, special["bos"], special["eos"], dtype)
     starts = [int(at) + 2 * number for number, at in enumerate(encoded.offsets)]
     config: dict[str, str] = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
     chats = [*CHATS, *([{"role": "user", "content": one}, {"role": "assistant", "content": one}] for one in spelt)]
     return {
-        "engine": engine,
-        "versions": {name: version(name) for name in sorted({engine, TOKENIZERS})},
+        "engine": engine.name,
+        "versions": {name: version(name) for name in sorted({engine.name, TOKENIZERS})},
         "dtype": flat.dtype.name,
         "special": special,
         "template": config["chat_template"],

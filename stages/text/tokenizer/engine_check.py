@@ -3,17 +3,17 @@
 Guarantee: the choice depends on tokenizer.json, the texts of this module and the versions of both libraries, never on the corpus. gigatoken
 reads some fields of tokenizer.json (such as add_prefix_space) without regard, so it is chosen only if it gives the ids of tokenizers for every
 text of `adversarial_texts`.
-Cost: about 1 s, and 2 s for 131,072 ids.
+Cost: half a second to encode a megabyte by tokenizers, beside the load of the tokenizer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stages.text.tokenizer.token_engine import GIGATOKEN, TOKENIZERS, EncodedTexts, encode_as_defined, open_engine
+from stages.text.tokenizer.token_engine import GIGATOKEN, TOKENIZERS, EncodedTexts, TokenEngine, encode_as_defined
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +34,7 @@ TEXT_CHARACTERS = 256
 class EngineChoice(NamedTuple):
     """The engine for a tokenizer, and why it is not gigatoken; empty if it is, or if the recipe chose it."""
 
-    name: str
+    engine: TokenEngine
     reason: str = ""
 
 
@@ -54,23 +54,28 @@ class Mismatch(NamedTuple):
     expected: int | None
 
 
-def choose_engine(tokenizer: Path) -> EngineChoice:
-    """Returns gigatoken if it reproduces the tokenizer, else tokenizers with the reason. tokenizer: the file tokenizer.json."""
+def choose_engine(tokenizer: Path, opened: Callable[[str], TokenEngine]) -> EngineChoice:
+    """Returns gigatoken if it reproduces the tokenizer, else tokenizers with the reason.
+
+    Args:
+        tokenizer: The file tokenizer.json.
+        opened: Function from the name of an engine to the engine with this tokenizer.
+    """
     import json
 
     import pyarrow as pa
 
     described = json.loads(tokenizer.read_text(encoding="utf-8"))
     if described["model"].get("type") != "BPE" or described["model"].get("byte_fallback") or described["normalizer"]:
-        return EngineChoice(TOKENIZERS, "the tokenizer is not a byte-level BPE without a normalizer")
+        return EngineChoice(opened(TOKENIZERS), "the tokenizer is not a byte-level BPE without a normalizer")
     try:
-        engine = open_engine(GIGATOKEN, tokenizer)
+        engine = opened(GIGATOKEN)
     except RuntimeError as error:
-        return EngineChoice(TOKENIZERS, f"gigatoken cannot read the tokenizer ({str(error).splitlines()[0]})")
+        return EngineChoice(opened(TOKENIZERS), f"gigatoken cannot read the tokenizer ({str(error).splitlines()[0]})")
     texts = pa.array(adversarial_texts([token["content"] for token in described["added_tokens"]]), pa.string())
     if found := first_mismatch(engine.encode(texts), engine.definition, texts, range(len(texts))):
-        return EngineChoice(TOKENIZERS, f"gigatoken gives other ids for the text {ascii(texts[found.text].as_py())[:80]}")
-    return EngineChoice(GIGATOKEN)
+        return EngineChoice(opened(TOKENIZERS), f"gigatoken gives other ids for the text {ascii(texts[found.text].as_py())[:80]}")
+    return EngineChoice(engine)
 
 
 def adversarial_texts(tokens: Sequence[str]) -> list[str]:

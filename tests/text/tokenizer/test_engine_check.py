@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from stages.text.tokenizer import token_engine
 from stages.text.tokenizer.bpe import load_plain, train_bpe
-from stages.text.tokenizer.engine_check import EngineChoice, Mismatch, adversarial_texts, choose_engine, first_mismatch
-from stages.text.tokenizer.token_engine import EncodedTexts
+from stages.text.tokenizer.engine_check import Mismatch, adversarial_texts, choose_engine, first_mismatch
+from stages.text.tokenizer.token_engine import EncodedTexts, open_engine
 from tests.text.tokenizer.test_tokenizer_mend import like_gpt2, like_llama2
 
 TRAINED = train_bpe(["123 1234 45 the sum of the two other texts, and it's a\n\n"] * 5, 285)
@@ -45,8 +45,14 @@ def written(tokenizer: Tokenizer, folder: Path) -> Path:
     return folder / "tokenizer.json"
 
 
+def choice(tokenizer: Path) -> tuple[str, str]:
+    """Name of the engine, and reason."""
+    found = choose_engine(tokenizer, lambda name: open_engine(name, tokenizer))
+    return found.engine.name, found.reason
+
+
 def test_byte_level_tokenizers_are_for_gigatoken(tmp_path: Path) -> None:
-    assert choose_engine(written(TRAINED, tmp_path)) == choose_engine(written(like_gpt2(), tmp_path)) == EngineChoice("gigatoken")
+    assert choice(written(TRAINED, tmp_path)) == choice(written(like_gpt2(), tmp_path)) == ("gigatoken", "")
 
 
 @pytest.mark.parametrize("case", CHANGES)
@@ -55,19 +61,18 @@ def test_what_gigatoken_would_get_wrong_is_for_tokenizers(tmp_path: Path, case: 
     described = json.loads(TRAINED.to_str())
     change(described)
     (tmp_path / "tokenizer.json").write_text(json.dumps(described))
-    found = choose_engine(tmp_path / "tokenizer.json")
-    assert found.name == "tokenizers" and found.reason.startswith(reason)
+    name, why = choice(tmp_path / "tokenizer.json")
+    assert name == "tokenizers" and why.startswith(reason)
 
 
 def test_bytes_to_fall_back_on_are_for_tokenizers(tmp_path: Path) -> None:
-    assert choose_engine(written(like_llama2(), tmp_path)) == EngineChoice("tokenizers", NO_BYTES)
+    assert choice(written(like_llama2(), tmp_path)) == ("tokenizers", NO_BYTES)
 
 
 def test_special_tokens_that_are_read_as_special_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one text of a real crawl that gigatoken encodes otherwise by default."""
     monkeypatch.setattr(token_engine, "without_special_tokens", lambda text: text)
-    found = choose_engine(written(TRAINED, tmp_path))
-    assert found.name == "tokenizers" and found.reason == "gigatoken gives other ids for the text '<|begin_of_text|>'"
+    assert choice(written(TRAINED, tmp_path)) == ("tokenizers", "gigatoken gives other ids for the text '<|begin_of_text|>'")
 
 
 def test_every_kind_of_character_is_among_the_texts() -> None:
