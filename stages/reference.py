@@ -23,6 +23,8 @@ from stages.settings import Field
 if TYPE_CHECKING:
     from uuid import UUID
 
+    import numpy as np
+
     from stages.lm.data.pairs import Encoded, PreferenceRecord
 
 LOGPROBS = SideTable(
@@ -96,16 +98,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     )  # fmt: skip
     training.run_ranks(job, ctx)
     found = training_run.scores(job)
-    rows: list[PairLogprobs] = [
-        {
-            "doc_id": record["doc_id"],
-            "chosen_logp": values[0],
-            "rejected_logp": values[1],
-            "chosen_tokens": int(values[2]),
-            "rejected_tokens": int(values[3]),
-        }
-        for record, values in zip(encoded.records, found.tolist(), strict=True)
-    ]
+    rows = _rows(encoded.records, found)
     write_canaries(out, inputs["tokenizer"])
     parquet.write_rows(out / "logprobs.parquet", parquet.schema(**LOGPROBS.types), rows)
     higher = sum(row["chosen_logp"] > row["rejected_logp"] for row in rows)
@@ -115,6 +108,20 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         record_counts=_record_counts(records, chosen, encoded),
         summary={"pairs": len(rows), "logprob_accuracy": higher / len(rows), "left_out": len(encoded.dropped)},
     )
+
+
+def _rows(records: Sequence[PreferenceRecord], found: np.ndarray) -> list[PairLogprobs]:
+    """Returns the rows of the table. found: two log-probabilities and two numbers of tokens of each pair, [pairs, 4]."""
+    return [
+        {
+            "doc_id": record["doc_id"],
+            "chosen_logp": values[0],
+            "rejected_logp": values[1],
+            "chosen_tokens": int(values[2]),
+            "rejected_tokens": int(values[3]),
+        }
+        for record, values in zip(records, found.tolist(), strict=True)
+    ]
 
 
 def _record_counts(

@@ -32,7 +32,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.processes import resident_bytes
-from tests.bench.corpus import HOME, texts_and_urls
 from tests.bench.probe import probe
 from tests.made.real import real_folder
 
@@ -80,6 +79,8 @@ def line(tokenizer: Path, size_bytes: int, ours: float, peer: float) -> dict[str
 
 def real_texts() -> list[str]:
     """The texts of the real crawl, each once; made prose where there is none."""
+    from tests.bench.corpus import texts_and_urls  # not above: the children would load the tests' configuration
+
     if real_folder().is_dir():
         return list(dict.fromkeys(texts_and_urls()[0]))
     from tests.made.prose import essay
@@ -90,6 +91,7 @@ def real_texts() -> list[str]:
 def trained(texts: Sequence[str], vocab_size: int) -> Path:
     """Returns the folder of a tokenizer, trained once and kept. It has fewer tokens if the texts give no more."""
     from stages.text.tokenizer.bpe import CorpusTooSmallError, save, train_bpe
+    from tests.bench.corpus import HOME
 
     folder = HOME / f"tokenizer-{vocab_size}{'' if real_folder().is_dir() else '-made'}"
     if not (folder / "tokenizer_config.json").exists():
