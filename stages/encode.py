@@ -146,7 +146,7 @@ def _engine(config: Encode, tokenizer: Path, ctx: Context) -> TokenEngine:
     def opened(name: str) -> TokenEngine:
         return _opened(name, tokenizer)
 
-    chosen = choose_engine(tokenizer, opened) if config.engine == "auto" else EngineChoice(opened(config.engine))
+    chosen = choose_engine(opened) if config.engine == "auto" else EngineChoice(opened(config.engine))
     name = chosen.engine.name
     ctx.log(f"encoded by {name} {version(name)}{f': {chosen.reason}' if chosen.reason else ''}")
     return chosen.engine

@@ -103,7 +103,7 @@ def test_a_document_that_the_engine_encodes_otherwise_fails_the_stage(
     expected = plain.encode("the <|eot_id|>", add_special_tokens=False).ids
     position = len(plain.encode("the ", add_special_tokens=False).ids)
     monkeypatch.setattr(token_engine, "without_special_tokens", lambda text: text)
-    monkeypatch.setattr(engine_check, "choose_engine", lambda path, opened: engine_check.EngineChoice(opened("gigatoken")))
+    monkeypatch.setattr(engine_check, "choose_engine", lambda opened: engine_check.EngineChoice(opened("gigatoken")))
     with pytest.raises(StageError) as failed:
         run_stage(STAGE, {}, {"documents": docs, "tokenizer": tokenizer}, tmp_path / "home")
     assert str(failed.value) == (
