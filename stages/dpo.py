@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 from stages import trained_artifact, training
+from stages.canary_files import check_canaries, write_canaries
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, training_section
@@ -47,6 +48,7 @@ def run(config: DpoConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     """
     machine = training.machine(ctx)
     trained = training.train(config, _prepare(config, inputs, ctx), machine, out, ctx)
+    write_canaries(out, inputs["tokenizer"])
     return trained_artifact.publish(trained, out, _summary(trained))
 
 
@@ -59,6 +61,8 @@ def _prepare(config: DpoConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     from stages.lm.model.config import read_model_config
     from stages.text.tokenizer.bpe import load_chat_format
 
+    for role in ("checkpoint", "logprobs"):
+        check_canaries(inputs[role], inputs["tokenizer"], ctx)
     checkpoint = inputs["checkpoint"].path
     shape = read_model_config(checkpoint / "model.json")
     parts = _encode(inputs, shape, ctx)
@@ -163,6 +167,7 @@ STAGE = Stage(
         "milestones/ holds checkpoints before the last step",
         "receipt.json holds a hash chain over positions, losses and checkpoints",
         "ranges of sequences have blocks, which the fingerprint in receipt.json covers; the order inside one block is as before",
+        "canaries.json: texts and chats with their ids and loss masks",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -2,21 +2,24 @@
 
 Guarantee: every document is bos ids eos, in the order of the documents; bos and eos are <|begin_of_text|> and <|end_of_text|>, or the
 tokens that an imported tokenizer has for them. The spelling of a special token in a text is encoded as ordinary characters. Decoding
-returns the text.
-Cost: about 1 MB of text per second and core; one row group in memory.
-Source: Hugging Face tokenizers; the flat layout is that of nanoGPT and Megatron.
+returns the text. The ids are those of Hugging Face tokenizers, whatever the engine: a sample of the documents is encoded by both, and one
+difference fails the stage.
+Cost: by gigatoken about 50 MB of text per second and core, where tokenizers take 2 (`python -m tests.bench.bench_encode`); the sample is
+a thousandth of the text, and at least a document of each row group. One row group in memory, and the ids of PIECE_BYTES of text.
+Source: gigatoken and Hugging Face tokenizers; the flat layout is that of nanoGPT and Megatron.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
-from uuid import UUID
+from typing import TYPE_CHECKING, Literal, NoReturn, TypedDict
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
+from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
@@ -24,7 +27,14 @@ from stages.core.tables.shards import Meter, collect, run_shards
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
+    import numpy as np
+    import pyarrow as pa
+
     from stages.core.store.manifest_schema import RecordCountsEntry
+    from stages.text.tokenizer.engine_check import Mismatch
+    from stages.text.tokenizer.token_engine import EncodedTexts, TokenEngine
 
 SPANS = SideTable(
     "spans", "token_spans", "the tokens of a document",
@@ -39,18 +49,10 @@ SPANS = SideTable(
 )  # fmt: skip
 
 
-BATCH_DOCUMENTS = 64
-
-
-class SpanRow(TypedDict):
-    """A row of the table `spans`."""
-
-    doc_id: UUID
-    source: str
-    shard: int
-    start: int
-    length: int
-    bytes: int
+PIECE_BYTES = 4 << 20
+"""Bytes of text that are encoded at once; a longer document is a piece by itself."""
+SAMPLED_SHARE = 1000
+"""One of how many bytes of a row group is encoded by both engines."""
 
 
 class EncodedShard(TypedDict):
@@ -61,49 +63,64 @@ class EncodedShard(TypedDict):
     record_counts: RecordCountsEntry
 
 
-class SourceText(NamedTuple):
-    """What is encoded of a document."""
-
-    doc_id: UUID
-    source: str
-    text: str
-
-
 @dataclass(frozen=True)
 class EncodeTask:
-    """A documents shard with its number, the tokenizer.json, the type of a token id in the file ("uint16" or "uint32"), two token ids."""
+    """What a worker needs for one shard.
+
+    Attributes:
+        documents: The shard of documents.
+        tokenizer: The file tokenizer.json.
+        engine: Name of the engine.
+        shard: Number of the shard.
+        dtype: Type of a token id in the file: "uint16" or "uint32".
+        bos: Id before a document.
+        eos: Id after a document.
+        seed: Seed of the sample.
+    """
 
     documents: Path
     tokenizer: Path
+    engine: str
     shard: int
     dtype: str
     bos: int
     eos: int
+    seed: int
 
 
 class Encode(StageConfig):
-    """This stage has no settings. The tokenizer decides the tokens."""
+    """Settings of the encode stage. The tokenizer decides the tokens."""
+
+    engine: Literal["auto", "tokenizers"] = "auto"
+    """auto encodes with gigatoken if it reproduces the tokenizer, and otherwise with Hugging Face tokenizers. tokenizers always uses the latter,
+    which is about 25 times as slow. The ids are the same."""
 
 
 def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes tokens/NNNNN.bin and spans/NNNNN.parquet for every documents shard, and tokens.json, which describes them.
+    """Writes tokens/NNNNN.bin and spans/NNNNN.parquet for every documents shard, tokens.json, which describes them, and canaries.json.
 
     Returns:
         The outcome with record counts. Its rows are the documents.
 
     Raises:
-        StageError: There are no documents.
+        StageError: There are no documents, or the engine gives other ids than Hugging Face tokenizers.
     """
-    from stages.text.tokenizer.bpe import load_chat, load_chat_format
+    from stages.canary_files import write_canaries
+    from stages.text.tokenizer.bpe import chat_format, read_chat_tokens
+    from stages.text.tokenizer.token_engine import id_dtype
 
     path = inputs["tokenizer"].path / "tokenizer.json"
-    vocab_size = load_chat(path).get_vocab_size()
-    form = load_chat_format(path.parent)
+    engine = _engine(config, path, ctx)
+    vocab_size = engine.definition.get_vocab_size()
+    form = chat_format(engine.definition, read_chat_tokens(path.parent))
     bos, eos, pad = (form.ids[token] for token in (form.tokens.bos, form.tokens.eos, form.tokens.pad))
-    dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
+    dtype = id_dtype(vocab_size)
     documents = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
-    tasks = [EncodeTask(p, path, n, dtype, bos, eos) for n, p in enumerate(documents)]
-    shards = run_shards(encode_shard, tasks, ctx, "encode")
+    tasks = [EncodeTask(p, path, engine.name, n, dtype, bos, eos, ctx.seed) for n, p in enumerate(documents)]
+    try:
+        shards = run_shards(encode_shard, tasks, ctx, "encode")
+    finally:
+        _opened.cache_clear()  # with one worker, the shards were encoded in this process, which goes on
     collect(shards, "tokens.bin", out)
     collect(shards, "spans.parquet", out)
     record_counts = sum((RecordCounts(**shard.result["record_counts"]) for shard in shards), RecordCounts())
@@ -113,58 +130,137 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     described = {"dtype": dtype, "vocab_size": vocab_size, "shards": [{"tokens": n} for n in counts]}
     described |= {"bos": bos, "eos": eos, "pad": pad}
     (out / "tokens.json").write_text(json.dumps(described, indent=1) + "\n")
+    write_canaries(out, inputs["tokenizer"], engine)
     text_bytes = sum(shard.result["bytes"] for shard in shards)
-    sizes = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
-    summary = {**sizes, "bytes_per_token": round(text_bytes / sum(counts), 4)}
+    sizes: Summary = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
+    summary = {**sizes, "bytes_per_token": round(text_bytes / sum(counts), 4), "engine": engine.name}
     return Outcome(rows=record_counts.rows_in, tokens=sum(counts), record_counts=record_counts, summary=summary)
 
 
+def _engine(config: Encode, tokenizer: Path, ctx: Context) -> TokenEngine:
+    """Returns the engine for a tokenizer, after saying its name."""
+    from importlib.metadata import version
+
+    from stages.text.tokenizer.engine_check import EngineChoice, choose_engine
+
+    def opened(name: str) -> TokenEngine:
+        return _opened(name, tokenizer)
+
+    chosen = choose_engine(opened) if config.engine == "auto" else EngineChoice(opened(config.engine))
+    name = chosen.engine.name
+    ctx.log(f"encoded by {name} {version(name)}{f': {chosen.reason}' if chosen.reason else ''}")
+    return chosen.engine
+
+
+@lru_cache(maxsize=1)
+def _opened(engine: str, tokenizer: Path) -> TokenEngine:
+    """Returns the engine. A worker keeps it for all its shards, with the words that it knows."""
+    from stages.text.tokenizer.token_engine import open_engine
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # several worker processes already run in parallel
+    return open_engine(engine, tokenizer)
+
+
 def encode_shard(folder: Path, task: EncodeTask, meter: Meter) -> EncodedShard:
-    """Writes tokens.bin and spans.parquet of one shard. It encodes a batch of documents at a time on one thread.
+    """Writes tokens.bin and spans.parquet of one shard, on one thread.
 
     Returns:
         Sizes and record counts of the shard.
     """
-    import os
-
     import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    from stages.core.tables.parquet import count_rows, schema, write_rows
-    from stages.text.tokenizer.bpe import encode_texts, load_plain
+    from stages.core.tables.parquet import count_rows, read_batches, schema, write_columns
+    from stages.text.tokenizer.token_engine import bounded
 
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # several worker processes already run in parallel
-    tokenizer = load_plain(task.tokenizer)
-    start = chars = text_bytes = 0
-    spans: list[SpanRow] = []
+    shape = schema(**SPANS.types)
+    chars, lengths, sizes = 0, [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    known: dict[str, list[pa.Array]] = {name: [pa.array([], shape.field(name).type)] for name in ("doc_id", "source")}
     meter.expect(count_rows(task.documents))
     with (folder / "tokens.bin").open("wb") as sink:
-        for batch in _batches(task.documents):
-            for document, ids in zip(batch, encode_texts(tokenizer, [document.text for document in batch]), strict=True):
-                sink.write(np.array([task.bos, *ids, task.eos], dtype="<u2" if task.dtype == "uint16" else "<u4").tobytes())
-                size = len(document.text.encode())
-                spans.append({"doc_id": document.doc_id, "source": document.source, "shard": task.shard, "start": start,
-                              "length": len(ids) + 2, "bytes": size})  # fmt: skip
-                start += len(ids) + 2
-                text_bytes += size
-                meter.add(1, size)
-                chars += len(document.text)
-    write_rows(folder / "spans.parquet", schema(**SPANS.types), spans)
-    record_counts = RecordCounts(rows_in=len(spans), kept=len(spans), chars_in=chars, chars_out=chars)
-    return {"tokens": start, "bytes": text_bytes, "record_counts": record_counts.as_json()}
+        for rows in read_batches(task.documents, ["doc_id", "source", "text"]):
+            texts = rows.column("text")
+            _refuse_unreadable(texts, task)
+            chars += pc.sum(pc.utf8_length(texts)).as_py() or 0
+            sizes.append(np.asarray(pc.binary_length(texts)).astype(np.int64))
+            for encoded in _encoded(rows, sizes[-1], task, meter):
+                sink.write(bounded(encoded, task.bos, task.eos, task.dtype).data)
+                lengths.append(np.diff(encoded.offsets) + 2)
+            for name, columns in known.items():
+                columns.append(rows.column(name))
+    length, size = np.concatenate(lengths), np.concatenate(sizes)
+    numbers = {"shard": np.full(len(length), task.shard), "start": np.cumsum(length) - length, "length": length, "bytes": size}
+    write_columns(folder / "spans.parquet", shape, [{**{name: pa.concat_arrays(each) for name, each in known.items()}, **numbers}])
+    record_counts = RecordCounts(rows_in=len(length), kept=len(length), chars_in=chars, chars_out=chars)
+    return {"tokens": int(length.sum()), "bytes": int(size.sum()), "record_counts": record_counts.as_json()}
 
 
-def _batches(path: Path) -> Iterator[list[SourceText]]:
-    """Yields the documents of a file in batches of BATCH_DOCUMENTS."""
-    from stages.core.tables.parquet import read_rows
+def _refuse_unreadable(texts: pa.StringArray, task: EncodeTask) -> None:
+    """Refuses texts that are missing or not UTF-8, because gigatoken reads the bytes without looking.
 
-    batch: list[SourceText] = []
-    for row in read_rows(path, ["doc_id", "source", "text"]):
-        batch.append(SourceText(row["doc_id"], row["source"], row["text"]))
-        if len(batch) == BATCH_DOCUMENTS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    Raises:
+        StageError: There is such a text.
+    """
+    import pyarrow as pa
+
+    fault = f"{texts.null_count} documents have no text." if texts.null_count else ""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        fault = f"A text cannot be read: {error}."
+    if fault:
+        raise StageError(fault, where=f"documents shard {task.shard:05d}", do="Build the documents again, or leave their file out.")
+
+
+def _encoded(rows: pa.RecordBatch, sizes: np.ndarray, task: EncodeTask, meter: Meter) -> Iterator[EncodedTexts]:
+    """Yields the ids of the documents of a row group, a piece at a time, after comparing the sampled ones.
+
+    Args:
+        rows: doc_id and text.
+        sizes: Bytes of each text, int64.
+        task: The shard's task.
+        meter: Counts the documents.
+    """
+    import numpy as np
+
+    from stages.text.tokenizer.engine_check import first_mismatch
+
+    engine = _opened(task.engine, task.tokenizer)
+    texts, sampled = rows.column("text"), _sampled(rows.column("doc_id"), sizes, task)
+    ends, start = np.cumsum(sizes), 0
+    while start < len(texts):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + PIECE_BYTES, side="right")))
+        piece = texts.slice(start, stop - start)
+        encoded = engine.encode(piece)
+        if found := first_mismatch(encoded, engine.definition, piece, np.flatnonzero(sampled[start:stop])):
+            _refuse(found, rows.column("doc_id")[start + found.text].as_py(), task)
+        meter.add(stop - start, int(ends[stop - 1]) - before)
+        yield encoded
+        start = stop
+
+
+def _sampled(doc_ids: pa.Array, sizes: np.ndarray, task: EncodeTask) -> np.ndarray:
+    """Returns which documents are encoded by both engines, bool: chosen by hash of doc_id and seed."""
+    import numpy as np
+
+    from stages.text.basics.hash_sampling import hash_value, lowest
+
+    if task.engine == "tokenizers" or not len(sizes):
+        return np.zeros(len(sizes), np.bool_)
+    numbers = np.array([hash_value(task.seed, "engine sample", key) for key in doc_ids.storage.to_pylist()], np.uint64)
+    return lowest(numbers, sizes, int(sizes.sum()) // SAMPLED_SHARE)
+
+
+def _refuse(found: Mismatch, doc_id: UUID, task: EncodeTask) -> NoReturn:
+    ours, theirs = ("no token" if one is None else f"the id {one}" for one in (found.found, found.expected))
+    raise StageError(
+        f"{task.engine} and Hugging Face tokenizers encode document {doc_id} differently: token {found.position:,} is {ours} by {task.engine} "
+        f"and {theirs} by tokenizers.",
+        where=f"documents shard {task.shard:05d}",
+        do="Set encode.engine: tokenizers, and report the document to the makers of gigatoken.",
+    )
 
 
 def report_section(artifact: Artifact) -> Section:
@@ -177,12 +273,12 @@ STAGE = Stage(
     config=Encode,
     run=run,
     inputs={"documents": "decontaminate", "tokenizer": "train_tokenizer"},
-    summary={"documents": "documents", "bytes_per_token": "bytes of text per token"},
+    summary={"documents": "documents", "bytes_per_token": "bytes of text per token", "engine": "library that encoded the texts"},
     output="tokens",
     tables=(SPANS,),
     section=report_section,
     unit="documents",
     does="documents as token shards, each token range known by document",
-    versions=("first version",),
-    distributions=("tokenizers", "pyarrow"),
+    versions=("first version", "canaries.json; the summary names the engine; ids, spans and tokens.json are the same"),
+    distributions=("tokenizers", "gigatoken", "pyarrow"),
 )

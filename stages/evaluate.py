@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from pydantic import Field
 
 from stages import generations
+from stages.canary_files import check_canaries
 from stages.core.contract.declaration import Artifact, Context, NotEmpty, Outcome, Stage
 from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
@@ -118,6 +119,8 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     from stages.lm.infer.score import load_model, load_tokenizer
     from stages.text.tokens.validation import read_validation
 
+    if "tokens" in inputs:
+        check_canaries(inputs["tokens"], inputs["tokenizer"], ctx)
     folder = inputs["model"].path
     model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
     max_length = _max_length(model, inputs)

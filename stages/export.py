@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from stages.canary_files import check_canaries
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError, VerificationError
 from stages.core.contract.report_section import Section, SectionTable, figure
@@ -56,6 +57,7 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     from stages.lm.model.config import read_model_config
 
     quiet_transformers()
+    check_canaries(inputs["checkpoint"], inputs["tokenizer"], ctx)
     source, tokenizer = inputs["checkpoint"].path, inputs["tokenizer"].path
     shape = read_model_config(source / "model.json")
     try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from stages import trained_artifact, training
+from stages.canary_files import check_canaries
 from stages.continued_training import EARLIER, FIELD, ContinuedTraining, Trunk, read_trunk, refuse_other_data, refuse_unfit
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
@@ -71,6 +72,7 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     from stages.lm.data.reader import SequenceReader
 
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
+    check_canaries(inputs["tokens"], inputs["tokenizer"], ctx)
     shape = ModelConfig(vocab_size=vocab_size, max_position_embeddings=mix.seq_len, **config.model.model_dump())
     train, validation = _files(inputs, "train", mix.seq_len), _files(inputs, "validation", mix.seq_len)
     held_out = validation if len(SequenceReader(validation)) else None

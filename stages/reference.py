@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from stages import training
+from stages.canary_files import check_canaries, write_canaries
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
@@ -21,6 +22,8 @@ from stages.settings import Field
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    import numpy as np
 
     from stages.lm.data.pairs import Encoded, PreferenceRecord
 
@@ -70,6 +73,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     from stages.text.items import chat
     from stages.text.tokenizer.bpe import load_chat_format
 
+    check_canaries(inputs["checkpoint"], inputs["tokenizer"], ctx)
     shape = read_model_config(inputs["checkpoint"].path / "model.json")
     form = load_chat_format(inputs["tokenizer"].path)
 
@@ -94,16 +98,8 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     )  # fmt: skip
     training.run_ranks(job, ctx)
     found = training_run.scores(job)
-    rows: list[PairLogprobs] = [
-        {
-            "doc_id": record["doc_id"],
-            "chosen_logp": values[0],
-            "rejected_logp": values[1],
-            "chosen_tokens": int(values[2]),
-            "rejected_tokens": int(values[3]),
-        }
-        for record, values in zip(encoded.records, found.tolist(), strict=True)
-    ]
+    rows = _rows(encoded.records, found)
+    write_canaries(out, inputs["tokenizer"])
     parquet.write_rows(out / "logprobs.parquet", parquet.schema(**LOGPROBS.types), rows)
     higher = sum(row["chosen_logp"] > row["rejected_logp"] for row in rows)
     return Outcome(
@@ -112,6 +108,20 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         record_counts=_record_counts(records, chosen, encoded),
         summary={"pairs": len(rows), "logprob_accuracy": higher / len(rows), "left_out": len(encoded.dropped)},
     )
+
+
+def _rows(records: Sequence[PreferenceRecord], found: np.ndarray) -> list[PairLogprobs]:
+    """Returns the rows of the table. found: two log-probabilities and two numbers of tokens of each pair, [pairs, 4]."""
+    return [
+        {
+            "doc_id": record["doc_id"],
+            "chosen_logp": values[0],
+            "rejected_logp": values[1],
+            "chosen_tokens": int(values[2]),
+            "rejected_tokens": int(values[3]),
+        }
+        for record, values in zip(records, found.tolist(), strict=True)
+    ]
 
 
 def _record_counts(
@@ -146,6 +156,7 @@ STAGE = Stage(
     versions=(
         "sum over the answer and its end-of-turn token",
         "attention by segment, log-probabilities in chunks and RoPE in fp32 round otherwise",
+        "canaries.json: texts and chats with their ids and loss masks",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from stages import trained_artifact, training
+from stages.canary_files import check_canaries, write_canaries
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
@@ -69,6 +70,7 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     data, train, validation = _encoded(config, inputs, ctx)
     trained = training.train(config, data, machine, out, ctx)
     record_counts = _record_counts_and_decisions(train, validation, out)
+    write_canaries(out, inputs["tokenizer"])
     return trained_artifact.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
 
 
@@ -84,6 +86,7 @@ def _encoded(
     from stages.lm.data.phases import SequenceRange
     from stages.lm.model.config import read_model_config
 
+    check_canaries(inputs["checkpoint"], inputs["tokenizer"], ctx)
     checkpoint = inputs["checkpoint"].path
     shape = read_model_config(checkpoint / "model.json")
     train, validation, sequence_of = _encode(inputs, shape, ctx)
@@ -239,6 +242,7 @@ STAGE = Stage(
         "milestones/ holds checkpoints before the last step",
         "receipt.json holds a hash chain over positions, losses and checkpoints",
         "ranges of sequences have blocks, which the fingerprint in receipt.json covers; the order inside one block is as before",
+        "canaries.json: texts and chats with their ids and loss masks",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

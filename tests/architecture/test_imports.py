@@ -34,6 +34,7 @@ LEAVES: dict[str, set[str]] = {"stages.settings": {"pydantic", "pydantic_core"},
 """What every room may import, and the libraries that each may import beside the standard library's."""
 
 BODIES = {
+    "stages.canary_files",
     "stages.continued_training",
     "stages.trained_artifact",
     "stages.training",

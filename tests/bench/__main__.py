@@ -13,7 +13,7 @@ from flows.cli.printing import print_table
 from tests.bench.probe import probe
 from tests.made.real import real_folder
 
-PARTS = ("bench_extract", "bench_engines", "bench_filter", "bench_dedup", "bench_decontaminate")
+PARTS = ("bench_extract", "bench_engines", "bench_filter", "bench_dedup", "bench_decontaminate", "bench_encode")
 
 
 def main() -> int:

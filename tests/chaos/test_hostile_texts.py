@@ -1,13 +1,17 @@
-"""Texts made to cost the filter much: processor seconds by construct, for 100,000 characters and for four times as many."""
+"""Texts made to cost the filter or encode much: processor seconds by construct, for 100,000 characters and for four times as many."""
 
 from __future__ import annotations
 
 import time
 
+import pyarrow as pa
 import pytest
 
 from stages.filter import FilterConfig
 from stages.text.quality import judge
+from stages.text.tokenizer.bpe import save, train_bpe
+from stages.text.tokenizer.engine_check import first_mismatch
+from stages.text.tokenizer.token_engine import GIGATOKEN, TokenEngine, open_engine
 
 pytestmark = pytest.mark.chaos
 UNITS = ("(", "[", "'", "@", "-", ".", "_.", "a.", "1.", "a-", "a:@", "a@", "a@a.", "+1 ", "+1 555 ", "111-111-", "1.1.1.1", ":)", "(a", "#", "&amp;", "…",
@@ -26,3 +30,22 @@ def test_time_grows_with_the_length_of_a_text(unit: str) -> None:
             seconds = time.process_time() - began
             print(ascii(unit), size, f"{seconds:.2f}")
             assert seconds < MOST_S_PER_MB * size / 1e6 + 0.3
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> TokenEngine:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save(train_bpe(["".join(unit * 9 for unit in UNITS), "the others " * 20], 300), folder)
+    return open_engine(GIGATOKEN, folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize("unit", [*UNITS, "a", "the", " ", "\r\n", "1", "the "])
+def test_time_of_encode_grows_with_the_length_of_a_text(engine: TokenEngine, unit: str) -> None:
+    for size in (SIZE, 4 * SIZE, 16 * SIZE):
+        texts = pa.array([unit * (size // len(unit)), unit * (size // len(unit)) + "x"])
+        began = time.process_time()
+        found = engine.encode(texts)
+        seconds = time.process_time() - began
+        print(ascii(unit), size, f"{seconds:.3f}")
+        assert seconds < 2 * size / 1e6 + 0.3
+        assert size > SIZE or not first_mismatch(found, engine.definition, texts, [0, 1])

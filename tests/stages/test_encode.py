@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stages.core.contract.declaration import Artifact
@@ -13,9 +17,11 @@ from stages.core.contract.errors import StageError
 from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE
 from stages.text.items.chat import BOS, EOS, SPECIAL_TOKENS
+from stages.text.tokenizer import engine_check, token_engine
 from stages.text.tokenizer.bpe import load_plain, save, train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
+from tests.text.tokenizer.test_tokenizer_mend import like_llama2, mended, written
 
 SHARDS = [["The sum of two.", "", "Ein <|eot_id|> Häuschen\n\n  x"], [("wiki", "Other 1234 text 漢字.")]]
 
@@ -47,7 +53,7 @@ def test_every_document_comes_back_from_its_span(tmp_path: Path, tokenizer: Arti
             assert plain.decode(piece[1:-1]) == original["text"]
             assert span["bytes"] == len(original["text"].encode()) and span["shard"] == number and span["source"] == original["source"]
     assert artifact.manifest["rows"] == 4 and artifact.manifest["tokens"] == sum(s["tokens"] for s in described["shards"])
-    assert artifact.manifest["record_counts"]["kept"] == 4
+    assert artifact.manifest["record_counts"]["kept"] == 4 and artifact.summary["engine"] == "gigatoken"
 
 
 def test_workers_do_not_change_the_bytes(tmp_path: Path, tokenizer: Artifact) -> None:
@@ -55,6 +61,84 @@ def test_workers_do_not_change_the_bytes(tmp_path: Path, tokenizer: Artifact) ->
     inputs = {"documents": docs, "tokenizer": tokenizer}
     digests = {run_stage(STAGE, {}, inputs, tmp_path / f"home{n}", runtime={"workers": n}).manifest["digest"] for n in (1, 2)}
     assert len(digests) == 1
+
+
+def test_both_engines_write_the_same_files(tmp_path: Path, tokenizer: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pieces: a piece ends within a row group, and a document is longer than a piece."""
+    monkeypatch.setattr("stages.encode.PIECE_BYTES", 20)
+    docs = made.documents(tmp_path / "docs", SHARDS)
+    events: list[Any] = []
+    files = []
+    for engine in ("auto", "tokenizers"):
+        inputs = {"documents": docs, "tokenizer": tokenizer}
+        artifact = run_stage(STAGE, {"engine": engine}, inputs, tmp_path / "home", events=events)
+        files.append({file["path"]: file["sha256"] for file in artifact.manifest["files"]})
+        assert artifact.summary["engine"] == {"auto": "gigatoken"}.get(engine, engine)
+    assert files[0].pop("canaries.json") != files[1].pop("canaries.json") and files[0] == files[1] and len(files[0]) == 5
+    said = [event.values["line"] for event in events if event.kind == "log"]
+    assert said == [f"encoded by gigatoken {version('gigatoken')}", f"encoded by tokenizers {version('tokenizers')}"]
+
+
+def test_another_kind_of_tokenizer_is_encoded_by_tokenizers(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    folder = written(mended(like_llama2(), {"bos": "<s>", "eos": "</s>"}), tmp_path / "tokenizer")
+    docs, events = made.documents(tmp_path / "docs", [["The length </s> of a 漢"]]), list[Any]()
+    artifact = run_stage(STAGE, {}, {"documents": docs, "tokenizer": made.artifact(folder, "tokenizer")}, tmp_path / "home", events=events)
+    plain = load_plain(folder / "tokenizer.json")
+    expected = [1, *plain.encode("The length </s> of a 漢", add_special_tokens=False).ids, 2]
+    assert np.fromfile(artifact.path / "tokens" / "00000.bin", "<u2").tolist() == expected
+    assert artifact.summary["engine"] == "tokenizers"
+    assert [event.values["line"] for event in events if event.kind == "log"] == [
+        f"encoded by tokenizers {version('tokenizers')}: the tokenizer is not a byte-level BPE without a normalizer"
+    ]
+
+
+def test_a_document_that_the_engine_encodes_otherwise_fails_the_stage(
+    tmp_path: Path, tokenizer: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine reads special tokens in texts. The sample has at least one document of a row group."""
+    docs = made.documents(tmp_path / "docs", [["The sum."], ["the <|eot_id|>"]])
+    (row,) = read_rows(docs.path / "documents" / "00001.parquet")
+    plain = load_plain(tokenizer.path / "tokenizer.json")
+    expected = plain.encode("the <|eot_id|>", add_special_tokens=False).ids
+    position = len(plain.encode("the ", add_special_tokens=False).ids)
+    monkeypatch.setattr(token_engine, "without_special_tokens", lambda text: text)
+    monkeypatch.setattr(engine_check, "choose_engine", lambda opened: engine_check.EngineChoice(opened("gigatoken")))
+    with pytest.raises(StageError) as failed:
+        run_stage(STAGE, {}, {"documents": docs, "tokenizer": tokenizer}, tmp_path / "home")
+    assert str(failed.value) == (
+        f"gigatoken and Hugging Face tokenizers encode document {row['doc_id']} differently: token {position} is the id "
+        f"{plain.token_to_id('<|eot_id|>')} by gigatoken and the id {expected[position]} by tokenizers.\n"
+        "  where: documents shard 00001\n"
+        "  to do: Set encode.engine: tokenizers, and report the document to the makers of gigatoken."
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"), [(b"a\xff", "A text cannot be read: Invalid UTF8 sequence at string index 1"), (None, "1 documents have no text.")]
+)
+def test_texts_that_cannot_be_read_are_refused(tmp_path: Path, tokenizer: Artifact, bad: bytes | None, message: str) -> None:
+    docs = made.documents(tmp_path / "docs", [["The sum.", "of two"]])
+    path = docs.path / "documents" / "00000.parquet"
+    table = pq.read_table(path)
+    texts = pa.array([b"The sum.", bad], pa.binary()).view(pa.string())
+    pq.write_table(table.set_column(table.schema.get_field_index("text"), "text", texts), path)
+    inputs = {"documents": made.artifact(docs.path, "documents"), "tokenizer": tokenizer}
+    with pytest.raises(StageError, match=message) as refused:
+        run_stage(STAGE, {}, inputs, tmp_path / "home")
+    assert refused.value.where == "documents shard 00000" and refused.value.do == "Build the documents again, or leave their file out."
+
+
+def test_the_sample_follows_the_seed_and_is_a_thousandth(tmp_path: Path) -> None:
+    from stages.encode import EncodeTask, _sampled
+
+    ids = pa.array([number.to_bytes(16, "big") for number in range(8192)], pa.binary(16))
+    sizes = np.full(8192, 1000)
+    tasks = [EncodeTask(tmp_path, tmp_path, engine, 0, "uint16", 0, 1, seed) for engine, seed in (("gigatoken", 1), ("gigatoken", 2))]
+    one, other = (_sampled(pa.ExtensionArray.from_storage(pa.uuid(), ids), sizes, task) for task in tasks)
+    assert one.sum() == other.sum() == 8 and (one != other).any()
+    by_definition = EncodeTask(tmp_path, tmp_path, "tokenizers", 0, "uint16", 0, 1, 1)
+    assert not _sampled(pa.ExtensionArray.from_storage(pa.uuid(), ids), sizes, by_definition).any()
 
 
 def test_no_documents_is_refused(tmp_path: Path, tokenizer: Artifact) -> None:

@@ -13,7 +13,8 @@ from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows
 from stages.lm.data.reader import SequenceReader
 from stages.pretrain import _files
-from stages.text.items.chat import BOS, EOS, SPECIAL_TOKENS
+from stages.text.items.chat import BOS, EOS, LLAMA3, SPECIAL_TOKENS
+from stages.text.tokenizer.bpe import write_config
 from stages.text.tokens.validation import open_tokens, read_training_segments, read_validation
 from tests.conftest import run_stage
 from tests.stages import made
@@ -29,6 +30,7 @@ def word_tokenizer(folder: Path, vocab_size: int) -> Artifact:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     folder.mkdir(parents=True)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    write_config(folder, LLAMA3)
     return made.artifact(folder, "tokenizer")
 
 

@@ -101,7 +101,7 @@ def write_rows(path: Path, shape: pa.Schema, rows: Iterable[TableRow]) -> int:
     return count
 
 
-def write_columns(path: Path, shape: pa.Schema, blocks: Iterable[Mapping[str, np.ndarray]]) -> None:
+def write_columns(path: Path, shape: pa.Schema, blocks: Iterable[Mapping[str, np.ndarray | pa.Array]]) -> None:
     """Writes columns as one Parquet file, a block of rows at a time, and fsyncs it.
 
     The bytes are those that `write_rows` writes for the same rows, if every block but the last has a multiple of ROW_GROUP_ROWS rows.
@@ -109,8 +109,8 @@ def write_columns(path: Path, shape: pa.Schema, blocks: Iterable[Mapping[str, np
 
     Args:
         path: The file; its folder is created.
-        shape: Columns of numbers (see `schema`).
-        blocks: Column -> values [rows of the block], for every column of the schema.
+        shape: The columns (see `schema`).
+        blocks: Column -> values [rows of the block], for every column of the schema. Columns of numbers may be of numpy; the others are of Arrow.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,0 +1,144 @@
+"""Canaries: short texts and chats with the token ids, loss masks and boundaries that the code gave which made an artifact.
+
+Guarantee: an artifact's canaries are no data: nothing counts or trains them. Whoever opens the artifact computes them again with its own code
+and tokenizer; `difference` names the first value that is not the same. So a change that no file shows, such as another template or another
+version of a library, is found before a model is trained on ids of two kinds.
+Cost: milliseconds beside the load of the tokenizer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from stages.text.items.chat import ChatFormat, render, render_prompt, template
+from stages.text.tokenizer.token_engine import TOKENIZERS, TokenEngine, bounded, id_dtype
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+NAME = "canaries.json"
+"""The file beside the artifact's data."""
+PLAIN = (
+    "", "A plain sentence, and it's short.", "  two  blanks\tand a tab\n\n\nlines\r\n ", "12345 1 22 333 4444, 3.14", "don't WE'LL I'm",
+    "Ein Häuschen, 漢字かな, русский, עברית, हिन्दी, \U0001f468\u200d\U0001f469\u200d\U0001f467, e\u0301 \u00e9 \ufb01", "\u00a0\u2028\u3000\0\ufeff",
+    "".join(f"Line {number} has the words of a longer text; it ends here.\n" for number in range(60)),
+)  # fmt: skip
+"""Texts without special tokens."""
+CHATS: tuple[tuple[Mapping[str, str], ...], ...] = (
+    ({"role": "user", "content": " What is it?\n"}, {"role": "assistant", "content": "\tA canary. "}),
+    (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "1 + 1"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "漢字 e\u0301?"},
+        {"role": "assistant", "content": ""},
+    ),
+)
+"""Chats of one and of two turns."""
+
+
+class TextCanary(TypedDict):
+    """A text, and its ids as they are in a token file, with those that begin and end it."""
+
+    text: str
+    ids: list[int]
+
+
+class ChatCanary(TypedDict):
+    """A chat with its ids, its loss mask, the mask of the last answer alone, and the ids before the next answer."""
+
+    messages: list[dict[str, str]]
+    ids: list[int]
+    mask: list[int]
+    last_mask: list[int]
+    prompt: list[int]
+
+
+class Canaries(TypedDict):
+    """The content of NAME.
+
+    engine: name of the engine of the texts. versions: name of a library -> version. dtype: type of an id in token files. special: role ->
+    id. template: chat template of tokenizer_config.json. own_template: the one that this code writes there. texts and chats: the canaries.
+    tokenizer: sha256 of tokenizer.json, because a merge in another place may change no id of so few texts.
+    """
+
+    engine: str
+    versions: dict[str, str]
+    dtype: str
+    special: dict[str, int]
+    template: str
+    own_template: str
+    texts: list[TextCanary]
+    chats: list[ChatCanary]
+    tokenizer: str
+
+
+def make_canaries(tokenizer: Path, engine: TokenEngine) -> Canaries:
+    """Returns the canaries by this code.
+
+    Args:
+        tokenizer: The tokenizer's folder.
+        engine: What encodes texts, with this tokenizer.
+    """
+    from importlib.metadata import version
+
+    import pyarrow as pa
+
+    from stages.text.tokenizer.bpe import chat_format, read_chat_tokens
+
+    form = chat_format(engine.definition, read_chat_tokens(tokenizer))
+    special = {role: form.ids[token] for role, token in form.tokens.by_role().items()}
+    spelt = [f"A {token} spelt out.{token}" for token in form.ids]
+    texts = [*PLAIN, *spelt]
+    dtype = id_dtype(engine.definition.get_vocab_size())
+    encoded = engine.encode(pa.array(texts, pa.string()))
+    flat = bounded(encoded, special["bos"], special["eos"], dtype)
+    starts = [int(at) + 2 * number for number, at in enumerate(encoded.offsets)]
+    config: dict[str, str] = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
+    chats = [*CHATS, *([{"role": "user", "content": one}, {"role": "assistant", "content": one}] for one in spelt)]
+    return {
+        "engine": engine.name,
+        "versions": {name: version(name) for name in sorted({engine.name, TOKENIZERS})},
+        "dtype": flat.dtype.name,
+        "special": special,
+        "template": config["chat_template"],
+        "own_template": template(form.tokens),
+        "texts": [{"text": text, "ids": flat[starts[n] : starts[n + 1]].tolist()} for n, text in enumerate(texts)],
+        "chats": [_chat(messages, form) for messages in chats],
+        "tokenizer": hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
+    }
+
+
+def _chat(messages: Sequence[Mapping[str, str]], form: ChatFormat) -> ChatCanary:
+    ids, mask = render(messages, form)
+    return {
+        "messages": [dict(message) for message in messages],
+        "ids": ids,
+        "mask": mask,
+        "last_mask": render(messages, form, last_only=True)[1],
+        "prompt": render_prompt(messages, form),
+    }
+
+
+def difference(recorded: JsonValue, computed: JsonValue, where: str = "") -> str:
+    """Returns what differs first between recorded and computed canaries, as "where: recorded, computed"; empty if nothing does.
+
+    Args:
+        recorded: The content of NAME, or a part of it.
+        computed: The same from `make_canaries`.
+        where: Name of the part.
+    """
+    if isinstance(recorded, dict) and isinstance(computed, dict) and recorded.keys() == computed.keys():
+        parts = ((recorded[key], computed[key], f"{where}.{key}" if where else key) for key in computed)
+    elif isinstance(recorded, list) and isinstance(computed, list) and len(recorded) == len(computed):
+        parts = ((one, other, f"{where}[{number}]") for number, (one, other) in enumerate(zip(recorded, computed, strict=True)))
+    else:
+        same = recorded == computed and type(recorded) is type(computed)
+        return (
+            "" if same else f"{where or 'the file'} is {json.dumps(recorded)[:80]} in the file and {json.dumps(computed)[:80]} by this code"
+        )
+    return next((found for one, other, at in parts if (found := difference(one, other, at))), "")
