@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from stages import trained_artifact, training
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, SEQUENCE_SPANS, STEPS, training_section
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train.training_parts import PAIR_LOSSES
@@ -147,7 +147,7 @@ STAGE = Stage(
         "validation_reward_accuracy": "share of held-out pairs whose chosen answer has the higher reward, 0 to 1",
     },
     output="checkpoint",
-    tables=(METRICS, STEPS, PHASES, SEQUENCE_SPANS),
+    tables=(METRICS, STEPS, PHASES, REWINDS, SEQUENCE_SPANS),
     section=training_section,
     unit="pairs",
     does="direct preference optimisation",
@@ -162,6 +162,7 @@ STAGE = Stage(
         "metrics have MFU and memory of every step, and ratios of update to weights",
         "milestones/ holds checkpoints before the last step",
         "receipt.json holds a hash chain over positions, losses and checkpoints",
+        "checkpoints name the steps that are left out after training went back",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

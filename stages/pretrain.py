@@ -21,7 +21,7 @@ from stages.continued_training import EARLIER, FIELD, ContinuedTraining, Trunk, 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
-from stages.core.tables.training_tables import METRICS, PHASES, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
 from stages.lm.model.config import ModelConfig, ModelShape
 from stages.lm.train.continuation import write_runs
 from stages.training_replay import replay
@@ -190,7 +190,7 @@ STAGE = Stage(
         "validation_bits_per_byte": "bits per held-out byte",
     },
     output="checkpoint",
-    tables=(METRICS, STEPS, PHASES, TEXT_SAMPLES),
+    tables=(METRICS, STEPS, PHASES, REWINDS, TEXT_SAMPLES),
     section=report_section,
     unit="sequences",
     does="Llama-style model under DeepSpeed ZeRO",
@@ -205,6 +205,7 @@ STAGE = Stage(
         "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
         "milestones/ holds checkpoints before the last step, runs.json how the weights were trained; a run can continue another",
         "receipt.json holds a hash chain over positions, losses and checkpoints",
+        "checkpoints name the steps that are left out after training went back",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

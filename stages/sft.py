@@ -18,7 +18,7 @@ from stages import trained_artifact, training
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.train.training_settings import SequenceTraining
 from stages.training_replay import replay
 from stages.training_texts import sampler, token_bytes_file
@@ -223,7 +223,7 @@ STAGE = Stage(
     model="sft",
     summary={"conversations": "conversations for training", "validation_loss": "nats per held-out token"},
     output="checkpoint",
-    tables=(METRICS, STEPS, PHASES, SEQUENCE_SPANS, TEXT_SAMPLES, DECISIONS),
+    tables=(METRICS, STEPS, PHASES, REWINDS, SEQUENCE_SPANS, TEXT_SAMPLES, DECISIONS),
     section=training_section,
     unit="sequences",
     does="fine-tuning on assistant turns",
@@ -238,6 +238,7 @@ STAGE = Stage(
         "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
         "milestones/ holds checkpoints before the last step",
         "receipt.json holds a hash chain over positions, losses and checkpoints",
+        "checkpoints name the steps that are left out after training went back",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,
