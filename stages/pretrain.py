@@ -86,6 +86,7 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
 def _summary(trained: training.Trained, mix: Mixture, trunk: Trunk | None) -> Summary:
     from stages.lm.measures.metrics import bits_per_byte
     from stages.lm.model import flops
+    from stages.lm.train.training_run import phase_rows
 
     job, validation_loss = trained.job, trained.last_evaluation("validation_loss")
     held_out = mix.validation
@@ -100,7 +101,7 @@ def _summary(trained: training.Trained, mix: Mixture, trunk: Trunk | None) -> Su
         **({"tokens_before": trunk.tokens} if trunk else {}),
         "epochs": trained.epochs,
         "sequences_left_over_per_epoch": trained.order.sequences_left_over,
-        "flops": flops.flops_per_token(job.model, job.train.seq_len) * trained.tokens,
+        "flops": sum(row["tokens"] * flops.flops_per_token(job.model, row["seq_len"]) for row in phase_rows(job.phases, trained.lines)),
         "steps_skipped": trained.steps_skipped,
         "final_loss": trained.final_loss,
         "validation_loss": validation_loss,
@@ -205,7 +206,7 @@ STAGE = Stage(
         "metrics have bits per byte, MFU and memory of every step, and ratios of update to weights; text samples",
         "milestones/ holds checkpoints before the last step, runs.json how the weights were trained; a run can continue another",
         "receipt.json holds a hash chain over positions, losses and checkpoints",
-        "checkpoints name the steps that are left out after training went back",
+        "checkpoints name the steps that are left out after training went back, runs.json the ranges of sequences",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

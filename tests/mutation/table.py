@@ -95,6 +95,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "queries/tracing/rule_thresholds": ("tests/queries/test_rule_thresholds.py", "tests/queries/test_trace_evidence.py"),
     "queries/tracing/trace_lines": ("tests/queries/test_trace_hostile.py", "tests/queries/test_trace_evidence.py"),
     "queries/affected": ("tests/queries/test_affected.py", "tests/queries/test_compare.py"),
+    "queries/planned_ranges": ("tests/queries/test_planned_ranges.py", "tests/queries/test_plan_numbers.py"),
     "queries/plan": ("tests/queries/test_plan_numbers.py", "tests/queries/test_plan.py"),
 }  # fmt: skip
 """Module below stages/ -> test files, the most specific first."""
