@@ -16,6 +16,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.recipe_errors import refuse_all
 from stages.core.store.external import external_fields
+from stages.queries.planned_ranges import announced_phases
 from stages.settings import StageConfig
 
 Sections = Mapping[str, Any]
@@ -117,18 +118,23 @@ def _early_end(node: str, config: Any) -> Iterator[Fault]:
 
 
 def _schedules(running: Sections) -> Iterator[Fault]:
-    """Yields schedules that are longer than a budget in tokens. The sequence length turns tokens into steps; epochs depend on the data."""
+    """Yields schedules that are longer than a budget in tokens. The sequence lengths turn tokens into steps; epochs depend on the data."""
     if "mix" not in running:
         return
     for node in models().values():
         if node not in running or running[node].budget.tokens is None or getattr(running[node], "continue_from", None):
             continue  # the batches of the steps before a continued run decide how many steps the tokens are; pretrain checks it
-        config, seq_len = running[node], running["mix"].seq_len
-        steps = config.planned_steps(seq_len)
+        config, mix = running[node], running["mix"]
+        try:
+            phases = announced_phases(mix, config.batch_sizes, several=node == "pretrain")
+        except ValueError as error:
+            yield str(error), f"mix.phases, {node}.global_batch_size", "Change one of them."
+            continue
+        steps, lengths = config.budget.in_steps(phases), {phase.seq_len for phase in phases}
         if fault := config.schedule.fault(steps, config.warmup_steps):
+            most = f"{'up to ' if len(lengths) > 1 else ''}{max(lengths):,}"
             yield (
-                f"{node}.budget.tokens {config.budget.tokens:,} is {steps:,} steps of {config.global_batch_size:,} sequences of {seq_len:,} "
-                f"tokens: {fault}.",
+                f"{node}.budget.tokens {config.budget.tokens:,} is {steps:,} steps of {config.global_batch_size:,} sequences of {most} tokens: {fault}.",
                 f"{node}.warmup_steps, {node}.schedule, {node}.budget",
                 "Change one of them.",
             )

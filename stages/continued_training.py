@@ -30,7 +30,7 @@ from stages.lm.train.continuation import (
     TrainedRun,
     first_other_rate,
     read_runs,
-    sequences_until,
+    tokens_until,
     trained_rate,
 )
 from stages.lm.train.training_settings import SequenceTraining
@@ -116,6 +116,8 @@ class Trunk:
 def refuse_unfit(config: ContinuedTraining, model: ModelShape, files: Mapping[str, tuple[ExternalFile, ...]], node: str) -> None:
     """Checks what shows before the data is known: model, optimizer, and for a budget in steps or tokens, length and learning rates.
 
+    A budget in tokens counts as if the sequences had the length of the trunk's. If those had several, `new_run` checks it, with the data.
+
     Raises:
         RecipeError: The checkpoint cannot be continued with these settings.
     """
@@ -136,9 +138,10 @@ def refuse_unfit(config: ContinuedTraining, model: ModelShape, files: Mapping[st
             where=trunk.setting("optimizer"),
             do=f"Set {trunk.setting('optimizer')}={{name: {optimizer}}}.",
         )
-    if config.budget.epochs is None:
-        phases = planned_phases(trunk.shape.max_position_embeddings, config.batch_sizes, trunk.step)
-        _refuse_unfit_steps(config, trunk, config.budget.in_steps(phases, sequences_before=sequences_until(trunk.runs, trunk.step)))
+    lengths = {one.seq_len for run in trunk.runs for one in run.ranges}
+    if config.budget.steps is not None or (config.budget.tokens is not None and len(lengths) == 1):
+        phases = planned_phases(max(lengths), config.batch_sizes, trunk.step)
+        _refuse_unfit_steps(config, trunk, config.budget.in_steps(phases, tokens_before=tokens_until(trunk.runs, trunk.step)))
 
 
 def read_trunk(config: ContinuedTraining, files: Mapping[str, tuple[ExternalFile, ...]], node: str) -> Trunk | None:
@@ -221,7 +224,7 @@ def new_run(
     if trunk is None:
         order = Order(phase_table(ranges, settings.batch_sizes), seed)
         steps = settings.budget.in_steps(order.phases, order.sequences_per_epoch)
-        return _run_of(settings, steps, StartingPoint(), data, seed), order
+        return _run_of(settings, steps, StartingPoint(), (data, seed, ranges)), order
     last = trunk.runs[-1]
     goes_on = (last.data, last.seed) == (data, seed) and same_until(last.batch_sizes, settings.batch_sizes, trunk.step)
     order_start = last.continuation.order_start if goes_on else trunk.step
@@ -232,10 +235,12 @@ def new_run(
             do="Give the budget in steps or tokens, counted from the first step of the first run.",
         )
     order = Order(phase_table(ranges, settings.batch_sizes, order_start), seed)
-    steps = settings.budget.in_steps(order.phases, order.sequences_per_epoch, sequences_until(trunk.runs, order_start))
+    steps = settings.budget.in_steps(order.phases, order.sequences_per_epoch, tokens_until(trunk.runs, order_start))
     _refuse_unfit_steps(settings, trunk, steps)
     rewarm_from = trained_rate(trunk.runs, trunk.step - 1)
-    return _run_of(settings, steps, StartingPoint(trunk.step, order_start, trunk.rewarm_steps or 0, rewarm_from), data, seed), order
+    return _run_of(
+        settings, steps, StartingPoint(trunk.step, order_start, trunk.rewarm_steps or 0, rewarm_from), (data, seed, ranges)
+    ), order
 
 
 def write_earlier(settings: TrainingSettings, trunk: Trunk, path: Path) -> Path:
@@ -246,9 +251,13 @@ def write_earlier(settings: TrainingSettings, trunk: Trunk, path: Path) -> Path:
     return path
 
 
-def _run_of(settings: TrainingSettings, steps: int, continuation: StartingPoint, data: str = "", seed: int = 0) -> TrainedRun:
+def _run_of(
+    settings: TrainingSettings, steps: int, continuation: StartingPoint, order: tuple[str, int, Sequence[SequenceRange]] = ("", 0, ())
+) -> TrainedRun:
+    """Returns the run. order: what decides the order beside the batches: digests of the data, the seed and the ranges."""
+    data, seed, ranges = order
     return TrainedRun(
-        data, seed, settings.batch_sizes, steps, settings.learning_rate, settings.min_lr_frac, settings.warmup_steps, settings.schedule,
+        data, seed, tuple(ranges), settings.batch_sizes, steps, settings.learning_rate, settings.min_lr_frac, settings.warmup_steps, settings.schedule,
         continuation,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from stages import trained_artifact, training
 from stages.canary_files import check_canaries, write_canaries
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, SEQUENCE_SPANS, STEPS, training_section
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.train.training_parts import PAIR_LOSSES
@@ -151,7 +151,7 @@ STAGE = Stage(
         "validation_reward_accuracy": "share of held-out pairs whose chosen answer has the higher reward, 0 to 1",
     },
     output="checkpoint",
-    tables=(METRICS, STEPS, PHASES, SEQUENCE_SPANS),
+    tables=(METRICS, STEPS, PHASES, REWINDS, SEQUENCE_SPANS),
     section=training_section,
     unit="pairs",
     does="direct preference optimisation",
@@ -168,6 +168,7 @@ STAGE = Stage(
         "receipt.json holds a hash chain over positions, losses and checkpoints",
         "ranges of sequences have blocks, which the fingerprint in receipt.json covers; the order inside one block is as before",
         "canaries.json: texts and chats with their ids and loss masks",
+        "checkpoints name the steps that are left out after training went back",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

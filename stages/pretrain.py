@@ -22,7 +22,7 @@ from stages.continued_training import EARLIER, FIELD, ContinuedTraining, Trunk, 
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, figure
-from stages.core.tables.training_tables import METRICS, PHASES, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
 from stages.lm.model.config import ModelConfig, ModelShape
 from stages.lm.train.continuation import write_runs
 from stages.training_replay import replay
@@ -88,6 +88,7 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
 def _summary(trained: training.Trained, mix: Mixture, trunk: Trunk | None) -> Summary:
     from stages.lm.measures.metrics import bits_per_byte
     from stages.lm.model import flops
+    from stages.lm.train.training_run import phase_rows
 
     job, validation_loss = trained.job, trained.last_evaluation("validation_loss")
     held_out = mix.validation
@@ -102,7 +103,7 @@ def _summary(trained: training.Trained, mix: Mixture, trunk: Trunk | None) -> Su
         **({"tokens_before": trunk.tokens} if trunk else {}),
         "epochs": trained.epochs,
         "sequences_left_over_per_epoch": trained.order.sequences_left_over,
-        "flops": flops.flops_per_token(job.model, job.train.seq_len) * trained.tokens,
+        "flops": sum(row["tokens"] * flops.flops_per_token(job.model, row["seq_len"]) for row in phase_rows(job.phases, trained.lines)),
         "steps_skipped": trained.steps_skipped,
         "final_loss": trained.final_loss,
         "validation_loss": validation_loss,
@@ -192,7 +193,7 @@ STAGE = Stage(
         "validation_bits_per_byte": "bits per held-out byte",
     },
     output="checkpoint",
-    tables=(METRICS, STEPS, PHASES, TEXT_SAMPLES),
+    tables=(METRICS, STEPS, PHASES, REWINDS, TEXT_SAMPLES),
     section=report_section,
     unit="sequences",
     does="Llama-style model under DeepSpeed ZeRO",
@@ -208,6 +209,7 @@ STAGE = Stage(
         "milestones/ holds checkpoints before the last step, runs.json how the weights were trained; a run can continue another",
         "receipt.json holds a hash chain over positions, losses and checkpoints",
         "ranges of sequences have blocks, which the fingerprint in receipt.json covers; the order inside one block is as before",
+        "checkpoints name the steps that are left out after training went back, runs.json the ranges of sequences",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

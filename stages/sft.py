@@ -19,7 +19,7 @@ from stages.canary_files import check_canaries, write_canaries
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
+from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.train.training_settings import SequenceTraining
 from stages.training_replay import replay
 from stages.training_texts import sampler, token_bytes_file
@@ -226,7 +226,7 @@ STAGE = Stage(
     model="sft",
     summary={"conversations": "conversations for training", "validation_loss": "nats per held-out token"},
     output="checkpoint",
-    tables=(METRICS, STEPS, PHASES, SEQUENCE_SPANS, TEXT_SAMPLES, DECISIONS),
+    tables=(METRICS, STEPS, PHASES, REWINDS, SEQUENCE_SPANS, TEXT_SAMPLES, DECISIONS),
     section=training_section,
     unit="sequences",
     does="fine-tuning on assistant turns",
@@ -243,6 +243,7 @@ STAGE = Stage(
         "receipt.json holds a hash chain over positions, losses and checkpoints",
         "ranges of sequences have blocks, which the fingerprint in receipt.json covers; the order inside one block is as before",
         "canaries.json: texts and chats with their ids and loss masks",
+        "checkpoints name the steps that are left out after training went back",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from stages.core.contract.declaration import Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
 from stages.core.contract.errors import RecipeError
-from stages.core.tables.training_tables import METRICS, PHASES, SEQUENCE_SPANS, STEPS
+from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, SEQUENCE_SPANS, STEPS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,8 @@ def publish(
 ) -> Outcome:
     """Writes model.json, metrics.jsonl, metrics.parquet, steps/, phases.parquet, sequence_spans/ and receipt.json next to the checkpoint.
 
+    If training went back, it also writes rewinds.json, with which the training can be made again, and rewinds.parquet.
+
     Args:
         trained: The result of `train`.
         out: The artifact's folder.
@@ -39,7 +41,8 @@ def publish(
     Returns:
         The stage's outcome. Its rows are the trained sequences.
     """
-    from stages.lm.checkpoints import receipt
+    from stages.core.tables.parquet import schema, write_rows
+    from stages.lm.checkpoints import receipt, rewinds
     from stages.lm.model.config import write_model_config
     from stages.lm.train import training_run
 
@@ -49,16 +52,22 @@ def publish(
     _write_tables(out, trained.lines, sequences, training_run.phase_rows(job.phases, trained.lines), trained.sequence_spans)
     if trained.sampler:
         trained.sampler.write(trained.lines, out)
+    if went_back := trained.rewinds:
+        rewinds.write_rewinds(out, job.fingerprint(), went_back)
+        table = ({"number": number, **vars(one)} for number, one in enumerate(went_back, 1))
+        write_rows(out / "rewinds.parquet", schema(**REWINDS.types), table)
     head = job.fingerprint(), job.data_identity, receipt.start_digest(job.init_from, job.seed)
     told = receipt.new_receipt(out, head, trained.lines, training_run.trained_sequences(trained.order, job.steps, job.continuation))
     receipt.write_receipt(told, out)
+    goes_back = job.training.guard.action == "rewind"
+    back = {"rewinds": len(went_back), "tokens_taken_back": sum(one.tokens for one in went_back)} if goes_back else {}
     spans = ("sequence_spans",) if trained.sequence_spans else ()
     milestones = ("milestones",) if job.milestones else ()
     return Outcome(
         rows=trained.sequences,
         tokens=trained.tokens,
         record_counts=record_counts,
-        summary={**_with_metrics(summary, trained), "receipt": told.link},
+        summary={**_with_metrics(summary, trained), **back, "receipt": told.link},
         identity=("checkpoint", "model.json", "steps", "phases.parquet", receipt.NAME, *milestones, *spans, *identity),
     )
 

@@ -21,6 +21,7 @@ from stages.training_texts import Sampler
 
 if TYPE_CHECKING:
     from stages.continued_training import Trunk
+    from stages.lm.checkpoints.rewinds import Rewind
     from stages.lm.data.order import Order
     from stages.lm.data.pairs import SequenceSegment
     from stages.lm.data.phases import SequenceRange
@@ -108,6 +109,13 @@ class Trained:
     def steps_skipped(self) -> int:
         """The number of steps whose update the guard left out."""
         return sum(bool(line["skipped"]) for line in self.lines if "loss" in line)
+
+    @property
+    def rewinds(self) -> tuple[Rewind, ...]:
+        """The times that the guard made training go back, in order."""
+        from stages.lm.checkpoints.rewinds import read_rewinds
+
+        return read_rewinds(Path(self.job.scratch), self.job.fingerprint())
 
     def first_evaluation(self, name: str) -> float | None:
         """Returns a metric of the evaluation before the first step; None if it does not exist."""
@@ -299,7 +307,7 @@ def run_ranks(
     build = TrackedBuild(ctx.runtime.trackers, folder, ctx.node, partial(training_run.tracked_before, ctx.scratch), ctx.log)
     with _refusals(ctx, named), closing(build):
         shown = (lambda step, ids: sampler.log(step, ids, ctx.log)) if sampler else (lambda step, ids: None)
-        return training_run.run(job, ctx, training_run.Observers(build.record, shown))
+        return training_run.run(job, ctx, training_run.Observers(build.record, shown, build.start_again))
 
 
 @contextmanager

@@ -68,12 +68,14 @@ def replay(
 
 def _replayed(job: RankJob, artifact: Artifact, number: int, lines: Sequence[MetricLine], ctx: Context) -> ReplayedWindow:
     from stages.lm.checkpoints import receipt, snapshot_folders
+    from stages.lm.checkpoints.rewinds import read_rewinds
     from stages.lm.train.replay import replayed
 
     window, kept = receipt.read_receipt(artifact.path).windows[number], receipt.kept_checkpoints(artifact.path)
     checkpoint = kept[number - 1][1] if number else None
     Path(job.scratch).mkdir(parents=True)
-    again = training.run_ranks(replayed(job, checkpoint, window.first_step, window.last_step, lines), ctx)
+    rewinds = read_rewinds(artifact.path, job.fingerprint())
+    again = training.run_ranks(replayed(job, checkpoint, window.first_step, window.last_step, lines, rewinds), ctx)
     end = receipt.weights_digest(snapshot_folders.root(Path(job.scratch)) / snapshot_folders.name_of(window.last_step))
     doubt = _doubt(job, artifact, [path for _, path in kept[max(0, number - 1) : number + 1]])
     before, after = _losses(lines, window), _losses(again, window)

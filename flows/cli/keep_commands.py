@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -12,6 +12,9 @@ from flows.cli.options import ANY_NAME, COMMON, AnyName, Command, Common, Node, 
 from flows.cli.printing import answer, print_table, say
 from flows.progress import size_text
 from stages.core.contract.errors import RecipeError
+
+if TYPE_CHECKING:
+    from stages.core.replays.replay_run import Draw
 
 KEPT_BY_GC = (
     "gc keeps what the newest finished run of each recipe needs (--keep-runs says how many of them), what an artifact or a run with a "
@@ -43,12 +46,15 @@ def verify(
         int, whole(), Parameter(metavar="N", help="train N windows of this checkpoint again and compare (default: none)")
     ] = 0,
     seed: Annotated[int | None, whole(0), Parameter(help="draws the windows (default: one that nobody knows before)")] = None,
+    windows: Annotated[
+        str, Parameter(metavar="N,N", help="train these windows again, by their numbers from 1, in place of windows that are drawn")
+    ] = "",
     common: Common = COMMON,
 ) -> int:
     """Compare files with their recorded sha256, and trained checkpoints with their receipts.
 
     The receipt of a checkpoint is a hash chain over the windows of its training, from one milestone to the next: positions, losses, weights
-    and optimizer state. --replay trains windows again, with the settings, inputs and runtime of the record. On the same kind of CPU every
+    and optimizer state. --replay and --windows train windows again, with the settings, inputs and runtime of the record. On the same kind of CPU every
     bit must be equal; elsewhere only losses are compared, within 1 %.
 
     Returns:
@@ -56,27 +62,49 @@ def verify(
     """
     from stages.queries import lineage
 
-    home = common.folder()
+    home, asked = common.folder(), _asked_windows(replay, seed, windows)
     checked, wrong = lineage.verify(home, name)
-    if not replay or wrong:
+    if asked is None or wrong:
         lines = [*wrong, f"{checked} files checked, {len(wrong)} differ"]
-        lines += ["nothing was trained again, because the files differ"] if replay else []
+        lines += ["nothing was trained again, because the files differ"] if asked else []
         answer(common, {"files": checked, "wrong": wrong, "replay": None}, lambda: say("\n".join(lines)))
         return 3 if wrong else 0
     from flows.checkpoint_replay import replayed_windows
     from stages.core.contract.states import WindowState
 
-    found = replayed_windows(home, name, replay, seed)
+    found = replayed_windows(home, name, asked)
     differ = sum(window.state == WindowState.OTHER for window in found.windows)
 
     def show() -> None:
         print_table([asdict(window) for window in found.windows])
         close = sum(window.state == WindowState.CLOSE for window in found.windows)
+        drawn = "" if found.seed is None else f" (seed {found.seed})"
         say(f"{checked} files checked, 0 differ")
-        say(f"replayed {len(found.windows)} of {found.total} windows (seed {found.seed}): {differ} differ, {close} close")
+        say(f"replayed {len(found.windows)} of {found.total} windows{drawn}: {differ} differ, {close} close")
 
     answer(common, {"files": checked, "wrong": wrong, "replay": asdict(found)}, show)
     return 3 if differ else 0
+
+
+def _asked_windows(replay: int, seed: int | None, windows: str) -> Draw | tuple[int, ...] | None:
+    """Returns the windows to train again; None for none.
+
+    Raises:
+        RecipeError: The options contradict each other, or --windows has no numbers.
+    """
+    from stages.core.replays.replay_run import Draw
+
+    if not windows:
+        return Draw(replay, seed) if replay else None
+    if replay or seed is not None:
+        other = "--replay" if replay else "--seed"
+        raise RecipeError(f"--windows names the windows, and {other} draws them.", where=f"--windows, {other}", do="Give one of the two.")
+    parts = [part.strip() for part in windows.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise RecipeError(
+            f"{windows!r} is no list of numbers.", where="--windows", do="Give numbers with commas between them: --windows 3,5"
+        )
+    return tuple(int(part) for part in parts)
 
 
 def reindex(*, common: Common = COMMON) -> None:
@@ -165,7 +193,15 @@ def gc(
 
 COMMANDS = (
     Command(name, ("loam lineage name dpo-4 best", "loam lineage name dpo-5 best --move")),
-    Command(verify, ("loam lineage verify", "loam lineage verify dedup-3", "loam lineage verify pretrain-1 --replay 2")),
+    Command(
+        verify,
+        (
+            "loam lineage verify",
+            "loam lineage verify dedup-3",
+            "loam lineage verify pretrain-1 --replay 2",
+            "loam lineage verify pretrain-1 --windows 3,5",
+        ),
+    ),
     Command(reindex, ("loam lineage reindex",)),
     Command(
         import_command,

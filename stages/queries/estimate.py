@@ -31,9 +31,11 @@ from stages.core.run.named_checkpoint import steps_of
 from stages.core.store import manifest
 from stages.core.store.external import external_fields
 from stages.queries.plan import Plan, Planned, Step, model_shape, newest_folders, rank_memory_bytes, steps_before
+from stages.queries.planned_ranges import planned_ranges
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:
+    from stages.lm.data.phases import SequenceRange
     from stages.lm.model.config import ModelConfig
     from stages.lm.train.training_settings import TrainingSettings
 
@@ -76,6 +78,7 @@ class _Task:
         training: Its settings if it trains.
         inputs: Role or external field -> bytes.
         shape: The model of the recipe; None if it is not known yet.
+        ranges: The sequences that it trains on if it trains; empty for those of one context each, as many as it needs.
         runtime: How the recipe is executed.
         before: Steps of the checkpoint that the training continues; 0 for none.
     """
@@ -87,6 +90,7 @@ class _Task:
     shape: ModelConfig | None
     runtime: Runtime
     before: int = 0
+    ranges: tuple[SequenceRange, ...] = ()
 
     @property
     def runs_on(self) -> Mapping[str, object]:
@@ -117,7 +121,9 @@ def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan
         if inputs is not None:
             training = config if isinstance(config, TrainingSettings) else None
             before = steps_before(planned[step.node].files)
-            task = _Task(step, config.model_dump(mode="json"), training, inputs, shape, recipe.runtime, before)
+            reads_mixture = training is not None and "mixture" in step.reads
+            ranges = planned_ranges(recipe.sections.get("mix"), built.get(step.reads["mixture"])) if reads_mixture else ()
+            task = _Task(step, config.model_dump(mode="json"), training, inputs, shape, recipe.runtime, before, ranges)
             estimate = _from_closest(home, task)
         bytes_of[step.node] = estimate.disk_bytes
         found.append(estimate)
@@ -181,7 +187,7 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
     if task.training is not None:
         if task.shape is None:
             return None
-        trained = _training(task.training, task.shape, earlier, _ratio(*data), task.before)
+        trained = _training(task, task.training, task.shape, earlier, _ratio(*data))
         if trained is None:
             return None
         work, disk, other = trained
@@ -200,27 +206,29 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
 
 
 def _training(
-    settings: TrainingSettings, shape: ModelConfig, earlier: Artifact, data: float, before: int
+    task: _Task, settings: TrainingSettings, shape: ModelConfig, earlier: Artifact, data: float
 ) -> tuple[float, float, ModelConfig] | None:
     """Compares a training with an earlier one.
 
     Args:
-        settings: The settings of the training.
+        task: The training.
+        settings: Its settings.
         shape: Its model.
         earlier: The earlier training.
         data: Bytes of the training data, as a multiple of the earlier ones.
-        before: Steps of the checkpoint that the training continues.
 
     Returns:
         (Work as a multiple, bytes of all its checkpoints as a multiple, the earlier model); None if the earlier training has no model, epochs or the same precision.
     """
-    from stages.lm.data.phases import planned_phases, sequences_before, steps_of_sequences
+    from stages.core.tables.parquet import read_rows
+    from stages.core.tables.training_tables import PHASES
+    from stages.lm.data.phases import OrderError, phase_table, planned_phases, sequences_before, steps_of_sequences, tokens_by_length
     from stages.lm.model import flops
     from stages.lm.model.config import read_model_config
 
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, OrderError):
         other, epochs = read_model_config(earlier.path / "model.json"), earlier.summary.get("epochs")
-        sequences, length = float(earlier.manifest["rows"]), shape.max_position_embeddings
+        sequences, rows = float(earlier.manifest["rows"]), list(read_rows(earlier.path / f"{PHASES.name}.parquet"))
         if (
             not sequences
             or not isinstance(epochs, float | int)
@@ -228,14 +236,18 @@ def _training(
             or earlier.manifest["config"].get("precision") != settings.precision
         ):
             return None
-        phases, budget = planned_phases(length, settings.batch_sizes), settings.budget
+        sizes, budget, before = settings.batch_sizes, settings.budget, task.before
+        phases = phase_table(task.ranges, sizes) if task.ranges else planned_phases(shape.max_position_embeddings, sizes)
         earlier_sequences = sequences_before(phases, before)
         now = budget.epochs * sequences / epochs * data - earlier_sequences if budget.epochs is not None else 0.0
         if budget.epochs is None:
             now = sequences_before(phases, budget.in_steps(phases)) - earlier_sequences
-        work = now * flops.flops_per_token(shape, length) * length
-        work /= sequences * flops.flops_per_token(other, other.max_position_embeddings) * other.max_position_embeddings
-        checkpoints = (1 + len(settings.milestones(steps_of_sequences(phases, earlier_sequences + now), before))) / len(steps_of(earlier))
+        steps = steps_of_sequences(phases, earlier_sequences + now)
+        made = tokens_by_length(phases, before, max(steps, before + 1))  # a step at least, for the mean work of a sequence
+        whole = sequences_before(phases, max(steps, before + 1)) - earlier_sequences
+        work = now / whole * sum(tokens * flops.flops_per_token(shape, length) for length, tokens in made.items())
+        work /= sum(row["steps"] * row["global_batch_size"] * row["seq_len"] * flops.flops_per_token(other, row["seq_len"]) for row in rows)
+        checkpoints = (1 + len(settings.milestones(steps, before))) / len(steps_of(earlier))
         return work, flops.parameter_count(shape) / flops.parameter_count(other) * checkpoints, other
     return None
 

@@ -26,6 +26,7 @@ from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
 from stages.queries.imported import CHECKPOINTS
 from stages.queries.planned_mixture import mixture_table
+from stages.queries.planned_ranges import planned_ranges
 
 if TYPE_CHECKING:
     from stages.core.contract.runtime import Runtime
@@ -293,24 +294,27 @@ def steps_before(files: Mapping[str, tuple[ExternalFile, ...]]) -> int:
 
 
 def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[str, str]]:
-    from stages.lm.data.phases import planned_phases, sequences_before
+    from stages.lm.data.phases import OrderError, phase_table, tokens_by_length
     from stages.lm.model import flops
 
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
     ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
-    budget, seq_len = pretrain.budget, shape.max_position_embeddings
     rows = []
-    if budget.epochs is None:
+    if pretrain.budget.epochs is None:
         before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
-        phases = planned_phases(seq_len, pretrain.batch_sizes)  # as if the steps before had the same batches
-        steps = budget.in_steps(phases)
-        tokens = (sequences_before(phases, steps) - sequences_before(phases, before)) * seq_len
+        mixed = next((step.artifact for step in plan.steps if step.node == "mix" and step.state != NodeState.DAMAGED), None)
+        try:  # as if the steps before had the same batches and ranges
+            phases = phase_table(planned_ranges(recipe.sections.get("mix"), mixed), pretrain.batch_sizes)
+        except OrderError as error:
+            return [("pretraining", f"will be refused: {error}")]
+        steps = pretrain.budget.in_steps(phases)
+        tokens = tokens_by_length(phases, before, steps)
         rows += [("continues", f"{pretrain.continue_from} after step {before:,}")] if before else []
         if milestones := len(pretrain.milestones(steps, before)):
             size = milestones * flops.checkpoint_bytes(shape, _state_tensors(recipe))
             rows.append(("milestones of pretraining", f"{milestones:,} checkpoints, {size / 1e6:,.1f} MB"))
-        work = tokens * flops.flops_per_token(shape, seq_len)
-        rows += [("pretraining tokens", f"{tokens:,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]
+        work = sum(count * flops.flops_per_token(shape, length) for length, count in tokens.items())
+        rows += [("pretraining tokens", f"{sum(tokens.values()):,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]
         if gpus:  # 400 TFLOP/s per H100 in bf16, as reported for Llama 3 (arXiv 2407.21783, table 4)
             hours = work / (400e12 * 3600)
             rows.append(("GPU hours at 400 TFLOP/s", f"{hours:,.0f} ({hours / ranks / 24:.1f} days on {ranks} GPUs)"))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from stages.lm.ranks import rank
 from stages.lm.train.job import read_job
-from tests.bench.train.sides import memory_bytes
+from stages.processes import resident_bytes
 
 if __name__ == "__main__":
     code = rank.main(sys.argv[1:])
-    (Path(read_job(Path(sys.argv[1])).scratch) / f"memory-{os.environ['RANK']}.txt").write_text(str(memory_bytes("VmHWM")))
+    (Path(read_job(Path(sys.argv[1])).scratch) / f"memory-{os.environ['RANK']}.txt").write_text(str(resident_bytes("VmHWM")))
     sys.exit(code)

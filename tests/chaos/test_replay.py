@@ -17,7 +17,7 @@ from flows.cli import main
 from stages import encode, mix, pretrain, train_tokenizer
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError
-from stages.core.replays.replay_run import replay_windows
+from stages.core.replays.replay_run import Draw, replay_windows
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_batches
 from stages.lm.checkpoints import receipt
@@ -63,7 +63,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def replayed(trained: Trained, artifact: Artifact, count: int = 9, seed: int | None = 1) -> dict[int, tuple[str, str]]:
     """Returns number -> (state, what) of the windows of an artifact that were trained again."""
     total = len(receipt.read_receipt(artifact.path).windows)
-    found = replay_windows(trained.home, artifact, pretrain.STAGE, total, count, seed, lambda line: None)
+    found = replay_windows(trained.home, artifact, pretrain.STAGE, total, Draw(count, seed), lambda line: None)
     assert not list((trained.home / "scratch").glob("replay-*"))
     return {window.number: (window.state, window.what) for window in found.windows}
 
@@ -153,6 +153,11 @@ def test_the_command(trained: Trained, capsys: pytest.CaptureFixture[str]) -> No
     found = answered(capsys.readouterr().out, "lineage verify")
     assert found["wrong"] == [] and found["replay"]["total"] == 4 and found["replay"]["seed"] == 3
     assert [window["state"] for window in found["replay"]["windows"]] == ["equal"]
+    assert main([*words, str(trained.trunk.manifest["alias"]), "--windows", "4, 2"]) == 0
+    found = answered(capsys.readouterr().out, "lineage verify")
+    assert [window["number"] for window in found["replay"]["windows"]] == [2, 4] and found["replay"]["seed"] is None
+    assert main([*words, str(trained.trunk.manifest["alias"]), "--windows", "5"]) == 2
+    assert "has no window 5: its windows are 1 to 4." in capsys.readouterr().err
     assert main([*words, "--replay", "1"]) == 2
     assert "--replay trains one checkpoint again, and none is named." in capsys.readouterr().err
 
@@ -163,7 +168,7 @@ def test_what_cannot_be_replayed(trained: Trained) -> None:
         replayed(trained, Artifact(trained.trunk.path, record))
     tokens = trained.data["tokens"]
     with pytest.raises(RecipeError, match="cannot be trained again: only a checkpoint that pretrain, sft or dpo trained has windows"):
-        replay_windows(trained.home, tokens, encode.STAGE, 0, 1, 1, lambda line: None)
+        replay_windows(trained.home, tokens, encode.STAGE, 0, Draw(1, 1), lambda line: None)
     moved: Any = {**trained.trunk.manifest, "inputs": {"tokens": {"artifact": "encode/none"}}}
     with pytest.raises(RecipeError, match=r"was made from .*encode/none, which is not there"):
         replayed(trained, Artifact(trained.trunk.path, moved))

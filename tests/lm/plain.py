@@ -39,6 +39,7 @@ class PlainDeep:
         built: Any
         self.declared, built = build_optimizer(job, self.module)
         self.optimizer = built
+        built.optimizer = built  # DeepSpeed's optimizer has torch's inside
         self.settings = deepspeed_config(job, accumulation)
         self.boundary, self.gate = True, UpdateGate()
 
@@ -87,7 +88,10 @@ class Whole:
         return (param.detach() if what == WEIGHT else self.deep.optimizer.state[param][what]).view(-1)
 
     def start_state(self, step: int) -> None:
-        assert not step, "a test starts with given weights"
+        """Makes the state that a snapshot is read into; before the first update, torch makes it."""
+        for param in self.deep.module.parameters() if step else ():
+            state = {"exp_avg": torch.zeros_like(param), "exp_avg_sq": torch.zeros_like(param)}
+            self.deep.optimizer.state[param] = {"step": torch.tensor(float(step)), **state}
 
     def write(self, name: str, what: str, values: Tensor) -> None:
         self.read(name, what).copy_(values)

@@ -59,6 +59,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/model/linear_cross_entropy": ("tests/lm/model/test_linear_cross_entropy.py", "tests/lm/model/test_loss.py"),
     "lm/model/rope": ("tests/lm/model/test_rope.py", "tests/lm/test_formulas.py", "tests/lm/model/test_llama.py"),
     "lm/optimizers/muon_step": ("tests/lm/optimizers/test_muon_step.py",),
+    "lm/checkpoints/rewinds": ("tests/lm/train/test_rewinds.py",),
     "lm/checkpoints/snapshots": ("tests/lm/checkpoints/test_snapshots.py",),
     "lm/ranks/stall": ("tests/lm/ranks/test_stall.py",),
     "lm/train/blame": ("tests/lm/train/test_blame.py",),
@@ -106,6 +107,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "queries/tracing/rule_thresholds": ("tests/queries/test_rule_thresholds.py", "tests/queries/test_trace_evidence.py"),
     "queries/tracing/trace_lines": ("tests/queries/test_trace_hostile.py", "tests/queries/test_trace_evidence.py"),
     "queries/affected": ("tests/queries/test_affected.py", "tests/queries/test_compare.py"),
+    "queries/planned_ranges": ("tests/queries/test_planned_ranges.py", "tests/queries/test_plan_numbers.py"),
     "queries/plan": ("tests/queries/test_plan_numbers.py", "tests/queries/test_plan.py"),
 }  # fmt: skip
 """Module below stages/ -> test files, the most specific first."""

@@ -14,10 +14,14 @@ from flows.cli.run_commands import total_lines, with_estimates
 from stages.core.contract import environment
 from stages.core.contract.declaration import Artifact, Context, Outcome
 from stages.core.contract.recipe import load_recipe
+from stages.core.tables.parquet import schema, write_rows
+from stages.core.tables.training_tables import PHASES
+from stages.lm.data.phases import SequenceRange
 from stages.lm.model.config import ModelConfig, write_model_config
 from stages.lm.model.flops import StateTensors, flops_per_token, parameter_count
 from stages.lm.model.training_memory import TrainingLoad, rank_memory_bytes
 from stages.pretrain import PretrainConfig
+from stages.queries import estimate
 from stages.queries.estimate import Estimate, estimate_nodes
 from stages.queries.plan import Step, make_plan
 from tests.conftest import run_stage
@@ -122,10 +126,12 @@ def test_a_build_with_the_same_settings_comes_first_then_the_closest_work_then_t
 
 def train(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     write_model_config(ModelConfig(vocab_size=300, max_position_embeddings=64, **config.model.model_dump()), out / "model.json")
+    made = {"phase": 0, "first_step": 1, "steps": 100, "start_sequence": 0, "sequences": 400, "seq_len": 64, "global_batch_size": 8}
+    write_rows(out / "phases.parquet", schema(**PHASES.types), [{**made, "tokens": 100 * 8 * 64, "left_over_per_epoch": 0}])
     return Outcome(rows=800, summary={"epochs": 2.0, "steps": 100})
 
 
-TRAIN = dataclasses.replace(WORDS, name="pretrain", config=PretrainConfig, run=train, inputs={"words": "words"}, tables=(), uses_gpus=True,
+TRAIN = dataclasses.replace(WORDS, name="pretrain", config=PretrainConfig, run=train, inputs={"words": "words"}, tables=(PHASES,), uses_gpus=True,
                             output="checkpoint")  # fmt: skip
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 64}
 PRETRAIN = {
@@ -140,7 +146,7 @@ PRETRAIN = {
 MODEL = ModelConfig(vocab_size=300, max_position_embeddings=64, **SMALL)
 
 
-def training(tmp_path: Path, *settings: str) -> Estimate:
+def training(tmp_path: Path, *settings: str, role: str = "words") -> Estimate:
     """Returns the estimate of a training that reads words of 100 bytes. An earlier one took 60 s for 800 sequences, 2 epochs, of 50 bytes."""
     from stages.mix import Mix
     from stages.train_tokenizer import TrainTokenizer
@@ -157,13 +163,27 @@ def training(tmp_path: Path, *settings: str) -> Estimate:
     )  # fmt: skip
     classes = {"words": WORDS.config, "train_tokenizer": TrainTokenizer, "mix": Mix, "pretrain": PretrainConfig}
     recipe = load_recipe(str(tmp_path / "r.yaml"), classes, settings)
-    steps = [STEPS[0], Step("pretrain", {"words": "words"}, TRAIN)]
+    steps = [STEPS[0], Step("pretrain", {role: "words"}, dataclasses.replace(TRAIN, inputs={role: "words"}))]
     (found,) = estimate_nodes(home, recipe, steps, make_plan(home, recipe, steps))
     return found
 
 
 def test_a_training_is_scaled_by_its_flops_and_not_by_its_data(tmp_path: Path) -> None:
     assert training(tmp_path, "pretrain.budget.steps=250") == Estimate("pretrain", "pretrain-1", 2.5, 150.0, 5000.0, 1000.0, 123_456)
+
+
+def test_sequences_of_several_lengths_cost_what_each_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mixture has 400 sequences of 32 tokens and then as many as are needed of 64. Those before were 800 of 64."""
+    ranges = (SequenceRange(0, 400, 32), SequenceRange(400, 1 << 60, 64))
+    monkeypatch.setattr(estimate, "planned_ranges", lambda mix, built: ranges)
+    monkeypatch.setattr(estimate, "_input_bytes", lambda step, *given: {"mixture": 100.0})
+    per_length = {length: flops_per_token(MODEL, length) * length for length in (32, 64)}
+    for steps, of_32, of_64 in ((40, 320, 0), (100, 400, 400)):
+        found = training(tmp_path / str(steps), f"pretrain.budget.steps={steps}", role="mixture")
+        assert found.work == pytest.approx((of_32 * per_length[32] + of_64 * per_length[64]) / (800 * per_length[64]))
+    assert training(tmp_path / "epochs", "pretrain.budget={epochs: 1}", role="mixture").work == pytest.approx(
+        (400 * per_length[32] + 400 * per_length[64]) / (800 * per_length[64])
+    )
 
 
 def test_more_sequences_per_step_are_more_work(tmp_path: Path) -> None:

@@ -66,6 +66,10 @@ def size(tmp_path: Path, *settings: str, **built: Artifact) -> list[tuple[str, s
     return training_size(recipe(tmp_path, *settings), made)
 
 
+RANGES = [{"start_sequence": 0, "sequences": 130, "seq_len": 64}, {"start_sequence": 130, "sequences": 70, "seq_len": 128}]
+"""Two lengths; a step reads 64 sequences, so two steps are in the first range."""
+
+
 MEMORY = ("memory per rank", "about 0.62 GiB on 2 ranks")
 """In fp32: 532,032 * 16 / 2 bytes of states; 8,192 tokens of activations in 4 layers of 12 * 64 + 8 * 96 + 12 * 64 + 16 * 128 = 4,352 bytes and
 gradients of 12 * 128; the loss with 8 * 64 bytes per token and 4 * 3,000 * 64 of the head's gradient; and 1,830,912 gathered."""
@@ -101,6 +105,24 @@ def test_a_budget_in_tokens_is_rounded_up_to_steps_and_one_in_epochs_has_no_numb
     assert list(found) == ["parameters", "memory per rank", "one checkpoint"] and found["memory per rank"] == MEMORY[1]
 
 
+def test_sequences_of_two_lengths_cost_what_each_costs(tmp_path: Path) -> None:
+    """Two steps of 64 sequences of 64 tokens, then sequences of 128. A token costs 6 * 339,456 + 12 * 4 * 64 * its context."""
+    mixed = artifact(tmp_path / "mix", mix={"sources": {}, "ranges": RANGES})
+    found = dict(size(tmp_path, "pretrain.budget={steps: 5}", "pretrain.global_batch_size=64", mix=mixed))
+    short, long = 2 * 64 * 64, 3 * 64 * 128
+    assert found["pretraining tokens"] == f"{short + long:,} (at most)"
+    work = short * (6 * 339_456 + 12 * 4 * 64 * 64) + long * (6 * 339_456 + 12 * 4 * 64 * 128)
+    assert found["pretraining FLOPs"] == f"{work:.2e}"
+    found = dict(
+        size(tmp_path, f"pretrain.budget={{tokens: {short + 1}}}", "pretrain.warmup_steps=0", "pretrain.global_batch_size=64", mix=mixed)
+    )
+    assert found["pretraining tokens"] == f"{short + 64 * 128:,} (at most)"
+    few = artifact(tmp_path / "few", mix={"sources": {}, "ranges": [{"start_sequence": 0, "sequences": 63, "seq_len": 64}]})
+    assert dict(size(tmp_path, "pretrain.global_batch_size=64", mix=few))["pretraining"].startswith(
+        "will be refused: Sequences to train on from number 0 on: 63, less than one"
+    )
+
+
 def test_gpus_give_hours_and_share_the_memory(tmp_path: Path) -> None:
     """1e16 tokens cost 2.43e22 FLOPs: 16,875 hours at 4e14 a second, over six GPUs 117.2 days."""
     settings = ("runtime.gpus=6", "pretrain.budget={tokens: 1000000000}", "runtime.micro_batch_size=1")
@@ -122,7 +144,7 @@ def test_what_is_built_is_summed_up_and_a_mixture_gives_its_sources(tmp_path: Pa
         "web": {"train_tokens": 12_345, "available_tokens": 50_000, "epochs": 0.2469},
         "code": {"train_tokens": 9, "available_tokens": 3, "epochs": 3},
     }
-    mixed = artifact(tmp_path / "mix", 7, 2_500_000, mix={"sources": sources, "shares": []})
+    mixed = artifact(tmp_path / "mix", 7, 2_500_000, mix={"sources": sources, "shares": [], "ranges": RANGES})
     found = size(tmp_path, mix=mixed, train_tokenizer=artifact(tmp_path / "tokenizer", 30))
     assert found[-3:] == [
         ("built so far", "2 of 3 nodes in 37 s, 4.0 MB"),
@@ -137,7 +159,8 @@ def test_an_imported_part_gives_its_own_numbers(tmp_path: Path) -> None:
     tokenizer = artifact(tmp_path / "tokenizer")
     found = dict(size(tmp_path, "import.train_tokenizer=x", train_tokenizer=tokenizer))
     assert found["parameters"] == "276,032 (211,456 in matrix products)"
-    mixed = artifact(tmp_path / "mix", mix={"seq_len": 256, "sources": {}, "shares": []})
+    ranges = [{"start_sequence": 0, "sequences": 99, "seq_len": 256}]
+    mixed = artifact(tmp_path / "mix", mix={"seq_len": 256, "sources": {}, "shares": [], "ranges": ranges})
     found = dict(size(tmp_path, "import.mix=x", mix=mixed))
     assert found["parameters"].startswith("532,032") and found["pretraining tokens"] == "204,800 (at most)"
 

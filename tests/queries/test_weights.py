@@ -56,7 +56,14 @@ def checkpoint(folder: Path, shape: ModelConfig, tensors: dict[str, Tensor], ran
             shard[f"{name}|weight"] = padded[rank * each[name] : (rank + 1) * each[name]].clone()
         begins = json.dumps({name: rank * each[name] for name in tensors})
         save_file(shard, folder / "checkpoint" / "shards" / f"{rank:05d}.safetensors", {"begins": begins})
-    trainer = {"step": 1, "optimizer_steps": 1, "ranks": ranks, "shapes": {n: list(t.shape) for n, t in tensors.items()}, "fingerprint": ""}
+    trainer = {
+        "step": 1,
+        "optimizer_steps": 1,
+        "ranks": ranks,
+        "shapes": {n: list(t.shape) for n, t in tensors.items()},
+        "fingerprint": "",
+        "left_out": [],
+    }
     (folder / "checkpoint" / "trainer.json").write_text(json.dumps(trainer))
     record(folder / "checkpoint")
     write_model_config(shape, folder / "model.json")
@@ -66,7 +73,7 @@ def checkpoint(folder: Path, shape: ModelConfig, tensors: dict[str, Tensor], ran
 def record(folder: Path) -> None:
     """Writes a checkpoint's own manifest over what is in its folder."""
     files = [describe(path, folder) for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "checkpoint.json"]
-    (folder / "checkpoint.json").write_text(json.dumps({"format": 2, "files": [asdict(file) for file in files]}))
+    (folder / "checkpoint.json").write_text(json.dumps({"format": 3, "files": [asdict(file) for file in files]}))
 
 
 def brute(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:

@@ -27,7 +27,7 @@ TRAINING: dict[str, Any] = {
     "schedule.decay_shape": "linear", "optimizer.name": "adamw",
     "optimizer.betas": (0.5, 0.6), "optimizer.eps": 0.5, "optimizer.momentum": 0.5, "optimizer.newton_schulz_steps": 3,
     "optimizer.newton_schulz_precision": "bf16", "optimizer.adamw_learning_rate_ratio": 0.7, "optimizer.adamw_betas": (0.5, 0.6), "optimizer.adamw_eps": 0.5,
-    "weight_decay": 0.03, "guard.action": "skip", "guard.max_z": 6.5, "guard.window": 17, "guard.max_skips_in_a_row": 3,
+    "weight_decay": 0.03, "guard.action": "skip", "guard.max_z": 6.5, "guard.window": 17, "guard.max_skips_in_a_row": 3, "guard.rewind_steps": 7, "guard.max_rewinds": 3,
     "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
     "max_validation_sequences": 9, "checkpoint_every_steps": 4, "update_ratio_every_steps": 7, "milestone_every_steps": 3, "precision": "bf16",
     "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,

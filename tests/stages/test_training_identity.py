@@ -58,6 +58,7 @@ def test_no_deciding_file_holds_a_clock(chain: Chain, name: str) -> None:
         "ranks",
         "shapes",
         "fingerprint",
+        "left_out",
     }
     assert set(json.loads((path / "checkpoint" / "checkpoint.json").read_text())) == {"format", "files"}
 

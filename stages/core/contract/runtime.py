@@ -39,8 +39,8 @@ class Runtime(StageConfig):
     """Whether torch.compile compiles the model's blocks in pretrain and sft. null compiles on GPUs. The first step takes longer; kernels are
     kept in the home. It needs a C++ compiler and Python's headers. In fp32 a GPU runs uncompiled."""
     keep_snapshots: int = Field(2, ge=1, le=10**6)
-    """Snapshots of a training in progress that are kept; milestones are kept beside them. The default is the last one, and the one before
-    in case the last is damaged."""
+    """Snapshots of a training in progress that are kept; milestones are kept beside them, and with guard.action=rewind one to go back to. The
+    default is the last one, and the one before in case the last is damaged."""
     stall_limit_s: int = Field(600, ge=10, le=10**6)
     """Seconds without progress of any training process after which a training ends with an error that names the process that is behind.
     A micro-batch, a batch of an evaluation and the writing of one process's part of a snapshot must each take less. The default is

@@ -11,7 +11,7 @@ import os
 import random
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,39 +26,51 @@ from stages.core.store import external, integrity, lease, manifest
 
 
 @dataclass(frozen=True)
+class Draw:
+    """Windows that a seed draws without replacement.
+
+    Attributes:
+        count: How many; all if there are fewer.
+        seed: Draws them; None takes one that nobody can know before.
+    """
+
+    count: int
+    seed: int | None
+
+
+@dataclass(frozen=True)
 class Replay:
     """Windows that were trained again.
 
     Attributes:
         total: Windows of the receipt.
-        seed: What drew them.
+        seed: What drew them; None if they were named.
         windows: The windows, in order.
     """
 
     total: int
-    seed: int
+    seed: int | None
     windows: tuple[ReplayedWindow, ...]
 
 
 def replay_windows(
-    home: Path, artifact: Artifact, stage: Stage, total: int, count: int, seed: int | None, say: Callable[[str], None]
-) -> Replay:  # fmt: skip
-    """Trains windows again that a seed draws without replacement.
+    home: Path, artifact: Artifact, stage: Stage, total: int, asked: Draw | Sequence[int], say: Callable[[str], None]
+) -> Replay:
+    """Trains windows again.
 
     Args:
         home: The home of the artifact.
         artifact: The checkpoint.
         stage: The stage that made it.
         total: Windows of its receipt.
-        count: How many to train again; all if there are fewer.
-        seed: Draws them; None takes one that nobody can know before.
+        asked: How many to draw, or the numbers of the windows, from 1.
         say: Receives the lines of the training.
 
     Returns:
         What was found. Inputs that are missing or damaged end in an error.
 
     Raises:
-        RecipeError: The artifact was not trained by a stage that can do it, or by another version of it.
+        RecipeError: The artifact was not trained by a stage that can do it, or by another version of it, or has no window of a number.
     """
     record = artifact.manifest
     name = f"{record['alias']} ({manifest.artifact_id(artifact)})"
@@ -74,12 +86,11 @@ def replay_windows(
             where="--replay",
             do="Train it again with the version of the program that made it.",
         )
+    seed, windows = _chosen(asked, total, name)
     inputs = {role: _sound(home, home / "artifacts" / entry["artifact"], name) for role, entry in record["inputs"].items()}
     files = {field: tuple(ExternalFile(**entry) for entry in found) for field, found in record["external"].items()}
     for file in (file for found in files.values() for file in found if external.is_artifact(file)):
         _sound(home, Path(file.uri), name)
-    drawn = secrets.randbits(32) if seed is None else seed
-    windows = sorted(random.Random(drawn).sample(range(total), min(count, total)))
     runtime = Runtime.model_validate(record["runtime"])
     folder = home / "scratch" / f"replay-{os.getpid()}-{secrets.token_hex(4)}"
     with ExitStack() as stack:
@@ -95,7 +106,22 @@ def replay_windows(
             node=record["node"], seed=record["seed"], runtime=runtime.model_copy(update={"trackers": ()}), scratch=folder, cache=home / "cache",
             progress=lambda *values: None, log=say, drop=lambda reason, where, record: say(f"{where}: {reason}"), files=lambda field: files[field],
         )  # fmt: skip
-        return Replay(total, drawn, tuple(stage.replay(config, inputs, ctx, artifact, windows)))
+        return Replay(total, seed, tuple(stage.replay(config, inputs, ctx, artifact, windows)))
+
+
+def _chosen(asked: Draw | Sequence[int], total: int, name: str) -> tuple[int | None, list[int]]:
+    """Returns (the seed, None if the windows are named; the windows, from 0, in order).
+
+    Raises:
+        RecipeError: There is no window of a number.
+    """
+    if isinstance(asked, Draw):
+        seed = secrets.randbits(32) if asked.seed is None else asked.seed
+        return seed, sorted(random.Random(seed).sample(range(total), min(asked.count, total)))
+    for number in asked:
+        if not 1 <= number <= total:
+            raise RecipeError(f"{name} has no window {number}: its windows are 1 to {total}.", where="--windows", do="Name one of them.")
+    return None, sorted({number - 1 for number in asked})
 
 
 def _sound(home: Path, path: Path, name: str) -> Artifact:

@@ -51,6 +51,17 @@ PHASES = SideTable(
         "left_over_per_epoch": Column("int64", "sequences of the range that are in no full batch of an epoch; each epoch has others"),
     },
 )  # fmt: skip
+REWINDS = SideTable(
+    "rewinds", "rewinds", "a time that the guard made training go back",
+    {
+        "number": Column("int64", "in the order in which they were decided, from 1"),
+        "step": Column("int64", "the step with the spike; it is the last one that is left out"),
+        "first_step": Column("int64", "the first step that is left out"),
+        "why": Column("string", "what was out of the ordinary"),
+        "back_to": Column("int64", "finished steps of the snapshot that training went back to; 0 or that of the trunk: its start"),
+        "tokens": Column("int64", "tokens of the steps that were made and taken back; step_metrics and the summary do not count them"),
+    },
+)  # fmt: skip
 METRICS = SideTable(
     "metrics", "step_metrics", "an optimizer step",
     {

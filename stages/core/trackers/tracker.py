@@ -96,6 +96,12 @@ class TrackedBuild:
                 del self.opened[name]
                 self.say(f"{name} gets no more metrics: {error}. Training goes on.")
 
+    def start_again(self) -> None:
+        """Says that steps are made again: the trackers open anew at the next record, as after a kill."""
+        self.close()
+        self.opened.clear()
+        self.started = False
+
     def close(self) -> None:
         """Closes all trackers that still get metrics."""
         for name, tracker in self.opened.items():

@@ -5,7 +5,7 @@ A checkpoint is a folder with these files:
   the optimizer declares for the parameter (AdamW: exp_avg and exp_avg_sq). A checkpoint of given weights has no states. The metadata entry
   `begins` is a JSON object: name of each parameter of the shard -> first element of its partition. A rank has partitions of equal length
   under ZeRO 3, and of any length under ZeRO 1. Partitions have no padding, and a parameter of which a rank has no element is not in its shard.
-- trainer.json: step, optimizer steps, ranks, shapes, fingerprint of the job.
+- trainer.json: step, optimizer steps, ranks, shapes, fingerprint of the job, steps left out after a spike.
 - checkpoint.json: bytes and sha256 of all other files. It is written when the shards of all ranks are on disk; then files and folders are
   fsynced, and only then the folder is renamed into place.
 
@@ -38,7 +38,7 @@ from stages.lm.zero.engine_state import local_state, optimizer_steps
 
 OS_ERROR = re.compile(r"\(os error (\d+)\)")  # the end of the message of Rust's io::Error
 HASH_BLOCK_BYTES = 1 << 24
-FORMAT = 2  # in checkpoint.json
+FORMAT = 3  # in checkpoint.json
 BEGINS = "begins"  # name of the entry in the metadata of a shard
 
 
@@ -56,6 +56,7 @@ class Trainer:
         ranks: Ranks that wrote the checkpoint; also the number of shards.
         shapes: Parameter name -> full shape.
         fingerprint: Fingerprint of the job; empty for imported weights.
+        left_out: The steps up to `step` that the job left out after it went back (lm/checkpoints/rewinds.py), as [first, last].
     """
 
     step: int
@@ -63,6 +64,7 @@ class Trainer:
     ranks: int
     shapes: dict[str, list[int]]
     fingerprint: str
+    left_out: list[list[int]]
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,14 @@ class HostCopy:
     trainer: Trainer
 
 
-def host_copy(engine: Engine, step: int, fingerprint: str) -> HostCopy:
-    """Returns a copy of this rank's state after `step` finished steps, which training does not change any more."""
+def host_copy(engine: Engine, step: int, fingerprint: str, left_out: list[list[int]]) -> HostCopy:
+    """Returns a copy of this rank's state after `step` finished steps, which training does not change any more. See `Trainer`."""
     parts = list(local_state(engine))
     shapes = {name: list(full_shape(param)) for name, param in engine.named.items()}
     return HostCopy(
         {f"{part.name}|{part.what}": part.values.detach().cpu().contiguous().clone() for part in parts},
         {part.name: part.begin for part in parts},
-        Trainer(step, optimizer_steps(engine, step), engine.ranks, shapes, fingerprint),
+        Trainer(step, optimizer_steps(engine, step), engine.ranks, shapes, fingerprint, left_out),
     )
 
 
@@ -161,7 +163,7 @@ def write_fresh(folder: Path, shapes: dict[str, list[int]], value: Callable[[str
         path = folder / "shards" / f"{rank:05d}.safetensors"
         _save_shard(tensors, begins, path)
         files.append(describe(path, folder))
-    _write_json(folder / "trainer.json", Trainer(0, 0, ranks, shapes, ""))
+    _write_json(folder / "trainer.json", Trainer(0, 0, ranks, shapes, "", []))
     _write_json(folder / "checkpoint.json", CheckpointRecord(FORMAT, [*files, describe(folder / "trainer.json", folder)]))
 
 

@@ -11,13 +11,14 @@ Source: CheckFreq (Mohan et al., FAST 2021) for the division into copy and write
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
 from threading import Event, Thread
 
 from stages.lm.checkpoints import checkpoint, snapshot_folders
+from stages.lm.checkpoints.rewinds import Rewind, left_out
 from stages.lm.zero.engine import Engine
 
 POLL_S = 0.05
@@ -80,7 +81,10 @@ class _Writing:
 class SnapshotWriter:
     """Writes snapshots of one job. All ranks call `start` and `finish` together; `complaint` concerns one rank alone."""
 
-    def __init__(self, engine: Engine, root: Path, fingerprint: str, prune: Callable[[int], None], tick: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: Engine, root: Path, fingerprint: str, prune: Callable[[int], None], tick: Callable[[], None],
+        rewinds: Sequence[Rewind] = (),
+    ) -> None:  # fmt: skip
         """Creates the writer.
 
         Args:
@@ -89,8 +93,10 @@ class SnapshotWriter:
             fingerprint: Fingerprint of the job.
             prune: Called on the first rank with the steps of a snapshot that was committed, to delete older ones.
             tick: Called when the writing made progress while training waits for it.
+            rewinds: The rewinds of the job.
         """
         self._engine, self._root, self._fingerprint, self._prune, self._tick = engine, root, fingerprint, prune, tick
+        self._rewinds = rewinds
         self._writing: _Writing | None = None
 
     def start(self, step: int, sync: Callable[[], None]) -> str:
@@ -103,7 +109,7 @@ class SnapshotWriter:
         Returns:
             The complaint about the earlier snapshot.
         """
-        self._end()
+        self.settle()
         complaint = self.complaint()
         folder = self._root / snapshot_folders.name_of(step)
         writing = _Writing(step, folder.with_name(folder.name + ".partial"))
@@ -111,7 +117,7 @@ class SnapshotWriter:
             rmtree(writing.partial, ignore_errors=True)
             (writing.partial / "shards").mkdir(parents=True)
         self._engine.barrier()
-        copy = checkpoint.host_copy(self._engine, step, self._fingerprint)
+        copy = checkpoint.host_copy(self._engine, step, self._fingerprint, left_out(self._rewinds, step))
         rank, trainer, prune = self._engine.rank, copy.trainer, self._prune
         writing.tasks.append(_Task(lambda: _write_part(copy, writing, rank)))
         if rank == 0:
@@ -134,13 +140,13 @@ class SnapshotWriter:
 
     def finish(self) -> None:
         """Waits until the last snapshot is committed. It raises the error of this rank's thread if it cannot be written."""
-        self._end()
+        self.settle()
         if self._writing and (error := self._writing.error):
             raise error
         self._engine.barrier()
 
-    def _end(self) -> None:
-        """Waits until no snapshot is being written."""
+    def settle(self) -> None:
+        """Waits until no snapshot is being written. One that cannot be written is dropped."""
         writing = self._writing
         if writing is None:
             return

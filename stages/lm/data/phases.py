@@ -135,6 +135,17 @@ def sequences_before(phases: Sequence[Phase], step: int) -> int:
     return _amount(phases, step, lambda phase: phase.global_batch_size)
 
 
+def tokens_by_length(phases: Sequence[Phase], first: int, last: int) -> dict[int, int]:
+    """Returns the tokens of the steps from `first` up to before `last` by the length of their sequences, every sequence at its full length."""
+    found: dict[int, int] = {}
+    for number, phase in enumerate(phases):
+        end = phases[number + 1].first_step if number + 1 < len(phases) else last
+        steps = max(0, min(end, last) - max(phase.first_step, first))
+        if steps:
+            found[phase.seq_len] = found.get(phase.seq_len, 0) + steps * phase.global_batch_size * phase.seq_len
+    return found
+
+
 def steps_of_tokens(phases: Sequence[Phase], tokens: int) -> int:
     """Returns the smallest step before which `tokens` tokens are trained, counting every sequence at its full length."""
     return math.ceil(_step(phases, tokens, lambda phase: phase.global_batch_size * phase.seq_len))

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import TypeAdapter
 
-from stages.lm.data.phases import BatchSize, planned_phases, sequences_before
+from stages.lm.data.phases import BatchSize, SequenceRange, phase_table, tokens_by_length
 from stages.lm.schedules.schedule import Schedule
 from stages.lm.train.training_parts import SCHEDULES
 from stages.settings import OneOf
@@ -58,6 +58,7 @@ class TrainedRun:
     Attributes:
         data: Digests of the artifacts that the sequences are made of.
         seed: Seed of the order.
+        ranges: The ranges of the sequences, in the order of training.
         batch_sizes: Sequences per step, from which step on.
         steps: Steps that its schedule was made for, with those before the run.
         learning_rate: Peak rate.
@@ -69,6 +70,7 @@ class TrainedRun:
 
     data: str
     seed: int
+    ranges: tuple[SequenceRange, ...]
     batch_sizes: tuple[BatchSize, ...]
     steps: int
     learning_rate: float
@@ -98,13 +100,13 @@ def first_other_rate(runs: Sequence[TrainedRun], new: TrainedRun, steps: int) ->
     return next((step for step in range(steps) if new.scheduled(step) != trained_rate(runs, step)), None)
 
 
-def sequences_until(runs: Sequence[TrainedRun], step: int) -> int:
-    """Returns the number of sequences of the first `step` steps of a chain of runs."""
+def tokens_until(runs: Sequence[TrainedRun], step: int) -> int:
+    """Returns the tokens of the first `step` steps of a chain of runs, every sequence at its full length."""
     ends = [*(run.continuation.step for run in runs[1:]), step]
     total = 0
     for run, end in zip(runs, ends, strict=True):
-        phases = planned_phases(1, run.batch_sizes)
-        total += sequences_before(phases, min(end, step)) - sequences_before(phases, min(run.continuation.step, step))
+        phases = phase_table(run.ranges, run.batch_sizes, run.continuation.order_start)
+        total += sum(tokens_by_length(phases, run.continuation.step, min(end, step)).values())
     return total
 
 

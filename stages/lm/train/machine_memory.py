@@ -35,10 +35,10 @@ def rank_bytes(job: RankJob) -> int:
 
 
 def _longest(job: RankJob) -> int:
-    """Returns the tokens to which the longest batch is padded."""
+    """Returns the tokens to which the longest batch that the job trains on is padded."""
     seq_len, trim_to = job.train.seq_len, job.training.loss.trim_to
     if not trim_to:
-        return seq_len
+        return max(phase.seq_len for phase in job.phases if phase.first_step < job.steps)
     reader = SequenceReader(job.train)
     ends = np.concatenate([[0], np.cumsum(reader.segments[:, 2])])[reader.offsets]
     return min(seq_len, -(-int(np.diff(ends).max(initial=1)) // trim_to) * trim_to)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from stages.lm.checkpoints import snapshot_folders, snapshots
+from stages.lm.checkpoints.rewinds import Rewind, read_rewinds
 from stages.lm.checkpoints.snapshot_writer import SnapshotWriter
 from stages.lm.data.order import Order
 from stages.lm.data.prefetch import StepPrefetch
@@ -43,6 +44,20 @@ class TrainingError(RuntimeError):
         self.sequences = list(sequences)
 
 
+class SpikeError(TrainingError):
+    """A step is out of the ordinary, and the guard says to go back. Where that is not possible, it ends the training.
+
+    Attributes:
+        step: The step, from 1.
+        tokens: Tokens of its batch.
+    """
+
+    def __init__(self, message: str, sequences: Sequence[int], step: int, tokens: int) -> None:
+        """Creates the error from its message, the sequences of the batch, the step and its tokens."""
+        super().__init__(message, sequences)
+        self.step, self.tokens = step, tokens
+
+
 @dataclass(frozen=True)
 class StagedBatch:
     """A micro-batch of one rank: as arrays, and as tensors on the host, pinned where the rank has a GPU."""
@@ -62,6 +77,7 @@ class Run:
         writer: Writes the snapshots.
         upcoming: The micro-batches of each step of this rank, read one step ahead.
         token_bytes: UTF-8 bytes of each token id, int64 [V]; None if the job does not name them.
+        rewinds: The rewinds that were decided before this process started.
     """
 
     job: RankJob
@@ -75,6 +91,7 @@ class Run:
     writer: SnapshotWriter
     upcoming: StepPrefetch[StagedBatch]
     token_bytes: np.ndarray | None
+    rewinds: tuple[Rewind, ...]
 
     @property
     def loss(self) -> Loss:
@@ -103,14 +120,15 @@ def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: Metrics
     )
     past = history(settings.guard, chain(read_metrics(Path(job.earlier)) if job.earlier else (), own))
     order = Order(job.phases, job.seed)
-    folder = snapshot_folders.root(Path(job.scratch))
+    folder, rewinds = snapshot_folders.root(Path(job.scratch)), read_rewinds(Path(job.scratch), job.fingerprint())
+    back = settings.guard.rewind_steps if settings.guard.action == "rewind" else 0
 
     def prune(step: int) -> None:
-        snapshots.prune(folder, step, job.machine.keep_snapshots, job.milestones)
+        snapshots.prune(folder, step, job.machine.keep_snapshots, job.milestones, back)
 
-    writer = SnapshotWriter(engine, folder, job.fingerprint(), prune, events.heartbeat.tick)
+    writer = SnapshotWriter(engine, folder, job.fingerprint(), prune, events.heartbeat.tick, rewinds)
     token_bytes = np.load(job.token_bytes) if job.token_bytes else None
-    return Run(job, engine, settings, order, events, metrics, start, past, writer, _upcoming(job, engine, order), token_bytes)
+    return Run(job, engine, settings, order, events, metrics, start, past, writer, _upcoming(job, engine, order), token_bytes, rewinds)
 
 
 def _upcoming(job: RankJob, engine: Engine, order: Order) -> StepPrefetch[StagedBatch]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from stages.lm.checkpoints import checkpoint, snapshot_folders, snapshots
+from stages.lm.checkpoints.rewinds import read_rewinds
 from stages.lm.model.llama import initial_value
 from stages.lm.optimizers.optimizer import full_shape
 from stages.lm.ranks.events import EventWriter
@@ -30,8 +31,10 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
     """
     events.heartbeat.reach(Activity.LOADING)
     tick, fresh = events.heartbeat.tick, 0 if isinstance(job.settings, TrainingSettings) else None
+    scratch, fingerprint = Path(job.scratch), job.fingerprint()
     with ExitStack() as stack:
-        found = snapshots.newest_good(engine, snapshot_folders.root(Path(job.scratch)), job.fingerprint(), events.log, tick)
+        rewinds = read_rewinds(scratch, fingerprint)
+        found = snapshots.newest_good(engine, snapshot_folders.root(scratch), fingerprint, events.log, tick, rewinds)
         if found:
             folder, trainer = found
             assign(engine, _ticking(checkpoint.opened(folder, stack, trainer), tick), trainer.optimizer_steps)

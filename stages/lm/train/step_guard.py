@@ -25,12 +25,18 @@ NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its medi
 class Guard(StageConfig):
     """What training does about a step whose loss or gradients are out of the ordinary."""
 
-    action: Literal["fail", "skip"] = Field("fail", decides=True)
-    """fail ends the training and names the documents of the batch. skip leaves out the update and goes on with the next batch."""
+    action: Literal["fail", "skip", "rewind"] = Field("fail", decides=True)
+    """fail ends the training and names the documents of the batch. skip leaves out the update and goes on with the next batch. rewind takes
+    back the updates of the rewind_steps steps before, and leaves out these batches and that of the step."""
     max_z: float | None = Field(None, gt=0, le=1e6, decides=True)
     """Largest robust z-score of loss and gradient norm over the last updates; null refuses only values that are not finite. OLMo-core uses 6."""
     window: int = Field(128, ge=16, le=100_000, decides=True)
     """Updates that a step is compared with. Before so many updates were made, no finite value is a spike. Source of 128: OLMo-core."""
+    rewind_steps: int = Field(100, ge=1, le=10**6, decides=True)
+    """Steps before a spike that rewind leaves out too, because the cause of a spike is often there. Training goes back to the last snapshot
+    from before them, else to its start, and trains the steps up to them again. Source of 100: PaLM (arXiv 2204.02311, section 5.1)."""
+    max_rewinds: int = Field(8, ge=1, le=10**6, decides=True)
+    """Rewinds of a training, after which a spike ends it. 8 is a guess."""
     max_skips_in_a_row: int = Field(8, ge=1, le=10**9, decides=True)
     """Skipped steps in a row after which training ends: then the model has diverged, and not a batch is at fault. 8 is a guess."""
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from stages.lm.checkpoints import checkpoint, snapshot_folders, snapshots
+from stages.lm.checkpoints import checkpoint, rewinds, snapshot_folders, snapshots
 from stages.lm.measures.greedy_samples import continued_prompts
-from stages.lm.measures.metrics import SAMPLED, open_metrics
+from stages.lm.measures.metrics import SAMPLED, open_metrics, read_metrics
 from stages.lm.measures.step_figures import peak_of_ranks, speed
 from stages.lm.ranks.events import Evaluated, EventWriter, Sampled, StepDone
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.train.forward_only import evaluate
 from stages.lm.train.job import RankJob, TextSamples
-from stages.lm.train.rank_run import Run, TrainingError, open_run
+from stages.lm.train.rank_run import Run, SpikeError, TrainingError, open_run
 from stages.lm.train.starting_weights import load
 from stages.lm.train.training_step import train_step
 from stages.lm.zero.engine import Engine
@@ -25,7 +25,13 @@ from stages.lm.zero.engine_state import partition_sizes
 
 
 def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
-    """Trains from the last snapshot to the end and writes the final checkpoint into job.out, or stops after `job.stop_after`."""
+    """Trains from the last snapshot to the end and writes the final checkpoint into job.out, or stops after `job.stop_after`.
+
+    If the guard says to go back, it returns after this is on disk; the next start of the ranks goes on from there.
+
+    Raises:
+        SpikeError: A replay meets a spike that the training did not have.
+    """
     settings = job.training
     start = load(job, engine, events)
     fresh = start == job.continuation.step  # no snapshot of this job was found
@@ -39,7 +45,13 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     clock = time.monotonic()
     for step in range(start, job.steps):
         engine.set_learning_rate(run.learning_rate(step))
-        done = train_step(run, step)
+        try:
+            done = train_step(run, step)
+        except SpikeError as spike:
+            if job.stop_after:
+                raise  # a replay decides nothing
+            go_back(run, spike)
+            return
         now = time.monotonic()
         used = speed(job.model, run.order.phase_of(step).seq_len, peak, done.work, now - clock)
         values = done.metrics | {"lr": run.learning_rate(step), **used}
@@ -63,6 +75,24 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
                 events.log(f"stops after step {step + 1}, with a snapshot")
             return
     finish(run)
+
+
+def go_back(run: Run, spike: SpikeError) -> None:
+    """Writes to disk that the step of a spike and the steps before it are left out. A snapshot that is being written is ended before."""
+    run.events.heartbeat.reach(Activity.SAVING)
+    run.writer.settle()
+    if complaint := run.writer.complaint():
+        run.events.log(complaint)
+    job, scratch = run.job, Path(run.job.scratch)
+    first = max(spike.step - run.settings.guard.rewind_steps, job.continuation.step + 1)
+    if run.engine.rank == 0:
+        left = [step for step in snapshot_folders.steps_in(run.snapshots) if job.continuation.step < step < first]
+        back_to = max(left, default=job.continuation.step)
+        made = [line["tokens"] for line in read_metrics(scratch / "metrics.jsonl") if "loss" in line and line["step"] > back_to]
+        rewind = rewinds.Rewind(spike.step, first, str(spike), back_to, int(sum(made)) + spike.tokens)
+        rewinds.write_rewinds(scratch, job.fingerprint(), [*run.rewinds, rewind])
+    run.events.log(f"goes back: {spike} Steps {first} to {spike.step} are left out from now on.")
+    run.engine.barrier()
 
 
 def save(run: Run, step: int, wait: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from stages.lm.checkpoints.rewinds import read_rewinds
 from stages.lm.data.order import Order
 from stages.lm.data.phases import OrderError, Phase, sequences_before
 from stages.lm.measures.metrics import SAMPLED, MetricLine, read_metrics
@@ -39,10 +40,12 @@ class Observers:
     Attributes:
         track: Gets the number of finished steps and their metrics, or those of an evaluation after them.
         sampled: Gets the number of finished steps and the token ids of the text samples.
+        goes_back: Called before steps are made again that were reported before.
     """
 
     track: Callable[[int, Mapping[str, float | None]], None] = lambda step, metrics: None
     sampled: Callable[[int, Sequence[Sequence[int]]], None] = lambda step, ids: None
+    goes_back: Callable[[], None] = lambda: None
 
 
 class Listener(Protocol):
@@ -85,7 +88,7 @@ def run(job: RankJob, listener: Listener, observers: Observers) -> list[MetricLi
     """Runs a job on its ranks. It fails with an error of FAILED, or with OSError if a disk is full or read-only.
 
     A training whose batches cannot be divided over the ranks, whose schedule is longer than the run, or that needs more memory than the
-    machine has, is refused before any rank starts.
+    machine has, is refused before any rank starts. When the ranks leave because training goes back, they are started again.
 
     Args:
         job: The job, for training or scoring.
@@ -104,8 +107,15 @@ def run(job: RankJob, listener: Listener, observers: Observers) -> list[MetricLi
             raise JobError(f"The schedule does not fit: {fault}.")
         refuse_too_little_memory(job)
     job.refuse_unfit_heads()
-    launch(job, lambda rank, event: _pass_on(job, listener, observers, rank, event), listener.child_environment())
-    return read_metrics(Path(job.scratch) / "metrics.jsonl")
+    scratch, fingerprint = Path(job.scratch), job.fingerprint()
+    rewinds = read_rewinds(scratch, fingerprint)
+    while True:
+        launch(job, lambda rank, event: _pass_on(job, listener, observers, rank, event), listener.child_environment())
+        before, rewinds = rewinds, read_rewinds(scratch, fingerprint)
+        if rewinds == before:
+            break
+        observers.goes_back()
+    return read_metrics(scratch / "metrics.jsonl")
 
 
 def remedy(error: Exception, scratch: Path) -> str:

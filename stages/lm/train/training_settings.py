@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import model_validator
 
-from stages.lm.data.phases import BatchSize, Phase, planned_phases, steps_of_sequences, steps_of_tokens
+from stages.lm.data.phases import BatchSize, Phase, steps_of_sequences, steps_of_tokens
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Optimizer
@@ -45,18 +45,18 @@ class Budget(StageConfig):
             raise ValueError(f"budget needs exactly one of steps, tokens and epochs; {' and '.join(given) or 'none'} is set")
         return self
 
-    def in_steps(self, phases: Sequence[Phase], sequences_per_epoch: int = 0, sequences_before: int = 0) -> int:
+    def in_steps(self, phases: Sequence[Phase], sequences_per_epoch: int = 0, tokens_before: int = 0) -> int:
         """Returns the budget in optimizer steps. It counts from the first step of the first run, also where a run continues another.
 
         Args:
             phases: The phases of the training.
             sequences_per_epoch: Sequences trained in one epoch. Only a budget in epochs needs them.
-            sequences_before: Sequences that were trained before the first step of the phases.
+            tokens_before: Tokens that were trained before the first step of the phases, every sequence at its full length.
         """
         if self.steps is not None:
             return self.steps
         if self.tokens is not None:
-            return steps_of_tokens(phases, self.tokens - sequences_before * phases[0].seq_len)
+            return steps_of_tokens(phases, self.tokens - tokens_before)
         assert self.epochs is not None
         return max(1, steps_of_sequences(phases, self.epochs * sequences_per_epoch))
 
@@ -130,10 +130,6 @@ class TrainingSettings(StageConfig):
             sizes.append(BatchSize(step, one.global_batch_size))
             step += one.steps
         return (*sizes, BatchSize(step, self.global_batch_size))
-
-    def planned_steps(self, seq_len: int) -> int:
-        """Returns a budget in steps or tokens in optimizer steps, for sequences of seq_len tokens. One in epochs depends on the data."""
-        return self.budget.in_steps(planned_phases(seq_len, self.batch_sizes))
 
     def milestones(self, steps: int, first_step: int = 0) -> tuple[int, ...]:
         """Returns the steps after which a run keeps a milestone, in order. The last step is the final checkpoint and none of them.

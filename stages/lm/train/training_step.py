@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stages.lm.checkpoints.rewinds import leaves_out
 from stages.lm.measures.metrics import finite
 from stages.lm.measures.step_figures import StepWork, bits_per_byte, peak_memory_bytes, work_of
 from stages.lm.measures.update_ratio import LAYER_GROUPS, copied_weights, update_ratios
 from stages.lm.ranks.heartbeat import Activity
 from stages.lm.ranks.stop_request import stop_requested
-from stages.lm.train.rank_run import Run, TrainingError, forward
+from stages.lm.train.rank_run import Run, SpikeError, TrainingError, forward
 from stages.lm.train.step_guard import fault
 
 RESERVED = {
@@ -112,20 +113,26 @@ def _update(
 
     Raises:
         TrainingError: Loss or gradients are out of the ordinary, and the guard does not skip such a step, or has skipped too many.
+        SpikeError: They are, and the guard says to go back.
     """
-    guard, past = run.settings.guard, run.history
+    guard, past, passed_over = run.settings.guard, run.history, leaves_out(run.rewinds, step + 1)
 
     def judged(norm: float, sums: list[float]) -> str:
         return fault(guard, "loss", sums[0] / work.units, past.losses) or fault(guard, "gradient norm", norm, past.norms)
 
-    norm, found = run.engine.update(together, lambda norm, sums: bool(judged(norm, sums)))
-    if not (why := judged(norm, found)):
-        return norm, False, found
+    norm, found = run.engine.update(together, lambda norm, sums: passed_over or bool(judged(norm, sums)))
+    if passed_over or not (why := judged(norm, found)):
+        return norm, passed_over, found
     loss = found[0]
     named = [int(sequence) for sequences, found in own if math.isfinite(loss) or not torch.isfinite(found) for sequence in sequences]
     where = f"Step {step + 1}: {why}" + (f"; sequences {_some(np.array(named))}." if named else ".")
     if guard.action == "fail":
         raise TrainingError(where, named)
+    if guard.action == "rewind":
+        if len(run.rewinds) < guard.max_rewinds:
+            raise SpikeError(where, named, step + 1, int(work.tokens))
+        before = f"Training went back {len(run.rewinds)} times before, as often as guard.max_rewinds allows."
+        raise TrainingError(f"{where} {before} `loam stage NODE RECIPE --blame {step + 1}` finds the documents that cause it.", named)
     if past.skips_in_a_row == guard.max_skips_in_a_row:
         before = f"The {past.skips_in_a_row} steps before it were skipped too, as many as guard.max_skips_in_a_row allows."
         raise TrainingError(f"{where} {before}", named)

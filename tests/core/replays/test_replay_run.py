@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from flows.cli import main
 from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.states import ReplayedWindow, WindowState
-from stages.core.replays.replay_run import replay_windows
+from stages.core.replays.replay_run import Draw, replay_windows
 from stages.settings import StageConfig
 from tests.conftest import run_stage
 
@@ -50,7 +51,7 @@ def toy(tmp_path: Path) -> Artifact:
 
 
 def replayed(home: Path, artifact: Artifact, count: int = 3, seed: int | None = 1, stage: Stage = TOY) -> list[int]:
-    found = replay_windows(home, artifact, stage, 20, count, seed, lambda line: None)
+    found = replay_windows(home, artifact, stage, 20, Draw(count, seed), lambda line: None)
     assert found.total == 20 and (seed is None or found.seed == seed) and not list((home / "scratch").glob("replay*"))
     assert not list((home / "leases").glob("replay*"))
     return [window.number for window in found.windows]
@@ -61,6 +62,15 @@ def test_a_seed_draws_the_windows(tmp_path: Path, toy: Artifact) -> None:
     assert len({tuple(replayed(tmp_path, toy, seed=seed)) for seed in range(10)}) > 5
     assert len({tuple(replayed(tmp_path, toy, 10, None)) for _ in range(5)}) > 1
     assert replayed(tmp_path, toy, 99) == [*range(1, 21)]
+
+
+def test_named_windows_are_trained_in_order_and_once(tmp_path: Path, toy: Artifact) -> None:
+    found = replay_windows(tmp_path, toy, TOY, 20, (20, 3, 1, 3), lambda line: None)
+    assert [window.number for window in found.windows] == [1, 3, 20] and (found.total, found.seed) == (20, None)
+    for number in (0, 21):
+        with pytest.raises(RecipeError, match=rf"toy-1 \(.*\) has no window {number}: its windows are 1 to 20\.") as caught:
+            replay_windows(tmp_path, toy, TOY, 20, (3, number), lambda line: None)
+        assert caught.value.where == "--windows" and not (tmp_path / "scratch").is_dir() or not list((tmp_path / "scratch").glob("replay*"))
 
 
 def changed(artifact: Artifact, **given: Any) -> Artifact:
@@ -85,3 +95,19 @@ def test_a_damaged_input_is_refused(tmp_path: Path, toy: Artifact) -> None:
     (path / "file").write_text("xxy")
     with pytest.raises(VerificationError, match="is damaged: .*bytes differ"):
         replayed(tmp_path, toy)
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "where"),
+    [
+        (["toy-1", "--windows", "3,5", "--replay", "2"], "--windows names the windows, and --replay draws them.", "--windows, --replay"),
+        (["toy-1", "--windows", "3,5", "--seed", "2"], "--windows names the windows, and --seed draws them.", "--windows, --seed"),
+        (["toy-1", "--windows", "3,x"], "'3,x' is no list of numbers.", "--windows"),
+        (["--windows", "3"], "--windows trains one checkpoint again, and none is named.", "--windows"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    tmp_path: Path, toy: Artifact, capsys: pytest.CaptureFixture[str], words: list[str], what: str, where: str
+) -> None:
+    assert main(["lineage", "verify", *words, "--home", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"loam: {what}\n  where: {where}\n  to do: ")

@@ -57,6 +57,19 @@ def test_tensorboard_reads_every_step_once_after_a_kill(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("wandb"))
 
 
+def test_tensorboard_reads_every_step_once_after_a_rewind(tmp_path: Path) -> None:
+    """In one process: training goes back after step 4, and makes step 3 and 4 again."""
+    lines = [(step, {"loss": 5.0 - step}) for step in range(5)]
+    tracked = build(tmp_path, "tensorboard", lines=tuple(lines[:3]))
+    for step, values in lines:
+        tracked.record(step, values)
+    tracked.start_again()
+    for step in (3, 4):
+        tracked.record(step, {"loss": 50.0 - step})
+    tracked.close()
+    assert curves(tmp_path / "pretrain" / "0123456789ab")["loss"] == [(0, 5.0), (1, 4.0), (2, 3.0), (3, 47.0), (4, 46.0)]
+
+
 def test_a_full_disk_ends_a_tracker_and_not_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     tracked = build(tmp_path, "tensorboard", said=said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,7 @@ def values(what: str) -> dict[str, torch.Tensor]:
     return {name: offset + 100 * n + torch.arange(float(torch.Size(s).numel())) for n, (name, s) in enumerate(SHAPES.items())}
 
 
-def written(folder: Path, ranks: int, step: int = 4, fingerprint: str = "f") -> Path:
+def written(folder: Path, ranks: int, step: int = 4, fingerprint: str = "f", left_out: Sequence[Sequence[int]] = ()) -> Path:
     """Writes a checkpoint by hand: parameters are divided equally over the ranks, and padding is a number that must not be read."""
     (folder / "shards").mkdir(parents=True)
     for rank in range(ranks):
@@ -36,7 +37,7 @@ def written(folder: Path, ranks: int, step: int = 4, fingerprint: str = "f") -> 
                 filled = torch.cat([value, torch.full((each * ranks - value.numel(),), -1e9)])
                 tensors[f"{name}|{what}"] = filled[rank * each : (rank + 1) * each].clone()
         save_file(tensors, folder / "shards" / f"{rank:05d}.safetensors", {"begins": json.dumps(begins)})
-    about = {"step": step, "optimizer_steps": step, "ranks": ranks, "shapes": SHAPES, "fingerprint": fingerprint}
+    about = {"step": step, "optimizer_steps": step, "ranks": ranks, "shapes": SHAPES, "fingerprint": fingerprint, "left_out": left_out}
     (folder / "trainer.json").write_text(json.dumps(about))
     record(folder)
     return folder
@@ -44,7 +45,7 @@ def written(folder: Path, ranks: int, step: int = 4, fingerprint: str = "f") -> 
 
 def record(folder: Path) -> None:
     files = [describe(p, folder) for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "checkpoint.json"]
-    (folder / "checkpoint.json").write_text(json.dumps({"format": 2, "files": [asdict(file) for file in files]}))
+    (folder / "checkpoint.json").write_text(json.dumps({"format": 3, "files": [asdict(file) for file in files]}))
 
 
 def unequal(folder: Path) -> Path:
@@ -156,8 +157,8 @@ def test_elements_that_no_shard_has_are_refused_where_they_are_read(tmp_path: Pa
 def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path / "c", 1)
     text = (folder / "checkpoint.json").read_text()
-    (folder / "checkpoint.json").write_text(text.replace('"format": 2', '"format": 1'))
-    with pytest.raises(CheckpointError, match="Checkpoint c has format 1, but this version reads format 2; make it again"):
+    (folder / "checkpoint.json").write_text(text.replace('"format": 3', '"format": 1'))
+    with pytest.raises(CheckpointError, match="Checkpoint c has format 1, but this version reads format 3; make it again"):
         checkpoint.verify(folder)
 
 

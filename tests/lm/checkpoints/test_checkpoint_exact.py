@@ -27,7 +27,7 @@ def test_weights_are_asked_for_where_a_shard_has_some_and_the_record_has_its_for
     assert [slice_ for slice_ in asked if slice_[0] != "matrix.weight"] == [
         ("norm.weight", 0, 1), ("one.weight", 0, 1), ("norm.weight", 1, 2), ("norm.weight", 2, 3),
     ]  # fmt: skip
-    assert json.loads((tmp_path / "c" / "checkpoint.json").read_text())["format"] == 2
+    assert json.loads((tmp_path / "c" / "checkpoint.json").read_text())["format"] == 3
 
 
 def test_shards_are_joined_in_the_order_of_their_numbers(tmp_path: Path, backwards: None) -> None:

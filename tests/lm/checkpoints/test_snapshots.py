@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stages.lm.checkpoints import checkpoint, snapshots
+from stages.lm.checkpoints.rewinds import Rewind
 from tests.lm.checkpoints.test_checkpoint import record, written
 from tests.lm.made import ALONE
 
@@ -172,6 +173,28 @@ def test_a_snapshot_whose_trainer_is_damaged_is_told_and_the_one_before_it_is_ta
     found = snapshots.newest_good(ALONE, tmp_path, "f", said.append)
     assert found is not None and found[1].step == 2
     assert len(said) == 1 and said[0].endswith("Falling back to the snapshot before it.") and "another job" not in said[0]
+
+
+def test_a_snapshot_from_before_a_rewind_is_not_used_and_deleted(tmp_path: Path) -> None:
+    """Steps 4 to 6 are left out. Snapshots 4 and 7 made some of these updates; 5 left out a part of them, and 3 is from before them."""
+    for step, out in ((3, []), (4, []), (5, [[4, 5]]), (6, [[4, 5]]), (7, [])):
+        written(tmp_path / f"step-{step:010d}", 1, step, left_out=out)
+    said: list[str] = []
+    found = snapshots.newest_good(ALONE, tmp_path, "f", said.append, rewinds=[Rewind(6, 4, "", 3, 0)])
+    assert found is not None and found[1].step == 5
+    assert said == [f"Snapshot step-000000000{step} made updates that are left out since; it is deleted." for step in (7, 6)]
+    assert sorted(int(path.name[5:]) for path in tmp_path.iterdir()) == [3, 4, 5]
+    assert (back := snapshots.newest_good(ALONE, tmp_path, "f", said.append, rewinds=[Rewind(5, 4, "", 3, 0)])) and back[1].step == 5
+    assert (back := snapshots.newest_good(ALONE, tmp_path, "f", said.append, rewinds=[Rewind(5, 3, "", 2, 0)])) is None, back
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("back", "left"), [(0, [9, 10]), (1, [9, 10]), (2, [8, 9, 10]), (4, [5, 9, 10]), (5, [5, 9, 10]), (8, [9, 10])])
+def test_one_snapshot_to_go_back_to_stays(tmp_path: Path, backwards: None, back: int, left: list[int]) -> None:
+    for step in (3, 4, 5, 8, 9, 10):
+        (tmp_path / f"step-{step:010d}").mkdir()
+    snapshots.prune(tmp_path, 10, 2, (), back)
+    assert sorted(int(path.name[5:]) for path in tmp_path.iterdir()) == left
 
 
 def test_hashing_goes_on_is_told_for_every_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from stages.lm.data.phases import (
     sequences_before,
     steps_of_sequences,
     steps_of_tokens,
+    tokens_by_length,
     upcoming_sizes,
 )
 from tests.golden import oracle
@@ -46,6 +47,22 @@ def test_ramps_and_ranges_give_the_batches_of_the_oracle(ranges: list[int], ramp
     assert places.sequence.tolist() == sum(expected, [])
     assert places.step.tolist() == [step + 1 for step, found in enumerate(expected) for _ in found]
     assert [table[phase] for phase in places.phase] == [order.phase_of(step - 1) for step in places.step]
+
+
+@given(st.lists(st.tuples(st.integers(6, 40), st.integers(1, 3)), min_size=1, max_size=3), RAMPS, st.integers(1, 6), st.integers(0, 30), st.integers(0, 60))
+@settings(max_examples=100, deadline=None)
+def test_tokens_are_counted_step_by_step(
+    ranges: list[tuple[int, int]], ramp: list[tuple[int, int]], batch: int, first: int, steps: int
+) -> None:
+    """Each step has the length of the range that the oracle reads in it."""
+    starts = np.cumsum([0, *(size for size, _ in ranges)])[:-1].tolist()
+    table = phase_table([SequenceRange(start, size, length) for start, (size, length) in zip(starts, ranges, strict=True)], sizes_of(ramp, batch))
+    expected: dict[int, int] = {}
+    bounds = list(zip(starts, (size for size, _ in ranges), strict=True))
+    for sequences in islice(oracle.batches(bounds, batch, 1, ramp), first, first + steps):
+        length = ranges[int(np.searchsorted(starts, sequences[0], side="right")) - 1][1]
+        expected[length] = expected.get(length, 0) + len(sequences) * length
+    assert tokens_by_length(table, first, first + steps) == expected
 
 
 @given(RAMPS, st.integers(1, 6), st.integers(1, 60), st.integers(1, 3000))

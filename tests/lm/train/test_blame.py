@@ -178,7 +178,7 @@ def test_a_replay_starts_from_the_newest_snapshot_of_the_job_before_the_step(tmp
     def snapshot(place: str, step: int, fingerprint: str) -> None:
         folder = tmp_path / place / f"step-{step:010d}"
         folder.mkdir(parents=True)
-        (folder / "trainer.json").write_text(f'{{"step": {step}, "fingerprint": "{fingerprint}"}}')
+        (folder / "trainer.json").write_text(f'{{"step": {step}, "fingerprint": "{fingerprint}", "left_out": []}}')
 
     for step, fingerprint in ((2, job.fingerprint()), (4, job.fingerprint()), (5, "another"), (7, job.fingerprint())):
         snapshot("left/resume", step, fingerprint)

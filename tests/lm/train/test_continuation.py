@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stages.continued_training import new_run
 from stages.lm.checkpoints import checkpoint, snapshot_folders
 from stages.lm.data.phases import BatchSize, SequenceRange
 from stages.lm.data.reader import write_sequence_files
@@ -27,7 +28,7 @@ from stages.lm.train.continuation import (
     TrainedRun,
     first_other_rate,
     read_runs,
-    sequences_until,
+    tokens_until,
     trained_rate,
     write_runs,
 )
@@ -36,7 +37,8 @@ from tests.lm import plain
 from tests.lm.checkpoints.test_checkpoint import written
 from tests.lm.made import MODEL, changed, training
 
-TRUNK = TrainedRun("mixture", 7, (BatchSize(0, 8),), 100, 1e-3, 0.1, 5, WarmupStableDecay(), StartingPoint())
+RANGES = (SequenceRange(0, 50, 16), SequenceRange(50, 9, 32))
+TRUNK = TrainedRun("mixture", 7, RANGES, (BatchSize(0, 8),), 100, 1e-3, 0.1, 5, WarmupStableDecay(), StartingPoint())
 
 
 def test_a_chain_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -69,14 +71,34 @@ def test_the_first_rate_that_differs() -> None:
     assert first_other_rate(chain, replace(TRUNK, steps=200), 160) is None, "the trunk's own decay was not trained in this chain"
 
 
-def test_sequences_of_steps_with_other_batches() -> None:
+@pytest.mark.parametrize("order_start", [0, 10])
+def test_tokens_of_steps_with_other_batches_and_lengths(order_start: int) -> None:
+    """The first run reads 6 batches of 8 sequences of 16 tokens, then sequences of 32; the second one has batches of 3, in its own order."""
     chain = (
         TRUNK,
-        replace(TRUNK, batch_sizes=(BatchSize(0, 3),), continuation=StartingPoint(10)),
-        replace(TRUNK, continuation=StartingPoint(14)),
-    )
-    assert sequences_until(chain, 20) == 10 * 8 + 4 * 3 + 6 * 8
-    assert sequences_until((TRUNK,), 20) == 160
+        replace(TRUNK, batch_sizes=(BatchSize(0, 3),), ranges=(SequenceRange(0, 40, 4), SequenceRange(40, 9, 5)),
+                continuation=StartingPoint(10, order_start)),
+        replace(TRUNK, continuation=StartingPoint(14, 14)),
+    )  # fmt: skip
+    first = [8 * 16] * 6 + [8 * 32] * 100
+    second = [0] * order_start + [3 * 4] * 13 + [3 * 5] * 100
+    third = [0] * 14 + [8 * 16] * 6 + [8 * 32] * 100
+    each = [*first[:10], *second[10:14], *third[14:40]]
+    assert [tokens_until(chain, step) for step in range(40)] == [sum(each[:step]) for step in range(40)]
+    assert tokens_until((TRUNK,), 20) == sum(first[:20])
+
+
+def test_a_continued_budget_in_tokens_counts_the_lengths_that_were_trained() -> None:
+    """Ten steps of the trunk are 6 of 8 * 16 tokens and 4 of 8 * 32. The new sequences have 64."""
+    trunk: Any = SimpleNamespace(runs=(TRUNK,), step=10, rewarm_steps=0, setting=lambda name: name, name="pretrain-1")
+    before = 6 * 8 * 16 + 4 * 8 * 32
+    for more, steps in ((1, 11), (8 * 64, 11), (8 * 64 + 1, 12)):
+        budget = training(global_batch_size=8, learning_rate=1e-3, budget={"tokens": before + more})
+        run, order = new_run(budget, trunk, "another mixture", 7, [SequenceRange(0, 99, 64)])
+        assert (run.steps, run.continuation.order_start, run.ranges) == (steps, 10, (SequenceRange(0, 99, 64),))
+        assert order.phases[0].first_step == 10
+    same = training(global_batch_size=8, learning_rate=1e-3, budget={"tokens": before + 8 * 32 + 1})
+    assert new_run(same, trunk, "mixture", 7, RANGES)[0].steps == 12, "the order goes on, in sequences of 32"
 
 
 def test_the_last_updates() -> None:

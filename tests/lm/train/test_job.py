@@ -55,6 +55,7 @@ ELSEWHERE = {
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
     "train": "by its own fields, below", "machine.kernels": "test_compiled_blocks trains with and without",
     **dict.fromkeys(("settings.guard.action", "settings.guard.max_z", "settings.guard.window", "settings.guard.max_skips_in_a_row"), "test_step_guard"),
+    **dict.fromkeys(("settings.guard.rewind_steps", "settings.guard.max_rewinds"), "test_rewinds"),
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
     "settings.budget.partial": "the stage refuses, test_early_end",
     "continuation": "test_continuation", "earlier": "test_continuation", "machine.keep_snapshots": "test_trainer and test_snapshots",

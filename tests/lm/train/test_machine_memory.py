@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from stages.lm.data.phases import SequenceRange
 from stages.lm.model.loss_dpo import DpoLoss
 from stages.lm.model.training_memory import PROCESS_BYTES
 from stages.lm.train import machine_memory, training_run
@@ -53,7 +54,7 @@ def test_the_estimate_is_that_of_the_job(tmp_path: Path) -> None:
     job = small_job(tmp_path, Machine(1, "cpu", 2, 2), 1)
     more = (
         replace(job, machine=replace(job.machine, micro_batch_size=4)),
-        replace(job, train=replace(job.train, seq_len=32)),
+        replace(job, train=replace(job.train, seq_len=32), ranges=(SequenceRange(0, 8, 32),)),
         replace(job, model=job.model.model_copy(update={"hidden_size": 16})),
     )
     assert all(rank_bytes(other) > rank_bytes(job) for other in more)
@@ -61,10 +62,19 @@ def test_the_estimate_is_that_of_the_job(tmp_path: Path) -> None:
     assert rank_bytes(changed(job, optimizer={"name": "muon"})) < rank_bytes(job)
 
 
+def test_memory_is_that_of_the_longest_phase_that_is_trained(tmp_path: Path) -> None:
+    """The first range has two steps. Sequences of 256 tokens, which come after them, take more than those of 16."""
+    job = small_job(tmp_path, Machine(1, "cpu", 2, 2), 4)
+    short, long = SequenceRange(0, 8, 16), SequenceRange(8, 8, 256)
+    wide = replace(job, train=replace(job.train, seq_len=256), ranges=(short, long))
+    assert rank_bytes(replace(wide, steps=2)) == rank_bytes(job) < rank_bytes(replace(wide, steps=3))
+    assert rank_bytes(replace(wide, steps=3)) == rank_bytes(replace(wide, ranges=(long,)))
+
+
 def test_batches_that_are_trimmed_count_as_long_as_the_longest_sequence(tmp_path: Path) -> None:
     """Eight sequences of 16 tokens in files for 64: a loss that trims to multiples of 8 has 16."""
     job = small_job(tmp_path, Machine(1, "cpu", 2, 2), 1)
-    wide = replace(job, train=replace(job.train, seq_len=64))
+    wide = replace(job, train=replace(job.train, seq_len=64), ranges=(SequenceRange(0, 8, 64),))
     assert rank_bytes(changed(wide, loss=DpoLoss(beta=0.1))) == rank_bytes(job) < rank_bytes(wide)
 
 

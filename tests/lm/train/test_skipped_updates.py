@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import pytest
 import torch
 
 from stages.lm.checkpoints import checkpoint
+from stages.lm.checkpoints.rewinds import read_rewinds
 from stages.lm.measures.metrics import read_metrics
 from stages.lm.measures.update_ratio import LAYER_GROUPS
 from stages.lm.ranks.launch import LaunchError, launch
+from stages.lm.train import training_run
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.step_guard import Guard
 from tests.lm import plain
 from tests.lm.made import changed
+from tests.lm.train.test_rewinds import at, curve, going_back, train
+from tests.lm.train.test_rewinds import weights as weights_of
 from tests.lm.train.test_step_guard import batches, job, poisoned
 
-__all__ = ["job"]
+__all__ = ["going_back", "job"]
 
 
 @pytest.mark.parametrize(("ranks", "stage", "step"), [(1, 3, 0), (2, 3, 2), (2, 1, 0)])
@@ -52,6 +57,25 @@ def test_deepspeed_skips_as_plain_torch_does(
     assert checkpoint.read_trainer(tmp_path / "out" / "checkpoint").optimizer_steps == 5
     with pytest.raises(LaunchError, match=f"Step {step + 1}: the loss is not finite; sequences .*{bad}"):
         launch(replace(changed(real, guard=Guard()), scratch=str(tmp_path / "other")), lambda rank, event: None, dict(os.environ))
+
+
+def test_ranks_go_back_as_one_process_does(going_back: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks under ZeRO 3. They leave after the decision, and the launcher starts them again."""
+    expected = at(going_back, tmp_path / "plain")
+    train(expected, monkeypatch)
+    real = replace(at(going_back, tmp_path / "real"), machine=Machine(2, "cpu", 2, 3))
+    Path(real.out).mkdir(parents=True)
+    told: list[str] = []
+    listener = SimpleNamespace(child_environment=lambda: dict(os.environ), log=told.append, progress=lambda *values: None)
+    lines = training_run.run(real, listener, training_run.Observers(goes_back=lambda: told.append("goes back")))
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6] and [line["skipped"] for line in lines] == [0, 0, 1, 1, 1, 0]
+    losses = [line["loss"] for line in lines if line["loss"] is not None]
+    assert losses == pytest.approx([loss for loss in curve(expected) if loss is not None], rel=1e-5)
+    weights = checkpoint.consolidate(Path(real.out) / "checkpoint")
+    assert all(torch.allclose(weights[name], tensor, atol=1e-6) for name, tensor in weights_of(expected).items())
+    assert told.count("goes back") == 1 and "rank 0: continues from step 2 (written by 2 ranks)" in told
+    known = read_rewinds(Path(real.scratch), real.fingerprint())
+    assert known == read_rewinds(Path(expected.scratch), expected.fingerprint()) and len(known) == 1
 
 
 def test_bf16_under_stage_1_skips_too(job: RankJob, tmp_path: Path) -> None:

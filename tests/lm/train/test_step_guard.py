@@ -46,11 +46,15 @@ def test_a_spike_is_far_above_the_median_by_brute_force(earlier: list[float], va
 
 def test_every_setting_decides_and_has_limits() -> None:
     """A snapshot of a run that skips other steps is of another run."""
-    given = {"action": "skip", "max_z": 6.0, "window": 16, "max_skips_in_a_row": 10**9}
+    given = {"action": "skip", "max_z": 6.0, "window": 16, "rewind_steps": 3, "max_rewinds": 10**6, "max_skips_in_a_row": 10**9}
     assert deciding(Guard(**given)) == given and Guard(window=100_000, max_z=1e6).window == 100_000
     for wrong in (
         {"window": 15},
         {"window": 100_001},
+        {"rewind_steps": 0},
+        {"rewind_steps": 10**6 + 1},
+        {"max_rewinds": 0},
+        {"max_rewinds": 10**6 + 1},
         {"max_skips_in_a_row": 0},
         {"max_skips_in_a_row": 10**9 + 1},
         {"max_z": 0},
@@ -155,7 +159,7 @@ def test_too_many_skips_in_a_row_end_the_training(job: RankJob, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("loss", "norm", "why"), [(9.0, 1.0, "the loss 9 is"), (2.0, 7.0, "the gradient norm 7 is")])
-@pytest.mark.parametrize("action", ["fail", "skip"])
+@pytest.mark.parametrize("action", ["fail", "skip", "rewind"])
 def test_a_spike_of_loss_or_norm_is_no_update(loss: float, norm: float, why: str, action: str) -> None:
     guard = Guard(action=action, max_z=6, window=16)
     said: list[str] = []
@@ -163,12 +167,16 @@ def test_a_spike_of_loss_or_norm_is_no_update(loss: float, norm: float, why: str
     work = StepWork(units=4.0, tokens=32.0, attended=90.0, bytes=50.0)
     engine = SimpleNamespace(update=lambda sums, refuses: refused.append(refuses(norm, sums)) or (norm, sums))
     past = history(guard, [{"loss": 2.0 + at % 3 / 10, "grad_norm": 1.0 + at % 3 / 10, "skipped": 0.0} for at in range(16)])
-    run: Any = SimpleNamespace(settings=SimpleNamespace(guard=guard), history=past, engine=engine, events=SimpleNamespace(log=said.append))
+    run: Any = SimpleNamespace(
+        settings=SimpleNamespace(guard=guard), history=past, engine=engine, events=SimpleNamespace(log=said.append), rewinds=()
+    )
     own = [(np.array([4, 7]), torch.tensor(9.0))]
-    if action == "fail":
+    if action != "skip":
         with pytest.raises(rank_run.TrainingError, match=f"Step 21: {why} .* sequences 4, 7") as caught:
             training_step._update(run, 20, work, [4 * loss, 7.0], own)
         assert caught.value.sequences == [4, 7]
+        if action == "rewind":
+            assert isinstance(caught.value, rank_run.SpikeError) and (caught.value.step, caught.value.tokens) == (21, 32)
     else:
         assert training_step._update(run, 20, work, [4 * loss, 7.0], own) == (norm, True, [4 * loss, 7.0])
         assert said[0].startswith(f"skipped: Step 21: {why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from stages.lm.data.phases import BatchSize, planned_phases
+from stages.lm.data.phases import BatchSize, SequenceRange, phase_table, planned_phases
 from stages.lm.train.training_settings import Budget
 from tests.lm.made import training
 
@@ -15,9 +15,16 @@ def test_a_budget_in_steps() -> None:
     assert Budget(steps=7).in_steps(phases) == 7
     assert Budget(tokens=1600).in_steps(phases) == 2 and Budget(tokens=1601).in_steps(phases) == 3
     later = planned_phases(100, [BatchSize(0, 4)], first_step=1)
-    assert Budget(tokens=1601).in_steps(later, sequences_before=8) == 1 + 3, "one step of eight sequences before, then steps of four"
+    assert Budget(tokens=1601).in_steps(later, tokens_before=800) == 1 + 3, "one step of eight sequences before, then steps of four"
     assert Budget(epochs=2.5).in_steps(phases, 40) == 12
     assert Budget(epochs=0.01).in_steps(phases, 40) == 1
+
+
+def test_a_budget_in_tokens_follows_the_lengths_of_the_phases() -> None:
+    """Two steps of 4 sequences of 10 tokens, then sequences of 100: 80 tokens, and 400 per step."""
+    phases = phase_table([SequenceRange(0, 11, 10), SequenceRange(11, 8, 100)], [BatchSize(0, 4)])
+    found = {tokens: Budget(tokens=tokens).in_steps(phases) for tokens in (1, 40, 41, 80, 81, 480, 481)}
+    assert found == {1: 1, 40: 1, 41: 2, 80: 2, 81: 3, 480: 3, 481: 4}
 
 
 def test_a_ramp_comes_before_the_batch_size() -> None:
