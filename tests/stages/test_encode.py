@@ -13,7 +13,8 @@ from stages.core.contract.errors import StageError
 from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE
 from stages.text.items.chat import BOS, EOS, SPECIAL_TOKENS
-from stages.text.tokenizer.bpe import load_plain, save, train_bpe
+from stages.text.tokenizer.bpe import load_plain, save
+from stages.text.tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
 

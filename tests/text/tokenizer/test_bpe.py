@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text.items import chat
-from stages.text.tokenizer.bpe import LLAMA3_SPLIT, CorpusTooSmallError, encode_texts, load_chat, load_plain, save, train_bpe
+from stages.text.tokenizer.bpe import encode_texts, load_chat, load_plain, save
+from stages.text.tokenizer.bpe_training import CorpusTooSmallError, train_bpe
+from stages.text.tokenizer.llama_split import LLAMA3_SPLIT
 
 TEXTS = [f"The function number {i} returns the {w} of its argument, don't {w} it." for i in range(300) for w in ("length", "sum", "copy")]
 
@@ -63,7 +65,7 @@ def test_pattern_is_llama_3s(folder: Path) -> None:
 
 def test_threads_and_document_order_do_not_change_the_bytes(tmp_path: Path, folder: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from tests.text.tokenizer.test_bpe import TEXTS; from stages.text.tokenizer.bpe import *; "
+        "import sys; from pathlib import Path; from tests.text.tokenizer.test_bpe import TEXTS; from stages.text.tokenizer.bpe import save; from stages.text.tokenizer.bpe_training import train_bpe; "
         "save(train_bpe(TEXTS[::-1], 320), Path(sys.argv[1]))"
     )
     for threads in ("1", "4"):
