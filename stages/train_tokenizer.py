@@ -195,7 +195,7 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
     return Outcome(rows=judged["size"], summary={"vocab_size": judged["size"], **changes})
 
 
-def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:
+def _sample(files: Sequence[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:
     """Returns (per file a mask of the documents to train on, their bytes, the available bytes)."""
     import numpy as np
     import pyarrow.compute as pc

@@ -54,7 +54,9 @@ def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
     """Yields (source, language, text) of the first documents of each source, until each has its share of MEASURED_BYTES."""
     import pyarrow.compute as pc
 
-    in_file = [{name for batch in read_batches(file, ["source"]) for name in pc.unique(batch.column("source")).to_pylist()} for file in files]
+    in_file = [
+        {name for batch in read_batches(file, ["source"]) for name in pc.unique(batch.column("source")).to_pylist()} for file in files
+    ]
     sources = set().union(*in_file)
     left = Counter(dict.fromkeys(sources, MEASURED_BYTES // max(len(sources), 1)))
     for file, here in zip(files, in_file, strict=True):

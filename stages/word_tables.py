@@ -66,7 +66,7 @@ class AddedWords(TypedDict):
 
 
 def count_file(folder: Path, task: CountTask, meter: Meter) -> CountedFile:
-    """Writes the words of the chosen documents of a file as tables, in folders named by number."""
+    """Returns what was counted, after the words of the chosen documents of a file were written as tables, in folders named by number."""
     import numpy as np
 
     from stages.text.tokenizer.word_counts import contents, counted_words, ranges_of, write_words
@@ -107,7 +107,7 @@ def text_bytes(texts: pa.StringArray, chosen: np.ndarray) -> tuple[np.ndarray, n
 
 
 def add_words(folder: Path, task: AddTask, meter: Meter) -> AddedWords:
-    """Writes each word of a range once, with the sum of its counts, unless it is rare or too short to be merged."""
+    """Returns what was kept, after each word of a range was written once, with the sum of its counts: none that is rare or too short."""
     import numpy as np
 
     from stages.text.tokenizer.word_counts import added_up, picked, range_sizes, read_words, write_words
@@ -123,7 +123,7 @@ def add_words(folder: Path, task: AddTask, meter: Meter) -> AddedWords:
 
 
 def count_words(files: Sequence[Path], chosen: Sequence[Path | None], label: str, ctx: Context) -> list[Shard[CountedFile]]:
-    """Counts the words of documents files on the workers.
+    """Returns the shards with the words of documents files, counted by the workers.
 
     Args:
         files: The documents files.
@@ -136,7 +136,7 @@ def count_words(files: Sequence[Path], chosen: Sequence[Path | None], label: str
 
 
 def add_up_words(counted: Sequence[Shard[CountedFile]], least: int, ctx: Context) -> list[Shard[AddedWords]]:
-    """Adds up the words of all files on the workers.
+    """Returns the shards with the words of all files, each word once, added up by the workers.
 
     Args:
         counted: The results of `count_words`.

@@ -44,9 +44,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> 
         vocab_size: Number of tokens.
         min_frequency: Smallest number of occurrences at which a pair of tokens becomes a token.
 
-    Raises:
-        ValueError: `vocab_size` is smaller than SMALLEST_VOCABULARY.
-        CorpusTooSmallError: The texts give fewer tokens.
+    `train_on_words` says what it raises.
     """
     parts = [picked(found, np.arange(len(found.counts))) for found in map(contents, counted_words(_batches(texts)))]
     words = added_up(parts, sum(len(part.counts) for part in parts), sum(len(part.data) for part in parts))

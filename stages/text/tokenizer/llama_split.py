@@ -99,7 +99,7 @@ def _mark_words(data: np.ndarray, marks: np.ndarray, texts: np.ndarray) -> None:
             while j < end and marks[j] & INSIDE:
                 j += 1
             following = marks[j] & KIND if j < end else NEWLINE
-            if kind == LETTER or (kind == OTHER or kind == SPACE) and following == LETTER:
+            if kind == LETTER or kind in (OTHER, SPACE) and following == LETTER:
                 while j < end and marks[j] & KIND == LETTER:
                     j += 1
             elif kind == NUMBER:

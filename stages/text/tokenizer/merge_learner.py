@@ -161,7 +161,7 @@ class _Index:
         compiled(merge_steps.clear)(found)
 
     def _placed(self, keys: np.ndarray, counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Queues the pairs that a merge made, and returns where their lists begin: int64, -1 for none."""
+        """Returns where the lists of the pairs that a merge made begin, int64, -1 for none, after these pairs were queued."""
         places = np.full(len(keys), -1)
         wanted = np.flatnonzero(self._within(counts, keys))
         crowded = self.pairs.used[0] + len(wanted) > QUEUED
@@ -214,7 +214,9 @@ class _Index:
         keys, counts = self._most_frequent()
         table = pair_table(len(keys))
         set_counts(table, keys, np.arange(len(keys)))
-        found = Candidates(table.keys, table.counts, np.zeros(len(keys), np.int64), np.full(len(keys), -1, np.int32), np.full(len(keys), -1))
+        found = Candidates(
+            table.keys, table.counts, np.zeros(len(keys), np.int64), np.full(len(keys), -1, np.int32), np.full(len(keys), -1)
+        )
         find = compiled(merge_steps.find_pairs)
         find(self.corpus, found, np.empty(0, np.int32))
         room = np.cumsum(found.words) <= len(self.lists) // 4 * 3

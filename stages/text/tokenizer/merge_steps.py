@@ -200,7 +200,7 @@ def find_pairs(corpus: Corpus, found: Candidates, lists: np.ndarray) -> None:
 
 
 def count_pairs(corpus: Corpus, table: PairTable, share: int, shares: int) -> bool:
-    """Counts the pairs of one share of the hash values in an empty table. Returns whether it has room for them; shares: a power of two."""
+    """Returns whether a table has room for the pairs of one share of the hash values, after these were counted. shares: a power of two."""
     mask = len(table.keys) - 1
     room = len(table.keys) // 4 * 3
     for w in range(len(corpus.counts)):
