@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from stages.text.tokenizer.word_counts import Words
+    from stages.text.tokenizer.word_counts import CountedWords
 
 MERGED_WORDS = 1 << 21
 """Words, counted once per table, that a worker adds up at a time. A range of hashes with more words is still added up at once."""
@@ -31,7 +31,7 @@ SHORTEST = 2  # bytes of a word within which two bytes can be merged
 
 
 @dataclass(frozen=True)
-class CountTask:
+class WordTask:
     """A documents file, and the file with the mask of the documents to count (bool); None counts all."""
 
     file: Path
@@ -65,7 +65,7 @@ class AddedWords(TypedDict):
     rare: int
 
 
-def count_file(folder: Path, task: CountTask, meter: Meter) -> CountedFile:
+def count_file(folder: Path, task: WordTask, meter: Meter) -> CountedFile:
     """Returns what was counted, after the words of the chosen documents of a file were written as tables, in folders named by number."""
     import numpy as np
 
@@ -131,7 +131,7 @@ def count_words(files: Sequence[Path], chosen: Sequence[Path | None], label: str
         label: The folder in scratch.
         ctx: The stage's context.
     """
-    tasks = [CountTask(file, mask) for file, mask in zip(files, chosen, strict=True)]
+    tasks = [WordTask(file, mask) for file, mask in zip(files, chosen, strict=True)]
     return run_shards(count_file, tasks, ctx, label, [file.stat().st_size for file in files])
 
 
@@ -164,7 +164,7 @@ def add_up_words(counted: Sequence[Shard[CountedFile]], least: int, ctx: Context
     return run_shards(add_words, tasks, ctx, "words")
 
 
-def words_of(shard: Shard[AddedWords]) -> Words:
+def words_of(shard: Shard[AddedWords]) -> CountedWords:
     """Returns the words that `add_words` wrote."""
     from stages.text.tokenizer.word_counts import read_words
 

@@ -44,7 +44,7 @@ def test_workers_and_the_room_of_tables_do_not_matter(tmp_path: Path, monkeypatc
     long = {word: count for word, count in expected.items() if len(word.encode()) > 1}
     assert words(files, [None] * 3, context(tmp_path / "two", 2)) == long
     monkeypatch.setattr(word_counts.counted_words, "__defaults__", ((300, 3000),))
-    monkeypatch.setattr(word_tables, "MERGED_WORDS", 300)
+    monkeypatch.setattr(word_tables, "MERGED_WORDS", 60)
     assert words(files, [None] * 3, context(tmp_path / "small")) == long
     assert len(list((tmp_path / "small" / "words").iterdir())) > 3
     assert words(files, [None] * 3, context(tmp_path / "rare"), 3) == {word: count for word, count in long.items() if count >= 3}

@@ -16,7 +16,7 @@ import numpy as np
 from stages.text.items.chat import BOS, SPECIAL_TOKENS
 from stages.text.tokenizer.llama_split import LLAMA3_SPLIT
 from stages.text.tokenizer.merge_learner import BYTES, Learned, corpus_of, learn_merges
-from stages.text.tokenizer.word_counts import Words, added_up, contents, counted_words, picked
+from stages.text.tokenizer.word_counts import CountedWords, added_up, contents, counted_words, picked
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -52,7 +52,11 @@ def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> 
 
 
 def train_on_words(
-    parts: Iterable[Words], size: tuple[int, int], vocab_size: int, min_frequency: int, told: Callable[[int], None] = lambda tokens: None
+    parts: Iterable[CountedWords],
+    size: tuple[int, int],
+    vocab_size: int,
+    min_frequency: int,
+    told: Callable[[int], None] = lambda tokens: None,
 ) -> Tokenizer:
     """Returns a tokenizer of exactly `vocab_size` tokens, special tokens included, trained on words with their counts.
 

@@ -23,9 +23,9 @@ import numpy as np
 
 from stages.text.basics.native import compiled
 from stages.text.tokenizer import merge_steps
-from stages.text.tokenizer.merge_steps import Candidates, Corpus
+from stages.text.tokenizer.merge_steps import SoughtPairs, TokenWords
 from stages.text.tokenizer.pair_table import PairTable, counts_of, lose, pair_table, set_counts
-from stages.text.tokenizer.word_counts import Words
+from stages.text.tokenizer.word_counts import CountedWords
 
 BYTES = 256
 QUEUED = 1 << 19
@@ -36,7 +36,7 @@ COUNTED = 3 << 21
 LATEST = (1 << 64) - 1  # after every pair
 
 
-class Pair(NamedTuple):
+class QueuedPair(NamedTuple):
     """An entry of the queue, in its order. size: words of the list at `start`."""
 
     negative_count: int
@@ -65,7 +65,7 @@ def learner_bytes(words: int, size: int, vocab_size: int) -> int:
     return 4 * size + 16 * words + lists + max(table + 40 * COUNTED, lists // 2) + 130 * vocab_size + 400 * QUEUED
 
 
-def corpus_of(parts: Iterable[Words], words: int, size: int, alphabet: np.ndarray) -> Corpus:
+def corpus_of(parts: Iterable[CountedWords], words: int, size: int, alphabet: np.ndarray) -> TokenWords:
     """Returns words as a corpus of tokens.
 
     Args:
@@ -74,7 +74,7 @@ def corpus_of(parts: Iterable[Words], words: int, size: int, alphabet: np.ndarra
         size: Their bytes in all.
         alphabet: The token of each byte, int32 [256].
     """
-    corpus = Corpus(np.empty(size, np.int32), np.zeros(words + 1, np.int64), np.empty(words, np.int64))
+    corpus = TokenWords(np.empty(size, np.int32), np.zeros(words + 1, np.int64), np.empty(words, np.int64))
     word = byte = 0
     for part in parts:
         count, length = len(part.counts), len(part.data)
@@ -86,7 +86,7 @@ def corpus_of(parts: Iterable[Words], words: int, size: int, alphabet: np.ndarra
 
 
 def learn_merges(
-    corpus: Corpus, alphabet: list[bytes], vocab_size: int, min_frequency: int, told: Callable[[int], None] = lambda tokens: None
+    corpus: TokenWords, alphabet: list[bytes], vocab_size: int, min_frequency: int, told: Callable[[int], None] = lambda tokens: None
 ) -> Learned:
     """Learns merges until the vocabulary is full or no pair is frequent enough.
 
@@ -118,10 +118,10 @@ class _Index:
     corpus: the words. least: the smallest count to merge. bound: the last pair, in the order of the queue, that it must have.
     """
 
-    corpus: Corpus
+    corpus: TokenWords
     vocab_size: int
     least: int
-    queue: list[Pair] = field(default_factory=list)
+    queue: list[QueuedPair] = field(default_factory=list)
     used: int = 0
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ class _Index:
         """The bound of a queue that has every pair."""
         return (-self.least, LATEST)
 
-    def next(self) -> Pair | None:
+    def next(self) -> QueuedPair | None:
         """Returns the pair to merge, or None if no pair is frequent enough."""
         while True:
             while not self.queue or self.queue[0][:2] > self.bound:
@@ -147,9 +147,9 @@ class _Index:
             if count == -pair.negative_count:
                 return pair
             if count >= self.least:
-                heappush(self.queue, Pair(-count, *pair[1:]))
+                heappush(self.queue, QueuedPair(-count, *pair[1:]))
 
-    def merge(self, pair: Pair, merge: tuple[int, int, int]) -> None:
+    def merge(self, pair: QueuedPair, merge: tuple[int, int, int]) -> None:
         """Merges a pair in the words of its list."""
         corpus, found = self.corpus, self.found
         listed = self.lists[pair.start : pair.start + pair.size].copy()  # the lists may move
@@ -170,7 +170,7 @@ class _Index:
             wanted = wanted[self._within(counts[wanted], keys[wanted])]
         set_counts(self.pairs, keys[wanted], counts[wanted])
         for n in wanted.tolist():
-            heappush(self.queue, Pair(-int(counts[n]), int(keys[n]), self.used, int(sizes[n])))
+            heappush(self.queue, QueuedPair(-int(counts[n]), int(keys[n]), self.used, int(sizes[n])))
             places[n] = self.used
             self.used += int(sizes[n])
         return places
@@ -205,7 +205,7 @@ class _Index:
         """Makes the queue and its counts. rows: int64 [n, 4], count, pair, begin and size of its list."""
         self.pairs: PairTable = pair_table(2 * QUEUED)
         set_counts(self.pairs, rows[:, 1].copy(), rows[:, 0].copy())
-        self.queue = [Pair(-row[0], *row[1:]) for row in rows.tolist()]
+        self.queue = [QueuedPair(-row[0], *row[1:]) for row in rows.tolist()]
         heapify(self.queue)
 
     def refill(self) -> None:
@@ -214,7 +214,7 @@ class _Index:
         keys, counts = self._most_frequent()
         table = pair_table(len(keys))
         set_counts(table, keys, np.arange(len(keys)))
-        found = Candidates(
+        found = SoughtPairs(
             table.keys, table.counts, np.zeros(len(keys), np.int64), np.full(len(keys), -1, np.int32), np.full(len(keys), -1)
         )
         find = compiled(merge_steps.find_pairs)

@@ -15,7 +15,7 @@ import numpy as np
 from stages.text.tokenizer.pair_table import PairTable
 
 
-class Corpus(NamedTuple):
+class TokenWords(NamedTuple):
     """Words as tokens. tokens: int32, -1 for the rest of a word; bounds: int64 [words + 1]; counts: int64 [words]."""
 
     tokens: np.ndarray
@@ -41,7 +41,7 @@ class Neighbours(NamedTuple):
     seen_count: np.ndarray
 
 
-class Candidates(NamedTuple):
+class SoughtPairs(NamedTuple):
     """Pairs to look for in a corpus. slots: keys, int64, and numbers, int64, of a pair table; words, last and at as of Neighbours, by number."""
 
     keys: np.ndarray
@@ -59,7 +59,7 @@ def neighbours(size: int) -> Neighbours:
     )
 
 
-def measure(corpus: Corpus, listed: np.ndarray, merge: tuple[int, int, int], found: Neighbours) -> None:
+def measure(corpus: TokenWords, listed: np.ndarray, merge: tuple[int, int, int], found: Neighbours) -> None:
     """Adds up what a merge changes, without a change to the corpus.
 
     Args:
@@ -118,7 +118,7 @@ def changes(merge: tuple[int, int, int], found: Neighbours) -> np.ndarray:
     return change
 
 
-def apply(corpus: Corpus, listed: np.ndarray, merge: tuple[int, int, int], found: Neighbours, lists: np.ndarray) -> None:
+def apply(corpus: TokenWords, listed: np.ndarray, merge: tuple[int, int, int], found: Neighbours, lists: np.ndarray) -> None:
     """Merges the pair in the listed words, and writes the numbers of the words into the lists of the pairs that they gain.
 
     Args:
@@ -175,7 +175,7 @@ def clear(found: Neighbours) -> None:
         found.seen_count[side] = 0
 
 
-def find_pairs(corpus: Corpus, found: Candidates, lists: np.ndarray) -> None:
+def find_pairs(corpus: TokenWords, found: SoughtPairs, lists: np.ndarray) -> None:
     """Counts the words with each candidate, or, where `lists` is not empty, writes their numbers into the lists of those that have one."""
     mask = len(found.keys) - 1
     for w in range(len(corpus.counts)):
@@ -199,7 +199,7 @@ def find_pairs(corpus: Corpus, found: Candidates, lists: np.ndarray) -> None:
                 found.at[number] += 1
 
 
-def count_pairs(corpus: Corpus, table: PairTable, share: int, shares: int) -> bool:
+def count_pairs(corpus: TokenWords, table: PairTable, share: int, shares: int) -> bool:
     """Returns whether a table has room for the pairs of one share of the hash values, after these were counted. shares: a power of two."""
     mask = len(table.keys) - 1
     room = len(table.keys) // 4 * 3

@@ -25,7 +25,7 @@ RANGES = 256
 FILES = ("letters", "lengths", "counts", "ranges")
 
 
-class Words(NamedTuple):
+class CountedWords(NamedTuple):
     """Words with how often they occur. data: uint8, one after another; bounds: int64 [words + 1]; counts: int64 [words]."""
 
     data: np.ndarray
@@ -33,35 +33,35 @@ class Words(NamedTuple):
     counts: np.ndarray
 
 
-class WordTable(NamedTuple):
+class CountTable(NamedTuple):
     """A hash table of words. slots: int32, number of a word or -1; used: int64 [1], the number of words; the others by word."""
 
     slots: np.ndarray
     hashes: np.ndarray
     used: np.ndarray
-    words: Words
+    words: CountedWords
 
 
-def new_table(words: int, size: int) -> WordTable:
+def new_table(words: int, size: int) -> CountTable:
     """Returns an empty table for so many words with so many bytes in all."""
     slots = np.full(1 << max(4, (2 * words - 1).bit_length()), -1, np.int32)
-    room = Words(np.empty(size, np.uint8), np.zeros(words + 1, np.int64), np.zeros(words, np.int64))
-    return WordTable(slots, np.empty(words, np.uint64), np.zeros(1, np.int64), room)
+    room = CountedWords(np.empty(size, np.uint8), np.zeros(words + 1, np.int64), np.zeros(words, np.int64))
+    return CountTable(slots, np.empty(words, np.uint64), np.zeros(1, np.int64), room)
 
 
-def counted_words(batches: Iterable[tuple[np.ndarray, np.ndarray]], limits: tuple[int, int] = TABLE) -> Iterator[WordTable]:
+def counted_words(batches: Iterable[tuple[np.ndarray, np.ndarray]], limits: tuple[int, int] = TABLE) -> Iterator[CountTable]:
     """Yields tables with the words of texts. A word may be in several tables; a table is valid until the next one is asked for.
 
     Args:
         batches: (the texts in UTF-8, uint8; where each begins, and the end, int64), as `word_bounds` takes them.
-        limits: Words and bytes of a table.
+        limits: CountedWords and bytes of a table.
     """
     table = new_table(*limits)
     for data, texts in batches:
         bounds = word_bounds(data, texts)
         done, words = 0, len(bounds) - 1
         while done < words:
-            done = compiled(_add_words)(Words(data, bounds, np.empty(0, np.int64)), table, done)
+            done = compiled(_add_words)(CountedWords(data, bounds, np.empty(0, np.int64)), table, done)
             if done == words:
                 break
             if not table.used[0]:  # the word is longer than the table has bytes
@@ -73,11 +73,11 @@ def counted_words(batches: Iterable[tuple[np.ndarray, np.ndarray]], limits: tupl
         yield table
 
 
-def added_up(parts: Iterable[Words], words: int, size: int) -> Words:
+def added_up(parts: Iterable[CountedWords], words: int, size: int) -> CountedWords:
     """Returns each word of the parts once with the sum of its counts, in order of first occurrence.
 
     Args:
-        parts: Words with counts.
+        parts: CountedWords with counts.
         words: Their number in all.
         size: Their bytes in all.
     """
@@ -87,19 +87,19 @@ def added_up(parts: Iterable[Words], words: int, size: int) -> Words:
     return contents(table)
 
 
-def contents(table: WordTable) -> Words:
+def contents(table: CountTable) -> CountedWords:
     """Returns the words of a table, as views of its arrays."""
     used = int(table.used[0])
     bounds = table.words.bounds[: used + 1]
-    return Words(table.words.data[: bounds[-1]], bounds, table.words.counts[:used])
+    return CountedWords(table.words.data[: bounds[-1]], bounds, table.words.counts[:used])
 
 
-def ranges_of(table: WordTable) -> np.ndarray:
+def ranges_of(table: CountTable) -> np.ndarray:
     """Returns the range of hashes of each word of a table, int64."""
     return (table.hashes[: table.used[0]] >> np.uint64(56)).astype(np.int64)
 
 
-def write_words(words: Words, ranges: np.ndarray, folder: Path) -> None:
+def write_words(words: CountedWords, ranges: np.ndarray, folder: Path) -> None:
     """Writes words, ordered by range of hashes. ranges: the range of each word, int64."""
     order = np.argsort(ranges, kind="stable")
     ordered = picked(words, order)
@@ -110,12 +110,12 @@ def write_words(words: Words, ranges: np.ndarray, folder: Path) -> None:
         np.save(folder / f"{name}.npy", values)
 
 
-def read_words(folder: Path, first: int = 0, last: int = RANGES) -> Words:
+def read_words(folder: Path, first: int = 0, last: int = RANGES) -> CountedWords:
     """Returns the words of a file by `write_words` whose range is at least `first` and below `last`. Reads no others."""
     letters, lengths, counts, ranges = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in FILES)
     (begin, byte), (end, byte_end) = ranges[:, first].tolist(), ranges[:, last].tolist()
     bounds = np.concatenate(([0], np.cumsum(lengths[begin:end])))
-    return Words(np.array(letters[byte:byte_end]), bounds, np.array(counts[begin:end]))
+    return CountedWords(np.array(letters[byte:byte_end]), bounds, np.array(counts[begin:end]))
 
 
 def range_sizes(folder: Path) -> np.ndarray:
@@ -123,15 +123,15 @@ def range_sizes(folder: Path) -> np.ndarray:
     return np.diff(np.load(folder / "ranges.npy"), axis=1)
 
 
-def picked(words: Words, order: np.ndarray) -> Words:
+def picked(words: CountedWords, order: np.ndarray) -> CountedWords:
     """Returns the words with these numbers, in this order."""
     bounds = np.concatenate(([0], np.cumsum(np.diff(words.bounds)[order])))
     data = np.empty(bounds[-1], np.uint8)
     compiled(_copy_words)(words, order, bounds, data)
-    return Words(data, bounds, words.counts[order])
+    return CountedWords(data, bounds, words.counts[order])
 
 
-def _copy_words(words: Words, order: np.ndarray, bounds: np.ndarray, data: np.ndarray) -> None:
+def _copy_words(words: CountedWords, order: np.ndarray, bounds: np.ndarray, data: np.ndarray) -> None:
     """Copies the bytes of the chosen words to where `bounds` says."""
     for n in range(len(order)):
         begin = words.bounds[order[n]]
@@ -139,7 +139,7 @@ def _copy_words(words: Words, order: np.ndarray, bounds: np.ndarray, data: np.nd
             data[bounds[n] + i] = words.data[begin + i]
 
 
-def _add_words(words: Words, table: WordTable, first: int) -> int:
+def _add_words(words: CountedWords, table: CountTable, first: int) -> int:
     """Counts words in a table. A word without a count of its own counts once.
 
     Args:

@@ -12,7 +12,7 @@ import pytest
 from stages.text.tokenizer import merge_learner
 from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokenizer.merge_learner import corpus_of, learn_merges, learner_bytes
-from stages.text.tokenizer.word_counts import Words
+from stages.text.tokenizer.word_counts import CountedWords
 from tests.text.tokenizer.hugging_face_trainer import trained_by_hugging_face
 
 ALPHABETS = ("a", "ab", "aab", "abc ", "aaaaab", "a-= ", "aé漢 -", "abcdefgh", "ab\n 1")
@@ -81,7 +81,7 @@ def brute_force(words: Mapping[bytes, int], merges: int) -> list[tuple[int, int]
 def test_counts_beyond_32_bits_decide() -> None:
     """In 32 bits, the counts of these words are 7, 5 and 3: the order would be another one."""
     words = {b"abcab": 3 * 2**32 + 3, b"bcd": 5 * 2**32 + 5, b"xyz": 7 * 2**32 + 7, b"zzzz": 2**33}
-    spelt = Words(
+    spelt = CountedWords(
         np.frombuffer(b"".join(words), np.uint8).copy(), np.cumsum([0, *map(len, words)]), np.array(list(words.values()), np.int64)
     )
     corpus = corpus_of([spelt], len(words), len(spelt.data), np.arange(256, dtype=np.int32))

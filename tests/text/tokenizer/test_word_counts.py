@@ -12,7 +12,7 @@ import pytest
 
 from stages.text.tokenizer.word_counts import (
     RANGES,
-    Words,
+    CountedWords,
     added_up,
     contents,
     counted_words,
@@ -33,7 +33,7 @@ def batches(texts: Sequence[str], size: int = 7) -> Iterator[tuple[np.ndarray, n
         yield np.frombuffer(b"".join(data), np.uint8), np.cumsum([0, *map(len, data)])
 
 
-def counted(words: Words) -> dict[str, int]:
+def counted(words: CountedWords) -> dict[str, int]:
     spelt = [bytes(words.data[a:b]).decode() for a, b in zip(words.bounds, words.bounds[1:], strict=False)]
     assert len(set(spelt)) == len(spelt), "a word is in the table twice"
     return dict(zip(spelt, words.counts.tolist(), strict=True))
@@ -66,7 +66,7 @@ def test_tables_of_any_size_give_the_same_counts(limits: tuple[int, int], least:
 
 
 def test_counts_have_64_bits() -> None:
-    once = Words(np.frombuffer(b"abcab", np.uint8), np.array([0, 2, 3, 5]), np.array([1 << 40, 5, 1 << 40]))
+    once = CountedWords(np.frombuffer(b"abcab", np.uint8), np.array([0, 2, 3, 5]), np.array([1 << 40, 5, 1 << 40]))
     assert counted(added_up([once, once], 6, 10)) == {"ab": 1 << 42, "c": 10}
 
 
