@@ -1,14 +1,16 @@
 """train_tokenizer: trains the tokenizer on the documents of the recipe.
 
-Guarantee: the same documents give the same files, whatever the number of threads or the order of files in the file system. If the
-documents exceed `max_train_bytes`, a hash of doc_id chooses the sample.
-Cost: one pass over doc_ids and text lengths, then one pass over the texts. Memory grows with the number of distinct words.
-Source: stages/text/tokenizer/bpe.py.
+Guarantee: the same documents give the same files, whatever the number of workers or the order of files in the file system. If the
+documents exceed `max_train_bytes`, a hash of doc_id chooses the sample. The merges are those of Hugging Face's trainer.
+Cost: one pass over the texts, and one more to choose if they may exceed `max_train_bytes`. The workers count words and add them up on disk
+(stages/word_tables.py); then this process learns the merges in the memory that `runtime.tokenizer_memory_bytes` allows, or refuses before.
+Source: stages/text/tokenizer/bpe_training.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +20,18 @@ from stages.core.contract.declaration import Artifact, Context, ExternalFile, Im
 from stages.core.contract.errors import RecipeError, StageError
 from stages.settings import StageConfig
 from stages.text.items.chat import TOKEN_ROLES
+from stages.vocabulary_report import REPORT, report_section, write_report
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow.parquet as pq
 
-MEASURED_BYTES = 4_000_000
+    from stages.core.tables.shards import Shard
+    from stages.word_tables import CountedFile
+
+LOOK_S = 0.5
 SNIPPET = 'Correct it: from tokenizers import Tokenizer; tokenizer = Tokenizer.from_file("tokenizer.json"); ...; tokenizer.save("tokenizer.json").'
+IDENTITY = ("tokenizer.json", "tokenizer_config.json")
 IMPORTABLE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -35,31 +43,40 @@ class TrainTokenizer(StageConfig):
     min_frequency: int = Field(2, ge=1)
     """Number of occurrences from which a pair of tokens can become a token. The trainer's own default, 0, merges chance pairs."""
     max_train_bytes: int = Field(2_000_000_000, ge=1)
-    """Maximum size of the training text (bytes). Tens of GB exhaust the memory of large machines and can overflow the trainer's 32-bit pair
-    counts (huggingface/tokenizers issues 1681, 1546 and 1170). In our measurement, 95 MB took 1.2 GB of memory."""
+    """Maximum size of the training text (bytes). More text gives more different words and so needs more memory, see
+    runtime.tokenizer_memory_bytes; 2 GB is a guess at what is enough for 128K tokens."""
+    min_word_count: int = Field(1, ge=1)
+    """Words that occur less often are left out, which saves memory: most different words of a large crawl occur once. With 1 the merges are
+    exact (as Hugging Face's trainer learns them)."""
 
 
 def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Trains, writes the tokenizer's two files, and measures bytes per token on at most about 4 MB of the training sample.
+    """Trains, writes the tokenizer's two files, and measures it on a few MB of the documents (vocabulary.json).
 
     Returns:
         The outcome. Its rows are the tokens of the vocabulary.
 
     Raises:
-        StageError: There are no documents, or too few for the vocabulary.
+        StageError: There are no documents, too few for the vocabulary, or more words than the memory allows.
     """
-    from stages.text.tokenizer.bpe import CorpusTooSmallError, encode_texts, load_plain, save, train_bpe
+    from stages.text.tokenizer.bpe import load_plain, save
+    from stages.text.tokenizer.bpe_training import CorpusTooSmallError, train_on_words
+    from stages.word_tables import add_up_words, words_of
 
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
-    chosen, train_bytes, available_bytes = _sample(files, config.max_train_bytes, ctx.seed)
-    documents = int(sum(int(mask.sum()) for mask in chosen))
+    documents, train_bytes, available_bytes, counted = _counted(files, config.max_train_bytes, ctx)
     if not documents:
         raise StageError(
             "There are no documents to train a tokenizer on.", where="documents", do="Look at the drop reasons of the stages before."
         )
-    ctx.log(f"training on {documents:,} documents, {train_bytes / 1e6:,.1f} MB of {available_bytes / 1e6:,.1f} MB")
+    shards = add_up_words(counted, config.min_word_count, ctx)
+    words, size, different, rare = (sum(shard.result[name] for shard in shards) for name in ("words", "size", "different", "rare"))
+    ctx.log(
+        f"training on {documents:,} documents, {train_bytes / 1e6:,.1f} MB of {available_bytes / 1e6:,.1f} MB, {different:,} different words"
+    )
+    _check_memory(words, size, config, ctx)
     try:
-        tokenizer = train_bpe(_texts(files, chosen, ctx, documents), config.vocab_size, config.min_frequency)
+        tokenizer = train_on_words(map(words_of, shards), (words, size), config.vocab_size, config.min_frequency, _teller(config, ctx))
     except CorpusTooSmallError as error:
         raise StageError(
             str(error),
@@ -67,13 +84,6 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
             do=f"Set train_tokenizer.vocab_size to at most {error.reachable}, or give the crawl more text.",
         ) from None
     save(tokenizer, out)
-    plain = load_plain(out / "tokenizer.json")
-    measured_bytes = measured_tokens = 0
-    for text in _texts(files, chosen):
-        measured_bytes += len(text.encode())
-        measured_tokens += len(encode_texts(plain, [text])[0])
-        if measured_bytes >= MEASURED_BYTES:
-            break
     return Outcome(
         rows=config.vocab_size,
         summary={
@@ -81,9 +91,73 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
             "train_documents": documents,
             "train_bytes": train_bytes,
             "available_bytes": available_bytes,
-            "bytes_per_token": round(measured_bytes / max(measured_tokens, 1), 4),
+            "different_words": different,
+            "rare_words": rare,
+            **write_report(load_plain(out / "tokenizer.json"), files, out / REPORT),
         },
+        identity=IDENTITY,
     )
+
+
+def _counted(files: Sequence[Path], limit: int, ctx: Context) -> tuple[int, int, int, list[Shard[CountedFile]]]:
+    """Returns documents and bytes to train on, bytes in all, and the counted words. Texts that hardly exceed the limit are read once."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    from stages.word_tables import count_words
+
+    def total(shards: Sequence[Shard[CountedFile]]) -> tuple[int, int]:
+        return sum(shard.result["documents"] for shard in shards), sum(shard.result["size"] for shard in shards)
+
+    if sum(_text_size(pq.read_metadata(file)) for file in files) <= limit:  # a guess: equal texts are written once
+        shards = count_words(files, [None] * len(files), "all words", ctx)
+        documents, size = total(shards)
+        if size <= limit:
+            return documents, size, size, shards
+    chosen, size, available = _sample(files, limit, ctx.seed)
+    masks = [ctx.scratch / f"chosen-{number}.npy" for number in range(len(chosen))]
+    for path, mask in zip(masks, chosen, strict=True):
+        np.save(path, mask)
+    shards = count_words(files[: len(masks)], masks, "words of the sample", ctx)
+    return total(shards)[0], size, available, shards
+
+
+def _text_size(metadata: pq.FileMetaData) -> int:
+    """Returns the bytes of the column text in a Parquet file before compression, from its footer."""
+    column = metadata.schema.names.index("text")
+    return sum(int(metadata.row_group(n).column(column).total_uncompressed_size) for n in range(metadata.num_row_groups))
+
+
+def _check_memory(words: int, size: int, config: TrainTokenizer, ctx: Context) -> None:
+    """Refuses more words than the memory allows.
+
+    Raises:
+        StageError: The memory is too small.
+    """
+    from stages.text.tokenizer.merge_learner import learner_bytes
+
+    needed, given = learner_bytes(words, size, config.vocab_size), ctx.runtime.tokenizer_memory_bytes
+    if needed > given:
+        raise StageError(
+            f"Learning the merges from {words:,} different words with {size:,} bytes takes {needed:,} bytes of memory.",
+            where=f"runtime.tokenizer_memory_bytes = {given}",
+            do=f"Set it to at least {needed} if the machine has them, or make train_tokenizer.max_train_bytes ({config.max_train_bytes}) "
+            f"smaller, or train_tokenizer.min_word_count ({config.min_word_count}) larger.",
+        )
+
+
+def _teller(config: TrainTokenizer, ctx: Context) -> Callable[[int], None]:
+    """Returns the function that reports the number of tokens and the time left, at most twice a second."""
+    began = told = time.monotonic()
+
+    def tell(tokens: int) -> None:
+        nonlocal told
+        if (now := time.monotonic()) - told >= LOOK_S:
+            told = now
+            left = round((now - began) * (config.vocab_size - tokens) / tokens)
+            ctx.progress(tokens, config.vocab_size, "tokens", f"learning merges: at most {left // 60}:{left % 60:02d} left")
+
+    return tell
 
 
 def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
@@ -121,7 +195,7 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
     return Outcome(rows=judged["size"], summary={"vocab_size": judged["size"], **changes})
 
 
-def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:
+def _sample(files: Sequence[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:
     """Returns (per file a mask of the documents to train on, their bytes, the available bytes)."""
     import numpy as np
     import pyarrow.compute as pc
@@ -143,29 +217,22 @@ def _sample(files: list[Path], limit: int, seed: int) -> tuple[list[np.ndarray],
     return np.split(chosen, np.cumsum(counts)[:-1]), int(size[chosen].sum()), available
 
 
-def _texts(files: list[Path], chosen: list[np.ndarray], ctx: Context | None = None, total: int = 0) -> Iterator[str]:
-    from stages.core.tables.parquet import read_rows
-
-    done = 0
-    for path, mask in zip(files, chosen, strict=True):
-        for row, wanted in zip(read_rows(path, ["text"]), mask, strict=True):
-            if wanted:
-                yield row["text"]
-                done += 1
-                if ctx and done % 256 == 0:
-                    ctx.progress(done, total, "documents", "reading")
-
-
 STAGE = Stage(
     name="train_tokenizer",
     config=TrainTokenizer,
     run=run,
     inputs={"documents": "decontaminate"},
-    summary={"vocab_size": "tokens of the vocabulary", "bytes_per_token": "bytes of training text per token"},
+    summary={
+        "vocab_size": "tokens of the vocabulary",
+        "bytes_per_token": "bytes of text per token",
+        "tokens_per_word": "tokens per word between white space",
+        "unused_tokens": "tokens that the measured texts do not have",
+    },
     output="tokenizer",
     unit="vocabulary entries",
+    section=report_section,
     does="byte-level BPE with chat tokens and template",
     versions=("first version",),
-    distributions=("tokenizers",),
+    distributions=("tokenizers", "numpy", "pyarrow"),
     importer=Importer(IMPORTABLE, import_files, maps=TOKEN_ROLES),
 )

@@ -45,6 +45,8 @@ BODIES = {
     "stages.warc_listing",
     "stages.given_documents",
     "stages.line_counts",
+    "stages.word_tables",
+    "stages.vocabulary_report",
     "stages.generations",
 }
 """What several stages have in common where core and lm meet; no stage by itself."""

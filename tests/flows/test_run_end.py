@@ -112,7 +112,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from stages.text.items import chat
-    from stages.text.tokenizer.bpe import save, train_bpe
+    from stages.text.tokenizer.bpe import save
+    from stages.text.tokenizer.bpe_training import train_bpe
 
     folder = tmp_path_factory.mktemp("it's a model") / "model"
     tokenizer = train_bpe(["the red fox sees the white dog " * 20], 280)

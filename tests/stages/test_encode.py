@@ -18,7 +18,8 @@ from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE
 from stages.text.items.chat import BOS, EOS, SPECIAL_TOKENS
 from stages.text.tokenizer import engine_check, token_engine
-from stages.text.tokenizer.bpe import load_plain, save, train_bpe
+from stages.text.tokenizer.bpe import load_plain, save
+from stages.text.tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
 from tests.text.tokenizer.test_tokenizer_mend import like_llama2, mended, written

@@ -13,7 +13,8 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE as ENCODE
 from stages.mix import STAGE, Mix
-from stages.text.tokenizer.bpe import save, train_bpe
+from stages.text.tokenizer.bpe import save
+from stages.text.tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
 

@@ -19,6 +19,7 @@ from stages.text.tokens.validation import open_tokens
 from stages.train_tokenizer import STAGE
 from tests.conftest import run_stage
 from tests.stages import made
+from tests.text.tokenizer.hugging_face_trainer import trained_by_hugging_face
 from tests.text.tokenizer.test_tokenizer_mend import like_gpt2, like_llama2
 
 TEXTS = [f"Word number {i} is {chr(97 + i % 26) * 3} and it returns the length of the argument." for i in range(400)]
@@ -40,6 +41,37 @@ def test_above_the_limit_documents_are_chosen_by_hash_not_first_come(tmp_path: P
     assert limit - 120 <= artifact.summary["train_bytes"] <= limit
     tokens = (artifact.path / "tokenizer.json").read_text()
     assert '"aaa"' in tokens and '"zzz"' in tokens
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_the_file_is_that_of_hugging_face(tmp_path: Path, repeated: bool) -> None:
+    """repeated: equal texts, which Parquet writes once, so that the footer says less than the limit and the texts have more."""
+    texts = TEXTS[:1] * 400 if repeated else TEXTS
+    docs = made.documents(tmp_path / "docs", [texts[:150], [], texts[150:]])
+    settings = {"vocab_size": 290, "max_train_bytes": 20_000 if repeated else 10**6}
+    artifact = run_stage(STAGE, settings, {"documents": docs}, tmp_path / "home")
+    chosen = texts[: int(artifact.summary["train_documents"] or 0)]
+    assert (len(chosen) == 400) is not repeated and artifact.summary["available_bytes"] == sum(map(len, texts))
+    trained_by_hugging_face(chosen, 290).save(str(tmp_path / "theirs.json"))
+    assert (artifact.path / "tokenizer.json").read_bytes() == (tmp_path / "theirs.json").read_bytes()
+
+
+def test_rare_words_are_left_out_and_counted(tmp_path: Path) -> None:
+    docs = made.documents(tmp_path / "docs", [["often " * 30, "seldom " * 2]])
+    artifact = run_stage(STAGE, {"vocab_size": 267, "min_word_count": 3}, {"documents": docs}, tmp_path / "home")
+    assert artifact.summary["rare_words"] == 4 and artifact.summary["different_words"] == 5  # all but " often"
+    tokens = json.loads((artifact.path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert "Ġoften" in tokens and not any("d" in token and len(token) > 1 for token in tokens)
+
+
+def test_more_words_than_the_memory_allows_are_refused_before_merges_are_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.text.tokenizer.merge_learner.learner_bytes", lambda *given: 5 << 30)
+    monkeypatch.setattr("stages.text.tokenizer.merge_learner.learn_merges", None)
+    docs = made.documents(tmp_path / "docs", [TEXTS])
+    with pytest.raises(StageError, match=r"Learning the merges from \d+ different words .* takes 5,368,709,120 bytes of memory") as caught:
+        run_stage(STAGE, {"vocab_size": 300}, {"documents": docs}, tmp_path / "home")
+    assert "runtime.tokenizer_memory_bytes = 4294967296" in str(caught.value)
+    assert "Set it to at least 5368709120" in str(caught.value) and "min_word_count (1) larger" in str(caught.value)
 
 
 def test_too_small_a_corpus_is_refused_with_the_reachable_size(tmp_path: Path) -> None:

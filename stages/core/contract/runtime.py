@@ -17,6 +17,9 @@ class Runtime(StageConfig):
 
     workers: int = Field(2, ge=1, le=4096)
     """Number of processes for sharded data work."""
+    tokenizer_memory_bytes: int = Field(4 << 30, ge=1 << 30)
+    """Memory that train_tokenizer may take to learn merges (bytes). It refuses before it starts to learn if the words need more: 8 bytes per
+    byte of the different words, 16 per word and about 0.6 GB. 4 GiB is enough for 20 M different words."""
     gpus: int = Field(0, ge=0, le=1024)
     """Number of GPUs of this machine to train on. 0 trains on the CPU."""
     cpu_ranks: int = Field(2, ge=1, le=4096)

@@ -4,6 +4,8 @@ Guarantee: a kernel is an ordinary module-level function of arrays and numbers t
 Python.
 Cost: seconds of compilation once per machine and source file (numba caches the compiled code next to the module).
 Trap: the cache sees changes of the kernel's own file alone. A constant of another module must be an argument.
+Trap: the cache names the class of an argument that is a NamedTuple. After such a class is renamed, or its fields change their order, remove
+the files *.nbi of the folder's __pycache__; numba fails on the old name ("AttributeError") and does not see a new order in another module.
 """
 
 from __future__ import annotations

@@ -1,80 +1,23 @@
-"""Trains and loads a byte-level BPE tokenizer like Llama 3's: its split pattern, all bytes in the vocabulary, special tokens at the end.
+"""Saves and loads a byte-level BPE tokenizer like Llama 3's: tokenizer.json, tokenizer_config.json, chat tokens and template.
 
-Guarantee: the same texts give the same tokenizer.json on any number of threads (merges are counted, not sampled; ties are broken by token
-id). Any string is encoded without an unknown token.
-Cost: memory grows with the number of distinct words; 95 MB of text took 1.2 GB.
-Source: Hugging Face tokenizers; the pattern is from Llama 3's tokenizer.json.
+Source: Hugging Face tokenizers, which write and read tokenizer.json.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from stages.text.items.chat import BOS, LLAMA3, SPECIAL_TOKENS, ChatFormat, ChatTokens, template
+from stages.text.items.chat import LLAMA3, ChatFormat, ChatTokens, template
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
-BATCH_DOCUMENTS = 256
 CHAT_TOKENS = "chat_tokens.json"
 """File of an imported tokenizer with other special tokens than Llama 3's: the fields of ChatTokens."""
-
-
-class CorpusTooSmallError(ValueError):
-    """The texts have fewer frequent pairs than the vocabulary needs merges."""
-
-    def __init__(self, vocab_size: int, reachable: int) -> None:
-        """Makes the message. vocab_size: the required size. reachable: the largest size that the texts give."""
-        super().__init__(
-            f"The vocabulary should have {vocab_size:,} tokens, but the texts give only {reachable:,} (too few repeated words)."
-        )
-        self.reachable = reachable
-
-
-def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> Tokenizer:
-    """Returns a trained tokenizer of exactly `vocab_size` tokens, special tokens included.
-
-    Args:
-        texts: Training texts.
-        vocab_size: Number of tokens.
-        min_frequency: Smallest number of occurrences at which a pair of tokens becomes a token.
-
-    Raises:
-        ValueError: `vocab_size` is smaller than SMALLEST_VOCABULARY.
-        CorpusTooSmallError: The texts give fewer tokens.
-    """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-    if vocab_size < SMALLEST_VOCABULARY:
-        raise ValueError(
-            f"A byte-level vocabulary has at least {SMALLEST_VOCABULARY} tokens (256 bytes and the special ones), not {vocab_size}."
-        )
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(LLAMA3_SPLIT), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])  # fmt: skip
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIAL_TOKENS),
-        min_frequency=min_frequency,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_batches(texts), trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
-    )
-    if tokenizer.get_vocab_size() < vocab_size:
-        raise CorpusTooSmallError(vocab_size, tokenizer.get_vocab_size())
-    return tokenizer
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
@@ -168,14 +111,3 @@ def chat_format(plain: Tokenizer, tokens: ChatTokens) -> ChatFormat:
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Returns the token ids of texts. No special token is added."""
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
-def _batches(texts: Iterable[str]) -> Iterable[list[str]]:
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == BATCH_DOCUMENTS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text.items import chat
-from stages.text.tokenizer.bpe import load_chat, load_chat_format, save, train_bpe
+from stages.text.tokenizer.bpe import load_chat, load_chat_format, save
+from stages.text.tokenizer.bpe_training import train_bpe
 from tests.text.tokenizer.test_bpe import TEXTS
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from stages.text.tokenizer.bpe import SPECIAL_TOKENS, train_bpe
+from stages.text.items.chat import SPECIAL_TOKENS
+from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokenizer.token_bytes import token_bytes
 
 TEXTS = ("plain words, 12345", "naïve café Größe", "日本語のテキスト", "emoji 😀👩‍👩‍👧 end", "\ttabs\r\n\n  blanks", "\U0010fffd", "ˈaʊ")

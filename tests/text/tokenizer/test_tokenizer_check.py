@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from stages.text.items.chat import LLAMA3, TEMPLATE
-from stages.text.tokenizer.bpe import tokenizer_config, train_bpe
+from stages.text.tokenizer.bpe import tokenizer_config
+from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokenizer.tokenizer_check import judge_tokenizer
 from stages.text.tokenizer.tokenizer_mend import MendedTokenizer
 

@@ -9,7 +9,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from stages.text.items.chat import LLAMA3, ChatTokens, render, render_prompt
-from stages.text.tokenizer.bpe import encode_texts, load_chat_format, load_plain, train_bpe, write_config
+from stages.text.tokenizer.bpe import encode_texts, load_chat_format, load_plain, write_config
+from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokenizer.tokenizer_check import PROBES, MappingFaults, judge_tokenizer
 from stages.text.tokenizer.tokenizer_mend import MendedTokenizer
 

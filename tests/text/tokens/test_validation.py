@@ -15,7 +15,8 @@ from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE as ENCODE
 from stages.mix import STAGE as MIX
 from stages.text.items.chat import BOS
-from stages.text.tokenizer.bpe import load_plain, save, train_bpe
+from stages.text.tokenizer.bpe import load_plain, save
+from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokens.validation import read_training_segments, read_validation
 from tests.conftest import run_stage
 from tests.stages import made

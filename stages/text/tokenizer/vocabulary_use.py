@@ -1,0 +1,74 @@
+"""Measures how a tokenizer divides texts, and how much of its vocabulary they use.
+
+Cost: the texts are encoded once, 3 MB per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+RARE_BELOW = 10
+LONGEST = 10
+DIGITS = "1234567890"
+
+
+class GroupUse(TypedDict):
+    """The texts of one source and language. words: what stands between white space."""
+
+    source: str
+    lang: str
+    bytes: int
+    tokens: int
+    words: int
+
+
+class VocabularyUse(TypedDict):
+    """What `vocabulary_use` found. Tokens that are special are not counted."""
+
+    groups: list[GroupUse]
+    tokens: int
+    unused_tokens: int
+    rare_tokens: int
+    rare_below: int
+    longest: list[str]
+    digits_text: str
+    digits: list[str]
+
+
+def vocabulary_use(tokenizer: Tokenizer, texts: Iterable[tuple[str, str, str]]) -> VocabularyUse:
+    """Returns how a byte-level tokenizer divides texts.
+
+    Args:
+        tokenizer: The tokenizer.
+        texts: (source, language, text).
+    """
+    import numpy as np
+
+    from stages.text.tokenizer.token_bytes import token_bytes
+
+    groups: dict[tuple[str, str], GroupUse] = {}
+    used = np.zeros(tokenizer.get_vocab_size(), np.int64)
+    for source, lang, text in texts:
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        group = groups.setdefault((source, lang), {"source": source, "lang": lang, "bytes": 0, "tokens": 0, "words": 0})
+        group["bytes"] += len(text.encode())
+        group["tokens"] += len(ids)
+        group["words"] += len(text.split())
+        used += np.bincount(np.array(ids, np.int64), minlength=len(used))
+    sizes = token_bytes(tokenizer)
+    ordinary = sizes > 0
+    longest = np.lexsort((np.arange(len(sizes)), -sizes))[:LONGEST].tolist()
+    return {
+        "groups": [groups[key] for key in sorted(groups)],
+        "tokens": int(ordinary.sum()),
+        "unused_tokens": int((ordinary & (used == 0)).sum()),
+        "rare_tokens": int((ordinary & (used > 0) & (used < RARE_BELOW)).sum()),
+        "rare_below": RARE_BELOW,
+        "longest": [tokenizer.decode([number], skip_special_tokens=False) for number in longest],
+        "digits_text": DIGITS,
+        "digits": [tokenizer.decode([number]) for number in tokenizer.encode(DIGITS, add_special_tokens=False).ids],
+    }

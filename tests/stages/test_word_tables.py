@@ -1,0 +1,74 @@
+"""Words counted by workers: the same for any number of workers, any room per table, and after a kill; masks choose documents."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from stages import word_tables
+from stages.core.contract.declaration import Context
+from stages.core.contract.runtime import Runtime
+from stages.text.tokenizer import word_counts
+from stages.word_tables import add_up_words, count_words, text_bytes, words_of
+from tests.stages import made
+from tests.text.tokenizer.test_word_counts import by_regex, counted
+
+DRAW = random.Random(4)
+TEXTS = [" ".join("".join(DRAW.choices("abcé", k=DRAW.randint(1, 5))) for _ in range(40)) for _ in range(30)]
+
+
+def context(scratch: Path, workers: int = 1) -> Context:
+    scratch.mkdir(exist_ok=True)
+    return Context(
+        "train_tokenizer", 0, Runtime(workers=workers), scratch, scratch, lambda *_: None, print, lambda *_: None, lambda name: ()
+    )
+
+
+def words(files: list[Path], masks: list[Path | None], ctx: Context, least: int = 1) -> dict[str, int]:
+    found = dict[str, int]()
+    for shard in add_up_words(count_words(files, masks, "counts", ctx), least, ctx):
+        part = counted(words_of(shard))
+        assert len(part) == shard.result["words"] and sum(len(word.encode()) for word in part) == shard.result["size"]
+        assert not part.keys() & found.keys()
+        found |= part
+    return found
+
+
+def test_workers_and_the_room_of_tables_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = made.documents(tmp_path / "docs", [TEXTS[:20], [], TEXTS[20:]])
+    files, expected = sorted((docs.path / "documents").glob("*.parquet")), by_regex(TEXTS)
+    long = {word: count for word, count in expected.items() if len(word.encode()) > 1}
+    assert words(files, [None] * 3, context(tmp_path / "two", 2)) == long
+    monkeypatch.setattr(word_counts.counted_words, "__defaults__", ((300, 3000),))
+    monkeypatch.setattr(word_tables, "MERGED_WORDS", 60)
+    assert words(files, [None] * 3, context(tmp_path / "small")) == long
+    assert len(list((tmp_path / "small" / "words").iterdir())) > 3
+    assert words(files, [None] * 3, context(tmp_path / "rare"), 3) == {word: count for word, count in long.items() if count >= 3}
+
+
+def test_a_mask_chooses_documents(tmp_path: Path) -> None:
+    docs = made.documents(tmp_path / "docs", [TEXTS[:9]])
+    np.save(tmp_path / "mask.npy", np.arange(9) % 2 == 1)
+    ctx = context(tmp_path / "scratch")
+    (file,) = (docs.path / "documents").glob("*.parquet")
+    shards = count_words([file], [tmp_path / "mask.npy"], "counts", ctx)
+    assert (shards[0].result["documents"], shards[0].result["size"]) == (4, sum(len(text.encode()) for text in TEXTS[1:9:2]))
+    assert sum(words([file], [tmp_path / "mask.npy"], ctx).values()) == sum(
+        count for word, count in by_regex(TEXTS[1:9:2]).items() if len(word.encode()) > 1
+    )
+
+
+def test_no_text_is_no_word(tmp_path: Path) -> None:
+    docs = made.documents(tmp_path / "docs", [["", ""]])
+    assert words(list((docs.path / "documents").glob("*.parquet")), [None], context(tmp_path / "scratch")) == {}
+
+
+def test_texts_of_a_slice_are_those_of_the_slice() -> None:
+    column = pa.array(["left", "é", "", "b", "out"])[1:4]
+    for chosen, expected in (([True] * 3, ["é", "", "b"]), ([False, True, True], ["", "b"]), ([False] * 3, [])):
+        data, bounds = text_bytes(column, np.array(chosen))
+        assert [bytes(data[a:b]).decode() for a, b in zip(bounds, bounds[1:], strict=False)] == expected
