@@ -103,7 +103,7 @@ def document_start(made: Made, number: int) -> int:
 def test_every_span_names_the_sequences_and_steps_that_hold_its_tokens(made: Made) -> None:
     """Catches: the steps of the whole document, a token beside the span, bytes taken for characters, validation taken for training."""
     draw, several, out = random.Random(2), 0, 0
-    for number in range(5, len(made.texts), 2):
+    for number in (n for n in range(len(made.texts)) if n not in (3, 4)):
         words = made.texts[number].split(" ")
         first = draw.choice((0, len(words) - 10, draw.randrange(len(words) - 9)))
         span = " ".join(words[first : first + 10])
@@ -117,7 +117,7 @@ def test_every_span_names_the_sequences_and_steps_that_hold_its_tokens(made: Mad
         last = made_sequences(made) - 2
         assert document.steps == tuple(sorted({1 + one // 2 for one in sequences if one < last}))
         several, out = several + (len(sequences) > 1), out + held_out
-    assert several > 2 and out > 2
+    assert several > 3 and out > 3
 
 
 def made_sequences(made: Made) -> int:
