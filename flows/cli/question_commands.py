@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
@@ -13,18 +14,42 @@ from flows.cli.printing import answer, answer_rows, print_table, say
 from stages.core.contract.errors import RecipeError
 
 if TYPE_CHECKING:
-    from stages.queries.tracing.traced import TracedDocument
+    from pathlib import Path
+
+    from stages.queries.tracing.trace_start import Start
+    from stages.queries.tracing.traced import BatchRow, OutcomeRow, SequenceRow
     from stages.queries.weights import WeightsComparison
 
 WHAT = Group("What to trace: exactly one of", sort_key=1)
 WHERE = Group("In which run or artifact: at most one of", sort_key=2)
 
 
+@Parameter(name="*", group=WHAT)
+@dataclass(frozen=True)
+class TraceSubject:
+    """What `loam trace` traces: exactly one of these."""
+
+    url: Annotated[str | None, Parameter(help="all captures of a URL (end with % for a prefix)")] = None
+    doc: Annotated[str | None, Parameter(metavar="DOC_ID", help="one document, conversation or pair by doc_id")] = None
+    record: Annotated[str | None, Parameter(metavar="FILE:ORDINAL", help="one record of a file of the crawl, by its number from 0")] = None
+    step: Annotated[int | None, whole(), Parameter(show_default=False, help="the documents of one training step")] = None
+    sequence: Annotated[int | None, whole(0), Parameter(show_default=False, help="the documents of one training sequence")] = None
+    text: Annotated[str | None, Parameter(help="the longest spans of a text that are verbatim in the documents")] = None
+
+    all_records: Annotated[bool | None, Parameter(name="--all", negative=(), help="count what became of all records")] = None
+
+    def given(self) -> int:
+        """Returns how many of them are given."""
+        return sum(getattr(self, field.name) is not None for field in fields(self))
+
+
+NOTHING = TraceSubject()
+
+
 def trace(
     *,
-    url: Annotated[str | None, Parameter(group=WHAT, help="all captures of a URL (end with % for a prefix)")] = None,
-    doc: Annotated[str | None, Parameter(group=WHAT, metavar="DOC_ID", help="one document by doc_id")] = None,
-    step: Annotated[int | None, whole(), Parameter(group=WHAT, show_default=False, help="the documents of one pretraining step")] = None,
+    what: TraceSubject = NOTHING,
+    min_words: Annotated[int, whole(), Parameter(help="shortest span of --text, in words; shorter ones are mostly common phrases")] = 6,
     run: Annotated[
         str,
         Parameter(group=WHERE, metavar="RUN", help="start from what this run made: id, alias or given name", completer=completers.runs),
@@ -40,35 +65,58 @@ def trace(
     ] = "",
     common: Common = COMMON,
 ) -> None:
-    """Trace a document through the pipeline, or list the documents of a training step.
+    """Trace a document through the pipeline, list the documents of a training step, or find where a text comes from.
 
     Raises:
         RecipeError: the options contradict each other.
     """
     from stages.queries.tracing import trace as tracing
+    from stages.queries.tracing.trace_lines import document_lines, span_lines
     from stages.queries.tracing.trace_start import start
+    from stages.queries.tracing.trace_text import trace_text
 
-    if sum(given is not None for given in (url, doc, step)) != 1:
-        raise RecipeError("`loam trace` traces one thing at a time.", do="Name exactly one of --url, --doc and --step.")
+    if what.given() != 1:
+        raise RecipeError(
+            "`loam trace` traces one thing at a time.",
+            do="Name exactly one of --url, --doc, --record, --step, --sequence, --text and --all.",
+        )
     if run and checkpoint:
         raise RecipeError("--run and --checkpoint exclude each other.", do="Name the run, or the artifact, that the answer is about.")
     home = common.folder()
-    of = start(home, run, checkpoint, trained=step is not None)
+    of = start(home, run, checkpoint, trained=what.step is not None)
     say(f"from {of.alias} ({of.artifact})" + (f" of run {of.run}" if of.run else ""), error=True)
-    if step is not None:
-        rows = tracing.trace_step(home, of, step)
+    rows = _traced_rows(home, of, what)
+    if rows is not None:
         answer(common, {"from": of.named(), "rows": rows}, lambda: print_table(rows))
         return
-    found = tracing.trace_url(home, of, url) if url else [tracing.trace_doc(home, of, doc or "")]
-    answer(common, {"from": of.named(), "documents": found}, lambda: _print_documents(found))
+    if what.text is not None:
+        spans = trace_text(home, of, what.text, min_words)
+        answer(common, {"from": of.named(), "spans": spans}, lambda: _print_lines(span_lines(spans, min_words)))
+        return
+    if what.url is not None:
+        found = tracing.trace_url(home, of, what.url)
+    else:
+        doc_id = tracing.recorded_doc(home, of, what.record) if what.record is not None else what.doc or ""
+        found = [tracing.trace_doc(home, of, doc_id)]
+    lines = [line for document in found for line in document_lines(document)]
+    answer(common, {"from": of.named(), "documents": found}, lambda: _print_lines(lines))
 
 
-def _print_documents(found: Sequence[TracedDocument]) -> None:
-    from stages.queries.tracing.trace_lines import document_lines
+def _traced_rows(home: Path, of: Start, what: TraceSubject) -> Sequence[BatchRow | SequenceRow | OutcomeRow] | None:
+    """Returns the rows of an answer that is a table; None if the answer is none."""
+    from stages.queries.tracing import trace as tracing
+    from stages.queries.tracing.outcomes import outcomes
 
-    for document in found:
-        for line in document_lines(document):
-            say(line)
+    if what.step is not None:
+        return tracing.trace_step(home, of, what.step)
+    if what.sequence is not None:
+        return tracing.trace_sequence(home, of, what.sequence)
+    return outcomes(home, of) if what.all_records is not None else None
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 def compare(
@@ -148,7 +196,9 @@ def report(
 
 
 COMMANDS = (
-    Command(trace, ("loam trace --step 12", "loam trace --url 'http://host/%' --run tiny-7")),
+    Command(
+        trace, ("loam trace --step 12", "loam trace --url 'http://host/%' --run tiny-7", 'loam trace --text "the words that a model wrote"')
+    ),
     Command(compare, ("loam compare tiny-6 tiny-7", "loam compare tiny-6 tiny-7 --details", "loam compare pretrain dpo")),
     Command(
         what_if,

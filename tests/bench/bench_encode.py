@@ -90,7 +90,8 @@ def real_texts() -> list[str]:
 
 def trained(texts: Sequence[str], vocab_size: int) -> Path:
     """Returns the folder of a tokenizer, trained once and kept. It has fewer tokens if the texts give no more."""
-    from stages.text.tokenizer.bpe import CorpusTooSmallError, save, train_bpe
+    from stages.text.tokenizer.bpe import save
+    from stages.text.tokenizer.bpe_training import CorpusTooSmallError, train_bpe
     from tests.bench.corpus import HOME
 
     folder = HOME / f"tokenizer-{vocab_size}{'' if real_folder().is_dir() else '-made'}"

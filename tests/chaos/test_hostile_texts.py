@@ -9,7 +9,8 @@ import pytest
 
 from stages.filter import FilterConfig
 from stages.text.quality import judge
-from stages.text.tokenizer.bpe import save, train_bpe
+from stages.text.tokenizer.bpe import save
+from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokenizer.engine_check import first_mismatch
 from stages.text.tokenizer.token_engine import GIGATOKEN, TokenEngine, open_engine
 

@@ -175,7 +175,7 @@ def test_what_is_asked_of_an_imported_checkpoint_and_corpus(home: Path, capsys: 
     finished_run(opened(home, {"decontaminate": "animals", "train_tokenizer": "tok", "pretrain": "base"}), "export@base")
     capsys.readouterr()
     assert main(["trace", "--step", "1", "--home", str(home)]) == 2
-    assert "Pretraining took no step here: its checkpoint was imported" in capsys.readouterr().err
+    assert "Training took no step here: the checkpoint was imported" in capsys.readouterr().err
     assert main(["runs", "list", "--json", "--home", str(home)]) == 0
     assert answered(capsys.readouterr().out)[0]["built"] == 1  # the export; the imported nodes were not built
     first = next(read_rows(next((home / "artifacts" / "decontaminate").glob("*/documents/00000.parquet"))))

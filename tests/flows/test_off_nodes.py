@@ -46,7 +46,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("gone", chain.from_iterable(combinations(PARTS, n) for n in range(len(PARTS) + 1)), ids=" ".join)
 def test_every_choice_of_parts_is_a_consistent_pipeline(gone: tuple[str, ...]) -> None:
     """Catches: a node that runs although it needs one that is off, one that is off without need, a report that is off, another order."""
-    whole = recipe("tiny", "train_quality.model=[x.bin]")
+    whole = recipe("tiny", "train_quality.model=[x.bin]", "text_index.piece_mib=1")
     given = replace(whole, off=gone, sections={node: config for node, config in whole.sections.items() if node not in gone})
     off = off_nodes(given)
     order = [node.name for node in pipeline()]
@@ -65,9 +65,9 @@ def test_every_choice_of_parts_is_a_consistent_pipeline(gone: tuple[str, ...]) -
 
 
 def test_a_whole_recipe_has_every_part_and_reads_it() -> None:
-    whole = recipe("tiny", "train_quality.model=[x.bin]")
+    whole = recipe("tiny", "train_quality.model=[x.bin]", "text_index.piece_mib=1")
     assert off_nodes(whole) == {} and whole_run() == pipeline()
-    assert list(off_nodes(recipe("tiny"))) == ["train_quality"]
+    assert list(off_nodes(recipe("tiny"))) == ["train_quality", "text_index"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_settings_that_name_no_source_say_what_to_set(name: str) -> None:
     if any(info.is_required() for info in config.model_fields.values()):
         return
     reason = config().off
-    assert bool(reason) == (name in ("crawl", "benchmarks", "conversations", "preferences", "train_quality"))
+    assert bool(reason) == (name in ("crawl", "benchmarks", "conversations", "preferences", "train_quality", "text_index"))
     assert not reason or f": set {name}." in reason
 
 

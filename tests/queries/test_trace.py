@@ -109,7 +109,7 @@ def test_an_imported_checkpoint_without_documents_is_passed_over(home: Path, tmp
     make_run(copied, 9, [make_artifact(copied, "pretrain", 9, {}, {})])
     database.update(copied)
     assert trace_start.start(copied).alias == "pretrain-2"
-    with pytest.raises(RecipeError, match="Pretraining took no step here: its checkpoint was imported"):
+    with pytest.raises(RecipeError, match="Training took no step here: the checkpoint was imported"):
         trace.trace_step(copied, trace_start.start(copied, trained=True), 1)
 
 

@@ -17,7 +17,8 @@ from stages.core.contract.declaration import Artifact, Context
 from stages.core.contract.errors import StageError
 from stages.text.items import chat
 from stages.text.tokenizer import bpe, canaries, token_engine
-from stages.text.tokenizer.bpe import save, train_bpe
+from stages.text.tokenizer.bpe import save
+from stages.text.tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
 

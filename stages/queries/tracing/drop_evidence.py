@@ -133,7 +133,7 @@ def evidence(query: QueryFunction, decision: Decision) -> Evidence:
 
     Args:
         query: runs a query on one connection to the index.
-        decision: a decision of extract, boilerplate, filter, dedup or decontaminate.
+        decision: a decision of extract, boilerplate, filter, dedup, decontaminate, conversations, preferences, sft or dpo.
 
     Returns:
         The reasons; empty for a document that was kept unchanged.
@@ -147,7 +147,12 @@ def evidence(query: QueryFunction, decision: Decision) -> Evidence:
         return Evidence((*boilerplate_measured(decision, config), *_removed_lines(query, decision)))
     if decision.node == "filter":
         return Evidence(tuple(filter_measured(decision, config)))
-    return _of_dedup(query, decision, config) if decision.node == "dedup" else _of_decontaminate(query, decision, config)
+    if decision.node == "dedup":
+        return _of_dedup(query, decision, config)
+    if decision.node == "decontaminate":
+        return _of_decontaminate(query, decision, config)
+    item = decision.columns.get("item")
+    return Evidence((Measured("item", item, unit="held-out benchmark item"),) if item else ())
 
 
 def _config(query: QueryFunction, artifact: str) -> RecordedConfig:

@@ -1,4 +1,4 @@
-"""Formats the answer of stages/queries/tracing/trace.py about one document as lines of text.
+"""Formats an answer of stages/queries/tracing about one document, or about a text, as lines of text.
 
 Guarantee: pure functions. Every line is one line of a terminal. `one_line` escapes control characters, including line breaks, in text from
 outside (URLs, benchmark words, values of imported tables).
@@ -7,21 +7,52 @@ Cost: negligible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stages.core.contract.printable import one_line
 from stages.queries.tracing.drop_evidence import Copy
 from stages.queries.tracing.rule_thresholds import Measured
+from stages.queries.tracing.trace_text import SpanDocument, TextSpan
 from stages.queries.tracing.traced import TracedDocument, TracedVerdict
 
 MATCHES_SHOWN = 10
 STEPS_SHOWN = 20
+SPAN_SHOWN = 400  # characters
 INDENT = " " * 17
 
 
 def document_lines(document: TracedDocument) -> list[str]:
     """Returns the lines of text about one document from `trace_url` or `trace_doc`."""
     return [one_line(line) for line in _lines(document)]
+
+
+def span_lines(spans: Sequence[TextSpan], min_words: int) -> list[str]:
+    """Returns the lines of text about the spans of `trace_text`. min_words: the shortest span that was looked for."""
+    if not spans:
+        return [f"No {min_words} words of it in a row are in the documents."]
+    return [one_line(line) for span in spans for line in _span(span)]
+
+
+def _span(span: TextSpan) -> Iterator[str]:
+    shown = span.text if len(span.text) <= SPAN_SHOWN else f"{span.text[: SPAN_SHOWN // 2]} [cut] {span.text[-SPAN_SHOWN // 2 :]}"
+    yield f'"{shown}"'
+    yield f"  {span.words:,} words, {span.count:,} time{'s' * (span.count != 1)} in the documents"
+    for document in span.documents:
+        yield f"  {document.doc_id}  {document.url}"
+        yield f"    {_became(document)}"
+
+
+def _became(document: SpanDocument) -> str:
+    if document.steps:
+        return f"pretrain steps {_steps(document.steps)}"
+    if document.held_out:
+        return "held out for validation"
+    return "in the mixture, but no step trained it" if document.sequences else "not in the mixture"
+
+
+def _steps(steps: Sequence[int]) -> str:
+    more = f" and {len(steps) - STEPS_SHOWN:,} more; --json names all" if len(steps) > STEPS_SHOWN else ""
+    return f"{', '.join(map(str, steps[:STEPS_SHOWN]))}{more}"
 
 
 def _lines(document: TracedDocument) -> Iterator[str]:
@@ -34,8 +65,12 @@ def _lines(document: TracedDocument) -> Iterator[str]:
     for part in document.sequences:
         yield f"  mix            {part.part} sequence {part.sequence}, segment {part.segment}: {part.length} tokens"
     if steps := document.steps:
-        more = f" and {len(steps) - STEPS_SHOWN:,} more; --json names all" if len(steps) > STEPS_SHOWN else ""
-        yield f"  pretrain       steps {', '.join(map(str, steps[:STEPS_SHOWN]))}{more}"
+        yield f"  pretrain       steps {_steps(steps)}"
+    for tuned in document.tuned:
+        for part in tuned.sequences:
+            yield f"  {tuned.node:<14} {part.part} sequence {part.sequence}, segment {part.segment}: {part.length} tokens"
+        if tuned.steps:
+            yield f"  {tuned.node:<14} steps {_steps(tuned.steps)}"
 
 
 def _evidence(verdict: TracedVerdict) -> Iterator[str]:

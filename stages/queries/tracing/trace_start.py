@@ -16,6 +16,8 @@ from stages.core.index import database, lookup
 from stages.queries.tracing.traced import Origin
 
 PIPELINE = ("extract", "boilerplate", "filter", "dedup", "decontaminate")
+DIALOGUES = ("conversations", "preferences")
+TUNING = ("sft", "dpo")
 CONTINUED = "continue_from"
 """Role of the checkpoint that a run of pretrain continues: the name of its setting."""
 STARTS = (
@@ -27,6 +29,8 @@ STARTS = (
     "filter",
     "boilerplate",
     "extract",
+    "dpo",
+    "sft",
 )  # an answer starts at the first that exists
 
 
@@ -60,7 +64,16 @@ class Start:
     @property
     def judged(self) -> list[str]:
         """The path parts of the artifacts with decisions, in pipeline order. Stages before an imported one have none."""
-        return [self.of[node, "decisions"] for node in PIPELINE if (node, "decisions") in self.of]
+        return [self.of[node, "decisions"] for node in (*PIPELINE, *DIALOGUES, *TUNING) if (node, "decisions") in self.of]
+
+    @property
+    def trains(self) -> str:
+        """The node whose steps and sequences an answer names: sft or dpo if the start is one that has steps, else pretrain."""
+        return self.node if self.node in TUNING and (self.node, "steps") in self.of else "pretrain"
+
+    def sequences(self, node: str) -> str:
+        """Returns the path part of the table of a training node's sequences; empty if there is none. Those of pretrain are mix's."""
+        return self.of.get(("mix" if node == "pretrain" else node, "sequence_spans"), "")
 
     @property
     def chain(self) -> tuple[Start, ...]:
@@ -72,7 +85,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
     """Finds the start of an answer.
 
     Without `run` and `checkpoint`, this is the newest pretrained checkpoint, else the newest artifact of the last node in the pipeline
-    that has one. Artifacts of later nodes than decontaminate that were imported without their inputs are skipped, unless `trained`.
+    that has one, else the newest dpo or sft. Artifacts of later nodes than decontaminate that were imported without their inputs are skipped, unless `trained`.
 
     Args:
         home: the home folder.

@@ -6,6 +6,7 @@ Guarantee: the names of the fields are those of the JSON answer of `loam trace`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypedDict
 
 from stages.queries.tracing.drop_evidence import Copy, ItemMatch, Named
@@ -46,6 +47,61 @@ class BatchRow(TypedDict):
     url: str | None
     source: str
     tokens: int
+
+
+class RecordOutcome(StrEnum):
+    """What became of a record in the end. A record has exactly one."""
+
+    DROPPED = "dropped"
+    """A stage dropped it."""
+    TRAINED = "trained"
+    """A step saw at least one of its tokens."""
+    HELD_OUT = "held_out"
+    """It is in the validation part."""
+    NOT_REACHED = "not_reached"
+    """It is in a training sequence, but the training ended before."""
+    NOT_IN_MIXTURE = "not_in_mixture"
+    """The mixture took none of its tokens."""
+    KEPT = "kept"
+    """No stage dropped it, and no mixture or training is known."""
+
+
+class OutcomeRow(TypedDict):
+    """How many records have an outcome.
+
+    Attributes:
+        outcome: a RecordOutcome.
+        node: the node that dropped them; empty for other outcomes.
+        reason: why; empty for other outcomes.
+        records: how many.
+    """
+
+    outcome: str
+    node: str
+    reason: str
+    records: int
+
+
+class SequenceRow(TypedDict):
+    """A document, or a part of one, in a training sequence.
+
+    Attributes:
+        sequence: the number of the sequence.
+        segment: the place of the document in the sequence, from 0.
+        doc_id: the document.
+        url: its URL; None if its decisions are not in this home.
+        source: the source of the document.
+        tokens: number of tokens of the document in the sequence.
+        steps: the steps that trained the sequence, in order.
+    """
+
+    sequence: int
+    segment: int
+    doc_id: str
+    url: str | None
+    source: str
+    tokens: int
+    steps: list[int]
 
 
 @dataclass(frozen=True)
@@ -100,8 +156,23 @@ class SequenceSpan:
 
 
 @dataclass(frozen=True)
+class TunedOn:
+    """What sft or dpo did with a conversation or pair.
+
+    Attributes:
+        node: sft or dpo.
+        sequences: its parts in the sequences of the node.
+        steps: the steps of the node that saw it, in order.
+    """
+
+    node: str
+    sequences: tuple[SequenceSpan, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TracedDocument:
-    """The way of one document through the pipeline.
+    """The way of one document, conversation or pair through the pipeline.
 
     Attributes:
         doc_id: the document.
@@ -110,6 +181,7 @@ class TracedDocument:
         tokens: its spans in the token files.
         sequences: its parts in the mixture.
         steps: the pretraining steps that saw it, in order.
+        tuned: what sft and dpo did with it.
     """
 
     doc_id: str
@@ -118,3 +190,4 @@ class TracedDocument:
     tokens: tuple[TokenSpan, ...] = ()
     sequences: tuple[SequenceSpan, ...] = ()
     steps: tuple[int, ...] = ()
+    tuned: tuple[TunedOn, ...] = ()

@@ -13,7 +13,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from stages.text.tokenizer import token_engine
-from stages.text.tokenizer.bpe import load_plain, train_bpe
+from stages.text.tokenizer.bpe import load_plain
+from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokenizer.engine_check import Mismatch, adversarial_texts, choose_engine, first_mismatch
 from stages.text.tokenizer.token_engine import EncodedTexts, open_engine
 from tests.text.tokenizer.test_tokenizer_mend import like_gpt2, like_llama2

@@ -14,7 +14,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from stages.text.items.chat import SPECIAL_TOKENS
 from stages.text.tokenizer import token_engine
-from stages.text.tokenizer.bpe import save, train_bpe
+from stages.text.tokenizer.bpe import save
+from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokenizer.token_engine import GIGATOKEN, TOKENIZERS, EncodedTexts, bounded, id_dtype, open_engine
 
 WORDS = ["the", " sum", "a", "É", "漢", "1", "²", " ", "\n", "\r", "'s", "'LL", "\u0301", "\u00a0", "\0", "ſ", "<tool>", *SPECIAL_TOKENS]

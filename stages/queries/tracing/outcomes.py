@@ -1,0 +1,107 @@
+"""Counts what became of all records: every record of the crawl that a start was made from has exactly one outcome.
+
+Guarantee: read-only. The counts add up to the records that extract read (of a corpus that was imported later, to those of its first stage
+with decisions). `outcome_of` says the same of one document.
+Cost: one query over the decisions, sequences and steps; DuckDB holds the doc_ids in memory or in temporary files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from stages.core.contract.errors import RecipeError
+from stages.core.index import database
+from stages.queries.tracing.trace_start import PIPELINE, Start
+from stages.queries.tracing.traced import OutcomeRow, RecordOutcome, TracedDocument
+
+
+class _Part(NamedTuple):
+    """A query for doc_ids, with its parameters."""
+
+    sql: str
+    values: tuple[object, ...]
+
+
+NONE = _Part("SELECT NULL::UUID AS doc_id WHERE false", ())
+
+
+def outcomes(home: Path, of: Start) -> list[OutcomeRow]:
+    """Counts the records by outcome.
+
+    Args:
+        home: the home folder.
+        of: the start of the answer.
+
+    Returns:
+        A row per outcome, node and reason, in the order of the pipeline; the most frequent reason of a node first.
+
+    Raises:
+        RecipeError: no record is recorded.
+    """
+    judged = [of.of[node, "decisions"] for node in PIPELINE if (node, "decisions") in of.of]
+    if not judged:
+        raise RecipeError(
+            f"No decision about a record is recorded in what {of.alias} was made from.", where=str(home), do="Name a run with --run."
+        )
+    trained, held_out, chosen = _trained(home, of), _in_part(of, "validation"), _in_part(of, "train")
+    rest = RecordOutcome.NOT_IN_MIXTURE if of.sequences("pretrain") else RecordOutcome.KEPT
+    sql = (
+        f"WITH trained AS ({trained.sql}), held_out AS ({held_out.sql}), chosen AS ({chosen.sql}), "
+        "dropped AS (SELECT doc_id, node, coalesce(reason, '') AS reason FROM decisions "
+        f"WHERE verdict = 'dropped' AND ({' OR '.join(['contains(file, ?)'] * len(judged))})), "
+        "named AS (SELECT CASE WHEN d.doc_id IS NOT NULL THEN ? WHEN t.doc_id IS NOT NULL THEN ? WHEN h.doc_id IS NOT NULL THEN ? "
+        "WHEN c.doc_id IS NOT NULL THEN ? ELSE ? END AS outcome, coalesce(d.node, '') AS node, coalesce(d.reason, '') AS reason "
+        "FROM decisions r LEFT JOIN dropped d USING (doc_id) LEFT JOIN trained t USING (doc_id) LEFT JOIN held_out h USING (doc_id) "
+        "LEFT JOIN chosen c USING (doc_id) WHERE contains(r.file, ?)) "
+        "SELECT outcome, node, reason, count(*) FROM named GROUP BY outcome, node, reason"
+    )
+    names = [RecordOutcome.DROPPED, RecordOutcome.TRAINED, RecordOutcome.HELD_OUT, RecordOutcome.NOT_REACHED, rest]
+    values = [*trained.values, *held_out.values, *chosen.values, *judged, *map(str, names), judged[0]]
+    rows = [OutcomeRow(outcome=str(outcome), node=str(node), reason=str(reason), records=int(records))
+            for outcome, node, reason, records in database.query(home, sql, values)[1]]  # fmt: skip
+    return sorted(rows, key=lambda row: (*_place(row["node"]), -row["records"], row["outcome"], row["reason"]))
+
+
+def _place(node: str) -> tuple[bool, int]:
+    """Returns the place of a row: the nodes that dropped records in their order, then the other outcomes."""
+    return not node, PIPELINE.index(node) if node else 0
+
+
+def outcome_of(document: TracedDocument) -> RecordOutcome:
+    """Returns the outcome of one document, conversation or pair."""
+    if any(verdict.verdict == "dropped" for verdict in document.verdicts):
+        return RecordOutcome.DROPPED
+    if document.steps or any(tuned.steps for tuned in document.tuned):
+        return RecordOutcome.TRAINED
+    parts = {span.part for own in (document.sequences, *(tuned.sequences for tuned in document.tuned)) for span in own}
+    if "validation" in parts:
+        return RecordOutcome.HELD_OUT
+    return RecordOutcome.NOT_REACHED if parts else RecordOutcome.KEPT
+
+
+def _in_part(of: Start, part: str) -> _Part:
+    """Returns the documents of a part of the mixture."""
+    if not (file := of.sequences("pretrain")):
+        return NONE
+    return _Part("SELECT DISTINCT doc_id FROM sequence_spans WHERE contains(file, ?) AND part = ?", (file, part))
+
+
+def _trained(home: Path, of: Start) -> _Part:
+    """Returns the documents that a step of pretraining saw. Of the checkpoints that were continued, the steps before count."""
+    parts: list[_Part] = []
+    before: int | None = None
+    for one in of.chain:
+        spans, steps = one.sequences("pretrain"), one.of.get(("pretrain", "steps"), "")
+        if not spans or not steps:
+            continue
+        sql = (
+            "SELECT doc_id FROM sequence_spans JOIN (SELECT DISTINCT sequence FROM steps WHERE contains(file, ?) "
+            "AND step < coalesce(?, step + 1)) USING (sequence) WHERE contains(file, ?) AND part = 'train'"
+        )
+        parts.append(_Part(sql, (steps, before, spans)))
+        before = database.query(home, "SELECT min(step) FROM steps WHERE contains(file, ?)", [steps])[1][0][0]
+    if not parts:
+        return NONE
+    united = " UNION ALL ".join(part.sql for part in parts)
+    return _Part(f"SELECT DISTINCT doc_id FROM ({united})", tuple(value for part in parts for value in part.values))

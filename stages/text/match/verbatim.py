@@ -1,0 +1,198 @@
+"""Finds the longest spans of a text that occur verbatim in indexed documents, and counts their occurrences.
+
+A span goes from the begin of a word to the end of a word. It occurs where the same bytes are in a document and a word begins and ends there
+too: "cat sat" does not occur in "cat sats".
+Guarantee: counts are exact. A span that is returned is contained in no longer one at its place in the text.
+Cost: two binary searches per word and piece; a comparison goes on where the ends of the range already agree (Manber and Myers 1993).
+Source: stages/text/match/suffix_array.py; the maximal spans are those of OLMoTrace (Liu et al. 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+
+from stages.text.basics.native import compiled
+from stages.text.match.suffix_array import TextPiece, word_bounds
+from stages.text.match.words import folding
+
+PLACES_READ = 1000
+"""Occurrences of a span per piece among which documents are chosen; all are counted."""
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A document in which a span occurs.
+
+    Attributes:
+        doc_id: the document.
+        start: byte of its UTF-8 at which the span begins, of one of its occurrences there.
+        size: bytes of the document.
+        piece: number of the piece that it is in.
+    """
+
+    doc_id: UUID
+    start: int
+    size: int
+    piece: int
+
+
+@dataclass(frozen=True)
+class VerbatimSpan:
+    """A span of a text that occurs in indexed documents.
+
+    Attributes:
+        start: byte of the text's UTF-8 at which it begins.
+        end: byte after it.
+        words: number of its words.
+        count: number of its occurrences in all documents.
+        documents: some documents in which it occurs.
+    """
+
+    start: int
+    end: int
+    words: int
+    count: int
+    documents: tuple[Occurrence, ...]
+
+
+def longest_spans(pieces: Sequence[TextPiece], query: bytes, min_words: int, documents: int) -> list[VerbatimSpan]:
+    """Finds the maximal spans of a text.
+
+    Args:
+        pieces: what is searched.
+        query: the text in UTF-8.
+        min_words: shortest span, in words.
+        documents: most documents per span.
+
+    Returns:
+        The spans in the order of the text. They can overlap.
+    """
+    data = np.frombuffer(query, np.uint8)
+    first, last = word_bounds(data)
+    ends = np.zeros(len(first), np.int64)
+    for piece in pieces:
+        np.maximum(ends, _ends(piece, data, first, last), out=ends)
+    before = np.concatenate((np.zeros(1, np.int64), ends))[:-1]
+    chosen = np.flatnonzero((ends > before) & (ends - np.arange(len(ends)) >= min_words))
+    return [_span(pieces, data, int(first[word]), int(last[ends[word] - 1]), int(ends[word] - word), documents) for word in chosen.tolist()]
+
+
+def _ends(piece: TextPiece, data: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Returns for each word one more than the last word of the longest match that begins there: int64 [words]. No match: the word itself."""
+    reached, none = np.empty(len(first), np.int64), np.empty(0, np.int64)
+    compiled(_reached)(data, first, piece.text, piece.order, reached)
+    ends = np.searchsorted(last, reached, "right")  # the words that the matching bytes hold; the last one can go on in the documents
+    whole = False
+    for word, end in enumerate(ends.tolist()):
+        if not (whole and end == ends[word - 1]):  # else it is a part of the match before
+            whole = end <= word or _occurrences(piece, data, int(first[word]), int(last[end - 1]), none) > 0
+        if not whole:
+            ends[word] -= 1  # what separates the words before is in the matching bytes
+    return ends
+
+
+def _occurrences(piece: TextPiece, data: np.ndarray, start: int, end: int, places: np.ndarray) -> int:
+    """Returns how often a span occurs in a piece, and fills `places` with the first occurrences in the order of the array."""
+    return int(compiled(_count)(data, start, end, piece.text, piece.order, folding().table, places))
+
+
+def _span(pieces: Sequence[TextPiece], data: np.ndarray, start: int, end: int, words: int, documents: int) -> VerbatimSpan:
+    """Returns a span with the number of its occurrences and the first documents that are found."""
+    count = 0
+    found: dict[UUID, Occurrence] = {}
+    places = np.empty(PLACES_READ if documents else 0, np.int64)
+    for number, piece in enumerate(pieces):
+        own = _occurrences(piece, data, start, end, places)
+        count += own
+        for place in places[:own].tolist():
+            if len(found) == documents:
+                break
+            row = int(np.searchsorted(piece.starts, place, "right")) - 1
+            doc_id, begin = UUID(bytes=piece.ids[row].tobytes()), int(piece.starts[row])
+            found.setdefault(doc_id, Occurrence(doc_id, place - begin, int(piece.starts[row + 1]) - begin - 1, number))
+    return VerbatimSpan(start, end, words, count, tuple(found.values()))
+
+
+def _reached(query, first, text, order, reached):  # type: ignore[no-untyped-def]
+    """Fills reached[w] with the byte of the query up to which the longest match goes that begins at word w. Kernel."""
+    size = len(query)
+    for word in range(len(first)):
+        begin = first[word]
+        low, high, common_low, common_high = 0, len(order), 0, 0
+        while low < high:
+            middle = (low + high) // 2
+            at = np.int64(order[middle]) - begin
+            place = begin + min(common_low, common_high)
+            while place < size and text[at + place] == query[place]:
+                place += 1
+            if place < size and text[at + place] < query[place]:
+                low, common_low = middle + 1, place - begin
+            else:
+                high, common_high = middle, place - begin
+        reached[word] = begin + max(common_low, common_high)
+
+
+def _count(query, start, end, text, order, table, places):  # type: ignore[no-untyped-def]
+    """Returns how often a span occurs where a word ends after it, and fills `places` with the first ones. Kernel.
+
+    The occurrences of its bytes are one range of the array. In it, those that go on with the same character are one range, too.
+    """
+    low, top, common_low, common_top = 0, len(order), start, start
+    while low < top:  # the first one that is not smaller
+        middle = (low + top) // 2
+        at, place = np.int64(order[middle]) - start, min(common_low, common_top)
+        while place < end and text[at + place] == query[place]:
+            place += 1
+        if place < end and text[at + place] < query[place]:
+            low, common_low = middle + 1, place
+        else:
+            top, common_top = middle, place
+    count, length = 0, end - start
+    more = common_top == end
+    while more:  # each turn is a range with the same next character, that starts at `low`
+        at = np.int64(order[low]) + length
+        code, width = np.uint32(text[at]), 1
+        if code >= 0xF0 and code != 0xFF:
+            code = (
+                (code & np.uint32(0x07)) << np.uint32(18)
+                | np.uint32(text[at + 1] & 0x3F) << np.uint32(12)
+                | np.uint32(text[at + 2] & 0x3F) << np.uint32(6)
+                | np.uint32(text[at + 3] & 0x3F)
+            )
+            width = 4
+        elif code >= 0xE0 and code != 0xFF:
+            code = (
+                (code & np.uint32(0x0F)) << np.uint32(12) | np.uint32(text[at + 1] & 0x3F) << np.uint32(6) | np.uint32(text[at + 2] & 0x3F)
+            )
+            width = 3
+        elif code >= 0x80 and code != 0xFF:
+            code = (code & np.uint32(0x1F)) << np.uint32(6) | np.uint32(text[at + 1] & 0x3F)
+            width = 2
+        inside, outside, step = low, len(order), 1  # the last one known to be in the range, the first one known to be after it
+        common = start  # the bytes of the query up to here are those of `outside`, too
+        while outside - inside > 1:
+            middle = inside + step if outside == len(order) and inside + step < outside else (inside + outside) // 2
+            other, place = np.int64(order[middle]) - start, common
+            while place < end and text[other + place] == query[place]:
+                place += 1
+            same = place == end
+            for k in range(width):
+                same = same and text[other + end + k] == text[at + k]
+            if same:
+                inside = middle
+                step *= 2
+            else:
+                outside, common = middle, place
+        if text[at] == 0xFF or table[code] & np.uint32(3) == 0:
+            for k in range(low, outside):
+                if count + k - low >= len(places):
+                    break
+                places[count + k - low] = order[k]
+            count += outside - low
+        low = outside
+        more = outside < len(order) and common == end
+    return count

@@ -1,0 +1,175 @@
+"""Where a text comes from: documents, held-out documents and steps. The steps are compared with the offsets of the tokenizer library."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages import encode, mix, text_index, train_tokenizer
+from stages.core.contract.errors import RecipeError
+from stages.core.index import database
+from stages.core.store import manifest
+from stages.core.tables.parquet import read_rows
+from stages.queries.tracing import trace_start, trace_text
+from stages.queries.tracing.trace_lines import SPAN_SHOWN, span_lines
+from stages.queries.tracing.trace_text import SpanDocument, TextSpan
+from stages.text.tokenizer.bpe import load_plain
+from tests.conftest import answered, loam, run_stage
+from tests.queries.two_runs import DECISION, doc, make_artifact, make_run
+
+DOCUMENT = {
+    "doc_id": "uuid",
+    "source": "string",
+    "url": "string",
+    "date": "string",
+    "lang": "string",
+    "lang_score": "float64",
+    "text": "string",
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A home with an index, its texts, and the artifacts of tokenizer and mixture."""
+
+    home: Path
+    texts: tuple[str, ...]
+    tokenizer: Path
+    mixture: Path
+    documents: str
+
+
+def make_texts() -> tuple[str, ...]:
+    """Texts of Ünicode words, all different; some are longer than two sequences of 64 tokens. 3 and 4 are equal."""
+    draw = random.Random(1)
+    vocabulary = [f"{draw.choice('äbcdé')}{draw.choice('uvwж')}{number}" for number in range(300)]
+    texts = [" ".join(draw.choices(vocabulary, k=draw.choice((12, 40, 150)))) for _ in range(60)]
+    texts[4] = texts[3] = "the one text that two documents share, word by word"
+    return tuple(texts)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    home, texts = tmp_path_factory.mktemp("texts") / "home", make_texts()
+    rows = [{"doc_id": doc(n), "source": "web", "url": f"http://x/{n}", "text": text, "lang_score": 1.0} for n, text in enumerate(texts)]
+    decided = [{"doc_id": doc(n), "url": f"http://x/{n}", "verdict": "kept", "reason": None} for n in range(len(texts))]
+    tables = {"documents/00000.parquet": (DOCUMENT, rows[:25]), "documents/00001.parquet": (DOCUMENT, rows[25:])}
+    clean = make_artifact(home, "decontaminate", 1, {}, tables | {"decisions/00000.parquet": (DECISION, decided)})
+    documents = manifest.read_artifact(home / "artifacts" / clean)
+    tokenizer = run_stage(train_tokenizer.STAGE, {"vocab_size": 400}, {"documents": documents}, home)
+    tokens = run_stage(encode.STAGE, {}, {"documents": documents, "tokenizer": tokenizer}, home)
+    mixture = run_stage(mix.STAGE, {"seq_len": 64, "validation_frac": 0.2}, {"tokens": tokens}, home)
+    run_stage(text_index.STAGE, {"piece_mib": 1}, {"documents": documents}, home)
+    steps = [
+        {"step": 1 + n // 2, "position": n, "sequence": n} for n in range(mixture.manifest["rows"] - 2)
+    ]  # the last two are not reached
+    names = {role: f"{one.path.parent.name}/{one.path.name}" for role, one in (("mixture", mixture), ("tokens", tokens))}
+    shape = dict.fromkeys(("step", "position", "sequence"), "int64")
+    pretrain = make_artifact(home, "pretrain", 1, names, {"steps/00000.parquet": (shape, steps)})
+    make_run(home, 1, [clean, pretrain])
+    database.update(home)
+    return Made(home, texts, tokenizer.path / "tokenizer.json", mixture.path, clean)
+
+
+def asked(made: Made, text: str, min_words: int = 6, **more: int) -> list[TextSpan]:
+    return trace_text.trace_text(made.home, trace_start.start(made.home), text, min_words, **more)
+
+
+def trained(made: Made, number: int, first: int, end: int) -> tuple[bool, set[int]]:
+    """Returns whether a document is held out, and the training sequences that have a token of its characters first to end."""
+    offsets = load_plain(made.tokenizer).encode(made.texts[number], add_special_tokens=False).offsets
+    tokens = {1 + k for k, (a, b) in enumerate(offsets) if a < end and b > first}  # 1: the token that begins a text
+    held_out, sequences = False, set()
+    for part in ("train", "validation"):
+        rows = [row for row in read_rows(made.mixture / "sequence_spans" / f"{part}.parquet") if row["doc_id"] == doc(number)]
+        held_out |= part == "validation" and bool(rows)
+        begin = document_start(made, number)
+        if part == "train":
+            sequences = {row["sequence"] for row in rows if tokens & set(range(row["start"] - begin, row["start"] - begin + row["length"]))}
+    return held_out, sequences
+
+
+def document_start(made: Made, number: int) -> int:
+    """Returns the first token of a document in its token file: the tokens of the documents before, with two more of each."""
+    plain = load_plain(made.tokenizer)
+    first = 0 if number < 25 else 25
+    return sum(len(plain.encode(text, add_special_tokens=False).ids) + 2 for text in made.texts[first:number])
+
+
+def test_every_span_names_the_sequences_and_steps_that_hold_its_tokens(made: Made) -> None:
+    """Catches: the steps of the whole document, a token beside the span, bytes taken for characters, validation taken for training."""
+    draw, several, out = random.Random(2), 0, 0
+    for number in (n for n in range(len(made.texts)) if n not in (3, 4)):
+        words = made.texts[number].split(" ")
+        first = draw.choice((0, len(words) - 10, draw.randrange(len(words) - 9)))
+        span = " ".join(words[first : first + 10])
+        (found,) = asked(made, f"¡not {span}, not!")
+        assert (found.text, found.words, found.count) == (span, 10, 1) and f"¡not {span}, not!"[found.start : found.end] == span
+        (document,) = found.documents
+        at = made.texts[number].index(span)
+        held_out, sequences = trained(made, number, at, at + len(span))
+        assert (document.doc_id, document.url) == (str(doc(number)), f"http://x/{number}")
+        assert (document.held_out, set(document.sequences)) == (held_out, sequences) and held_out != bool(sequences)
+        last = made_sequences(made) - 2
+        assert document.steps == tuple(sorted({1 + one // 2 for one in sequences if one < last}))
+        several, out = several + (len(sequences) > 1), out + held_out
+    assert several > 3 and out > 3
+
+
+def made_sequences(made: Made) -> int:
+    return len(np.load(made.mixture / "train" / "sequences.npy")) - 1
+
+
+def test_equal_documents_are_both_named(made: Made) -> None:
+    (found,) = asked(made, made.texts[3])
+    assert found.count == 2 and {one.doc_id for one in found.documents} == {str(doc(3)), str(doc(4))}
+    assert len(asked(made, made.texts[3], documents=1)[0].documents) == 1
+    assert asked(made, made.texts[3], min_words=found.words + 1) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\0" * 50_000, "no such words are in any of these documents", "…" * 20_000, "\ud800 x", "x " * 30_000]
+)
+def test_hostile_texts_have_no_spans(made: Made, text: str) -> None:
+    assert asked(made, text) == []
+
+
+def test_what_cannot_be_answered_is_said(made: Made, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"The text has 100,000 bytes; at most 65,536 are searched") as caught:
+        asked(made, "x" * 100_000)
+    assert "Give a shorter part of it." in str(caught.value)
+    home = tmp_path / "home"
+    clean = make_artifact(home, "decontaminate", 1, {}, {"decisions/00000.parquet": (DECISION, [])})
+    make_run(home, 1, [clean])
+    database.update(home)
+    with pytest.raises(RecipeError, match="The documents that decontaminate-1 was made from have no index of their text") as caught:
+        trace_text.trace_text(home, trace_start.start(home), "words", 6)
+    assert "Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`." in str(caught.value)
+
+
+def test_the_command_prints_spans(made: Made) -> None:
+    text = " ".join(made.texts[0].split(" ")[:8])
+    answer = answered(loam("trace", "--text", f"so {text} so", "--json", home=made.home).stdout, "trace")
+    assert answer["from"]["alias"] == "pretrain-1" and [span["text"] for span in answer["spans"]] == [text]
+    printed = loam("trace", "--text", text, "--min-words", "8", home=made.home).stdout
+    assert f'"{text}"' in printed and "8 words, 1 time in the documents" in printed and f"{doc(0)}  http://x/0" in printed
+    both = loam("trace", "--text", text, "--step", "1", home=made.home, check=False)
+    assert both.returncode == 2 and "--text and --all" in both.stderr
+
+
+def test_lines_say_what_became_of_a_document() -> None:
+    """Catches: an escape that is missing, a long span without its end, one fate taken for another."""
+    fates = [(False, (1,), tuple(range(25))), (True, (), ()), (False, (1,), ()), (False, (), ())]
+    documents = tuple(SpanDocument(f"d{n}", "http://a/\x1b[2J", *fate) for n, fate in enumerate(fates))
+    lines = span_lines([TextSpan("a" * SPAN_SHOWN + "\nend", 0, 1, 1234, 5678, documents)], 6)
+    assert lines[0].startswith('"aaa') and lines[0].endswith('aaa\\nend"') and "[cut]" in lines[0]
+    assert lines[1] == "  1,234 words, 5,678 times in the documents" and lines[2] == "  d0  http://a/\\x1b[2J"
+    assert lines[3].endswith("18, 19 and 5 more; --json names all")
+    assert span_lines([], 9) == ["No 9 words of it in a row are in the documents."]
+    assert [line.strip() for line in lines[5::2]] == [
+        "held out for validation", "in the mixture, but no step trained it", "not in the mixture"
+    ]  # fmt: skip
