@@ -137,7 +137,7 @@ def _content(session: Session) -> dict[str, object]:
 
 def _record(a: Session, b: Session, found: TwoWayDecision) -> None:
     path = record_path(a.home, found.decision)
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     recipes = {side: {"source": session.recipe.source, "resolved": session.recipe.resolved()} for side, session in (("a", a), ("b", b))}
     write_durably(path, json.dumps(recipes | asdict(found), indent=1) + "\n")
 

@@ -19,7 +19,7 @@ from flows.progress import WATCHER, end_values
 from stages.core.contract.declaration import Artifact
 from stages.core.run.runner import Event, Report, Result
 from stages.core.store import manifest
-from stages.queries.plan import Step
+from stages.queries.plan import Plan, Step, make_plan
 
 SEEDED_FROM = "mix"
 """The first node that a seed of a run decides."""
@@ -57,17 +57,26 @@ def built(session: Session, steps: Sequence[Step], label: str) -> dict[str, Arti
     Returns:
         Node -> artifact. What a plan or a run refuses is an error.
     """
-    last = steps[-1].node
-    plan = session.plan(last)
-    chosen = {step.node for step in steps}
+    plan = _planned(session, steps)
     refuse_missing(session, plan)
     refuse_damaged(session, plan)
-    found = {step.node: step.artifact for step in plan.steps if step.node in chosen and step.artifact is not None}
-    if len(found) < len(chosen):
-        command = {"flow": "pretrain", "recipe": session.recipe.source, "until": last, "start": "", "set": "", "force": "", "for": label}
+    if not plan.complete:
+        command = {
+            "flow": "pretrain",
+            "recipe": session.recipe.source,
+            "until": steps[-1].node,
+            "start": "",
+            "set": "",
+            "force": "",
+            "for": label,
+        }
         run_nodes(session, steps, _perform, command)
-        found = {step.node: step.artifact for step in session.plan(last).steps if step.node in chosen and step.artifact is not None}
-    return found
+        plan = _planned(session, steps)
+    return {step.node: step.artifact for step in plan.steps if step.artifact is not None}
+
+
+def _planned(session: Session, steps: Sequence[Step]) -> Plan:
+    return make_plan(session.home, session.recipe, steps, session.imported, session.off)
 
 
 def cpu_seconds() -> float:
