@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from flows.opened_recipe import Session
 from flows.trials.repeated_runs import SEEDED_FROM, built, cpu_seconds, data_steps, with_seed
 from stages.core.contract.declaration import Artifact
@@ -130,7 +132,7 @@ def _line(number: int, pair: PairedRuns, found: TwoWayDecision) -> str:
     return f"pair {number} of at most {found.most_pairs} (seed {pair.seed}): {values}; e-value {found.e_value:.3g} of {1 / found.alpha:.0f}"
 
 
-def _content(session: Session) -> dict[str, object]:
+def _content(session: Session) -> dict[str, JsonValue]:
     """Returns what decides the artifacts of a recipe."""
     return {name: value for name, value in session.recipe.resolved().items() if name not in ("name", "description", "runtime")}
 

@@ -5,6 +5,7 @@ Progress goes to standard error, the answer to standard output.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -23,6 +24,19 @@ METRIC = "pretrain/validation_bits_per_byte"
 PAIRS = 12
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class DecideChanges:
+    """The changes of the recipes that `loam decide` compares."""
+
+    a: Annotated[tuple[str, ...], Parameter(metavar="NODE.KEY=VALUE", help="change one value of A only; may be repeated")] = ()
+    b: Annotated[tuple[str, ...], Parameter(metavar="NODE.KEY=VALUE", help="change one value of B only; may be repeated")] = ()
+    settings: Settings = ()
+
+
+CHANGES = DecideChanges()
+
+
 def decide(
     recipe: Recipe,
     other: Annotated[
@@ -30,9 +44,7 @@ def decide(
     ] = "",
     /,
     *,
-    a: Annotated[tuple[str, ...], Parameter(metavar="NODE.KEY=VALUE", help="change one value of A only; may be repeated")] = (),
-    b: Annotated[tuple[str, ...], Parameter(metavar="NODE.KEY=VALUE", help="change one value of B only; may be repeated")] = (),
-    settings: Settings = (),
+    changes: DecideChanges = CHANGES,
     metric: Annotated[
         str, Parameter(metavar="METRIC", help="what is compared; evaluate@base/TASK/METRIC compares on fixed items (acc, acc_norm, nll)")
     ] = METRIC,
@@ -54,8 +66,8 @@ def decide(
     from stages.queries.matched_sides import metric_of
 
     compared = metric_of(metric)
-    of_a = open_session(recipe, (*settings, *a), common.home)
-    of_b = open_session(other or recipe, (*settings, *b), common.home)
+    of_a = open_session(recipe, (*changes.settings, *changes.a), common.home)
+    of_b = open_session(other or recipe, (*changes.settings, *changes.b), common.home)
     deciding.refuse_unfit(of_a, of_b, compared)
     if dry_run:
         _answer_cost(common, of_a, of_b, compared, max_pairs)
@@ -121,7 +133,7 @@ COMMANDS = (
         (
             "loam decide tiny --b pretrain.learning_rate=0.003",
             "loam decide a.yaml b.yaml --metric evaluate@base/docs/nll",
-            "loam decide tiny --b mix.seq_len=128 --dry-run",
+            "loam decide tiny --b pretrain.weight_decay=0 --max-pairs 20 --dry-run",
         ),
     ),
 )

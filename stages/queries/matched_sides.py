@@ -58,7 +58,7 @@ class ProxyMetric:
 
 
 @dataclass(frozen=True)
-class TrainingLoad:
+class TrainedTokens:
     """What the training of a side reads.
 
     Attributes:
@@ -123,7 +123,7 @@ def refuse_unmatched(metric: ProxyMetric, a: tuple[Recipe, Mapping[str, Artifact
         )
 
 
-def load_of(recipe: Recipe, artifacts: Mapping[str, Artifact]) -> TrainingLoad:
+def load_of(recipe: Recipe, artifacts: Mapping[str, Artifact]) -> TrainedTokens:
     """Returns what the training reads. artifacts: with that of mix."""
     from stages.lm.data.mixture import read_mixture
     from stages.lm.data.phases import planned_phases, sequences_before
@@ -133,7 +133,7 @@ def load_of(recipe: Recipe, artifacts: Mapping[str, Artifact]) -> TrainingLoad:
     phases = planned_phases(mix.seq_len, settings.batch_sizes)
     sequences = sequences_before(phases, settings.budget.in_steps(phases, mix.train.sequences))
     epochs = max((source.epochs for source in mix.sources.values()), default=1.0)
-    return TrainingLoad(sequences * mix.seq_len, sequences / mix.train.sequences * epochs)
+    return TrainedTokens(sequences * mix.seq_len, sequences / mix.train.sequences * epochs)
 
 
 def value_of(metric: ProxyMetric, artifacts: Mapping[str, Artifact]) -> float:
