@@ -22,7 +22,7 @@ from tests.decide import proxies
 pytestmark = [pytest.mark.decide, pytest.mark.timeout(7200)]
 
 SCALE = float(os.environ.get("LOAM_DECIDE_SCALE", "1"))
-POOL, TRIALS, PAIRS = max(8, round(24 * SCALE)), 40, max(FEWEST_PAIRS, round(12 * SCALE))
+POOL, TRIALS, PAIRS = max(8, round(24 * SCALE)), 40, max(6, round(12 * SCALE))
 LIVE_TRIALS, LIVE_PAIRS = max(1, round(5 * SCALE)), max(FEWEST_PAIRS, round(6 * SCALE))
 SHARES = (0.1, 0.3, 0.5)
 MOST_FALSE = 2
