@@ -116,7 +116,7 @@ def _answer_cost(common: Common, a: Session, b: Session, metric: ProxyMetric, mo
         for side, size in (("A", cost.a), ("B", cost.b)):
             shown = ", ".join(f"{what} {value}" for what, value in size.items())
             say(f"{side:<11} {shown or 'its size depends on nodes that are not built yet'}")
-        once = "" if cost.seconds_once is None else f", and once about {duration_text(cost.seconds_once)}"
+        once = "" if not cost.seconds_once else f", and once about {duration_text(cost.seconds_once)}"
         per_pair = cost.seconds_per_pair
         say(
             "time        no earlier build here to compare with"
